@@ -1,0 +1,75 @@
+"""`python -m benchmarks [speed] [stateful] [processes] [scale] [-o FILE]`: tables on stdout, numbers as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.processes import start_up_and_memory
+from benchmarks.rounds import measure
+from benchmarks.scale import scale
+
+PARTS = ("speed", "stateful", "processes", "scale")
+ROUNDS = {"W1": 60, "W2": 12, "W3": 60}
+STATEFUL = ("fedavg", "focus", "scaffold", "feddyn", "mifa", "fedaware")
+
+
+def speed() -> list[dict[str, Any]]:
+    """W1 to W3, in process and on one and two Ray workers, against the floor."""
+    settings: list[tuple[str, dict[str, Any]]] = [
+        ("in process", {"backend": "local"}),
+        ("ray, 1 worker", {"workers": 1}),
+        ("ray, 2 workers", {"workers": 2}),
+    ]
+    return [asdict(measure(w, label, runtime, ROUNDS[w])) for w in ROUNDS for label, runtime in settings]
+
+
+def stateful() -> list[dict[str, Any]]:
+    """Algorithms with client or server memories on W1, one Ray worker."""
+    return [asdict(measure("W1", a, {"workers": 1}, ROUNDS["W1"], f"algorithm.name={a}")) for a in STATEFUL]
+
+
+def show(rows: list[dict[str, Any]], title: str) -> None:
+    table = Table(title=title, title_justify="left")
+    for name in rows[0]:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*(_cell(v) for v in row.values()))
+    Console(width=120).print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return " - ".join(_cell(v) for v in value)
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("parts", nargs="*", default=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("-o", "--out", default="benchmarks/results.json")
+    args = parser.parse_args()
+    results: dict[str, Any] = {}
+    for part in args.parts:
+        if part == "speed":
+            results[part] = speed()
+        elif part == "stateful":
+            results[part] = stateful()
+        elif part == "processes":
+            results[part] = [start_up_and_memory(w) for w in (1, 2)]
+        elif part == "scale":
+            results[part] = [scale(n, a) for a in ("fedavg", "scaffold") for n in (1_000, 100_000)]
+        else:
+            parser.error(f"no part {part}: there are {', '.join(PARTS)}")
+        show(results[part], part)
+    Path(args.out).write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The floor: a lean single-threaded eager PyTorch loop doing the same local SGD steps and averaging, no framework."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from benchmarks.workloads import Workload
+
+
+def floor_seconds(workload: Workload, rounds: int) -> list[float]:
+    """Seconds of each round of FedAvg on the workload's model and sizes."""
+    from raylfl.models.base import MODELS, fitted_args
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    cls = MODELS.get(workload.model).cls
+    shapes = type("Shapes", (), {"in_shape": workload.shape, "num_classes": 10})()
+    model = cls(**fitted_args(cls, {}, shapes)).layers
+    assert isinstance(model, nn.Module)
+    x = torch.randn(workload.samples, *workload.shape)
+    y = torch.randint(0, 10, (workload.samples,))
+    shards = torch.randperm(workload.samples).chunk(workload.clients)
+    params = list(model.parameters())
+    server = [p.detach().clone() for p in params]
+    seconds = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        total = [torch.zeros_like(p) for p in server]
+        for client in torch.randperm(workload.clients)[: workload.cohort].tolist():
+            with torch.no_grad():
+                for p, s in zip(params, server, strict=True):
+                    p.copy_(s)
+            shard = shards[client]
+            order = shard[torch.randperm(len(shard))]
+            for t in range(workload.steps):
+                at = (t * workload.batch_size) % len(order)
+                batch = order[at : at + workload.batch_size]
+                loss = F.cross_entropy(model(x[batch]), y[batch])
+                gradients = torch.autograd.grad(loss, params)
+                with torch.no_grad():
+                    for p, g in zip(params, gradients, strict=True):
+                        p.sub_(g, alpha=0.05)
+            with torch.no_grad():
+                for a, p in zip(total, params, strict=True):
+                    a.add_(p)
+        for s, a in zip(server, total, strict=True):
+            s.copy_(a / workload.cohort)
+        seconds.append(time.perf_counter() - started)
+    torch.set_num_threads(before)
+    return seconds

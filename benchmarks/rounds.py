@@ -1,0 +1,44 @@
+"""Round times of a workload against the floor, in blocks that take turns, so that both see the same machine."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any
+
+import raylfl
+from benchmarks.floor import floor_seconds
+from benchmarks.workloads import WORKLOADS, Workload
+
+WARM_UP = 3  # rounds of a run that are not counted: first allocations, first calls
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Medians in milliseconds, their quartiles, and the ratio to the floor measured around the run."""
+
+    workload: str
+    setting: str
+    floor_ms: float
+    round_ms: float
+    quartiles_ms: tuple[float, float]
+    ratio: float
+
+
+def measure(name: str, setting: str, runtime: dict[str, Any], rounds: int, *overrides: str) -> Measured:
+    """A floor block, a run, a floor block again."""
+    workload = WORKLOADS[name]
+    before = floor_seconds(workload, rounds // 2)
+    ours = run_seconds(workload, rounds, runtime, *overrides)
+    floor = median(before[1:] + floor_seconds(workload, rounds // 2)[1:])
+    low, _, high = quantiles(ours, n=4)
+    middle = median(ours)
+    return Measured(name, setting, floor * 1e3, middle * 1e3, (low * 1e3, high * 1e3), middle / floor)
+
+
+def run_seconds(workload: Workload, rounds: int, runtime: dict[str, Any], *overrides: str) -> list[float]:
+    """Seconds of each round of one run, warm-up left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = raylfl.run(workload.config(rounds + WARM_UP, **runtime), [f"logging.dir={folder}", *overrides])
+    return [row["time/round"] for row in result.metrics[WARM_UP:]]

@@ -1,0 +1,266 @@
+"""`make soak`: a run on Ray under a random schedule of kills, resumed until it ends, in the bits of an undisturbed one.
+
+    python -m benchmarks.soak [--minutes 60] [--seed 0] [--rounds 1500]
+
+Again and again until the time is up: a run starts; every few rounds something of it is struck - a worker, the
+server actor, the driver, everything at once, a signal, the newest checkpoint -; whenever the driver is gone,
+`raylfl resume` follows. A finished run must equal the same config carried out in process. Then a long run that
+nobody disturbs must end as light as it began. Ends with a table, and with exit code 1 where anything differed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import yaml
+
+import raylfl
+
+CONFIG: dict[str, Any] = {
+    "name": "soak",
+    "num_clients": 12,
+    "data": {"name": "digits"},
+    "model": {"name": "mlp"},
+    "partition": {"name": "dirichlet", "alpha": 0.3},
+    "participation": {"name": "uniform", "size": 5},
+    "link": {"name": "bernoulli", "q": 0.3},
+    "local": {"steps": 3, "batch_size": 16, "lr": 0.05},
+    "eval": {"every": 50},
+    "checkpoint": {"every": 10, "keep": 2},
+    "runtime": {"workers": 3, "cpus_per_worker": 0.5},
+    "logging": {"report": False},
+}
+ALGORITHMS = ("focus", "fedvarp", "sfl", "scaffold", "fedaware")
+PATIENCE = 300  # seconds without a new round that count as a hang
+
+
+class Soak:
+    """One run under fire: the process of its driver, and what may be struck."""
+
+    def __init__(self, config: dict[str, Any], folder: Path, rng: random.Random, struck: Counter[str]):
+        self.folder, self.rng, self.struck = folder, rng, struck
+        self.config = folder.parent / f"{folder.name}.yaml"
+        self.config.write_text(yaml.safe_dump(config))
+        self.driver = self._start("run", str(self.config))
+
+    def _start(self, *args: str) -> subprocess.Popen[bytes]:
+        log = open(self.config.with_suffix(".out"), "ab")  # noqa: SIM115 - the child's
+        return subprocess.Popen([sys.executable, "-m", "raylfl", *args], stdout=log, stderr=log, start_new_session=True)
+
+    def carry_through(self, until: float) -> None:
+        """Strikes until the run is finished (from `until` on it is left in peace); raises where it hangs."""
+        last, since, next_blow = -1, time.monotonic(), self._aim()
+        while not (self.folder / "summary.json").exists() or self.driver.poll() is None:
+            if self.driver.poll() is not None:
+                self.driver = self._start("resume", str(self.folder)) if self._begun() else self._again()
+            done = rounds_done(self.folder)
+            if done != last:
+                last, since = done, time.monotonic()
+            elif time.monotonic() - since > PATIENCE:
+                raise TimeoutError(f"{self.folder}: no new round for {PATIENCE} s")
+            time.sleep(self.rng.uniform(0.0, 0.2))
+            if next_blow() and time.monotonic() < until and self.driver.poll() is None:
+                self.strike()
+                next_blow = self._aim()
+
+    def _aim(self) -> Callable[[], bool]:
+        """When to strike next: after some more rounds, or (one in five) whatever it does in some seconds."""
+        if self.rng.random() < 0.2:
+            moment = time.monotonic() + self.rng.uniform(0.5, 20.0)
+            return lambda: time.monotonic() > moment
+        target = rounds_done(self.folder) + self.rng.randint(1, 150)
+        return lambda: rounds_done(self.folder) >= target
+
+    def _begun(self) -> bool:
+        return (self.folder / "config.yaml").exists()
+
+    def _again(self) -> subprocess.Popen[bytes]:
+        """It died before it had a config: nothing to resume, and the id is taken."""
+        if self.folder.exists():
+            self.folder.rename(self.folder.with_name(f"{self.folder.name}-stillborn-{time.monotonic_ns()}"))
+        return self._start("run", str(self.config))
+
+    def strike(self) -> None:
+        """One blow, chosen at random among those that find a victim."""
+        blows: dict[str, Callable[[], bool]] = {
+            "worker killed": lambda: self._kill("ray::WorkerActor"),
+            "server actor killed": lambda: self._kill("ray::ServerActor"),
+            "raylet killed": lambda: self._kill("raylet"),
+            "driver killed": lambda: self._signal(signal.SIGKILL),
+            "SIGTERM": lambda: self._signal(signal.SIGTERM),
+            "Ctrl-C": lambda: self._signal(signal.SIGINT),
+            "everything killed": self._kill_all,
+            "driver killed, newest checkpoint damaged": self._damage,
+        }
+        weights = [8, 4, 1, 2, 1, 1, 1, 1]
+        name = self.rng.choices(list(blows), weights)[0]
+        if blows[name]():
+            self.struck[name] += 1
+
+    def _family(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.driver.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def _kill(self, name: str) -> bool:
+        victims = [p for p in self._family() if name in " ".join(command_of(p))]
+        if victims:
+            kill(self.rng.choice(victims))
+        return bool(victims)
+
+    def _signal(self, number: int) -> bool:
+        self.driver.send_signal(number)
+        return True
+
+    def _kill_all(self) -> bool:
+        family = self._family()
+        self.driver.kill()
+        for process in family:
+            kill(process)
+        return True
+
+    def _damage(self) -> bool:
+        """The driver dies, and a bit of the newest checkpoint with it."""
+        self._kill_all()
+        self.driver.wait()
+        newest = sorted((self.folder / "checkpoints").glob("round_*"))[-1:]
+        for path in newest:
+            file = path / "server.pt"
+            if file.exists():
+                data = bytearray(file.read_bytes())
+                data[self.rng.randrange(len(data))] ^= 1
+                file.write_bytes(data)
+        return bool(newest)
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def kill(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+def rounds_done(folder: Path) -> int:
+    path = folder / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def differences(folder: Path, clean: raylfl.Result) -> list[str]:
+    """What of a finished run differs from the undisturbed one."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    pairs = {
+        "metrics": ([timeless(r) for r in rows], [timeless(r) for r in clean.metrics]),
+        "participation": tuple((f / "participation.jsonl").read_bytes() for f in (folder, clean.run_dir)),
+        "parameters": tuple(
+            torch.load(f / "final.pt", weights_only=True)["params"].numpy().tobytes() for f in (folder, clean.run_dir)
+        ),
+    }
+    return [name for name, (ours, theirs) in pairs.items() if ours != theirs]
+
+
+def timeless(row: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in row.items() if k != "time/round"}
+
+
+def flat(folder: Path, rounds: int) -> list[str]:
+    """Memory, open files and objects of every process of an undisturbed run on Ray, early and late."""
+    config = {**CONFIG, "rounds": rounds, "algorithm": {"name": "focus"}}
+    config["logging"] = {**CONFIG["logging"], "dir": str(folder), "id": "flat"}
+    seen: dict[int, dict[str, tuple[float, int]]] = {}
+    times: list[float] = []
+    stores: list[str] = []
+
+    def watch(progress: Any) -> None:
+        times.append(progress.metrics["time/round"])
+        if progress.metrics["round"] in (rounds // 5, rounds - 2):
+            seen[progress.metrics["round"]] = weights_of(psutil.Process())
+            stores.append(object_store())
+
+    raylfl.run(config, watch=watch)
+    early, late = (seen[r] for r in sorted(seen))
+    lines = [
+        f"{name}: {early[name][0]:.1f} -> {late[name][0]:.1f} MiB, {early[name][1]} -> {late[name][1]} files"
+        for name in sorted(early.keys() & late.keys())
+    ]
+    first, second = (sorted(part)[len(part) // 2] for part in (times[rounds // 5 : rounds // 2], times[rounds // 2 :]))
+    lines.append(f"object store: {stores[0]} -> {stores[1]}")
+    return [*lines, f"median round: {1e3 * first:.2f} -> {1e3 * second:.2f} ms"]
+
+
+def weights_of(process: psutil.Process) -> dict[str, tuple[float, int]]:
+    """(MiB, open files) of this process, of the server and worker actors, and of the object store's keeper."""
+    out: dict[str, tuple[float, int]] = {}
+    for p in [process, *process.children(recursive=True)]:
+        text = " ".join(command_of(p))
+        name = next((n for n in ("ray::ServerActor", "ray::WorkerActor", "raylet/raylet") if n in text), None)
+        if p == process or name:
+            out[f"{name or 'driver'} {p.pid}"] = (p.memory_info().rss / 2**20, p.num_fds())
+    return out
+
+
+def object_store() -> str:
+    """`Plasma memory usage 0 MiB, 14 objects, ...`"""
+    import ray
+    from ray._private.internal_api import memory_summary
+
+    summary = memory_summary(ray.get_runtime_context().gcs_address, stats_only=True)
+    return next((line for line in summary.splitlines() if line.startswith("Plasma")), "unknown")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=0, help="of the schedule")
+    parser.add_argument("--rounds", type=int, default=1500)
+    args = parser.parse_args()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    rng, struck = random.Random(args.seed), Counter[str]()
+    until, wrong, runs = time.monotonic() + 60 * args.minutes, [], 0
+    with tempfile.TemporaryDirectory(prefix="raylfl-soak-", ignore_cleanup_errors=True) as base:
+        while time.monotonic() < until or not runs:
+            algorithm = ALGORITHMS[runs % len(ALGORITHMS)]
+            config = {**CONFIG, "seed": runs, "rounds": args.rounds, "algorithm": {"name": algorithm}}
+            config["logging"] = {**CONFIG["logging"], "dir": base, "id": f"struck-{runs}"}
+            folder = Path(base) / "soak" / f"struck-{runs}"
+            folder.parent.mkdir(exist_ok=True)
+            Soak(config, folder, rng, struck).carry_through(until)
+            clean = raylfl.run(config, ["runtime.backend=local", f"logging.id=clean-{runs}"])
+            found = differences(folder, clean)
+            wrong += [f"{algorithm}: {name} differ" for name in found]
+            log = (folder / "log.txt").read_text()
+            print(
+                f"{algorithm}: {args.rounds} rounds, {log.count('resumed at')} times resumed, "
+                f"{'DIFFERS: ' + ', '.join(found) if found else 'the same bits'}",
+                flush=True,
+            )
+            runs += 1
+        for name, count in struck.most_common():
+            print(f"{count:5d}  {name}")
+        print("\n".join(flat(Path(base), args.rounds)))
+    print("\n".join(wrong) or f"{runs} runs, {sum(struck.values())} blows, no difference")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""The workloads: sizes as other platforms were measured on, data synthetic so that nothing is downloaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One setting: `config` for raylfl, and what the floor needs to do the same steps."""
+
+    name: str
+    title: str
+    model: str
+    shape: tuple[int, int, int]
+    samples: int
+    clients: int
+    cohort: int
+    steps: int
+    batch_size: int
+
+    def config(self, rounds: int, **runtime: Any) -> dict[str, Any]:
+        """A run of so many rounds with evaluation and checkpoints off."""
+        return {
+            "name": f"bench-{self.name}",
+            "rounds": rounds,
+            "num_clients": self.clients,
+            "model": {"name": self.model},
+            "data": {
+                "name": "synthetic_images",
+                "init_args": {"shape": list(self.shape), "num_train": self.samples, "num_test": 100},
+            },
+            "participation": {"name": "uniform", "size": self.cohort},
+            "local": {"steps": self.steps, "batch_size": self.batch_size, "lr": 0.05},
+            "eval": {"every": 0, "inconsistency": False},
+            "checkpoint": {"every": 0},
+            "logging": {"report": False},
+            "runtime": runtime,
+        }
+
+
+WORKLOADS = {
+    w.name: w
+    for w in (
+        Workload("W1", "LeNet-5, 500 clients, 10 a round", "lenet5", (1, 28, 28), 30_000, 500, 10, 5, 20),
+        Workload("W2", "CNN 16-32-64-500, 32 clients, 8 a round", "cnn_focus", (3, 32, 32), 12_800, 32, 8, 3, 128),
+        Workload("W3", "logistic, 1000 clients, 100 a round", "logistic", (1, 28, 28), 60_000, 1000, 100, 5, 20),
+    )
+}

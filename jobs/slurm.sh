@@ -1,0 +1,38 @@
+#!/bin/bash
+# sbatch jobs/slurm.sh digits rounds=500 logging.id=first
+#
+# A Ray cluster for the length of a Slurm job, and one run on it. With a fixed logging.id a requeued job goes on
+# with its run; for a sweep replace jobs/run.py by jobs/sweep.py --resume DIR.
+#SBATCH --job-name=raylfl
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=16
+#SBATCH --time=08:00:00
+#SBATCH --signal=B:TERM@180    # three minutes before the limit: end the round, save, give the place back
+#SBATCH --requeue
+
+set -u
+export RAYLFL_RUNS="${RAYLFL_RUNS:-$SLURM_SUBMIT_DIR/runs}"    # on a file system that all nodes share
+export RAY_AUTH_MODE=token                                     # the token in ~/.ray/auth_token, on a shared home
+[ -s ~/.ray/auth_token ] || ray get-auth-token --generate > /dev/null
+
+nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
+head="${nodes[0]}"
+port=$((20000 + SLURM_JOB_ID % 10000))                         # two jobs on one node do not meet
+export RAY_ADDRESS="$head:$port"
+
+srun --nodes=1 --ntasks=1 -w "$head" \
+    ray start --head --port="$port" --num-cpus="$SLURM_CPUS_PER_TASK" --include-dashboard=false --block &
+for node in "${nodes[@]:1}"; do
+    srun --nodes=1 --ntasks=1 -w "$node" \
+        ray start --address="$RAY_ADDRESS" --num-cpus="$SLURM_CPUS_PER_TASK" --block &
+done
+for _ in $(seq 60); do ray status > /dev/null 2>&1 && break; sleep 2; done
+
+python jobs/run.py "$@" &
+run=$!
+trap 'kill -TERM "$run"' TERM                                  # bash passes it on, and waits for the checkpoint
+wait "$run"; code=$?
+while kill -0 "$run" 2> /dev/null; do wait "$run"; code=$?; done
+kill $(jobs -p) 2> /dev/null
+exit "$code"

@@ -1,0 +1,22 @@
+"""A sweep as a Ray job, on the cluster that the job belongs to.
+
+    ray job submit --working-dir . --runtime-env jobs/runtime_env.yaml -- python jobs/sweep.py digits_lr samples=4
+    ray job submit ...             -- python jobs/sweep.py --resume SWEEP_DIR
+
+Takes what `raylfl sweep` takes. `ray job stop` ends it; trials that were running go on from their newest
+checkpoints when it is resumed. On several nodes RAYLFL_RUNS must be a folder that all of them share.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where raylfl came along with the working directory
+os.environ.setdefault("RAYLFL_RUNS", str(Path.home() / "raylfl-runs"))  # the working directory goes with the job
+
+from raylfl.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["sweep", *sys.argv[1:]]))

@@ -1,0 +1,34 @@
+"""raylfl: federated optimisation side by side, on PyTorch Lightning and Ray.
+
+import raylfl
+result = raylfl.run("conf/digits.yaml", ["algorithm.name=focus", "rounds=50"])
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from raylfl import compat
+
+if TYPE_CHECKING:
+    from raylfl.api import Result, compare, resume, run
+
+__all__ = ["Result", "compare", "resume", "run"]
+
+compat.install()
+
+
+def __getattr__(name: str) -> Any:
+    """`run` and its kin on first use: importing raylfl alone loads neither torch nor Ray."""
+    if name in __all__:
+        from raylfl import api
+
+        return getattr(api, name)
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("raylfl")
+        except PackageNotFoundError:  # a source tree that was never installed (ray job --working-dir)
+            return "source"
+    raise AttributeError(f"module 'raylfl' has no attribute {name!r}")

@@ -1,0 +1,127 @@
+"""The rules c_i of x <- x - gamma sum_{i in R} c_i U_i, shared by the FedAvg family.
+
+    mean                  1/|R|; with draws s_i / sum_R s_j    FOCUS [1] eq. (2c)
+    weighted              w_i / sum_R w_j                      McMahan 2017
+    anonymous             s_i / M                              FedACS [3] eqs. (3), (18)
+    anonymous_uniform     (N/M) w_i                            [3] eqs. (19), (24)
+    anonymous_importance  s_i w_i / (M p_i)                    [3] eq. (20)
+    full                  w_i                                  [3] eq. (21)
+
+`expected` says what they do on average: the surrogate weights follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from raylfl.algorithms.base import renormalised
+from raylfl.core.population import Conditions, Floats, Round
+from raylfl.errors import BadValue
+
+
+def _mean(r: Round) -> Floats:
+    return r.draws / r.draws.sum()
+
+
+def _weighted(r: Round) -> Floats:
+    return renormalised(r.weights)
+
+
+def _anonymous(r: Round) -> Floats:
+    return r.draws / r.total_draws
+
+
+def _anonymous_uniform(r: Round) -> Floats:
+    # M, not |R|: [3] eq. (19) prints the received count, its derivation (24) uses the sent one.
+    return r.population.count / r.total_draws * r.weights
+
+
+def _anonymous_importance(r: Round) -> Floats:
+    if not np.isfinite(r.inclusion).all():
+        raise BadValue(
+            "aggregate",
+            got="anonymous_importance",
+            need="a rule for this participation: it divides by the sampling probabilities p_i",
+            hint="sample with replacement, or use weighted",
+        )
+    return r.draws * r.weights / (r.total_draws * r.inclusion)
+
+
+def _full(r: Round) -> Floats:
+    return r.weights
+
+
+RULES: dict[str, Callable[[Round], Floats]] = {
+    "mean": _mean,
+    "weighted": _weighted,
+    "anonymous": _anonymous,
+    "anonymous_uniform": _anonymous_uniform,
+    "anonymous_importance": _anonymous_importance,
+    "full": _full,
+}
+
+
+def check_rule(name: str, key: str = "aggregate") -> None:
+    """Raises BadValue where there is no such rule."""
+    if name not in RULES:
+        raise BadValue(key, got=name, need=f"one of {', '.join(RULES)}")
+
+
+def coefficients(rule: str, r: Round) -> Floats:
+    """c_i of the received clients, float64 [R]; r: an `arrived` view."""
+    return RULES[rule](r)
+
+
+def expected(rule: str, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+    """E[c_i 1{i in R}] up to a common factor, [N]; marginals: E[s_i] before links.
+
+    independent: clients are asked independently, at most once each (Bernoulli or Markov availability, and no
+    choice by the server). None where the denominator of the rule is random and its law not known: mean and
+    weighted over a received set that varies, unless independent (for weighted with equal weights besides).
+    """
+    w, arrives = c.population.weights, marginals * (1.0 - c.failure)
+    if rule == "anonymous":
+        return expected_share(marginals, independent) * (1.0 - c.failure)
+    if rule == "anonymous_uniform":
+        return w * expected_share(marginals, independent) * (1.0 - c.failure)
+    if rule == "full":
+        return w * arrives
+    if rule == "anonymous_importance":
+        return np.where(marginals > 0, w * (1.0 - c.failure), 0.0)  # p_i cancels
+    certain = np.all((arrives == 0) | (arrives == 1))  # nobody's arrival is left to chance
+    equal = np.ptp(w) == 0
+    if independent and (rule == "mean" or equal):
+        return inverse_count(arrives)
+    if not (certain or (np.ptp(arrives) == 0 and equal)):
+        return None
+    return arrives if rule == "mean" else w * arrives
+
+
+def expected_share(marginals: Floats, independent: bool) -> Floats:
+    """E[s_i / M] up to a common factor, [N]: the marginals E[s_i] themselves where M is fixed."""
+    return inverse_count(marginals) if independent else marginals
+
+
+def inverse_count(probabilities: Floats) -> Floats:
+    """E[1_i / sum_j 1_j] for independent 1_i ~ Bernoulli(pi_i), 0/0 = 0: pi [N] -> [N].
+
+    As 1/(1 + k) = int_0^1 t^k dt, it is pi_i int_0^1 prod_{j != i} (1 - pi_j + pi_j t) dt, a polynomial of
+    degree N - 1, which N/2 Gauss-Legendre nodes integrate exactly. Fewer do for many clients: with
+    S = sum pi, more than m = S + 9 sqrt(S) + 40 arrive with probability below 1e-17 (Bernstein), and
+    polynomials of degree D come within 2 exp(-D^2/k) of t^k on [0, 1] (Newman & Rivlin 1976), so that
+    3 sqrt(m) + 8 nodes leave an error below 1e-15.
+    """
+    count, mean = len(probabilities), float(probabilities.sum())
+    likely = min(count, mean + 9.0 * np.sqrt(mean) + 40.0)
+    points, shares = _gauss_legendre(min((count + 1) // 2, int(3.0 * np.sqrt(likely)) + 8))
+    total = np.zeros(count)
+    for t, share in zip((points + 1.0) / 2.0, shares / 2.0, strict=True):
+        logs = np.log1p(-probabilities * (1.0 - t))
+        total += share * np.exp(logs.sum() - logs)
+    return probabilities * total
+
+
+_gauss_legendre = lru_cache(maxsize=64)(np.polynomial.legendre.leggauss)

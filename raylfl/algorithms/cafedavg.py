@@ -1,0 +1,46 @@
+"""c-a-FedAvg: communication-aware FedAvg, uploads divided by their chance of arriving.
+
+Perazzone et al. 2022 as in FedACS [3] eq. (113).
+
+State    server x [d]; clients none.
+Sent     d floats down (x), d floats up (U_i).
+Assumes  known failure probabilities q_i; M draws with replacement from p = w. It corrects for links, not for
+         unequal K_i: Omega_i ~ w_i |a_i|_1.
+
+    client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
+    server   x <- x - gamma (1/M) sum_{i in R} s_i U_i / (1 - q_i)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.algorithms.aggregation import expected_share
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State
+from raylfl.algorithms.calibration import memory_lr
+from raylfl.core.population import Conditions, Floats, Round
+from raylfl.core.reduce import weighted_sum
+from raylfl.errors import BadValue
+
+
+@ALGORITHMS.register("cafedavg", paper="Perazzone et al. 2022; FedACS [3] eq. (113)")
+@dataclass
+class CAFedAvg(Algorithm):
+    """c-a-FedAvg: FedAvg whose uploads are divided by their chance of arriving."""
+
+    gamma: float = 1.0  # server lr
+    calibrate: bool = False  # eta as in FedACS app. I.2
+
+    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+        if np.isnan(r.failure).any():
+            raise BadValue("name", got="cafedavg", need="a method that needs no q_i: it is not known here")
+        step = weighted_sum(up["update"], r.draws / (r.total_draws * (1.0 - r.failure)))
+        return {"x": server["x"] - self.gamma * step}, {}
+
+    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+        return np.where(c.failure < 1, expected_share(marginals, independent), 0.0)  # 1 - q_i cancels
+
+    def step_length(self, c: Conditions) -> float:
+        return memory_lr(c) if self.calibrate else c.lr

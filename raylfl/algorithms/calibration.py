@@ -1,0 +1,52 @@
+"""Step-length calibration: eta chosen so that compared methods move equally far in a round.
+
+FedACS [3] App. I.2. FedAvg with an unbiased rule and p = w moves by eta_1 T along the mean gradient, with
+T = sum w (1-q) |a|_1 (eqs. (111)). The others do so with
+
+    fedacs                                        eta_1 T sum w / ((1-q) |a|_1)   (112)
+    cafedavg, fedvarp                             eta_1 T / sum w |a|_1           (113), (115)
+    fednova (sent), fedau, optimal_sampling       eta_1                           (116)
+
+from the q and K of the round. Like p, w is restricted to the available clients. Nothing comes through q_i = 1
+and |a_i|_1 = 0 moves nothing: such clients count in T only, where they are 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from raylfl.algorithms.base import restricted
+from raylfl.core.population import Conditions, Floats
+from raylfl.errors import BadValue
+
+UNBIASED_RULES = ("anonymous", "anonymous_uniform", "anonymous_importance", "full")
+
+
+def check_reference(calibrate: bool, rule: str) -> None:
+    """Raises BadValue for a calibrated FedAvg whose rule divides by what arrived: its step is not eta_1 T."""
+    if calibrate and rule not in UNBIASED_RULES:
+        need = f"false with aggregate={rule}, which divides by what arrived"
+        raise BadValue("calibrate", got=True, need=need, hint=f"the reference is {', '.join(UNBIASED_RULES)}")
+
+
+def arrival(c: Conditions) -> Floats:
+    """1 - q_i of the available clients, 0 for the others, [N]. Raises BadValue where a q_i is not known."""
+    if np.isnan(c.failure[c.available]).any():
+        raise BadValue("calibrate", got=True, need="false where failure probabilities are not known")
+    return np.where(c.available, 1.0 - c.failure, 0.0)
+
+
+def fedacs_lr(c: Conditions) -> float:
+    """eta_2 of eq. (112) from eta_1 = c.lr, which stays where nobody can be reached."""
+    w, rate = restricted(c.population.weights, c.available), arrival(c) * c.a_norm
+    live = w * rate > 0
+    if not live.any():
+        return c.lr
+    return float(c.lr * (w * rate).sum() * (w[live] / rate[live]).sum() / w[live].sum())
+
+
+def memory_lr(c: Conditions) -> float:
+    """eta_3 = eta_4 of eqs. (113), (115) from eta_1 = c.lr, which stays where nobody can be reached."""
+    w, rate = restricted(c.population.weights, c.available), arrival(c) * c.a_norm
+    live = w * rate > 0
+    return float(c.lr * (w * rate).sum() / (w * c.a_norm)[live].sum()) if live.any() else c.lr

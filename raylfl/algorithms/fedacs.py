@@ -1,0 +1,105 @@
+"""FedACS: clients sampled so that unreliable links and unequal local work cancel out of the expected step.
+
+Weng, Ren, Xiao & Skoglund 2025 [3], Alg. 1, eqs. (15), (18).
+
+State    server x [d]; with `estimate: ema` also q, a [N], float64, and asked, received [N]; clients none.
+Sent     d floats down (x), d floats up (U_i); |a_i|_1 comes with it.
+Assumes  q_i and K_i known before the round, or steady enough to be estimated.
+
+    sampling p_i ~ w_i / ((1-q_i) |a_i|_1) over the available clients; M draws with replacement, s_i times i
+    client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
+    server   x <- x - gamma (1/M) sum_{i in R} s_i U_i
+    always   Omega_i ~ p_i (1-q_i) |a_i|_1 ~ w_i: the surrogate is F itself, chi2(w||Omega) = 0
+
+A client with q_i = 1 or |a_i|_1 = 0 is left out: no p_i makes it count.
+
+`estimate: ema`, from what the server sees (an empty round counts too, or q_i would never grow):
+
+    i asked      q_i <- q_i + max(rate, 1/(n+1)) (1{lost} - q_i), n times asked; starts from one arrival
+    i received   a_i <- a_i + max(rate, 1/n) (|a_i|_1 - a_i), n times received; before, the others' mean
+
+so plain means at first, exponential ones from 1/rate observations on; rate = 0: means for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.algorithms.aggregation import coefficients, expected
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, restricted
+from raylfl.algorithms.calibration import fedacs_lr
+from raylfl.core.population import Conditions, Floats, Population, Round
+from raylfl.core.reduce import weighted_sum
+from raylfl.errors import BadValue
+
+MOST_FAILURE = 0.95  # of an estimate: a client that is dead would draw all samples to itself
+
+
+@ALGORITHMS.register("fedacs", paper="Weng et al. 2025 [3]")
+@dataclass
+class FedACS(Algorithm):
+    """FedACS: sampling against unreliable links and unequal local work, consistent with F."""
+
+    gamma: float = 1.0  # server lr
+    estimate: str = "known"  # known: q_i and K_i of the round; ema: estimated from what was received
+    rate: float = 0.05  # of the estimates: 20 observations of memory, so that 1/(1-q) is hardly biased
+    calibrate: bool = False  # eta as in FedACS app. I.2, from the true q and K
+
+    def __post_init__(self) -> None:
+        if self.estimate not in ("known", "ema"):
+            raise BadValue("estimate", got=self.estimate, need="known or ema")
+        if not 0 <= self.rate < 1:
+            raise BadValue("rate", got=self.rate, need="in [0, 1), the weight of the newest observation")
+
+    def init_server(self, x: Tensor, population: Population) -> ServerState:
+        if self.estimate == "known":
+            return {"x": x.clone()}
+        estimates = {name: torch.zeros(population.count, dtype=torch.float64) for name in ("q", "a")}
+        counters = {name: torch.zeros(population.count, dtype=torch.int64) for name in ("asked", "received")}
+        return {"x": x.clone(), **estimates, **counters}
+
+    def probabilities(self, server: ServerState, c: Conditions) -> Floats | None:
+        q, a = c.failure, c.a_norm
+        if self.estimate == "ema":
+            q, a, seen = (server[name].cpu().numpy() for name in ("q", "a", "received"))
+            q = np.minimum(q, MOST_FAILURE)
+            a = np.where(seen > 0, a, a[seen > 0].mean() if seen.any() else 1.0)
+        elif np.isnan(q[c.available]).any():
+            raise BadValue("estimate", got="known", need="ema where failure probabilities are not known")
+        work = np.where(c.available, (1.0 - q) * a, 0.0)
+        scores = np.divide(c.population.weights, work, out=np.zeros(len(work)), where=work > 0)
+        return restricted(scores, c.available)
+
+    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+        step = weighted_sum(up["update"], coefficients("anonymous", r))
+        return {**self._observed(server, r), "x": server["x"] - self.gamma * step}, {}
+
+    def idle(self, server: ServerState, r: Round) -> ServerState:
+        return self._observed(server, r)
+
+    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+        return expected("anonymous", c, marginals, independent)
+
+    def step_length(self, c: Conditions) -> float:
+        return fedacs_lr(c) if self.calibrate else c.lr
+
+    def _observed(self, server: ServerState, r: Round) -> ServerState:
+        """The server with its estimates after round r, in which anything or nothing arrived."""
+        if self.estimate == "known":
+            return server
+        new = {name: server[name].cpu().numpy().copy() for name in ("q", "a", "asked", "received")}
+        whole = r.asked or r
+        got = whole.arrived
+        new["asked"][whole.cohort] += 1
+        new["received"][got.cohort] += 1
+        lost = 1.0 - whole.received.astype(np.float64)
+        for name, i, seen, n in (
+            ("q", whole.cohort, lost, new["asked"][whole.cohort] + 1),
+            ("a", got.cohort, got.a_norm, new["received"][got.cohort]),
+        ):
+            new[name][i] += np.maximum(self.rate, 1.0 / n) * (seen - new[name][i])
+        return {**server, **{name: torch.from_numpy(values) for name, values in new.items()}}

@@ -1,0 +1,70 @@
+"""FedAU: rare clients count more, by an online estimate of how long they stay away.
+
+Wang & Ji, ICLR 2024, Alg. 1 and Alg. 2.
+
+State    server x [d]; of each client W_i, its mean interval between participations, float64 [N], 1 at first;
+         S_i, rounds since the last one, and how many intervals W_i is the mean of, int64 [N]; clients none.
+Sent     d floats down (x), d floats up (U_i).
+Assumes  participation that is steady and independent of the rest, of which W_i estimates 1/p_i; equal K_i.
+
+    client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
+    server   x <- x - gamma (1/N) sum_R W_i U_i, with the W_i of earlier rounds
+    then     for every i: S_i <- S_i + 1; if i in R or S_i = cutoff: W_i <- mean of all such S_i, S_i <- 0
+
+Rounds in which nothing arrives count as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State
+from raylfl.core.population import Ints, Population, Round
+from raylfl.core.reduce import weighted_sum
+from raylfl.errors import BadValue
+
+
+@ALGORITHMS.register("fedau", paper="Wang & Ji 2024")
+@dataclass
+class FedAU(Algorithm):
+    """FedAU: updates weighted by the client's mean interval between participations."""
+
+    gamma: float = 1.0  # server lr
+    cutoff: int = 50  # rounds after which an interval ends without a participation
+    normalize: bool = False  # true departs from the paper: divides by sum_R W_i instead of N
+    calibrate: bool = False  # FedACS app. I.2 leaves its eta as it is
+
+    def __post_init__(self) -> None:
+        if self.cutoff < 1:
+            raise BadValue("cutoff", got=self.cutoff, need=">= 1, in rounds")
+
+    def init_server(self, x: Tensor, population: Population) -> ServerState:
+        counters = torch.zeros(population.count, dtype=torch.int64)
+        weight = torch.ones(population.count, dtype=torch.float64)
+        return {"x": x.clone(), "weight": weight, "waited": counters, "intervals": counters.clone()}
+
+    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+        weight = server["weight"][torch.from_numpy(r.cohort)].numpy()
+        total = weight.sum() if self.normalize else r.population.count
+        step = weighted_sum(up["update"], weight / total)
+        counted = self._counted(server, r.cohort)
+        return {**counted, "x": server["x"] - self.gamma * step}, {"weight_max": float(counted["weight"].max())}
+
+    def idle(self, server: ServerState, r: Round) -> ServerState:
+        return self._counted(server, r.cohort[:0])
+
+    def _counted(self, server: ServerState, received: Ints) -> ServerState:
+        """The server one round later, in which these clients took part."""
+        waited, intervals = server["waited"] + 1, server["intervals"]
+        ends = waited == self.cutoff
+        ends[torch.from_numpy(received)] = True
+        mean = (intervals * server["weight"] + waited) / (intervals + 1)
+        return {
+            **server,
+            "weight": torch.where(ends, mean, server["weight"]),
+            "waited": torch.where(ends, 0, waited),
+            "intervals": intervals + ends,
+        }

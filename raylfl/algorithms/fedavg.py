@@ -1,0 +1,53 @@
+"""FedAvg and FedSGD: local steps, then one weighted average.
+
+McMahan et al., AISTATS 2017, Alg. 1; the aggregation rules of FedACS, eqs. (18)-(21). With every client in
+parallel this is PFL of Li & Lyu, NeurIPS 2023, Alg. 2.
+
+State    server x [d]; clients none.
+Sent     d floats down (x), d floats up (U_i).
+Assumes  nothing; under partial participation, lossy links or unequal K_i it minimises the surrogate
+         sum_i Omega_i f_i, Omega_i ~ E[c_i 1{i in R}] |a_i|_1 (FedACS eq. 6), not F.
+
+    client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
+    server   x <- x - gamma sum_{i in R} c_i U_i
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from raylfl.algorithms.aggregation import check_rule, coefficients, expected
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State
+from raylfl.algorithms.calibration import check_reference
+from raylfl.core.population import Conditions, Floats, Round
+from raylfl.core.reduce import weighted_sum
+
+
+@ALGORITHMS.register("fedavg", paper="McMahan et al. 2017")
+@dataclass
+class FedAvg(Algorithm):
+    """FedAvg (PFL): local SGD and one weighted average, with six aggregation rules."""
+
+    gamma: float = 1.0  # server lr
+    aggregate: str = "mean"
+    calibrate: bool = False  # FedAvg is the reference of the calibration: its eta stays
+
+    def __post_init__(self) -> None:
+        check_rule(self.aggregate)
+        check_reference(self.calibrate, self.aggregate)
+
+    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+        step = weighted_sum(up["update"], coefficients(self.aggregate, r))
+        return {"x": server["x"] - self.gamma * step}, {}
+
+    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+        return expected(self.aggregate, c, marginals, independent)
+
+
+@ALGORITHMS.register("fedsgd", paper="McMahan et al. 2017")
+@dataclass
+class FedSGD(FedAvg):
+    """FedSGD: FedAvg with a single local step, x <- x - gamma eta sum c_i g_i."""
+
+    one_step: ClassVar[bool] = True

@@ -1,0 +1,51 @@
+"""FedAvgM: FedAvg with heavy-ball momentum at the server.
+
+Hsu, Qi & Brown 2019, sec. 3.
+
+State    server x, v [d], v = 0 at first; clients none.
+Sent     d floats down (x), d floats up (U_i).
+Assumes  nothing; like FedAvg it minimises the surrogate sum_i Omega_i f_i, not F.
+
+    client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
+    server   v <- beta v + sum_{i in R} c_i U_i;  x <- x - gamma v
+
+The momentum is not damped: a steady update ends in steps of 1 / (1 - beta) times its size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raylfl.algorithms.aggregation import check_rule, coefficients, expected
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State
+from raylfl.core.population import Conditions, Floats, Population, Round
+from raylfl.core.reduce import weighted_sum
+from raylfl.errors import BadValue
+
+
+@ALGORITHMS.register("fedavgm", paper="Hsu et al. 2019")
+@dataclass
+class FedAvgM(Algorithm):
+    """FedAvgM: FedAvg with momentum at the server."""
+
+    gamma: float = 1.0  # server lr
+    beta: float = 0.9
+    aggregate: str = "mean"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta < 1:
+            raise BadValue("beta", got=self.beta, need="in [0, 1), the server momentum")
+        check_rule(self.aggregate)
+
+    def init_server(self, x: Tensor, population: Population) -> ServerState:
+        return {"x": x.clone(), "v": torch.zeros_like(x)}
+
+    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+        v = self.beta * server["v"] + weighted_sum(up["update"], coefficients(self.aggregate, r))
+        return {"x": server["x"] - self.gamma * v, "v": v}, {"v_norm": float(v.norm())}
+
+    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+        return expected(self.aggregate, c, marginals, independent)

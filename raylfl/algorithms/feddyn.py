@@ -1,0 +1,64 @@
+"""FedDyn: local objectives regularised so that their minimisers agree with the minimiser of F.
+
+Acar et al., ICLR 2021, Alg. 1, with local SGD as the inexact solver.
+
+State    server x, h [d], h = 0 at first; client h_i [d], 0 at first (the paper's grad L_i).
+Sent     d floats down (x), d floats up (U_i).
+Assumes  nothing about participation.
+
+    client   x_i <- x_i - eta (grad f_i(x_i) - h_i + alpha (x_i - x)), K_i times from x;  U_i = x - x_i
+             h_i <- h_i + alpha U_i
+    server   h <- h + (alpha/N) sum_R U_i;  x <- x - (1/|R|) sum_R U_i - h / alpha
+    always   h = (1/N) sum_i h_i
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, Work
+from raylfl.core.population import Population, Round
+from raylfl.core.reduce import tree_sum
+from raylfl.errors import BadValue
+
+
+@ALGORITHMS.register("feddyn", paper="Acar et al. 2021")
+@dataclass
+class FedDyn(Algorithm):
+    """FedDyn: dynamic regularisation of the local objectives."""
+
+    alpha: float = 0.01  # the paper: 0.1, 0.01 or 0.001, by data set
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise BadValue("alpha", got=self.alpha, need="> 0: the server divides by it")
+
+    @property
+    def proximal(self) -> float:
+        return self.alpha
+
+    def init_server(self, x: Tensor, population: Population) -> ServerState:
+        return {"x": x.clone(), "h": torch.zeros_like(x)}
+
+    def init_clients(self, x: Tensor, count: int) -> State:
+        return {"h": x.new_zeros(count, x.numel())}
+
+    def start(self, down: State, own: State, work: Work) -> State:
+        return {"h": own["h"]}
+
+    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
+        # x - x_start first: alpha x and alpha x_start would cancel
+        return torch.add(g - carry["h"], x - carry["x_start"], alpha=self.alpha), carry
+
+    def finish(self, x: Tensor, carry: State, own: State, work: Work) -> tuple[State, State]:
+        update = carry["x_start"] - x
+        return {"update": update}, {"h": torch.add(own["h"], update, alpha=self.alpha)}
+
+    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+        total = tree_sum(up["update"])
+        h = server["h"] + self.alpha / r.population.count * total
+        x = server["x"] - total / len(r.cohort) - h / self.alpha
+        return {"x": x, "h": h}, {"h_norm": float(h.norm())}

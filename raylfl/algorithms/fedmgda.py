@@ -1,0 +1,56 @@
+"""FedMGDA+: the common descent direction of the clients, near the usual average.
+
+Hu, Shaloudegi, Zhang & Yu, IEEE TNSE 2022, Alg. 1.
+
+State    server x [d]; clients none.
+Sent     d floats down (x), d floats up (U_i).
+Assumes  nothing; a Pareto-stationary point of (f_1, ..., f_N) rather than a minimum of F is sought.
+
+    client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
+    server   u_i = U_i / |U_i|
+             lambda = argmin |sum_R lambda_i u_i|^2 over the simplex with |lambda - lambda0|_inf <= eps
+             x <- x - gamma sum_R lambda_i u_i
+
+lambda0 is w renormalised over R; clients with U_i = 0 are left out of both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, renormalised
+from raylfl.algorithms.simplex import min_norm_point, products
+from raylfl.core.population import Round
+from raylfl.core.reduce import weighted_sum
+from raylfl.errors import BadValue
+
+
+@ALGORITHMS.register("fedmgda", paper="Hu et al. 2022")
+@dataclass
+class FedMGDA(Algorithm):
+    """FedMGDA+: the min-norm combination of normalised updates, a common descent direction."""
+
+    gamma: float = 1.0  # server lr: the length of the step, as the updates are normalised
+    eps: float = 1.0  # 1: the whole simplex (MGDA); 0: lambda = lambda0, FedAvg on normalised updates
+    tol: float = 1e-12  # relative duality gap of lambda
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eps <= 1:
+            raise BadValue("eps", got=self.eps, need="in [0, 1], the distance of lambda from lambda0")
+        if not self.tol > 0:
+            raise BadValue("tol", got=self.tol, need="> 0, the relative duality gap to stop at")
+
+    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+        gram = products(up["update"], up["update"])
+        norms = gram.diagonal().clamp(min=0.0).sqrt()
+        moved = torch.nonzero(norms > 0).flatten()
+        if len(moved) == 0:
+            return server, {"support": 0.0}
+        unit = 1.0 / norms[moved]
+        centre = renormalised(r.weights[moved.cpu().numpy()])
+        found = min_norm_point(gram[moved][:, moved] * unit[:, None] * unit, self.tol, centre, self.eps)
+        step = weighted_sum(up["update"][moved], found.weights * unit.cpu().numpy())
+        info = {"support": float(found.support), "gap": found.gap}
+        return {"x": server["x"] - self.gamma * step}, info

@@ -1,0 +1,77 @@
+"""FedNova: normalised averaging, each update divided by its own local work.
+
+Wang et al., NeurIPS 2020; `normalise: sent` is the form of FedACS [3] eq. (116).
+
+State    server x [d]; clients none.
+Sent     d floats down (x), d floats up (U_i); |a_i|_1 comes with it.
+Assumes  nothing about K_i. received: full participation or sampling that is even in w; under lossy links it
+         leans to the clients with good ones. sent: M draws with replacement from p = w, known q and K.
+
+    client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
+    server   n_i = U_i / (eta |a_i|_1);  w'_i = w_i / sum_R w_j
+             received   x <- x - gamma eta tau sum_R w'_i n_i,       tau = sum_R w'_i |a_i|_1
+             sent       x <- x - gamma eta tau (1/M) sum_R s_i n_i,  tau = sum w (1-q) |a|_1 / sum w (1-q)
+
+The sums of the last tau go over all N. A client that took no step has n_i = 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.algorithms.aggregation import expected_share
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, renormalised
+from raylfl.core.population import Conditions, Floats, Round
+from raylfl.core.reduce import weighted_sum
+from raylfl.errors import BadValue
+
+
+@ALGORITHMS.register("fednova", paper="Wang et al. 2020")
+@dataclass
+class FedNova(Algorithm):
+    """FedNova: updates divided by their local work, against unequal K_i."""
+
+    gamma: float = 1.0  # server lr
+    normalise: str = "received"  # received: Wang et al.; sent: FedACS eq. (116)
+    calibrate: bool = False  # eta as in FedACS app. I.2, defined for `sent`: it stays
+
+    def __post_init__(self) -> None:
+        if self.normalise not in ("received", "sent"):
+            raise BadValue("normalise", got=self.normalise, need="received or sent")
+        if self.calibrate and self.normalise != "sent":
+            raise BadValue("calibrate", got=True, need="false unless normalise=sent, FedACS eq. (116)")
+
+    @property
+    def wants_conditions(self) -> bool:
+        return self.normalise == "sent"
+
+    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+        if self.normalise == "sent":
+            tau, shares = _everyones_work(r.conditions), r.draws / r.total_draws
+        else:
+            shares = renormalised(r.weights)
+            tau = float(shares @ r.a_norm)
+        step = weighted_sum(up["update"], tau * _per_work(shares, r.a_norm))
+        return {"x": server["x"] - self.gamma * step}, {"tau": tau}
+
+    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+        arrives = marginals * (1.0 - c.failure)
+        if self.normalise == "sent":
+            return _per_work(expected_share(marginals, independent) * (1.0 - c.failure), c.a_norm)
+        if np.all((arrives == 0) | (arrives == 1)):
+            return _per_work(c.population.weights * arrives, c.a_norm)
+        return None  # tau and w' depend on who else arrives
+
+
+def _per_work(shares: Floats, a_norm: Floats) -> Floats:
+    """shares / |a_i|_1, 0 for a client that took no step."""
+    return np.divide(shares, a_norm, out=np.zeros(len(shares)), where=a_norm > 0)
+
+
+def _everyones_work(c: Conditions | None) -> float:
+    """tau of eq. (116): the mean of |a_i|_1 over all N, weighted by w_i (1 - q_i)."""
+    if c is None or np.isnan(c.failure).any() or np.isnan(c.a_norm).any():
+        raise BadValue("normalise", got="sent", need="received where not every q_i and K_i is known")
+    return float(renormalised(c.population.weights * (1.0 - c.failure)) @ c.a_norm)

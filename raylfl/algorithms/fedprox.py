@@ -1,0 +1,53 @@
+"""FedProx: local objectives with a spring back to the server's model.
+
+Li et al., MLSys 2020, Alg. 2, with local SGD as the inexact solver of eq. (2).
+
+State    server x [d]; clients none.
+Sent     d floats down (x), d floats up (U_i).
+Assumes  nothing; like FedAvg it minimises the surrogate sum_i Omega_i f_i, not F.
+
+    client   x_i <- x_i - eta (grad f_i(x_i) + mu (x_i - x)), K_i times from x;  U_i = x - x_i
+    server   x <- x - gamma sum_{i in R} c_i U_i
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raylfl.algorithms.aggregation import check_rule, coefficients, expected
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State
+from raylfl.core.population import Conditions, Floats, Round
+from raylfl.core.reduce import weighted_sum
+from raylfl.errors import BadValue
+
+
+@ALGORITHMS.register("fedprox", paper="Li et al. 2020")
+@dataclass
+class FedProx(Algorithm):
+    """FedProx: local SGD on f_i + mu/2 |x - x_r|^2."""
+
+    mu: float = 0.01  # the paper tries 0.001 to 1; 0 is FedAvg
+    gamma: float = 1.0  # server lr
+    aggregate: str = "mean"
+
+    def __post_init__(self) -> None:
+        if self.mu < 0:
+            raise BadValue("mu", got=self.mu, need=">= 0, the stiffness of the proximal term")
+        check_rule(self.aggregate)
+
+    @property
+    def proximal(self) -> float:
+        return self.mu
+
+    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
+        return torch.add(g, x - carry["x_start"], alpha=self.mu), carry
+
+    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+        step = weighted_sum(up["update"], coefficients(self.aggregate, r))
+        return {"x": server["x"] - self.gamma * step}, {}
+
+    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+        return expected(self.aggregate, c, marginals, independent)

@@ -1,0 +1,66 @@
+"""FedVARP: the updates of absent clients replaced by the last ones they sent.
+
+Jhunjhunwala et al., UAI 2022, Alg. 1; `lost: reuse` is the form of FedACS [3] eq. (114).
+
+State    server x [d], memory B [seen, d], 0 for clients never received; lost=ignore: mean [d]; clients none.
+Sent     d floats down (x), d floats up (U_i).
+Assumes  slow change: B_i stands for U_i. ignore: uniform sampling, each received client counts once.
+         reuse: M draws with replacement from p = w, s_i times i; only uploads that were lost are replaced.
+
+    client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
+    server   ignore   x <- x - gamma ((1/|R|) sum_R (U_i - B_i) + (1/N) sum_j B_j)
+             reuse    x <- x - gamma (1/M) (sum_R s_i U_i + sum_{S \\ R} s_i B_i)
+             then B_i <- U_i for i in R
+    always   mean = (1/N) sum_j B_j
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State
+from raylfl.algorithms.calibration import memory_lr
+from raylfl.core.population import Conditions, Population, Round
+from raylfl.core.reduce import tree_sum, weighted_sum
+from raylfl.core.table import Table
+from raylfl.errors import BadValue
+
+
+@ALGORITHMS.register("fedvarp", paper="Jhunjhunwala et al. 2022")
+@dataclass
+class FedVARP(Algorithm):
+    """FedVARP: a server memory of updates against the variance of partial participation."""
+
+    gamma: float = 1.0  # server lr
+    lost: str = "ignore"  # ignore: the paper; reuse: FedACS eq. (114), the memory stands in for lost uploads
+    calibrate: bool = False  # eta as in FedACS app. I.2
+
+    keeps_memory: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.lost not in ("ignore", "reuse"):
+            raise BadValue("lost", got=self.lost, need="ignore or reuse")
+
+    def init_server(self, x: Tensor, population: Population) -> ServerState:
+        server: ServerState = {"x": x.clone(), "memory": Table(x)}
+        return server if self.lost == "reuse" else {**server, "mean": torch.zeros_like(x)}
+
+    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+        memory, updates, new = server["memory"], up["update"], dict(server)
+        if self.lost == "reuse":
+            step = weighted_sum(updates, r.draws / r.total_draws)
+            if len(r.lost.cohort):
+                step = step + weighted_sum(memory.rows(r.lost.cohort), r.lost.draws / r.total_draws)
+        else:
+            change = tree_sum(updates - memory.rows(r.cohort))
+            step = change / len(r.cohort) + server["mean"]
+            new["mean"] = server["mean"] + change / r.population.count
+        memory.write(r.cohort, updates)
+        return {**new, "x": server["x"] - self.gamma * step}, {}
+
+    def step_length(self, c: Conditions) -> float:
+        return memory_lr(c) if self.calibrate else c.lr

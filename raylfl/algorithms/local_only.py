@@ -1,0 +1,41 @@
+"""Local training: every client on its own. A reference, not a federated method.
+
+State    server x [d], for the report only; client x_i [d], the initial model at first.
+Sent     nothing down, d floats up (U_i), from which the reported mean is made.
+Assumes  nothing.
+
+    client   x_i <- x_i - eta grad f_i(x_i), K_i times from its own x_i;  U_i = what it moved by
+    server   x <- x - sum_{i in R} w_i U_i, never sent back
+    always   x = sum_i w_i x_i
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, Work
+from raylfl.core.population import Round
+from raylfl.core.reduce import weighted_sum
+
+
+@ALGORITHMS.register("local_only")
+@dataclass
+class LocalOnly(Algorithm):
+    """Local only: every client trains alone; the weighted mean of their models is reported."""
+
+    def init_clients(self, x: Tensor, count: int) -> State:
+        return {"x": x.repeat(count, 1)}
+
+    def broadcast(self, server: ServerState) -> State:
+        return {}
+
+    def start_point(self, down: State, own: State) -> Tensor:
+        return own["x"]
+
+    def finish(self, x: Tensor, carry: State, own: State, work: Work) -> tuple[State, State]:
+        return {"update": carry["x_start"] - x}, {"x": x}
+
+    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+        return {"x": server["x"] - weighted_sum(up["update"], r.weights)}, {}

@@ -1,0 +1,54 @@
+"""MIFA: absent clients are stood in for by their last update.
+
+Gu et al., NeurIPS 2021, Alg. 1.
+
+State    server x [d], memory B [seen, d], 0 for clients never received, total = sum_i B_i [d]; clients none.
+Sent     d floats down (x), d floats up (U_i).
+Assumes  memory for one update a client seen; equal K_i for F itself. The paper asks everybody in round 0
+         (`init: all`); without, clients not yet seen count as if they had not moved.
+
+    client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
+    server   B_i <- U_i for i in R, the others keep theirs;  x <- x - gamma (1/N) sum_i B_i
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State
+from raylfl.core.population import Population, Round
+from raylfl.core.reduce import tree_sum
+from raylfl.core.table import Table
+from raylfl.errors import BadValue
+
+
+@ALGORITHMS.register("mifa", paper="Gu et al. 2021")
+@dataclass
+class MIFA(Algorithm):
+    """MIFA: the mean of everybody's last update, whoever is there."""
+
+    gamma: float = 1.0  # server lr
+    init: str = "zero"  # all: everybody is asked in round 0, as in the paper
+
+    keeps_memory: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.init not in ("zero", "all"):
+            raise BadValue("init", got=self.init, need="zero or all")
+
+    def init_server(self, x: Tensor, population: Population) -> ServerState:
+        return {"x": x.clone(), "memory": Table(x), "total": torch.zeros_like(x)}
+
+    def everybody(self, server: ServerState, r: int) -> bool:
+        return self.init == "all" and r == 0
+
+    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+        memory: Table = server["memory"]
+        total = server["total"] + tree_sum(up["update"] - memory.rows(r.cohort))
+        memory.write(r.cohort, up["update"])
+        x = server["x"] - self.gamma / r.population.count * total
+        return {"x": x, "memory": memory, "total": total}, {"seen": float(len(memory))}

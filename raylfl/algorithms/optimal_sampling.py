@@ -1,0 +1,80 @@
+"""Optimal client sampling: clients drawn in proportion to the norm of their update, of least variance.
+
+Chen, Horvath & Richtarik, TMLR 2022; as compared in FedACS [3] eqs. (20), (25).
+
+State    server x [d]; with `norms: stale` also norms [N], float64, the last |U_i| received, 0 for none;
+         clients none.
+Sent     d floats down (x), d floats up (U_i) by those drawn; fresh: x down to, and one norm up from, every
+         available client, who all compute.
+Assumes  perfect links and equal K_i for F itself; otherwise Omega_i ~ w_i (1-q_i) |a_i|_1, as FedAvg's.
+
+    sampling p_i ~ w_i |U_i| over the available clients; M draws with replacement, s_i times i
+             fresh: U_i of this round.  stale: the last one received; p = w before any is known
+    client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
+    server   x <- x - gamma (1/M) sum_{i in R} s_i w_i U_i / p_i
+
+A client without a stale norm counts as the mean of the known; so does one whose norm was 0, as p_i = 0 would
+never be revised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.algorithms.aggregation import coefficients, expected
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, restricted
+from raylfl.core.population import Conditions, Floats, Population, Round
+from raylfl.core.reduce import weighted_sum
+from raylfl.errors import BadValue
+
+
+@ALGORITHMS.register("optimal_sampling", paper="Chen et al. 2022")
+@dataclass
+class OptimalSampling(Algorithm):
+    """Optimal sampling: clients drawn in proportion to w_i |U_i|, divided by it when aggregated."""
+
+    gamma: float = 1.0  # server lr
+    norms: str = "fresh"  # fresh: everybody available computes first (the paper); stale: the last known norms
+    calibrate: bool = False  # FedACS app. I.2 leaves its eta as it is
+
+    def __post_init__(self) -> None:
+        if self.norms not in ("fresh", "stale"):
+            raise BadValue("norms", got=self.norms, need="fresh or stale")
+
+    @property
+    def probes(self) -> bool:
+        return self.norms == "fresh"
+
+    def init_server(self, x: Tensor, population: Population) -> ServerState:
+        server: ServerState = {"x": x.clone()}
+        if self.norms == "stale":
+            server["norms"] = torch.zeros(population.count, dtype=torch.float64)
+        return server
+
+    def probabilities(self, server: ServerState, c: Conditions) -> Floats | None:
+        if self.norms == "fresh":
+            return None
+        norms = server["norms"].cpu().numpy()
+        known = norms > 0
+        mean = norms[known].mean() if known.any() else 1.0
+        return self.probe_probabilities(server, c, np.where(known, norms, mean))
+
+    def probe_probabilities(self, server: ServerState, c: Conditions, norms: Floats) -> Floats:
+        p = restricted(c.population.weights * norms, c.available)
+        return p if p.any() else restricted(c.population.weights, c.available)  # nobody moves: p = w
+
+    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+        step = weighted_sum(up["update"], coefficients("anonymous_importance", r))
+        new = {**server, "x": server["x"] - self.gamma * step}
+        if self.norms == "stale":
+            norms = torch.linalg.vector_norm(up["update"], dim=1, dtype=torch.float64)
+            new["norms"] = server["norms"].clone()
+            new["norms"][torch.from_numpy(r.cohort)] = norms.to(new["norms"].device)
+        return new, {}
+
+    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+        return expected("anonymous_importance", c, marginals, independent)

@@ -1,0 +1,74 @@
+"""Scaffnew (ProxSkip): control variates that make infrequent communication pay off.
+
+Mishchenko et al., ICML 2022, Alg. 2.
+
+State    server x [d]; client h_i [d], 0 at first.
+Sent     d floats down (x), d floats up (U_i). h_i moves with the next round's x, which is sent once.
+Assumes  full participation over perfect links, and the same K at every client.
+
+    client   x_i <- x_i - eta (grad f_i(x_i) - h_i), K times from x
+    server   x <- (1/|R|) sum_R x_i
+    then     h_i <- h_i + (p/eta) (x - x_i)
+    always   sum_i h_i = 0 under full participation
+
+The paper tosses a coin of probability p after every step, one for all clients, and communicates on heads. A
+round is what lies between two heads: with `p` given its K is drawn from the geometric distribution,
+P(K = k) = p (1-p)^(k-1), whatever `local.steps` says. Without, heads come every K steps, and p = 1/K.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, Work
+from raylfl.core.population import Round
+from raylfl.core.reduce import column, tree_sum
+from raylfl.errors import BadValue
+
+
+@ALGORITHMS.register("scaffnew", paper="Mishchenko et al. 2022")
+@dataclass
+class Scaffnew(Algorithm):
+    """Scaffnew / ProxSkip: local steps with control variates, communication every K steps or by a coin."""
+
+    p: float | None = None  # of the coin; null departs from the paper: p = 1/K, every K = local.steps steps
+
+    own_step: ClassVar[bool] = True
+    assumes_full: ClassVar[bool] = True
+    assumes_equal_steps: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.p is not None and not 0 < self.p <= 1:
+            raise BadValue("p", got=self.p, need="in (0, 1], or null for communication every K steps")
+
+    def common_steps(self, rng: np.random.Generator) -> int | None:
+        return None if self.p is None else int(rng.geometric(self.p))
+
+    def init_clients(self, x: Tensor, count: int) -> State:
+        return {"h": x.new_zeros(count, x.numel())}
+
+    def start(self, down: State, own: State, work: Work) -> State:
+        return {"h": own["h"]}
+
+    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
+        return g - carry["h"], carry
+
+    def finish(self, x: Tensor, carry: State, own: State, work: Work) -> tuple[State, State]:
+        return {"update": carry["x_start"] - x}, own
+
+    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+        return {"x": server["x"] - _mean(up["update"])}, {}
+
+    def acknowledge(self, server: ServerState, up: State, own: State, r: Round) -> State | None:
+        # xbar - x_{i,K} = U_i - mean U: the difference of small numbers instead of that of two models
+        p = 1.0 / np.maximum(r.steps, 1) if self.p is None else np.full(len(r.cohort), self.p)
+        moved = column(np.where(r.steps > 0, p / r.lr, 0.0), own["h"])
+        return {"h": own["h"] + moved * (up["update"] - _mean(up["update"]))}
+
+
+def _mean(updates: Tensor) -> Tensor:
+    return tree_sum(updates) / len(updates)

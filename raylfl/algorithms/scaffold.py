@@ -1,0 +1,76 @@
+"""SCAFFOLD: control variates against client drift.
+
+Karimireddy et al., ICML 2020, Alg. 1, eqs. (3)-(5).
+
+State    server x, c [d], c = 0 at first; client c_i [d], 0 at first.
+Sent     2d floats down (x, c), 2d floats up (U_i, c_i+ - c_i).
+Assumes  nothing about participation; exact for full-batch gradients while everybody is heard now and then.
+
+    client   x_i <- x_i - eta (grad f_i(x_i) - c_i + c), K_i times from x;  U_i = x - x_i
+             option 1   c_i+ = grad f_i(x), over all of the client's data
+             option 2   c_i+ = c_i - c + U_i / (K_i eta), the mean of its K_i gradients
+    server   x <- x - gamma (1/|R|) sum_R U_i;  c <- c + (1/N) sum_R (c_i+ - c_i)
+    always   c = (1/N) sum_i c_i
+
+A client without data (K_i = 0) has no gradient to renew c_i with, and keeps it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, Work
+from raylfl.core.population import Population, Round
+from raylfl.core.reduce import column, tree_sum
+from raylfl.errors import BadValue
+
+
+@ALGORITHMS.register("scaffold", paper="Karimireddy et al. 2020")
+@dataclass
+class Scaffold(Algorithm):
+    """SCAFFOLD: local gradients corrected by control variates, exact under client drift."""
+
+    gamma: float = 1.0  # server lr
+    option: Any = 2  # of Alg. 1, line 12: 1 (or I), an extra full-batch gradient; 2 (or II), the steps themselves
+
+    own_step: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self.option = {"I": 1, "II": 2}.get(str(self.option), self.option)
+        if self.option not in (1, 2):
+            raise BadValue("option", got=self.option, need="1 or 2 (I or II), as in Alg. 1, line 12")
+
+    @property
+    def full_gradient(self) -> bool:
+        return self.option == 1
+
+    def init_server(self, x: Tensor, population: Population) -> ServerState:
+        return {"x": x.clone(), "c": torch.zeros_like(x)}
+
+    def init_clients(self, x: Tensor, count: int) -> State:
+        return {"variate": x.new_zeros(count, x.numel())}
+
+    def broadcast(self, server: ServerState) -> State:
+        return {"x": server["x"], "c": server["c"]}
+
+    def start(self, down: State, own: State, work: Work) -> State:
+        return {"correction": down["c"] - own["variate"]}
+
+    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
+        return g + carry["correction"], carry
+
+    def finish(self, x: Tensor, carry: State, own: State, work: Work) -> tuple[State, State]:
+        update = carry["x_start"] - x
+        renewed = carry["full_gradient"] if self.option == 1 else update * work.per_step(x) - carry["correction"]
+        if (work.steps == 0).any():
+            renewed = torch.where(column(work.steps, x) > 0, renewed, own["variate"])
+        return {"update": update, "variate": renewed - own["variate"]}, {"variate": renewed}
+
+    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+        x = server["x"] - self.gamma / len(r.cohort) * tree_sum(up["update"])
+        c = server["c"] + tree_sum(up["variate"]) / r.population.count
+        return {"x": x, "c": c}, {"c_norm": float(c.norm())}

@@ -1,0 +1,57 @@
+"""Split learning: the model cut in two, the client's half trained at the clients, the server's at the server.
+
+Sequential split learning (SSL) of Li & Lyu, NeurIPS 2023 [2], App. A: the client half passes from client to
+client. SplitFed v1 of Thapa et al., AAAI 2022: the client halves run in parallel and are averaged.
+
+State    server x [d], both halves; clients none.
+Sent     ssl: the client half down to the first client, from client to client, up from the last.
+         splitfed: the client half down and up.
+         Both: in every local step the activations at the cut (and the labels) up, their gradient down.
+Assumes  as sfl, as fedavg; no connection of the model skips the cut.
+
+    a local step
+    client   forward up to the cut
+    server   forward from the cut, backward to the cut, SGD step on its half
+    client   backward from the cut, SGD step on its half
+
+Two backward passes joined at the cut give the gradient of one through the whole model: the updates are those
+of SFL and FedAvg, bit for bit. `raylfl.core.oracle.SplitPoint` carries the passes out and counts the traffic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raylfl.algorithms.base import ALGORITHMS
+from raylfl.algorithms.fedavg import FedAvg
+from raylfl.algorithms.sfl import SFL
+from raylfl.errors import BadValue
+
+
+@ALGORITHMS.register("ssl", paper="Li & Lyu 2023 [2], App. A")
+@dataclass
+class SSL(SFL):
+    """SSL: sequential split learning, the trajectory of SFL with the model cut in two."""
+
+    cut: str | None = None  # has to be said: the last layer of the client half
+
+    def __post_init__(self) -> None:
+        check_cut(self.cut)
+
+
+@ALGORITHMS.register("splitfed", paper="Thapa et al. 2022")
+@dataclass
+class SplitFed(FedAvg):
+    """SplitFed v1: parallel split learning, the trajectory of FedAvg with the model cut in two."""
+
+    cut: str | None = None  # has to be said: the last layer of the client half
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_cut(self.cut)
+
+
+def check_cut(cut: str | None) -> None:
+    """Raises BadValue without a cut; whether the model has such a layer is known with the model."""
+    if not cut:
+        raise BadValue("cut", got=cut, need="the name of a layer, layers.relu1 say", hint="after it the model is cut")

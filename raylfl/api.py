@@ -1,0 +1,139 @@
+"""The Python interface: `run`, `resume` and what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from raylfl.config.changes import refuse_changes
+from raylfl.config.load import Config, load_config
+from raylfl.config.schema import ComponentConfig
+from raylfl.errors import BadConfig, RaylflError
+from raylfl.experiment import Experiment, assemble
+from raylfl.runtime import cluster, inprocess
+from raylfl.runtime.cluster import connected
+from raylfl.runtime.run_dir import RunDirectory
+from raylfl.runtime.session import Interrupted, write_records
+from raylfl.runtime.stopping import sigterm_interrupts
+
+Watch = Callable[["Progress"], None]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a watcher sees after each round: its metrics, and lines said since the round before."""
+
+    experiment: Experiment
+    run_dir: Path
+    metrics: dict[str, Any] | None
+    messages: list[str]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run. metrics: one dict a round; params: flat [d], on the CPU, in the config's dtype."""
+
+    metrics: list[dict[str, Any]]
+    params: torch.Tensor
+    run_dir: Path
+    config: Config
+
+    @property
+    def module(self) -> Any:
+        """The LightningModule carrying the final parameters (and buffers)."""
+        from raylfl.runtime.worker import make_module
+
+        model = ComponentConfig(**self.config.resolved["model"])
+        module = make_module(model, self.config.top.seed).to(self.params.dtype)
+        module.load_state_dict(torch.load(self.run_dir / "final.pt", weights_only=True)["state_dict"])
+        return module
+
+
+def run(
+    source: str | Path | Mapping[str, Any] | Any, overrides: Sequence[str] = (), watch: Watch | None = None
+) -> Result:
+    """One federated run of a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
+
+    Raises BadConfig for mistakes, before anything is started.
+    """
+    config = load_config(source, overrides)
+    return _begin(checked(config), watch)
+
+
+def compare(
+    source: str | Path | Mapping[str, Any] | Any,
+    overrides: Sequence[str],
+    algorithms: Sequence[str],
+    watch: Watch | None = None,
+) -> list[Result]:
+    """The same config under several algorithms, one run after the other on one Ray session.
+
+    With one seed all see the same partition, initial weights, participation, links and batch order.
+    """
+    configs = [load_config(source, [*overrides, f"algorithm.name={name}"]) for name in algorithms]
+    experiments = [checked(config) for config in configs]
+    runtime = configs[0].runtime
+    with connected(runtime, experiments[0]) if runtime.backend == "ray" else nullcontext():
+        return [_begin(experiment, watch) for experiment in experiments]
+
+
+def resume(path: str | Path, overrides: Sequence[str] = (), watch: Watch | None = None) -> Result:
+    """Go on with the run in this directory from its newest intact checkpoint; `rounds` may be raised.
+
+    Raises BadConfig where the overrides change what defines the run.
+    """
+    folder = Path(path).expanduser().resolve()
+    if not (folder / "config.yaml").is_file():
+        raise BadConfig(f"{path} is not a run directory: it has no config.yaml")
+    before = load_config(folder / "config.yaml").resolved
+    config = load_config(before, overrides)
+    refuse_changes(before, config.resolved)
+    run_dir = RunDirectory(folder).open()
+    try:
+        experiment = checked(config)
+        run_dir.write_config(config.resolved)
+        return _carry_out(experiment, run_dir, True, watch)
+    finally:
+        run_dir.close()
+
+
+def checked(config: Config) -> Experiment:
+    """The experiment, with a first batch tried: whatever cannot work ends here."""
+    from raylfl.runtime.check import check
+
+    experiment = assemble(config)
+    check(experiment)
+    return experiment
+
+
+def _begin(experiment: Experiment, watch: Watch | None) -> Result:
+    config = experiment.config
+    base = Path(config.logging.dir).expanduser().resolve()
+    run_dir = RunDirectory.create(base, config.top.name, config.logging.id, config.top.seed)
+    try:
+        write_records(experiment, run_dir)
+        return _carry_out(experiment, run_dir, False, watch)
+    finally:
+        run_dir.close()
+
+
+def _carry_out(experiment: Experiment, run_dir: RunDirectory, again: bool, watch: Watch | None) -> Result:
+    config = experiment.config
+    carry_out = inprocess.rows if config.runtime.backend == "local" else cluster.rows
+    try:
+        with sigterm_interrupts(), closing(carry_out(experiment, run_dir, again)) as stream:
+            for metrics, messages in stream:
+                if watch is not None:
+                    watch(Progress(experiment, run_dir.path, metrics, messages))
+    except Interrupted:
+        raise
+    except (RaylflError, KeyboardInterrupt) as error:
+        error.add_note(f"raylfl resume {run_dir.path} goes on with it")
+        raise
+    final = torch.load(run_dir.path / "final.pt", weights_only=True)
+    return Result(run_dir.metrics(), final["params"], run_dir.path, config)

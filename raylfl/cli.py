@@ -1,0 +1,279 @@
+"""The command line: commands to calls, errors to exit codes (0 done, 2 bad usage or config, 1 anything else)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import raylfl
+from raylfl.errors import BadConfig, RaylflError
+
+KINDS = ("algorithms", "partitions", "participation", "links", "models", "data")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, call, and turn errors into a line or two on stderr (`--debug` shows the traceback)."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    unknown = [a for a in rest if a.startswith("-")]
+    if unknown or (rest and not hasattr(args, "overrides")):
+        parser.error(f"unrecognised: {' '.join(unknown or rest)}")
+    if hasattr(args, "overrides"):
+        args.overrides = [*args.overrides, *rest]  # those after an option
+    try:
+        if os.getcwd() not in sys.path:  # as `python -m raylfl` has it: class_path=mine.Net finds ./mine.py
+            sys.path.insert(0, os.getcwd())
+        return args.call(args) or 0
+    except BadConfig as error:
+        return _fail(args, error, 2)
+    except KeyboardInterrupt as error:
+        return _fail(args, error, 1, "interrupted")
+    except BrokenPipeError:
+        return 1
+    except RaylflError as error:
+        return _fail(args, error, 1, str(error).partition("\n")[0])
+    except Exception as error:
+        return _fail(args, error, 1, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+
+
+def _fail(args: argparse.Namespace, error: BaseException, code: int, text: str | None = None) -> int:
+    if getattr(args, "debug", False):
+        import traceback
+
+        traceback.print_exception(error)
+        return code
+    first, *rest = (text or str(error) or type(error).__name__).splitlines()
+    rest += getattr(error, "__notes__", [])
+    if code == 1 and not isinstance(error, (RaylflError, KeyboardInterrupt)):
+        rest.append("this is unexpected; --debug shows where it happened")
+    for line in [first, "; ".join(rest)] if rest else [first]:  # two lines at most
+        print(f"raylfl: {line}", file=sys.stderr)
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """Bad usage in two lines; argparse would show the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"raylfl: {message}\nraylfl: `{self.prog} --help` shows what it takes\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    shared = argparse.ArgumentParser(add_help=False)  # before or after the command
+    shared.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+    about = "Federated optimisation side by side, on PyTorch Lightning and Ray."
+    parser = _Parser(prog="raylfl", description=about, parents=[shared])
+    parser.add_argument("--version", action="version", version=f"raylfl {raylfl.__version__}")
+    commands: Any = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, call: Callable[[argparse.Namespace], int | None], text: str) -> Any:
+        sub = commands.add_parser(name, parents=[shared], help=text, description=text)
+        sub.set_defaults(call=call)
+        return sub
+
+    def with_config(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        sub.add_argument("config", metavar="CONFIG", help="a path, or the name of a file under conf/")
+        sub.add_argument(
+            "overrides", nargs="*", default=[], metavar="key=value", help="dotted keys: algorithm.gamma=0.5"
+        )
+        return sub
+
+    sub = with_config(command("run", _run, "one federated run"))
+    sub.add_argument("--print-config", action="store_true", help="print the resolved config and stop")
+    sub = with_config(command("compare", _compare, "the same world for several algorithms, then one report"))
+    sub.add_argument(
+        "-a", "--algorithms", required=True, metavar="A,B,...", help="names of algorithms, compared on one config"
+    )
+    sub.add_argument("-o", "--out", metavar="DIR", help="where the report goes (default: beside the runs)")
+    sub = command("resume", _resume, "go on from the newest intact checkpoint of a run")
+    sub.add_argument("run_dir", metavar="RUN_DIR")
+    sub.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="rounds may be raised")
+    sub = command("sweep", _sweep, "Ray Tune over any config keys; a table of trials, then a report")
+    sub.add_argument("sweep", nargs="?", metavar="SWEEP", help="a path, or the name of a file under conf/sweep/")
+    sub.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="keys of the sweep or of its config")
+    sub.add_argument("--resume", metavar="DIR", help="go on with the sweep in this directory")
+    sub = command("report", _report, "curves, tables and a page from runs; seeds of one setting are pooled")
+    sub.add_argument("paths", nargs="+", metavar="RUN_OR_SWEEP_DIR")
+    sub.add_argument("-o", "--out", metavar="DIR", default="report")
+    sub.add_argument("--target", type=float, help="accuracy (or distance) for `rounds to target`")
+    sub.add_argument("--last", type=int, help="rounds in the last-k mean")
+    sub.add_argument("--wandb", metavar="ENTITY/PROJECT", help="make a report at wandb instead")
+    sub = command(
+        "reproduce", _reproduce, "a paper's figure or table: runs it, prints our number beside the published one"
+    )
+    sub.add_argument(
+        "overrides", nargs="*", default=[], metavar="NAME", help="focus/fig4, ...; key=value is for every run"
+    )
+    sub.add_argument("--list", action="store_true", help="show the names (as without any)")
+    sub.add_argument(
+        "--scale", choices=("smoke", "paper"), default="smoke", help="of image classification (default: smoke)"
+    )
+    sub = with_config(command("partition", _partition, "show a partition without training"))
+    sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for partition.json and partition.png")
+    sub = with_config(command("trace", _trace, "draw the participation of a config without training"))
+    sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for participation.jsonl and .png")
+    sub = command("list", _list, "what there is, one line each with its paper")
+    sub.add_argument("kind", nargs="?", choices=KINDS)
+    sub = command("runs", _runs, "runs with their state and key metrics")
+    sub.add_argument("paths", nargs="*", metavar="DIR", help="default: runs")
+    return parser
+
+
+def _run(args: argparse.Namespace) -> int | None:
+    if args.print_config:
+        import yaml
+
+        from raylfl.config.load import load_config
+
+        print(yaml.safe_dump(load_config(args.config, args.overrides).resolved, sort_keys=False), end="")
+        return None
+    from raylfl import api
+    from raylfl.console import Watcher
+
+    with Watcher() as watch:
+        result = api.run(args.config, args.overrides, watch)
+    _finished(result)
+    return None
+
+
+def _resume(args: argparse.Namespace) -> None:
+    from raylfl import api
+    from raylfl.console import Watcher
+
+    with Watcher() as watch:
+        result = api.resume(args.run_dir, args.overrides, watch)
+    _finished(result)
+
+
+def _finished(result: Any) -> None:
+    from raylfl.console import say, shown, working
+
+    if result.config.logging.report:
+        from raylfl.report.page import write_report
+
+        with working("drawing the report"):
+            page = write_report([result.run_dir], result.run_dir / "report")
+        say(f"report   {shown(page)}")
+    say(f"run      {shown(result.run_dir)}")
+
+
+def _compare(args: argparse.Namespace) -> int | None:
+    from raylfl import api
+    from raylfl.console import Watcher
+
+    names = [name for name in args.algorithms.split(",") if name]
+    if not names:
+        raise BadConfig(f"--algorithms '{args.algorithms}' names none; say focus,fedavg,sfl, for example")
+    with Watcher() as watch:
+        results = api.compare(args.config, args.overrides, names, watch)
+    folders = [result.run_dir for result in results]
+    _write_report(folders, Path(args.out) if args.out else folders[0].parent / f"report-{folders[0].name}")
+    return None
+
+
+def _write_report(paths: Sequence[Path], out: Path, **options: Any) -> None:
+    """The page and its files; the summary table goes to the terminal as well."""
+    from raylfl.console import print_table, say, shown, working
+    from raylfl.report.page import summary_table, write_report
+    from raylfl.report.render import to_rich
+
+    with working("drawing the report"):
+        page = write_report(paths, out, **options)
+        table = summary_table(paths, **options)
+    shown_table = to_rich(table)
+    shown_table.box = None
+    print_table(shown_table)
+    say(f"report   {shown(page)}")
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    from raylfl.console import say
+    from raylfl.tune import show, sweep
+
+    if args.resume:
+        overrides = [args.sweep, *args.overrides] if args.sweep else args.overrides
+        return show.finish(sweep.resume(args.resume, overrides, say), say)
+    if not args.sweep:
+        raise BadConfig("sweep needs a file, or --resume DIR")
+    return show.finish(sweep.sweep(args.sweep, args.overrides, say), say)
+
+
+def _report(args: argparse.Namespace) -> None:
+    paths = [Path(p) for p in args.paths]
+    if args.wandb:
+        from raylfl.console import say
+        from raylfl.report.wandb_report import publish
+
+        say(f"report   {publish(paths, args.wandb)}")
+        return
+    _write_report(paths, Path(args.out), target=args.target, last=args.last)
+
+
+def _reproduce(args: argparse.Namespace) -> None:
+    from raylfl.reproduce.command import list_experiments, reproduce
+
+    names = [argument for argument in args.overrides if "=" not in argument]
+    if args.list or not names:
+        return list_experiments()
+    return reproduce(names, args.scale, [argument for argument in args.overrides if "=" in argument])
+
+
+def _partition(args: argparse.Namespace) -> None:
+    from raylfl.config.load import check_names, load_config
+    from raylfl.console import rows_table, say
+    from raylfl.experiment import load_data, make_split, samples_of
+    from raylfl.heterogeneity.partition.file import save
+    from raylfl.heterogeneity.partition.stats import class_counts, summary, table
+    from raylfl.report.partition_plot import figure
+
+    config = load_config(args.config, args.overrides)
+    check_names(config)
+    source = load_data(config)
+    split, samples = make_split(config, source), samples_of(source)
+    rows_table(table(split, samples))
+    rows_table(summary(split, samples))
+    if split.dropped:
+        say(f"{split.dropped} samples belong to no client: the definition drops a remainder")
+    out = Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    save(out / "partition.json", split.clients)
+    say(f"written  {out / 'partition.json'}")
+    if samples.labels is not None:
+        title = f"{config.resolved['partition']['name']}, {len(split.clients)} clients"
+        figure(class_counts(split, samples), samples.classes.tolist(), title).savefig(out / "partition.png")
+        say(f"written  {out / 'partition.png'}")
+
+
+def _trace(args: argparse.Namespace) -> None:
+    from raylfl.config.load import load_config
+    from raylfl.console import participation_line, say
+    from raylfl.experiment import assemble
+    from raylfl.heterogeneity.trace import read_trace
+    from raylfl.runtime.dry import draw_trace
+
+    experiment = assemble(load_config(args.config, args.overrides))
+    written = draw_trace(experiment, Path(args.out))
+    say(participation_line(read_trace(written[0]), experiment.world.count))
+    for path in written:
+        say(f"written  {path}")
+
+
+def _list(args: argparse.Namespace) -> None:
+    from raylfl.console import list_registry
+
+    for kind in [args.kind] if args.kind else KINDS:
+        list_registry(kind, with_title=args.kind is None)
+
+
+def _runs(args: argparse.Namespace) -> None:
+    from raylfl.console import runs_table
+
+    runs_table([Path(p) for p in args.paths or ["runs"]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

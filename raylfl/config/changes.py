@@ -1,0 +1,70 @@
+"""What defines a run: the part of its config that a resumed run must keep, and the refusal where it differs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from raylfl.config.schema import NOT_DEFINING, RUNTIME_FREE
+from raylfl.errors import BadConfig
+
+
+def defining(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """The groups and keys of a resolved config that the result depends on, as plain JSON values."""
+    kept = {group: value for group, value in resolved.items() if group not in NOT_DEFINING}
+    kept["runtime"] = {key: value for key, value in resolved["runtime"].items() if key not in RUNTIME_FREE}
+    return json.loads(json.dumps(kept, default=str))
+
+
+def fingerprint_of_config(resolved: Mapping[str, Any]) -> str:
+    """sha256 of what defines the run; equal for runs that must end with the same bits after the same rounds."""
+    return hashlib.sha256(json.dumps(defining(resolved), sort_keys=True).encode()).hexdigest()
+
+
+def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Raises BadConfig naming the keys that define a run and differ; `rounds` may only be raised."""
+    changed = list(differing(defining(before), defining(after)))
+    if changed:
+        pairs = ", ".join(f"{k}: {_at(before, k)} -> {_at(after, k)}" for k in changed)
+        raise BadConfig(
+            f"a resumed run keeps what defines it, but these would change: {pairs}; start a new run instead"
+        )
+    if after["rounds"] < before["rounds"]:
+        raise BadConfig(f"rounds={after['rounds']}, but must be >= {before['rounds']}, as the run was started with")
+    if after["rounds"] > before["rounds"]:
+        _refuse_moving_phases(after, before["rounds"])
+
+
+def differing(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Dotted keys whose values differ."""
+    for key in sorted({*before, *after}):
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from differing(old, new, f"{prefix}{key}.")
+        elif old != new:
+            yield f"{prefix}{key}"
+
+
+def _refuse_moving_phases(config: Mapping[str, Any], rounds: int) -> None:
+    """Phases end at fractions of `rounds`, so more rounds would redefine those that are done."""
+    for group, options in config.items():
+        if _mentions(options, "phases"):
+            raise BadConfig(
+                f"rounds={config['rounds']}, but must stay {rounds}: {group} has values in phases, which end at "
+                "fractions of rounds; start a new run instead"
+            )
+
+
+def _mentions(value: Any, key: str) -> bool:
+    if isinstance(value, Mapping):
+        return key in value or any(_mentions(v, key) for v in value.values())
+    return isinstance(value, list) and any(_mentions(v, key) for v in value)
+
+
+def _at(config: Mapping[str, Any], dotted: str) -> Any:
+    value: Any = config
+    for part in dotted.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

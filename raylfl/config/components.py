@@ -1,0 +1,164 @@
+"""Plain dicts to typed objects: unknown keys refused with the nearest one, types checked by OmegaConf."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from raylfl.errors import BadConfig, BadValue
+from raylfl.registry import Entry, Registry
+
+T = TypeVar("T")
+
+
+def keys_of(cls: type) -> dict[str, str]:
+    """Config key -> field name of a dataclass; they differ where the key is a Python keyword (`eval.global`)."""
+    return {f.metadata.get("key", f.name): f.name for f in dataclasses.fields(cls) if f.init}
+
+
+def unknown_key(key: str, known: Iterable[str], place: str = "") -> BadConfig:
+    """The refusal of a key that is not one of `known`, naming the nearest."""
+    prefix = f"{place}." if place else ""
+    names = sorted(known)
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    way_out = f"did you mean {prefix}{near[0]}?" if near else f"known here: {', '.join(names) or 'nothing'}"
+    return BadConfig(f"unknown key {prefix}{key}; {way_out}")
+
+
+def typed(cls: type[T], options: Mapping[str, Any], place: str = "") -> T:
+    """An instance of the dataclass `cls` from config keys; raises BadConfig with every mistake found."""
+    keys = keys_of(cls)
+    problems = [unknown_key(str(k), keys, place).problems[0] for k in options if k not in keys]
+    values: dict[str, Any] = {}
+    for key, value in options.items():
+        if key in keys:
+            try:
+                values[keys[key]] = _checked(cls, keys[key], value, f"{place}.{key}" if place else key)
+            except BadConfig as error:
+                problems += error.problems
+            except (OmegaConfBaseException, TypeError, ValueError) as error:
+                problems.append(_type_message(cls, keys[key], key, value, place, error))
+    if not problems:
+        try:
+            return cls(**values)
+        except BadValue as error:
+            problems = error.at(place).problems if place else error.problems
+        except TypeError as error:  # a required option is missing
+            problems = [f"{place}: {str(error).replace(cls.__name__ + '.__init__()', cls.__name__)}"]
+    raise BadConfig(problems)
+
+
+def _checked(cls: type, name: str, value: Any, place: str) -> Any:
+    """The value converted to the field's declared type, by OmegaConf's rules for structured configs."""
+    hints = inspect.get_annotations(cls, eval_str=True) if name in cls.__annotations__ else _inherited(cls, name)
+    hint = hints[name]
+    if dataclasses.is_dataclass(hint):
+        if isinstance(value, str):
+            value = {"name": value}  # `lr_schedule: sqrt`
+        if not isinstance(value, Mapping):
+            raise BadConfig(f"{place}={value}, but must be a group of keys")
+        return typed(hint, value, place)  # type: ignore[arg-type]
+    probe = dataclasses.make_dataclass("Probe", [("value", hint, dataclasses.field(default=dataclasses.MISSING))])
+    node = OmegaConf.merge(OmegaConf.structured(probe), {"value": value})
+    return OmegaConf.to_container(node, resolve=True)["value"]  # type: ignore[index, call-overload]
+
+
+def _inherited(cls: type, name: str) -> dict[str, Any]:
+    owner = next(c for c in cls.__mro__ if name in inspect.get_annotations(c))
+    return inspect.get_annotations(owner, eval_str=True)
+
+
+def _type_message(cls: type, name: str, key: str, value: Any, place: str, error: Exception) -> str:
+    field = next(f for f in dataclasses.fields(cls) if f.name == name)
+    kind = str(field.type).replace("None", "null")
+    words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+    kind = " or ".join(words.get(part.strip(), part.strip()) for part in kind.split("|"))
+    prefix = f"{place}." if place else ""
+    return f"{prefix}{key}={value}, but must be {kind}"
+
+
+def options_of(component: Any) -> dict[str, Any]:
+    """A dataclass instance back to config keys and plain values, all defaults filled in."""
+    return {key: _plain(getattr(component, name)) for key, name in keys_of(type(component)).items()}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return options_of(value)
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value
+
+
+def build(registry: Registry[T], options: Mapping[str, Any], place: str) -> T:
+    """The component that `options["name"]` names, made from the other options."""
+    if "name" not in options:
+        raise BadConfig(f"{place}.name is missing; one of {', '.join(registry.names())}")
+    try:
+        entry: Entry[T] = registry.get(str(options["name"]))
+    except BadValue as error:
+        raise error.at(place) from None
+    known = keys_of(entry.cls)
+    unknown = [unknown_key(str(k), (*known, "name"), place).problems[0] for k in options if k not in (*known, "name")]
+    if unknown:
+        raise BadConfig(unknown)
+    return typed(entry.cls, {k: v for k, v in options.items() if k != "name"}, place)
+
+
+def import_class(path: str, place: str) -> type:
+    """The class at `package.module.Class`; raises BadConfig saying which part could not be found."""
+    module_name, _, name = path.rpartition(".")
+    if not module_name:
+        raise BadConfig(f"{place}.class_path={path}, but must be an importable path such as package.module.Class")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise BadConfig(f"{place}.class_path={path}: cannot import {module_name} ({error})") from error
+    except Exception as error:
+        raise BadConfig(f"{place}.class_path={path}: importing {module_name} raised {error!r}") from error
+    if not hasattr(module, name):
+        near = difflib.get_close_matches(name, dir(module), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise BadConfig(f"{place}.class_path={path}: {module_name} has no {name}{hint}")
+    return getattr(module, name)
+
+
+def construct(cls: type, init_args: Mapping[str, Any], place: str) -> Any:
+    """cls(**init_args); unknown and missing arguments are refused by name, other errors reported in one line."""
+    parameters = inspect.signature(cls).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if not takes_any:
+        for key in init_args:
+            if key not in parameters:
+                raise unknown_key(str(key), parameters, f"{place}.init_args")
+    missing = [
+        name
+        for name, p in parameters.items()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and name not in init_args
+    ]
+    if missing:
+        raise BadConfig(f"{place}.init_args.{missing[0]} is missing: {cls.__name__} needs {', '.join(missing)}")
+    try:
+        return cls(**init_args)
+    except BadValue as error:
+        raise error.at(f"{place}.init_args") from None
+    except BadConfig:
+        raise
+    except Exception as error:
+        raise BadConfig(
+            f"{place}: {cls.__name__}({_shown(init_args)}) raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def _shown(init_args: Mapping[str, Any]) -> str:
+    text = ", ".join(f"{k}={v!r}" for k, v in init_args.items())
+    return text if len(text) < 200 else text[:197] + "..."

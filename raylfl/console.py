@@ -1,0 +1,207 @@
+"""What the commands show: live progress in a terminal, plain lines elsewhere, tables."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.status import Status
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from raylfl.api import Progress as RunProgress
+
+PLAIN_SECONDS = 2.0  # between lines where there is no terminal
+UNFOLDED = 10_000  # columns where there is no terminal: a line an entry, for grep and awk
+SHOWN = (
+    ("train/loss", "loss", "{:.4f}"),
+    ("test/accuracy", "accuracy", "{:.2%}"),
+    ("global/distance", "distance", "{:.2e}"),
+)
+
+
+def say(text: str) -> None:
+    """One line on stdout, never wrapped: paths stay whole."""
+    Console(soft_wrap=True, highlight=False, markup=False).print(text)
+
+
+def shown(path: Path) -> str:
+    """A path as one would type it: relative to the working directory where it lies below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """A spinner beside the text while the inside takes its time; nothing where there is no terminal."""
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(text):
+        yield
+
+
+def status_line(metrics: dict[str, Any]) -> str:
+    """`loss 0.3712  accuracy 91.20%`: what was measured of the usual few."""
+    return "  ".join(f"{label} {form.format(metrics[name])}" for name, label, form in SHOWN if name in metrics)
+
+
+class Watcher:
+    """Follows runs, one after the other: a bar with round, loss, accuracy, s/round, ETA, or plain lines."""
+
+    def __init__(self) -> None:
+        self.console = Console(highlight=False, markup=False)
+        self._live: Progress | Status | None = None  # what is drawn below the lines that were said
+        self._run: Path | None = None
+        self._task: Any = None
+        self._last_line = 0.0
+        self._latest: dict[str, Any] = {}
+
+    def __enter__(self) -> Watcher:
+        self._wait("getting ready")  # imports, a trial batch, Ray and its workers
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def __call__(self, progress: RunProgress) -> None:
+        total = progress.experiment.config.top.rounds
+        if progress.run_dir != self._run:
+            self._begin(progress, total)
+        for message in progress.messages:
+            self.console.print(message)
+        metrics = progress.metrics or {}
+        self._latest |= {name: metrics[name] for name, _, _ in SHOWN if name in metrics}
+        done, line = metrics["round"] + 1, status_line(self._latest)
+        seconds = f"{metrics.get('time/round', 0.0):.3f} s/round"
+        if isinstance(self._live, Progress):
+            self._live.update(self._task, completed=done, status=line, seconds=seconds)
+        elif done == total or time.monotonic() - self._last_line >= PLAIN_SECONDS:
+            self._last_line = time.monotonic()
+            self.console.print(f"round {done}/{total}  {line}  {seconds}", soft_wrap=True)
+        if done == total:
+            self._wait("finishing")
+
+    def _begin(self, progress: RunProgress, total: int) -> None:
+        self.__exit__()
+        self._run, self._latest = progress.run_dir, {}
+        name = progress.experiment.config.resolved["algorithm"]["name"]
+        what = f"{name}: {progress.experiment.world.count} clients, {total} rounds"
+        self.console.print(f"{what} -> {shown(progress.run_dir)}", soft_wrap=True)
+        if self.console.is_terminal:
+            self._live = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=16),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[status]}"),
+                TextColumn("{task.fields[seconds]}", style="dim"),
+                TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+                console=self.console,
+            )
+            self._task = self._live.add_task(name, total=total, status="", seconds="")
+            self._live.start()
+
+    def _wait(self, text: str) -> None:
+        """A spinner until the next round comes in."""
+        self.__exit__()
+        if self.console.is_terminal:
+            self._live = self.console.status(text)
+            self._live.start()
+
+
+def list_registry(kind: str, with_title: bool) -> None:
+    """Names, what they are, and their papers."""
+    title = kind if with_title else None
+    table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_column(style="dim")
+    for entry in registry_of(kind):
+        table.add_row(entry.name, escape(entry.summary), escape(entry.paper))
+    print_table(table)
+
+
+def print_table(table: Table) -> None:
+    """In a terminal as wide as that is; elsewhere a line a row, however long."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(table)
+        return
+    text = io.StringIO()
+    Console(file=text, width=UNFOLDED, highlight=False).print(table)
+    print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
+
+
+def registry_of(kind: str) -> Any:
+    """The registry of a kind; each import loads only what that kind needs."""
+    if kind == "algorithms":
+        from raylfl.algorithms.base import ALGORITHMS as registry
+    elif kind == "partitions":
+        from raylfl.heterogeneity.partition.base import PARTITIONS as registry  # type: ignore[assignment]
+    elif kind == "participation":
+        from raylfl.heterogeneity.participation.base import PARTICIPATION as registry  # type: ignore[assignment]
+    elif kind == "links":
+        from raylfl.heterogeneity.links import LINKS as registry  # type: ignore[assignment]
+    elif kind == "models":
+        from raylfl.models.base import MODELS as registry  # type: ignore[assignment]
+    else:
+        from raylfl.data.base import DATA as registry  # type: ignore[assignment]
+    return registry
+
+
+def rows_table(rows: Sequence[dict[str, Any]]) -> None:
+    """Rows of equal keys as a table; columns with a fraction in them to three decimals."""
+    table = Table(box=None, pad_edge=False)
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    for name in columns:
+        table.add_column(name, justify="right")
+    for cells in zip(*map(_numbers, columns.values()), strict=True):
+        table.add_row(*cells)
+    print_table(table)
+
+
+def _numbers(values: Sequence[Any]) -> list[str]:
+    fractions = any(isinstance(v, float) and not v.is_integer() for v in values)
+    return [f"{v:.{3 if fractions else 0}f}" if isinstance(v, float) else str(v) for v in values]
+
+
+def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
+    """`100 rounds, 4.97 of 20 clients asked in each, 10% of uploads lost, 2 rounds without anybody`."""
+    asked = sum(len(row["cohort"]) for row in rows)
+    lost = sum(not arrived for row in rows for arrived in row["received"])
+    empty = sum(not row["cohort"] for row in rows)
+    return (
+        f"{len(rows)} rounds, {asked / max(len(rows), 1):.3g} of {count} clients asked in each, "
+        f"{lost / max(asked, 1):.0%} of uploads lost, {empty} rounds without anybody"
+    )
+
+
+def runs_table(paths: Sequence[Path]) -> None:
+    """One line a run: state, rounds done, algorithm, key metrics."""
+    from raylfl.report.runs import find_runs, load_run
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("run", "algorithm", "state", "rounds", "accuracy", "loss"):
+        table.add_column(name, overflow="fold")
+    for path in find_runs(paths):
+        record = load_run(path)
+        final = record.summary.get("final", {}) if record.summary else {}
+        table.add_row(
+            str(path),
+            record.config["algorithm"]["name"],
+            "finished" if record.summary else "unfinished",
+            f"{len(record.rounds)}/{record.config['rounds']}",
+            f"{final['test/accuracy']:.2%}" if "test/accuracy" in final else "",
+            f"{final['train/loss']:.4f}" if "train/loss" in final else "",
+        )
+    print_table(table)

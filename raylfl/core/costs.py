@@ -1,0 +1,35 @@
+"""Communication and computation, counted from what is actually sent and computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from torch import Tensor
+
+
+def floats_in(state: Mapping[str, Tensor]) -> int:
+    """Numbers in a broadcast or in one client's upload."""
+    return sum(t.numel() for t in state.values())
+
+
+@dataclass
+class Costs:
+    """Cumulative counters; a lost upload was sent, and counts.
+
+    uplink, downlink: floats client -> server and server -> client; peer: client -> client (rings);
+    local_steps: sum of K_i; gradients: sample gradients.
+    """
+
+    uplink_floats: int = 0
+    downlink_floats: int = 0
+    peer_floats: int = 0
+    local_steps: int = 0
+    gradients: int = 0
+
+    def add(self, other: Costs) -> Costs:
+        return Costs(**{k: v + getattr(other, k) for k, v in asdict(self).items()})
+
+    def metrics(self) -> dict[str, int]:
+        """Under their fixed names, `cost/...`."""
+        return {f"cost/{k}": v for k, v in asdict(self).items()}

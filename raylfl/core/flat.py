@@ -1,0 +1,72 @@
+"""A module's parameters as views into one vector [d]: a server step is one axpy, an upload one tensor."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from raylfl.errors import BadConfig
+
+
+class FlatModule:
+    """Owns `params` [d], into which the trainable parameters of `module` are views, in `named_parameters` order.
+
+    Buffers (BatchNorm statistics) are a second vector [b], gathered and scattered by `read_buffers` and
+    `write_buffers`; frozen parameters stay as the module was built. Raises BadConfig for a module without
+    trainable parameters.
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype, device: torch.device):
+        self.module = module.to(device=device, dtype=dtype)
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        if not named:
+            raise BadConfig(f"model {type(module).__name__} has no trainable parameters: nothing to train")
+        self.names = [name for name, _ in named]
+        self.parameters = [p for _, p in named]
+        self.shapes = [p.shape for p in self.parameters]
+        self.sizes = [p.numel() for p in self.parameters]
+        self.params = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        for p, view in zip(self.parameters, self.views(self.params), strict=True):
+            p.data = view
+        self.buffers = list(module.buffers())
+        self.buffer_width = sum(b.numel() for b in self.buffers)
+
+    @property
+    def width(self) -> int:
+        """d."""
+        return self.params.numel()
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """A vector [d] (or matrix [..., d]) cut into one view a parameter: [*shape] or [..., *shape]."""
+        lead = vector.shape[:-1]
+        pieces = torch.split(vector, self.sizes, dim=-1)
+        return [piece.reshape(*lead, *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+    def load(self, vector: Tensor) -> None:
+        """Set the module's parameters to this vector [d]; free where it is the module's own memory."""
+        if vector.data_ptr() != self.params.data_ptr():
+            self.params.copy_(vector)
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """d loss / d params as a new vector [d]; 0 for parameters that the loss does not reach."""
+        pieces = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        return torch.cat(
+            [
+                g.reshape(-1) if g is not None else p.new_zeros(p.numel())
+                for g, p in zip(pieces, self.parameters, strict=True)
+            ]
+        )
+
+    def read_buffers(self) -> Tensor:
+        """All buffers as one vector [b] in the parameters' dtype (integer counters become floats)."""
+        if not self.buffers:
+            return self.params.new_empty(0)
+        return torch.cat([b.detach().reshape(-1).to(self.params) for b in self.buffers])
+
+    def write_buffers(self, vector: Tensor) -> None:
+        """The inverse of `read_buffers`; integer buffers are rounded."""
+        at = 0
+        for buffer in self.buffers:
+            piece = vector[at : at + buffer.numel()].reshape(buffer.shape)
+            buffer.copy_(piece if buffer.is_floating_point() else piece.round())
+            at += buffer.numel()

@@ -1,0 +1,60 @@
+"""Randomness that is looked up, not consumed.
+
+Every draw is a function of (seed, purpose, ids...), so neither the number of workers, nor the order in
+which they finish, nor a resumed run can shift it. Two forms: `keyed` gives a numpy generator for one key;
+`keyed_uniform` gives one number per client, each a function of its own key alone, for any set of clients.
+
+Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), Philox.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)  # Philox4x32 multipliers
+_W0, _W1 = 0x9E3779B9, 0xBB67AE85  # and Weyl constants
+_LOW = np.uint64(0xFFFFFFFF)
+_SHIFT = np.uint64(32)
+
+
+def key_bytes(seed: int, purpose: str, *ids: int) -> bytes:
+    """16 bytes that identify (seed, purpose, ids): a BLAKE2b digest of their text."""
+    text = "/".join([str(int(seed)), purpose, *(str(int(i)) for i in ids)])
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def keyed(seed: int, purpose: str, *ids: int) -> np.random.Generator:
+    """A Philox generator of its own for this key, for example `keyed(seed, "batches", r, client)`."""
+    key = np.frombuffer(key_bytes(seed, purpose, *ids), dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+def keyed_int(seed: int, purpose: str, *ids: int) -> int:
+    """A seed in 0..2^63-1 for another library's generator (torch, random) under this key."""
+    return int.from_bytes(key_bytes(seed, purpose, *ids)[:8], "little") >> 1
+
+
+def keyed_uniform(seed: int, purpose: str, r: int, clients: np.ndarray, lane: int = 0) -> np.ndarray:
+    """U(0, 1) float64 [C], one per client; entry j depends on (seed, purpose, r, clients[j], lane) only.
+
+    lane: which of several independent numbers of the same client and round (0, 1, ...).
+    """
+    key = np.frombuffer(key_bytes(seed, purpose, r), dtype=np.uint32)[:2]
+    ids = np.asarray(clients, dtype=np.uint64)
+    zero = np.zeros_like(ids)
+    words = philox4x32([ids & _LOW, ids >> _SHIFT, zero + np.uint64(lane), zero], int(key[0]), int(key[1]))
+    bits = (words[0] >> np.uint64(6)) << np.uint64(26) | (words[1] >> np.uint64(6))  # 52: + 0.5 is still exact
+    return (bits.astype(np.float64) + 0.5) * 2.0**-52
+
+
+def philox4x32(counter: list[np.ndarray], key0: int, key1: int, rounds: int = 10) -> list[np.ndarray]:
+    """The Philox4x32 block function on arrays of counters: four uint64 arrays holding 32-bit words."""
+    c0, c1, c2, c3 = counter
+    for _ in range(rounds):
+        left, right = _M0 * c0, _M1 * c2
+        c0, c1 = (right >> _SHIFT) ^ c1 ^ np.uint64(key0), right & _LOW
+        c2, c3 = (left >> _SHIFT) ^ c3 ^ np.uint64(key1), left & _LOW
+        key0, key1 = (key0 + _W0) & 0xFFFFFFFF, (key1 + _W1) & 0xFFFFFFFF
+    return [c0, c1, c2, c3]

@@ -1,0 +1,202 @@
+"""The local solver: K_i steps of x <- x - eta v over a gradient oracle, and the weights a_i it implies.
+
+Written once for any number C of clients: rows of X [C, d] are clients. Unequal K_i are a shrinking prefix (the
+cohort is kept in order of falling K_i), so a client that is done costs nothing more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.core.population import Floats
+from raylfl.errors import BadValue
+
+if TYPE_CHECKING:
+    from raylfl.algorithms.base import Algorithm, State, Work
+    from raylfl.core.oracle import Batch, Oracle
+
+
+@dataclass
+class Schedule:
+    """Local learning rates: eta_r over rounds, and eta_t = eta_r f(t) over the local steps of a round.
+
+    constant: 1; exponential: decay^r; sqrt: 1/sqrt(1 + r/period); `step_` variants do the same in t, from eta
+    anew every round (FedACS fig. 4, lr decay: step_exponential).
+    """
+
+    name: str = "constant"
+    decay: float = 1.0
+    period: float = 1.0
+
+    def __post_init__(self) -> None:
+        kinds = ("constant", "exponential", "sqrt", "step_exponential", "step_sqrt")
+        if self.name not in kinds:
+            raise BadValue("name", got=self.name, need=f"one of {', '.join(kinds)}")
+        if not 0 < self.decay <= 1:
+            raise BadValue("decay", got=self.decay, need="in (0, 1], the factor a round (or a step)")
+        if not self.period > 0:
+            raise BadValue("period", got=self.period, need="> 0, in rounds (or steps)")
+
+    def over_rounds(self, r: int) -> float:
+        """eta_r / eta_0."""
+        return 1.0 if self.name.startswith("step_") else self._factor(r)
+
+    def over_steps(self, t: int) -> float:
+        """eta_t / eta at local step t."""
+        return self._factor(t) if self.name.startswith("step_") else 1.0
+
+    def _factor(self, k: int) -> float:
+        if self.name.endswith("exponential"):
+            return self.decay**k
+        if self.name.endswith("sqrt"):
+            return 1.0 / math.sqrt(1.0 + k / self.period)
+        return 1.0
+
+
+@dataclass
+class LocalRule:
+    """What the local solver does to a gradient before and after the algorithm's direction.
+
+    In this order: g scaled by min(1, clip_norm/(|g| + 1e-6)); + weight_decay x; the algorithm's direction v;
+    buffer <- momentum buffer + v (0 at the start of every round); x <- x - eta_t buffer.
+    """
+
+    lr: float = 0.1
+    schedule: Schedule | None = None
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.lr > 0 and math.isfinite(self.lr)):
+            raise BadValue("lr", got=self.lr, need="> 0, the local learning rate eta")
+        if not 0 <= self.momentum < 1:
+            raise BadValue("momentum", got=self.momentum, need="in [0, 1)")
+        if self.weight_decay < 0:
+            raise BadValue("weight_decay", got=self.weight_decay, need=">= 0")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise BadValue("clip_norm", got=self.clip_norm, need="> 0, or null for no clipping")
+
+    def step_factor(self, t: int) -> float:
+        return self.schedule.over_steps(t) if self.schedule else 1.0
+
+
+def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> Floats:
+    """a_i in R^K: U_i = eta G_i a_i, how the local solver weighs its K stochastic gradients (FedNova; FedACS sec. 2).
+
+    SGD: ones. Momentum rho: (1 - rho^{K-t})/(1 - rho). Proximal mu: (1 - eta mu)^{K-1-t}. Step schedule:
+    eta_t/eta. For combinations: the adjoint recursion of (buffer, x) run backwards from x_K, which gives each
+    of these as a special case.
+    """
+    a = np.empty(steps)
+    on_x, on_buffer = 1.0, 0.0  # d(-x_K) / d(-x_{t+1}) and d(-x_K) / d buffer_t / eta, from the last step back
+    for t in range(steps - 1, -1, -1):
+        on_buffer = rule.momentum * on_buffer + rule.step_factor(t) * on_x
+        a[t] = on_buffer
+        on_x -= lr * proximal * on_buffer
+    return a
+
+
+def a_norm(steps: Sequence[int] | np.ndarray, rule: LocalRule, lr: float, proximal: float = 0.0) -> Floats:
+    """|a_i|_1 for each K_i, float64 [C]; K itself for plain SGD."""
+    counts = np.asarray(steps, dtype=np.int64)
+    if rule.momentum == 0 and proximal == 0 and (rule.schedule is None or rule.schedule.over_steps(1) == 1.0):
+        return counts.astype(np.float64)
+    norms = {int(k): float(np.abs(a_vector(int(k), rule, lr, proximal)).sum()) for k in np.unique(counts)}
+    return np.array([norms[int(k)] for k in counts], dtype=np.float64)
+
+
+@dataclass
+class LocalResult:
+    """What C clients come back with, rows in the order in which they were given.
+
+    up: what they send; own: their new state; losses: mean loss over the K_i steps [C] (nan for K_i = 0);
+    last_losses: the last finite loss of each [C]; gradients: sample gradients computed [C].
+    """
+
+    up: State
+    own: State
+    losses: Floats
+    last_losses: Floats
+    gradients: Floats
+
+
+def run_local(
+    algorithm: Algorithm,
+    oracle: Oracle,
+    batches: Callable[[int, Sequence[int]], list[Batch]],
+    seeds: Callable[[int, int], int],
+    down: State,
+    own: State,
+    work: Work,
+    rule: LocalRule,
+    full_batches: list[Batch] | None = None,
+    optimizer_step: Callable[[Tensor], None] | None = None,
+) -> LocalResult:
+    """K_i local steps of C clients from the broadcast `down` and their states `own`.
+
+    batches(t, rows): the mini-batches of local step t for these rows; seeds(t, row): the state of the global
+    generators in that step (t = -1: outside of them); full_batches: each client's whole shard, where the
+    algorithm wants a full gradient; optimizer_step: moves the workspace of one client along v [1, d] in place of
+    x <- x - eta v.
+    """
+    steps = work.steps.astype(np.int64)
+    count, width = len(steps), oracle.width
+    order = np.argsort(-steps, kind="stable")  # active clients are a prefix
+    inverse = np.argsort(order, kind="stable")
+    identity = bool((order == np.arange(count)).all())
+
+    def sorted_rows(rows: Tensor) -> Tensor:
+        return rows if identity or len(rows) == 1 else rows[torch.from_numpy(order)]
+
+    x = oracle.workspace(count)
+    x.copy_(sorted_rows(algorithm.start_point(down, own).expand(count, width)))
+    carry: State = {"x_start": x.clone()}
+    if full_batches is not None:
+        whole = [full_batches[i] for i in order]
+        _, carry["full_gradient"] = oracle.gradients(x, whole, lambda c: seeds(-1, int(order[c])))
+    started = algorithm.start(down, own, work)
+    carry |= {name: sorted_rows(rows.expand(count, *rows.shape[1:])) for name, rows in started.items()}
+    momentum = torch.zeros_like(x) if rule.momentum else None
+
+    loss_sum, last = np.zeros(count), np.full(count, np.nan)
+    samples = np.zeros(count) if full_batches is None else np.array([float(b.size) for b in whole])
+    for t in range(int(steps.max(initial=0))):
+        active = int((steps[order] > t).sum())
+        rows = [int(i) for i in order[:active]]
+        at, batch = x[:active], batches(t, rows)
+        losses, g = oracle.gradients(at, batch, lambda c, t=t, rows=rows: seeds(t, rows[c]))  # type: ignore[misc]
+        loss_sum[:active] += losses
+        last[:active] = np.where(np.isfinite(losses), losses, last[:active])
+        samples[:active] += [b.size for b in batch]
+        if rule.clip_norm is not None:
+            g *= (rule.clip_norm / (torch.linalg.vector_norm(g, dim=1, keepdim=True) + 1e-6)).clamp(max=1.0)
+        if rule.weight_decay:
+            g.add_(at, alpha=rule.weight_decay)
+        if active == count:
+            v, carry = algorithm.direction(at, g, carry)
+        else:
+            v, moved = algorithm.direction(at, g, {name: rows[:active] for name, rows in carry.items()})
+            carry = {name: torch.cat([moved[name], rows[active:]]) for name, rows in carry.items()}
+        if momentum is not None:
+            v = momentum[:active].mul_(rule.momentum).add_(v)
+        if optimizer_step is not None:
+            optimizer_step(v)
+        else:
+            at.sub_(v, alpha=work.lr * rule.step_factor(t))
+
+    back = torch.from_numpy(inverse)
+    if not identity:
+        carry = {name: rows[back] for name, rows in carry.items()}
+    final = x.clone() if identity else x[back]
+    up, new_own = algorithm.finish(final, carry, own, work)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean_loss = (loss_sum / steps[order])[inverse]
+    return LocalResult(up, new_own, mean_loss, last[inverse], samples[inverse])

@@ -1,0 +1,182 @@
+"""The gradient oracle: parameters [C, d] and C mini-batches -> losses [C] and gradients [C, d].
+
+`LoopOracle` makes C forward and backward passes through the module's own `training_step`, so whatever a
+LightningModule may do in it works. Its sibling in `vectorized.py` does all C at once.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raylfl.core.flat import FlatModule
+from raylfl.core.population import Floats
+from raylfl.errors import BadConfig
+
+
+class Batch:
+    """One mini-batch as `training_step` gets it (`content`), and how many samples it holds."""
+
+    def __init__(self, content: Any, size: int):
+        self._content, self.size = content, size
+
+    @property
+    def content(self) -> Any:
+        return self._content
+
+
+class Oracle(ABC):
+    """Gradients of a cohort's losses. Every call returns fresh tensors that the caller may keep and change."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """d."""
+
+    @abstractmethod
+    def workspace(self, count: int) -> Tensor:
+        """[C, d] to keep the clients' parameters in while they run; valid until the next call."""
+
+    @abstractmethod
+    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Floats, Tensor]:
+        """(losses float64 [C], gradients [C, d]) of batch c at x[c], global generators seeded by seeds(c)."""
+
+
+class LoopOracle(Oracle):
+    """C passes through `module.training_step`, one after the other."""
+
+    def __init__(
+        self,
+        flat: FlatModule,
+        autocast: Callable[[], AbstractContextManager] = nullcontext,
+        split_after: str | None = None,
+    ):
+        """autocast: the precision context of the device. split_after: cut the model there (split learning)."""
+        self.flat, self.autocast = flat, autocast
+        self.module: Any = flat.module
+        self.split = SplitPoint(flat, split_after) if split_after else None
+
+    @property
+    def width(self) -> int:
+        return self.flat.width
+
+    def workspace(self, count: int) -> Tensor:
+        if count == 1:
+            return self.flat.params[None]  # the module's own memory: no copy a step
+        return self.flat.params.new_empty(count, self.flat.width)
+
+    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Floats, Tensor]:
+        losses, rows = np.empty(len(batches)), []
+        for c, batch in enumerate(batches):
+            self.flat.load(x[c])
+            seed_torch(seeds(c))
+            with self.autocast():
+                loss = loss_of(self.module.training_step(batch.content, 0), self.module)
+            rows.append(self.split.gradient(loss) if self.split else self.flat.gradient(loss))
+            losses[c] = float(loss.detach())
+        return losses, rows[0][None] if len(rows) == 1 else torch.stack(rows)
+
+
+def loss_of(output: Any, module: nn.Module) -> Tensor:
+    """The scalar loss in what `training_step` returned: itself, or its `loss`. Raises BadConfig otherwise."""
+    loss = output.get("loss") if isinstance(output, dict) else output
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise BadConfig(
+            f"{type(module).__name__}.training_step returned {shown}, "
+            "but must return the loss (a scalar tensor) or a dict with `loss`"
+        )
+    return loss.reshape(())
+
+
+def seed_torch(seed: int) -> None:
+    """Seed torch's default CPU generator, and the CUDA ones where they are in use."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+
+
+@contextmanager
+def private_randomness(seed: int) -> Iterator[None]:
+    """Global generators (torch, numpy, random) seeded for user code and put back afterwards."""
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    seed_torch(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])
+
+
+class SplitPoint:
+    """A model cut after a named layer: two halves that exchange activations and their gradients.
+
+    Split learning (Li & Lyu 2023, app. A; SplitFed, Thapa 2022): the client runs the layers up to the cut and
+    sends its activations; the server runs the rest forward and backward, and sends their gradient back; the
+    client finishes the backward pass. The cut tensor is detached, so the halves share nothing else.
+    """
+
+    def __init__(self, flat: FlatModule, after: str):
+        modules = dict(flat.module.named_modules())
+        if after not in modules:
+            names = [name for name in modules if name]
+            raise BadConfig(
+                f"algorithm.cut={after}, but must be a layer of {type(flat.module).__name__}: {', '.join(names)}"
+            )
+        self.flat, self.after = flat, after
+        self.client_side: list[bool] | None = None  # per parameter, seen in the first backward pass
+        self.exchanged_floats = 0  # of activations up, and of gradients down, since the last reading
+        self._halves: list[tuple[Tensor, Tensor]] = []
+        modules[after].register_forward_hook(self._cut)
+
+    def _cut(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return output  # evaluation uses the whole model
+        if not isinstance(output, Tensor):
+            raise BadConfig(f"algorithm.cut={self.after}, but must be a layer whose output is one tensor")
+        smashed = output.detach().requires_grad_()
+        self._halves.append((output, smashed))
+        return smashed.clone()  # a layer in place may follow: it must not write on the cut itself
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """The whole gradient [d]: the server's backward pass, then the client's from the returned gradient."""
+        halves, self._halves = self._halves, []
+        if len(halves) != 1:
+            raise BadConfig(f"algorithm.cut={self.after}, but must be a layer that runs once a forward pass")
+        output, smashed = halves[0]
+        params = self.flat.parameters
+        first = self.client_side is None  # whether the cut is one shows in both passes: keep the graph for it
+        *server, back = torch.autograd.grad(loss, [*params, smashed], allow_unused=True, retain_graph=first)
+        if back is None:
+            raise BadConfig(f"algorithm.cut={self.after}, but must be a layer on the way to the loss")
+        client: Sequence[Tensor | None] = [None] * len(params)
+        if output.requires_grad:
+            client = torch.autograd.grad(output, params, grad_outputs=back, allow_unused=True)
+        pieces: list[Tensor] = []
+        for p, ours, theirs in zip(params, client, server, strict=True):
+            if ours is not None and theirs is not None:
+                raise BadConfig(
+                    f"algorithm.cut={self.after}, but must split the parameters in two halves: "
+                    "some are used on both sides (a connection skips the cut)"
+                )
+            g = ours if ours is not None else theirs
+            pieces.append(g.reshape(-1) if g is not None else p.new_zeros(p.numel()))
+        self.client_side = [g is not None for g in client]
+        self.exchanged_floats += smashed.numel()
+        return torch.cat(pieces)
+
+    @property
+    def client_width(self) -> int:
+        """Parameters of the client's half, known after the first gradient."""
+        assert self.client_side is not None
+        return sum(n for n, mine in zip(self.flat.sizes, self.client_side, strict=True) if mine)

@@ -1,0 +1,194 @@
+"""Samples and the order in which a client sees them."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.core.keyed import keyed
+from raylfl.core.oracle import Batch
+from raylfl.core.population import Ints
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """A tensor on the same memory; arrays out of shared memory are read-only, and are only read here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+@dataclass
+class SampleSet:
+    """A data set as arrays [n, ...] that share one memory, or any map-style data set fetched item by item.
+
+    transform: applied to a batch's inputs (its first entry) at training time, never once for all;
+    measured_through: the same when these samples are measured on, without augmentation.
+    """
+
+    arrays: tuple[np.ndarray, ...] | None
+    items: Any = None
+    transform: Callable[[Tensor], Tensor] | None = None
+    measured_through: Callable[[Tensor], Tensor] | None = None
+
+    @staticmethod
+    def of(
+        dataset: Any,
+        transform: Callable[[Tensor], Tensor] | None = None,
+        measured_through: Callable[[Tensor], Tensor] | None = None,
+    ) -> SampleSet:
+        """From a map-style data set; one with `tensors` (TensorDataset) is taken as arrays."""
+        tensors = getattr(dataset, "tensors", None)
+        if tensors is not None:
+            arrays = tuple(t.detach().cpu().contiguous().numpy() for t in tensors)
+            return SampleSet(arrays, None, transform, measured_through)
+        return SampleSet(None, dataset, transform, measured_through)
+
+    def __len__(self) -> int:
+        return len(self.arrays[0]) if self.arrays is not None else len(self.items)
+
+
+class BatchSource:
+    """Mini-batches of a SampleSet on one device, in one dtype."""
+
+    def __init__(self, samples: SampleSet, device: torch.device, dtype: torch.dtype, channels_last: bool = False):
+        """channels_last: 4-d inputs in that memory format, which convolutions on a CPU run faster on."""
+        self.samples, self.device, self.dtype, self.channels_last = samples, device, dtype, channels_last
+        self.tensors: tuple[Tensor, ...] | None = None
+        if samples.arrays is not None:
+            self.tensors = tuple(self._resident(as_tensor(a)) for a in samples.arrays)
+
+    def measuring(self) -> BatchSource:
+        """The same samples, in the same memory, seen without augmentation."""
+        twin = copy.copy(self)
+        twin.samples = replace(self.samples, transform=self.samples.measured_through)
+        return twin
+
+    def _resident(self, tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point() and tensor.dtype != self.dtype:
+            tensor = tensor.to(self.dtype)
+        return tensor.to(self.device)  # a GPU worker keeps the set there; on a CPU it stays shared memory
+
+    def batch(self, indices: Ints) -> IndexedBatch:
+        """The samples of these indices; gathered when they are looked at."""
+        return IndexedBatch(self, indices)
+
+    def gather(self, indices: Ints) -> Any:
+        """The samples of these indices, collated, on the device, transformed."""
+        if self.tensors is not None:
+            at = torch.from_numpy(indices).to(self.device)
+            content: Any = tuple(t.index_select(0, at) for t in self.tensors)
+        else:
+            from torch.utils.data import default_collate
+
+            content = self._moved(default_collate([self.samples.items[int(i)] for i in indices]))
+        if isinstance(content, (tuple, list)) and content and isinstance(content[0], Tensor):
+            inputs = content[0]
+            if self.samples.transform is not None:
+                inputs = self.samples.transform(inputs)
+                if inputs.is_floating_point():
+                    inputs = inputs.to(self.dtype)
+            if self.channels_last and inputs.ndim == 4:
+                inputs = inputs.contiguous(memory_format=torch.channels_last)
+            content = (inputs, *content[1:])
+        return content
+
+    def _moved(self, content: Any) -> Any:
+        if isinstance(content, Tensor):
+            dtype = self.dtype if content.is_floating_point() else content.dtype
+            return content.to(device=self.device, dtype=dtype)
+        if isinstance(content, dict):
+            return {k: self._moved(v) for k, v in content.items()}
+        if isinstance(content, (tuple, list)):
+            return type(content)(self._moved(v) for v in content)
+        return content
+
+
+class IndexedBatch(Batch):
+    """A mini-batch known by its indices, so that several of one source can be gathered at once."""
+
+    def __init__(self, source: BatchSource, indices: Ints):
+        super().__init__(None, len(indices))
+        self.source, self.indices = source, indices
+
+    @property
+    def content(self) -> Any:
+        if self._content is None:
+            self._content = self.source.gather(self.indices)
+        return self._content
+
+    @staticmethod
+    def together(batches: Sequence[Batch]) -> tuple[Tensor, ...] | None:
+        """All samples of these batches, one after the other; None where they are not of one array source."""
+        first = batches[0]
+        if not isinstance(first, IndexedBatch) or first.source.tensors is None:
+            return None
+        same = [b for b in batches if isinstance(b, IndexedBatch) and b.source is first.source]
+        if len(same) < len(batches):
+            return None
+        if all(b._content is not None for b in same):  # whole shards, kept from the step before
+            return tuple(torch.cat(parts) for parts in zip(*(b.content for b in same), strict=True))
+        return first.source.gather(np.concatenate([b.indices for b in same]))
+
+
+class BatchOrder:
+    """Which samples client i sees at local step t of round r.
+
+    reshuffle: a fresh permutation of its n_i samples an epoch, cut into batches (the last one may be smaller),
+    starting anew every round; with_replacement: B samples drawn uniformly. A batch as large as the shard is the
+    shard itself, in order.
+    """
+
+    def __init__(self, seed: int, r: int, client: int, shard: Ints, batch_size: int, sampling: str):
+        self.key, self.shard, self.size, self.sampling = (seed, r, client), shard, batch_size, sampling
+        self.batches_per_epoch = max(1, -(-len(shard) // batch_size)) if batch_size else 1
+        self._epoch, self._order = -1, shard
+
+    @property
+    def whole(self) -> bool:
+        """Every batch is the whole shard."""
+        return self.size >= len(self.shard) and self.sampling == "reshuffle"
+
+    def indices(self, t: int) -> Ints:
+        """Indices into the data set of the batch of local step t."""
+        if self.whole:
+            return self.shard
+        seed, r, client = self.key
+        if self.sampling == "with_replacement":
+            return self.shard[keyed(seed, "batches", r, client, t).integers(len(self.shard), size=self.size)]
+        epoch, at = divmod(t, self.batches_per_epoch)
+        if epoch != self._epoch:
+            self._order = self.shard[keyed(seed, "batches", r, client, epoch).permutation(len(self.shard))]
+            self._epoch = epoch
+        return self._order[at * self.size : (at + 1) * self.size]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Who owns which samples: index lists of all clients in one array, so that it can be shared.
+
+    indices: int64 [sum n_i]; offsets: int64 [N + 1]; client i owns indices[offsets[i]:offsets[i+1]].
+    """
+
+    indices: Ints
+    offsets: Ints
+
+    @staticmethod
+    def of(clients: Sequence[Ints]) -> Shards:
+        sizes = [len(c) for c in clients]
+        flat = np.concatenate(clients) if clients else np.empty(0, dtype=np.int64)
+        return Shards(flat.astype(np.int64), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+
+    def __getitem__(self, client: int) -> Ints:
+        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    @property
+    def sizes(self) -> Ints:
+        """n_i, int64 [N]."""
+        return np.diff(self.offsets)

@@ -1,0 +1,73 @@
+"""Rows of width d kept for the clients seen so far (a server's memory of updates or momenta)."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+class Table:
+    """client -> row [d]; a client never written has the row of zeros. Costs memory for the clients seen only.
+
+    The one kind of server state that changes in place: an algorithm's server step writes the rows of the
+    clients it received. Rows stand in the order of first writing (`clients`, `matrix`).
+    """
+
+    def __init__(self, like: Tensor):
+        """like: a vector [d] that gives width, dtype and device."""
+        self._rows = like.new_empty((0, like.numel()))
+        self._where: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __contains__(self, client: int) -> bool:
+        return int(client) in self._where
+
+    @property
+    def clients(self) -> list[int]:
+        """Those written so far, in the order of `matrix`."""
+        return list(self._where)
+
+    @property
+    def matrix(self) -> Tensor:
+        """[n, d], a view; row k belongs to clients[k]."""
+        return self._rows[: len(self._where)]
+
+    def positions(self, clients: npt.ArrayLike) -> Tensor:
+        """Rows of `matrix` that belong to these (written) clients, int64 [C]."""
+        return torch.tensor([self._where[int(i)] for i in np.asarray(clients)], dtype=torch.int64)
+
+    def rows(self, clients: npt.ArrayLike) -> Tensor:
+        """[C, d], a copy; zeros for a client never written."""
+        ids = [int(i) for i in np.asarray(clients)]
+        out = self._rows.new_zeros((len(ids), self._rows.shape[1]))
+        for k, client in enumerate(ids):
+            if client in self._where:
+                out[k] = self._rows[self._where[client]]
+        return out
+
+    def write(self, clients: npt.ArrayLike, rows: Tensor) -> None:
+        """Set the rows of these clients to `rows` [C, d]."""
+        ids = [int(i) for i in np.asarray(clients)]
+        for client in ids:
+            self._where.setdefault(client, len(self._where))
+        if len(self._where) > len(self._rows):  # grow by half: amortised, never sized by N
+            grown = self._rows.new_empty((max(len(self._where), len(self._rows) * 3 // 2), self._rows.shape[1]))
+            grown[: len(self._rows)] = self._rows
+            self._rows = grown
+        self._rows[self.positions(ids).to(self._rows.device)] = rows
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """`clients` int64 [n] and `rows` [n, d]: all there is to save."""
+        return {"clients": torch.tensor(self.clients, dtype=torch.int64), "rows": self.matrix.clone()}
+
+    @staticmethod
+    def from_state(state: dict[str, Tensor]) -> Table:
+        """The inverse of `state_dict`."""
+        rows = state["rows"]
+        table = Table(rows.new_empty(rows.shape[1]))
+        table.write(state["clients"].numpy(), rows)
+        return table

@@ -1,0 +1,106 @@
+"""The vectorised oracle: one call for a whole micro-cohort, by torch.func over `training_step`.
+
+Losses of C clients are one vmapped forward pass at X [C, d]; their sum has X's gradient rows as the clients'
+own gradients, since no loss reaches another client's row. On a GPU that is many times faster than C passes; on
+a CPU it pays for small models without convolutions only. The two forms differ in the last bits, so which one a
+run uses is decided by a rule on the config and the model, never by a timing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from raylfl.core.flat import FlatModule
+from raylfl.core.oracle import Batch, Oracle, loss_of, seed_torch
+from raylfl.core.population import Floats
+from raylfl.core.samples import IndexedBatch
+
+LARGEST_ON_CPU = 100_000  # d: beyond it the rows fall out of the caches and one client at a time is faster
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+RECURRENT = (nn.RNNBase,)
+
+
+def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
+    """Why this model is not vectorised under `runtime.vectorize: auto | always | never`; None: it is."""
+    if setting == "never":
+        return "runtime.vectorize=never"
+    if flat.buffers:
+        return "its buffers change in place"
+    modules = list(flat.module.modules())
+    if any(isinstance(m, RECURRENT) for m in modules):
+        return "recurrent layers have no vmap rule"
+    if setting == "always" or device.type != "cpu":
+        return None
+    if any(isinstance(m, CONVOLUTIONS) for m in modules):
+        return "on a CPU convolutions run faster one client at a time"
+    if flat.width > LARGEST_ON_CPU:
+        return f"on a CPU more than {LARGEST_ON_CPU} parameters run faster one client at a time"
+    return None
+
+
+class _Step(nn.Module):
+    """`training_step` as a forward pass, so that torch.func can call it with other parameters."""
+
+    def __init__(self, module: Any):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *batch: Any) -> Tensor:
+        return loss_of(self.module.training_step(batch, 0), self.module)
+
+
+class VectorizedOracle(Oracle):
+    """C forward passes in one vmap, one backward pass for all."""
+
+    def __init__(self, flat: FlatModule, autocast: Callable[[], AbstractContextManager] = nullcontext):
+        self.flat, self.autocast = flat, autocast
+        self.step = _Step(flat.module)
+        self.names = [f"module.{name}" for name in flat.names]
+        self.forward = vmap(self._loss, randomness="different")
+
+    def _loss(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
+        return functional_call(self.step, dict(zip(self.names, parameters, strict=True)), batch)
+
+    @property
+    def width(self) -> int:
+        return self.flat.width
+
+    def workspace(self, count: int) -> Tensor:
+        return self.flat.params.new_empty(count, self.flat.width)
+
+    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Floats, Tensor]:
+        """Rows whose batches have one size go together; unequal sizes make one call a size."""
+        sizes = [b.size for b in batches]
+        if len(set(sizes)) == 1:
+            losses, g = self._together(x, batches, seeds(0))
+            return losses.double().cpu().numpy(), g
+        all_losses = x.new_empty(len(batches), dtype=torch.float64)
+        all_rows = torch.empty_like(x)
+        for size in sorted(set(sizes)):
+            group = [k for k, s in enumerate(sizes) if s == size]
+            losses, g = self._together(x[group], [batches[k] for k in group], seeds(group[0]))
+            all_losses[group], all_rows[group] = losses.double(), g
+        return all_losses.cpu().numpy(), all_rows
+
+    def _together(self, x: Tensor, batches: Sequence[Batch], seed: int) -> tuple[Tensor, Tensor]:
+        content = stacked(batches)
+        at = x.detach().requires_grad_()
+        seed_torch(seed)
+        with self.autocast():
+            losses = self.forward(self.flat.views(at), content)
+        (g,) = torch.autograd.grad(losses.sum(), at)
+        return losses.detach(), g
+
+
+def stacked(batches: Sequence[Batch]) -> tuple[Tensor, ...]:
+    """Batches of one size as tensors [C, B, ...]; out of one data set by a single gather."""
+    together = IndexedBatch.together(batches)
+    if together is not None:
+        return tuple(t.unflatten(0, (len(batches), -1)) for t in together)
+    return tuple(torch.stack(parts) for parts in zip(*(b.content for b in batches), strict=True))

@@ -1,0 +1,1 @@
+"""Shipped data: image sets read from disk, the bundled digits, and synthetic problems with known optima."""

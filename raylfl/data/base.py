@@ -1,0 +1,80 @@
+"""What a run asks of its data, and the folder that data sets on disk live in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from raylfl.errors import BadValue, DataMissing
+from raylfl.registry import Registry
+
+DATA: Registry[DataSource] = Registry("data", "raylfl.data")
+
+Transform = Callable[[Tensor], Tensor]
+
+
+class DataSource:
+    """Attributes that a run reads; the constructor's arguments are the options.
+
+    train_dataset: map-style, samples are tuples of tensors. test_dataset: alike, or None.
+    targets: int64 [n], the label of each training sample, for partitions by label; None where there are none.
+    client_indices: whose sample is whose, one list a client, for `partition: natural`; None if nobody's.
+    train_transform, test_transform: applied to the inputs x [B, ...] of a batch each time it is used.
+    in_shape, num_classes: of classification data, after the transform; models fit themselves to them.
+    optimum(weights=None): the minimiser x* [d] of sum_i w_i f_i, w uniform by default; where it is known.
+    """
+
+    train_dataset: Dataset
+    test_dataset: Dataset | None = None
+    targets: Tensor | None = None
+    client_indices: list[list[int]] | None = None
+    train_transform: Transform | None = None
+    test_transform: Transform | None = None
+
+
+def tensors(*columns: Tensor) -> TensorDataset:
+    """Samples that are rows of these columns, each contiguous in memory."""
+    return TensorDataset(*(column.contiguous() for column in columns))
+
+
+def blocks(clients: int, rows: int) -> list[list[int]]:
+    """client_indices of samples stored client by client, so many rows each."""
+    return [list(range(i * rows, (i + 1) * rows)) for i in range(clients)]
+
+
+def client_weights(weights: Sequence[float] | Tensor | None, clients: int) -> Tensor:
+    """Importance weights w [N] in float64, sum 1; uniform for None. Only their proportions matter."""
+    if weights is None:
+        return torch.full((clients,), 1.0 / clients, dtype=torch.float64)
+    w = torch.as_tensor(weights, dtype=torch.float64)
+    if w.shape != (clients,) or not bool((w >= 0).all()) or not float(w.sum()) > 0:
+        raise BadValue("weights", got=tuple(w.tolist()), need=f"{clients} numbers >= 0, not all 0")
+    return w / w.sum()
+
+
+def data_root(root: str | None) -> Path:
+    """The folder of data sets: `root`, else the environment's RAYLFL_DATA, else ~/.cache/raylfl."""
+    return Path(root or os.environ.get("RAYLFL_DATA") or "~/.cache/raylfl").expanduser().absolute()
+
+
+def data_missing(name: str, problem: str, expected: str, above: str, download: bool) -> DataMissing:
+    """The one way to say that files are missing or damaged: what is wrong, what should be there, the way out.
+
+    above: the folder below the root. download: whether the option `download` can fetch the files.
+    """
+    remedy = f"set data.init_args.root, or RAYLFL_DATA, to the folder that holds {above}"
+    if download:
+        remedy = f"set data.init_args.download=true to fetch them, or {remedy.removeprefix('set ')}"
+    return DataMissing(f"data.name={name}: {problem}; expected {expected}\n{remedy}")
+
+
+def positive(**sizes: int) -> None:
+    """Raise BadValue for the first of these options that is below 1."""
+    for key, size in sizes.items():
+        if size < 1:
+            raise BadValue(key, got=size, need=">= 1")

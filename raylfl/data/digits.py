@@ -1,0 +1,90 @@
+"""Image sets that need no files: scikit-learn's digits, and Gaussian blobs in the shape of images."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from raylfl.core.keyed import keyed
+from raylfl.data.base import DATA, positive
+from raylfl.data.image import ImageData, ImageTransform
+from raylfl.errors import BadValue
+
+
+@DATA.register("digits", paper="Alpaydin & Kaynak 1998 (scikit-learn)")
+class Digits(ImageData):
+    """Handwritten digits bundled with scikit-learn: 1,797 images of 8x8 pixels, 10 classes, always there.
+
+    Pixels 0..16 are divided by 16. A fifth of each class is the test set, the same in every run.
+    upscale: images enlarged to upscale x upscale (28 or 32 for networks made for MNIST or CIFAR-10); null: 8.
+    """
+
+    def __init__(self, upscale: int | None = None):
+        if upscale is not None and upscale < 8:
+            raise BadValue("upscale", got=upscale, need=">= 8, or null for the 8x8 pixels as they are")
+        from sklearn.datasets import load_digits  # late: listing data sets should not wait for it
+
+        source = load_digits()
+        images = torch.from_numpy(source.images.astype(np.uint8))[:, None]
+        labels = torch.from_numpy(source.target.astype(np.int64))
+        train, test = stratified_split(labels, 0.2)
+        transform = ImageTransform(scale=16.0, size=upscale)
+        self.hold((images[train], labels[train]), (images[test], labels[test]), 10, transform)
+
+
+def stratified_split(labels: Tensor, test_fraction: float) -> tuple[Tensor, Tensor]:
+    """Sorted indices (train, test): of class c a keyed choice of round(test_fraction n_c) is for testing."""
+    test = [
+        keyed(0, "data/split", int(c)).permutation(np.flatnonzero(labels.numpy() == c))
+        for c in labels.unique().tolist()
+    ]
+    chosen = np.concatenate([members[: round(test_fraction * len(members))] for members in test])
+    held_out = torch.zeros(len(labels), dtype=torch.bool)
+    held_out[torch.from_numpy(chosen)] = True
+    return torch.nonzero(~held_out).flatten(), torch.nonzero(held_out).flatten()
+
+
+@DATA.register("synthetic_images")
+class SyntheticImages(ImageData):
+    """Gaussian blobs in the shape of images: x = mu_y + noise e with mu_c, e ~ N(0, I), classes balanced.
+
+    For trying things out: any shape, any number of classes, nothing to download. Two class means are about
+    sqrt(2 pixels) apart, so that noise 1 leaves the classes separable. Pixels are float32.
+    shape: [channels, height, width].
+    num_train, num_test: images.
+    seed: of the data, apart from the run's.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...] = (1, 8, 8),
+        num_classes: int = 10,
+        num_train: int = 1000,
+        num_test: int = 200,
+        noise: float = 1.0,
+        seed: int = 0,
+    ):
+        if len(shape) != 3 or min(shape) < 1:
+            raise BadValue("shape", got=list(shape), need="[channels, height, width], such as [1, 8, 8]")
+        positive(num_classes=num_classes, num_train=num_train, num_test=num_test)
+        if noise < 0:
+            raise BadValue("noise", got=noise, need=">= 0, the standard deviation around a class's mean")
+        pixels = math.prod(shape)
+
+        def normal(part: str, count: int) -> npt.NDArray[np.float32]:
+            draw = keyed(seed, f"data/synthetic_images/{part}")
+            return draw.standard_normal((count, pixels), dtype=np.float32)
+
+        means = normal("means", num_classes)
+
+        def sample(part: str, count: int) -> tuple[Tensor, Tensor]:
+            labels = np.arange(count, dtype=np.int64) % num_classes
+            images = means[labels] + np.float32(noise) * normal(part, count)
+            return torch.from_numpy(images).view(count, *shape), torch.from_numpy(labels)
+
+        train, test = sample("train", num_train), sample("test", num_test)
+        self.hold(train, test, num_classes, ImageTransform(scale=1.0))

@@ -1,0 +1,54 @@
+"""Synthetic(alpha, beta): classification whose clients differ in model and in inputs (Li et al. 2020)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from raylfl.core.keyed import keyed
+from raylfl.data.base import DATA, DataSource, blocks, positive, tensors
+from raylfl.errors import BadValue
+
+
+@DATA.register("logistic_regression_synthetic", paper="Li 2020 (FedProx)")
+class LogisticRegressionSynthetic(DataSource):
+    """Synthetic(alpha, beta): y = argmax(W_i x + b_i), every client with its own W_i, b_i and inputs.
+
+    For the model `logistic`. W_i, b_i ~ N(u_i, 1), u_i ~ N(0, alpha); x ~ N(v_i, S), S diagonal with
+    S_jj = j^-1.2, v_i ~ N(B_i, 1), B_i ~ N(0, beta) (alpha, beta: variances). Inputs float64 [d]; every
+    client has the same number of rows.
+    rows_per_client: for training; as many again are the test set.
+    """
+
+    in_shape: tuple[int, ...]
+
+    def __init__(
+        self,
+        num_clients: int = 10,
+        rows_per_client: int = 50,
+        dim: int = 60,
+        num_classes: int = 10,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        seed: int = 0,
+    ):
+        positive(num_clients=num_clients, rows_per_client=rows_per_client, dim=dim, num_classes=num_classes)
+        for key, value in (("alpha", alpha), ("beta", beta)):
+            if value < 0:
+                raise BadValue(key, got=value, need=">= 0, a variance")
+        self.num_clients, self.in_shape, self.num_classes = num_clients, (dim,), num_classes
+        deviation = np.arange(1, dim + 1) ** -0.6
+        x, y = [], []
+        for i in range(num_clients):
+            draw = keyed(seed, "data/logistic_regression_synthetic", i)
+            u, shift = np.sqrt(alpha) * draw.standard_normal(), np.sqrt(beta) * draw.standard_normal()
+            w, b = u + draw.standard_normal((dim, num_classes)), u + draw.standard_normal(num_classes)
+            v = shift + draw.standard_normal(dim)
+            inputs = v + deviation * draw.standard_normal((2, rows_per_client, dim))  # train, test
+            x.append(inputs)
+            y.append((inputs @ w + b).argmax(axis=-1))
+        (x_train, x_test), (y_train, y_test) = np.concatenate(x, axis=1), np.concatenate(y, axis=1)
+        self.train_dataset = tensors(torch.from_numpy(x_train), torch.from_numpy(y_train))
+        self.test_dataset = tensors(torch.from_numpy(x_test), torch.from_numpy(y_test))
+        self.targets = torch.from_numpy(y_train)
+        self.client_indices = blocks(num_clients, rows_per_client)

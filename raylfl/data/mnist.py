@@ -1,0 +1,135 @@
+"""MNIST and FashionMNIST from their idx files, plain or gzipped as they are distributed."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from raylfl.data.base import DATA, data_missing, data_root
+from raylfl.data.image import ImageData, normalised
+from raylfl.errors import DataMissing
+
+HALVES = (
+    ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+)
+
+
+class IdxImages(ImageData):
+    """Ten classes of grey images in four idx files, where torchvision keeps them: <root>/<folder>/raw."""
+
+    name: ClassVar[str]
+    folder: ClassVar[str]  # torchvision's class of that name knows where to download from
+
+    def load(self, root: str | None, download: bool, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        """Read both halves; raises DataMissing where files are absent, cut short or no idx files."""
+        transform = normalised(mean, std, channels=1)
+        self.raw = data_root(root) / self.folder / "raw"
+        if download and not all(self._path(file) for half in HALVES for file in half):
+            self._download(data_root(root))
+        train, test = (self._half(*half) for half in HALVES)
+        self.hold(train, test, 10, transform)
+
+    def _half(self, images_file: str, labels_file: str) -> tuple[Tensor, Tensor]:
+        images, labels = self._read(images_file, 3), self._read(labels_file, 1)
+        if len(images) != len(labels) or not len(labels) or labels.max() > 9:
+            raise self._missing(f"{self.raw / labels_file} does not have a label 0..9 for every image")
+        return torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64))
+
+    def _read(self, file: str, dims: int) -> npt.NDArray[np.uint8]:
+        path = self._path(file)
+        if path is None:
+            raise self._missing(f"{self.raw / file} is missing")
+        try:
+            values = read_idx(path)
+        except (ValueError, struct.error, EOFError, OSError, zlib.error) as error:
+            raise self._missing(f"{path} is damaged ({error}); remove it") from error
+        if values.ndim != dims:
+            raise self._missing(f"{path} is damaged ({values.ndim} dimensions instead of {dims}); remove it")
+        return values
+
+    def _path(self, file: str) -> Path | None:
+        options = (self.raw / file, self.raw / f"{file}.gz")
+        return next((path for path in options if path.is_file()), None)
+
+    def _download(self, root: Path) -> None:
+        from torchvision import datasets  # late: listing data sets should not wait for it
+
+        try:
+            getattr(datasets, self.folder)(root, download=True)
+        except (RuntimeError, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise self._missing(f"the download into {self.raw} failed ({reason})") from error
+
+    def _missing(self, problem: str) -> DataMissing:
+        expected = f"{', '.join(file for half in HALVES for file in half)}, plain or .gz, in {self.raw}"
+        return data_missing(self.name, problem, expected, above=f"{self.folder}/raw", download=True)
+
+
+def read_idx(path: Path) -> npt.NDArray[np.uint8]:
+    """The array in an idx file of unsigned bytes, plain or .gz (format: LeCun, Cortes & Burges 1998).
+
+    Big-endian: 0, 0, type (8: unsigned byte), number of dimensions, one uint32 each, then the values.
+    Raises ValueError, struct.error, EOFError, OSError or zlib.error where the file is none or not whole.
+    """
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+        content = file.read()
+    zero, kind, dims = struct.unpack_from(">HBB", content)
+    if zero != 0 or kind != 8:
+        raise ValueError("not an idx file of unsigned bytes")
+    shape = struct.unpack_from(f">{dims}I", content, 4)
+    values = np.frombuffer(content, np.uint8, offset=4 + 4 * dims)
+    if values.size != math.prod(shape):
+        raise ValueError(f"{values.size} values where its header promises {math.prod(shape)}")
+    return values.reshape(shape).copy()  # writable, as torch wants it
+
+
+@DATA.register("mnist", paper="LeCun 1998")
+class Mnist(IdxImages):
+    """Handwritten digits: 60,000 + 10,000 images of 28x28 grey pixels, 10 classes.
+
+    root: the folder above MNIST/raw; null for RAYLFL_DATA or ~/.cache/raylfl.
+    download: fetch missing files.
+    mean, std: pixels 0..1 become (x - mean)/std.
+    """
+
+    name, folder = "mnist", "MNIST"
+
+    def __init__(
+        self,
+        root: str | None = None,
+        download: bool = False,
+        mean: tuple[float, ...] = (0.1307,),
+        std: tuple[float, ...] = (0.3081,),
+    ):
+        self.load(root, download, mean, std)
+
+
+@DATA.register("fashion_mnist", paper="Xiao 2017")
+class FashionMnist(IdxImages):
+    """Pictures of clothes: 60,000 + 10,000 images of 28x28 grey pixels, 10 classes.
+
+    root: the folder above FashionMNIST/raw; null for RAYLFL_DATA or ~/.cache/raylfl.
+    download: fetch missing files.
+    mean, std: pixels 0..1 become (x - mean)/std.
+    """
+
+    name, folder = "fashion_mnist", "FashionMNIST"
+
+    def __init__(
+        self,
+        root: str | None = None,
+        download: bool = False,
+        mean: tuple[float, ...] = (0.2860,),
+        std: tuple[float, ...] = (0.3530,),
+    ):
+        self.load(root, download, mean, std)

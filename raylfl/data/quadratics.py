@@ -1,0 +1,100 @@
+"""Quadratics with known optima, one sample a client: f_i is that sample's loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.core.keyed import keyed
+from raylfl.data.base import DATA, DataSource, blocks, client_weights, positive, tensors
+from raylfl.errors import BadValue
+
+
+@DATA.register("quadratics", paper="FedACS fig. 4")
+class Quadratics(DataSource):
+    """f_m(x) = |x - E_m|^2 / 2 with E_m ~ N(0, I_d), for the model `quadratic`; x* = sum_m w_m E_m.
+
+    Samples (1/2 [d], -E_m [d], |E_m|^2/2).
+    """
+
+    def __init__(self, num_clients: int = 30, dim: int = 10, seed: int = 0):
+        positive(num_clients=num_clients, dim=dim)
+        self.num_clients, self.dim = num_clients, dim
+        self.centres = torch.from_numpy(keyed(seed, "data/quadratics").standard_normal((num_clients, dim)))
+        curvature = torch.full_like(self.centres, 0.5)
+        self.train_dataset = tensors(curvature, -self.centres, self.centres.square().sum(dim=1) / 2)
+        self.client_indices = blocks(num_clients, 1)
+
+    def optimum(self, weights: Sequence[float] | Tensor | None = None) -> Tensor:
+        """x* [d] = sum_m w_m E_m."""
+        return client_weights(weights, self.num_clients) @ self.centres
+
+
+@DATA.register("coefficients", paper="SFL fig. 1")
+class Coefficients(DataSource):
+    """f_i(x) = A_i |x|^2 + B_i sum_j x_j with the given pairs (A_i, B_i), for the model `quadratic`.
+
+    Samples (A_i [d], B_i [d], 0). Every coordinate is the same one-dimensional problem.
+    pairs: [A, B] of each client. SFL's groups: 1 is [[0.5, 0], [0.5, 0]]; then for zeta of 1, 10, 100:
+    delta 0 is [[0.5, zeta], [0.5, -zeta]], delta 1/3 is [[2/3, zeta], [1/3, -zeta]], delta 1 is [[1, zeta],
+    [0, -zeta]].
+    """
+
+    def __init__(self, pairs: tuple[tuple[float, float], ...] = ((0.5, 1.0), (0.5, -1.0)), dim: int = 1):
+        positive(dim=dim)
+        if not pairs or any(len(pair) != 2 for pair in pairs):
+            raise BadValue("pairs", got=pairs, need="[A, B] for each client, such as [[0.5, 1], [0.5, -1]]")
+        self.num_clients, self.dim = len(pairs), dim
+        table = torch.tensor([[float(a), float(b)] for a, b in pairs], dtype=torch.float64)
+        self.a, self.b = table.T
+        columns = (column[:, None].expand(-1, dim) for column in (self.a, self.b))
+        self.train_dataset = tensors(*columns, torch.zeros(self.num_clients, dtype=torch.float64))
+        self.client_indices = blocks(self.num_clients, 1)
+
+    def optimum(self, weights: Sequence[float] | Tensor | None = None) -> Tensor:
+        """x*_j = -sum_i w_i B_i / (2 sum_i w_i A_i), all j; raises BadValue(pairs) if F has no minimum."""
+        w = client_weights(weights, self.num_clients)
+        curvature = float(w @ self.a)
+        if curvature <= 0:
+            raise BadValue("pairs", got=self.a.tolist(), need="A of positive mean: F has no minimum")
+        return torch.full((self.dim,), -float(w @ self.b) / (2 * curvature), dtype=torch.float64)
+
+
+@DATA.register("dense_quadratics")
+class DenseQuadratics(DataSource):
+    """f_i(x) = x^T H_i x / 2 - b_i^T x, random and strongly convex, for the model `dense_quadratic`.
+
+    H_i = Q_i diag(s) Q_i^T with Q_i a random rotation and s spaced geometrically from 1/condition to 1; b_i
+    ~ N(0, I_d) times `spread`. Samples (H_i [d, d], b_i [d]).
+    condition: of every H_i, largest over smallest eigenvalue. spread: how far apart the clients' own minima
+    are.
+    """
+
+    def __init__(
+        self,
+        num_clients: int = 10,
+        dim: int = 10,
+        condition: float = 10.0,
+        spread: float = 1.0,
+        seed: int = 0,
+    ):
+        positive(num_clients=num_clients, dim=dim)
+        if condition < 1:
+            raise BadValue("condition", got=condition, need=">= 1, largest over smallest eigenvalue")
+        self.num_clients, self.dim = num_clients, dim
+        draw = keyed(seed, "data/dense_quadratics")
+        q, _ = np.linalg.qr(draw.standard_normal((num_clients, dim, dim)))
+        eigenvalues = np.geomspace(1.0 / condition, 1.0, dim)
+        h = (q * eigenvalues) @ q.transpose(0, 2, 1)
+        self.h = torch.from_numpy((h + h.transpose(0, 2, 1)) / 2)  # symmetric to the last bit
+        self.b = torch.from_numpy(spread * draw.standard_normal((num_clients, dim)))
+        self.train_dataset = tensors(self.h, self.b)
+        self.client_indices = blocks(num_clients, 1)
+
+    def optimum(self, weights: Sequence[float] | Tensor | None = None) -> Tensor:
+        """x* [d]: (sum_i w_i H_i) x* = sum_i w_i b_i."""
+        w = client_weights(weights, self.num_clients)
+        return torch.linalg.solve(torch.einsum("i,ijk->jk", w, self.h), w @ self.b)

@@ -1,0 +1,57 @@
+"""Ridge regression over clients, the problem of FOCUS (Ying, Li & Yang, NeurIPS 2025), figure 4."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from raylfl.core.keyed import keyed
+from raylfl.data.base import DATA, DataSource, blocks, client_weights, positive, tensors
+from raylfl.errors import BadValue
+
+
+@DATA.register("ridge", paper="FOCUS fig. 4")
+class Ridge(DataSource):
+    """Ridge regression on linear measurements: f_i(x) = sum_k (a_ik.x - b_ik)^2 + lam |x|^2.
+
+    For the model `ridge`. b = a.x_o + noise e; rows a = u z with u ~ U(0.5, 1), z ~ N(0, I_d); x_o ~ N(0,
+    I_d); e ~ N(0, 1). Samples (a [d], b), client by client.
+    lam: does not change the samples but the optimum; the model takes it from here.
+    """
+
+    def __init__(
+        self,
+        num_clients: int = 16,
+        rows_per_client: int = 100,
+        dim: int = 100,
+        lam: float = 0.01,
+        noise: float = 0.1,
+        seed: int = 0,
+    ):
+        positive(num_clients=num_clients, rows_per_client=rows_per_client, dim=dim)
+        if lam < 0:
+            raise BadValue("lam", got=lam, need=">= 0")
+        self.num_clients, self.rows_per_client, self.dim, self.lam = num_clients, rows_per_client, dim, lam
+        draw = keyed(seed, "data/ridge")
+        n = num_clients * rows_per_client
+        a = draw.uniform(0.5, 1.0, size=(n, 1)) * draw.standard_normal((n, dim))
+        x_o = draw.standard_normal(dim)
+        b = a @ x_o + noise * draw.standard_normal(n)
+        self.a, self.b = torch.from_numpy(a), torch.from_numpy(b)
+        self.train_dataset = tensors(self.a, self.b)
+        self.client_indices = blocks(num_clients, rows_per_client)
+
+    def optimum(self, weights: Sequence[float] | Tensor | None = None) -> Tensor:
+        """x* [d]: (sum_i w_i A_i^T A_i + lam I) x* = sum_i w_i A_i^T b_i.
+
+        Raises BadValue(lam) where lam is 0 and the rows do not determine x.
+        """
+        w = client_weights(weights, self.num_clients)
+        scaled = self.a * w.repeat_interleave(self.rows_per_client)[:, None]
+        normal = scaled.T @ self.a + self.lam * torch.eye(self.dim, dtype=torch.float64)
+        factor, info = torch.linalg.cholesky_ex(normal)
+        if info:
+            raise BadValue("lam", got=self.lam, need="> 0", hint="the rows alone do not determine the optimum")
+        return torch.cholesky_solve((scaled.T @ self.b)[:, None], factor).flatten()

@@ -1,0 +1,231 @@
+"""A config made into parts: data, partition, population, algorithm, processes. Beyond here, plain objects."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from raylfl.algorithms.base import Algorithm
+from raylfl.config.components import construct, import_class
+from raylfl.config.load import Config, check_names
+from raylfl.config.schema import ComponentConfig
+from raylfl.core.local import LocalRule, Schedule
+from raylfl.core.population import Ints, Population
+from raylfl.core.samples import SampleSet, Shards
+from raylfl.errors import BadConfig, BadValue
+from raylfl.heterogeneity.links import Link
+from raylfl.heterogeneity.participation.base import Participation
+from raylfl.heterogeneity.partition.base import Samples, Split
+from raylfl.heterogeneity.work import LocalWork
+from raylfl.heterogeneity.world import World
+from raylfl.runtime.task import WorkerSetup
+
+DEFAULT_CLIENTS = 10  # N where neither the config nor the partition says it
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """What a data class offers, whether its attributes are values or methods."""
+
+    train: SampleSet
+    test: SampleSet | None
+    labels: Ints | None
+    client_indices: list[Ints] | None
+    data: Any  # the object itself, for what only it can answer; it stays in the process that made it
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All parts of a run; built and checked before anything is started."""
+
+    config: Config
+    labels: Ints | None  # of the training set [n]
+    split: Split
+    optimum: np.ndarray | None  # x* [d] of F with the run's weights, where the problem knows it
+    world: World
+    algorithm: Algorithm
+    participation: Participation
+    link: Link
+    work: LocalWork
+    rule: LocalRule
+    setup: WorkerSetup
+    warnings: list[str]
+
+
+def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> np.ndarray | None:
+    """x* [d] of `data.optimum(weights)`, or of `data.optimum()` where it takes none; None without one.
+
+    One that takes weights speaks of the data's own clients: it is asked under `partition: natural` only.
+    """
+    optimum = getattr(data, "optimum", None)
+    if optimum is None:
+        return None
+    takes_weights = len(inspect.signature(optimum).parameters) > 0
+    if takes_weights and not natural:
+        return None
+    return np.asarray(optimum(weights) if takes_weights else optimum(), dtype=np.float64).reshape(-1)
+
+
+def fitted_model(config: Config, data: Any) -> ComponentConfig:
+    """The model's arguments, a shipped one's completed by the data's shapes (in_shape, num_classes, dim)."""
+    if config.model.name is None:
+        return config.model
+    from raylfl.models.base import MODELS, fitted_args
+
+    init_args = fitted_args(MODELS.get(config.model.name).cls, config.model.init_args, data)
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in init_args.items()}
+    config.resolved["model"]["init_args"] = plain
+    return ComponentConfig(config.model.name, None, plain)
+
+
+def assemble(config: Config) -> Experiment:
+    """The parts of a config; raises BadConfig for whatever cannot work, before anything starts."""
+    check_names(config)
+    source = load_data(config)
+    split = make_split(config, source)
+    population = Population.of(np.array([len(c) for c in split.clients]), config.top.weights)
+    world = World(config.top.seed, population, config.top.rounds)
+    local = config.local
+    work = _placed("local", lambda: LocalWork(local.steps, local.epochs, local.batch_size, local.dynamic))
+    schedule = _placed("local.lr_schedule", lambda: Schedule(**vars(local.lr_schedule)))
+    rule = _placed("local", lambda: LocalRule(local.lr, schedule, local.momentum, local.weight_decay, local.clip_norm))
+    for place, part in (
+        ("local", work),
+        ("participation", config.participation),
+        ("link", config.link),
+        ("system", config.system),
+    ):
+        _placed(place, partial(part.check, world))
+    warnings = check_algorithm(config, world)
+    if config.algorithm.own_step:
+        rule = LocalRule(local.lr, schedule, 0.0, local.weight_decay, local.clip_norm)
+    setup = WorkerSetup(
+        config.top.seed,
+        config.top.dtype,
+        fitted_model(config, source.data),
+        config.algorithm,
+        rule,
+        local.sampling,
+        local.optimizer,
+        local.buffers,
+        population,
+        Shards.of(split.clients),
+        source.train,
+        source.test,
+        config.eval.batch_size,
+        config.runtime,
+    )
+    natural = config.resolved["partition"]["name"] == "natural"
+    optimum = known_optimum(source.data, population.weights, natural)
+    return Experiment(
+        config,
+        source.labels,
+        split,
+        optimum,
+        world,
+        config.algorithm,
+        config.participation,
+        config.link,
+        work,
+        rule,
+        setup,
+        warnings,
+    )
+
+
+def _placed(place: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except BadValue as error:
+        if error.key == "num_clients":
+            raise
+        raise error.at(place) from None
+
+
+def load_data(config: Config) -> DataSource:
+    """The data of `data`: a shipped name or any class with the attributes of the interface."""
+    if config.data.name is not None:
+        from raylfl.data.base import DATA
+
+        cls: type = DATA.get(config.data.name).cls
+    else:
+        cls = import_class(str(config.data.class_path), "data")
+    data = construct(cls, config.data.init_args, "data")
+    if hasattr(data, "prepare_data") and hasattr(data, "setup"):  # a LightningDataModule
+        data.prepare_data()
+        data.setup("fit")
+    train, test = _attribute(data, "train_dataset"), _attribute(data, "test_dataset")
+    if train is None:
+        raise BadConfig(f"data class {cls.__name__} has no train_dataset (an attribute or a method)")
+    if not hasattr(train, "__len__"):
+        raise BadConfig(f"data class {cls.__name__}: train_dataset must be map-style, with len() and indexing")
+    augmented = getattr(data, "train_transform", None)
+    plain = getattr(data, "test_transform", None) or augmented
+    labels = _attribute(data, "targets")
+    owners = _attribute(data, "client_indices")
+    return DataSource(
+        SampleSet.of(train, augmented, plain),
+        SampleSet.of(test, plain) if test is not None and len(test) else None,
+        np.asarray(labels).astype(np.int64) if labels is not None else _labels_of(train),
+        [np.asarray(o, dtype=np.int64) for o in owners] if owners is not None else None,
+        data,
+    )
+
+
+def _attribute(data: Any, name: str) -> Any:
+    value = getattr(data, name, None)
+    is_data = hasattr(value, "__getitem__") or hasattr(value, "__array__")
+    return value() if callable(value) and not is_data else value
+
+
+def _labels_of(dataset: Any) -> Ints | None:
+    targets = getattr(dataset, "targets", None)
+    if targets is None and hasattr(dataset, "tensors") and len(dataset.tensors) > 1:
+        targets = dataset.tensors[1]
+    if targets is None:
+        return None
+    array = np.asarray(targets)
+    return array.astype(np.int64) if array.ndim == 1 and np.issubdtype(array.dtype, np.integer) else None
+
+
+def make_split(config: Config, source: DataSource) -> Split:
+    """Who owns which samples."""
+    samples = samples_of(source)
+
+    def split() -> Split:
+        count = config.top.num_clients or config.partition.fixed_clients(samples) or DEFAULT_CLIENTS
+        return config.partition.split(samples, count, config.top.seed)
+
+    return _placed("partition", split)
+
+
+def samples_of(source: DataSource) -> Samples:
+    """What a partition sees of the training data."""
+    return Samples(len(source.train), source.labels, source.client_indices)
+
+
+def check_algorithm(config: Config, world: World) -> list[str]:
+    """Plain warnings where an assumption of the algorithm is broken; BadConfig where it cannot run."""
+    algorithm, name = config.algorithm, config.resolved["algorithm"]["name"]
+    participation, link = config.resolved["participation"]["name"], config.resolved["link"]["name"]
+    warnings = []
+    if algorithm.assumes_full and (participation != "full" or link != "perfect"):
+        warnings.append(f"{name} is defined for full participation over perfect links; here {participation}, {link}")
+    if algorithm.assumes_equal_steps:
+        clients = np.arange(min(world.count, 1000))
+        steps, _ = LocalWork(
+            config.local.steps, config.local.epochs, config.local.batch_size, config.local.dynamic
+        ).draw(0, clients, world)
+        if len(np.unique(steps)) > 1:
+            warnings.append(f"{name} is defined for equal local steps; here K_i is {steps.min()}..{steps.max()}")
+    if algorithm.own_step:
+        if config.local.momentum:
+            warnings.append(f"{name} defines its own local step (plain SGD): local.momentum is not used")
+        if config.local.optimizer == "module":
+            warnings.append(f"{name} defines its own local step (plain SGD): local.optimizer=module is not used")
+    return warnings

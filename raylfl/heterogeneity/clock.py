@@ -1,0 +1,67 @@
+"""A virtual clock: what a round would have taken on slow clients and thin links.
+
+    client i        t_i = K_i seconds_per_step_i + (up_i + down_i)/bandwidth
+    round           max over the cohort where it works in parallel, sum in a ring
+    computation     sum over the cohort of K_i seconds_per_step_i   (FedACS, App. I.3.4)
+
+Lost uploads took their time too; nobody asked, no time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from raylfl.core.population import Floats, Ints
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.values import POSITIVE, PerClient
+from raylfl.heterogeneity.world import World
+
+_SECONDS = replace(POSITIVE, phases=False)
+
+
+@dataclass
+class Clock:
+    """Virtual seconds: a part of the config group `system`.
+
+    seconds_per_step: one value per client (grammar of `values.py`), drawn once a run; 1.0 makes the
+    computation time the number of local steps. bandwidth: floats a second, per client; null: infinite.
+    """
+
+    seconds_per_step: Any = 1.0
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        key = "seconds_per_step"
+        self._seconds = PerClient.parse(self.seconds_per_step, key, _SECONDS, purpose=f"system/{key}")
+        if self.bandwidth is not None and not self.bandwidth > 0:
+            raise BadValue("bandwidth", got=self.bandwidth, need="above 0 floats per second, or null: infinite")
+
+    def check(self, world: World) -> None:
+        """Raises BadValue for what only N can tell."""
+        self._seconds.check(world.count)
+
+    def round_seconds(
+        self, steps: Ints, up_floats: Floats, down_floats: Floats, clients: Ints, route: str, world: World
+    ) -> float:
+        """Virtual seconds of a round. steps: K_i [C] of these clients (ids [C]).
+
+        up_floats, down_floats: what each sends and fetches, [C] or one number for all; in a ring, count a
+        hand-over once (with its sender). route: `parallel` or `ring`.
+        """
+        assert route in ("parallel", "ring"), route
+        if not len(clients):
+            return 0.0
+        seconds = self._computation(steps, clients, world)
+        if self.bandwidth is not None:
+            seconds = seconds + (np.asarray(up_floats) + np.asarray(down_floats)) / self.bandwidth
+        return float(seconds.max() if route == "parallel" else seconds.sum())
+
+    def computation_seconds(self, steps: Ints, clients: Ints, world: World) -> float:
+        """Total computation of a round: the sum over its cohort, whether or not the uploads arrived."""
+        return float(self._computation(steps, clients, world).sum())
+
+    def _computation(self, steps: Ints, clients: Ints, world: World) -> Floats:
+        return steps * self._seconds.at(0, clients, world)

@@ -1,0 +1,36 @@
+"""Uploads lost with a probability of each client's own: the communication heterogeneity of FedACS.
+
+Weng, Ren & Xiao 2025, Sec. 2: client m fails with probability q_m. (Alg. 1 line 20 and eq. (22) print
+Bernoulli(q) for success; 1 - q is meant.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from raylfl.core.population import Floats, Ints
+from raylfl.heterogeneity.links.base import LINKS, Link
+from raylfl.heterogeneity.values import FAILURE, PerClient
+from raylfl.heterogeneity.world import World
+
+
+@LINKS.register("bernoulli", paper="FedACS")
+@dataclass
+class Bernoulli(Link):
+    """Uploads fail with probability q_i, independently.
+
+    q: one value per client in [0, 1) (grammar of `values.py`); dynamic: redrawn every round.
+    """
+
+    q: Any = 0.2  # FedACS, Fig. 4, left
+    dynamic: bool = False
+
+    def __post_init__(self) -> None:
+        self._q = PerClient.parse(self.q, "q", FAILURE, purpose="link/q", dynamic=self.dynamic)
+
+    def failure(self, r: int, clients: Ints, world: World) -> Floats:
+        return self._q.at(r, clients, world)
+
+    def check(self, world: World) -> None:
+        self._q.check(world.count)

@@ -1,0 +1,23 @@
+"""Every upload arrives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.core.population import Floats, Ints
+from raylfl.heterogeneity.links.base import LINKS, Link
+from raylfl.heterogeneity.world import World
+
+
+@LINKS.register("perfect")
+@dataclass
+class Perfect(Link):
+    """Every upload arrives."""
+
+    def failure(self, r: int, clients: Ints, world: World) -> Floats:
+        return np.zeros(len(clients))
+
+    def check(self, world: World) -> None:
+        """Nothing can be wrong."""

@@ -1,0 +1,212 @@
+"""Who is asked: the contract of participation processes, and what they share.
+
+Two kinds. An `Availability` process says who is there (bernoulli, markov, ...); on its own, all who are
+there take part. A `Sampler` is the server choosing among them (uniform, weighted, ...); its option
+`availability` holds a process of the first kind, so that the two compose.
+
+Nothing here consumes randomness: round r is a function of (seed, r), so it may be asked for in any order.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from raylfl.core.keyed import keyed, keyed_uniform
+from raylfl.core.population import Bools, Floats, Ints
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.world import World
+from raylfl.registry import Registry
+
+PARTICIPATION: Registry[Participation] = Registry("participation", "raylfl.heterogeneity.participation")
+ATTEMPTS = 100  # how often `on_empty: resample` draws before the round is skipped after all
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Who is asked in one round: distinct ids int64 [C], ascending unless replayed; s_i >= 1 int64 [C]."""
+
+    cohort: Ints
+    draws: Ints
+
+    @staticmethod
+    def once(ids: Ints) -> Draw:
+        """Each of these distinct clients once."""
+        return Draw(np.sort(ids).astype(np.int64), np.ones(len(ids), dtype=np.int64))
+
+
+def sample_with_replacement(
+    p: Floats, size: int, r: int, world: World, available: Bools | None = None, attempt: int = 0
+) -> Draw:
+    """M = size i.i.d. draws from p [N], restricted to the available [N] and renormalised.
+
+    p >= 0 need not sum to 1. A client drawn s_i times appears once, with draws = s_i; clients with p_i = 0
+    never do. An empty Draw if nobody available has p_i > 0. attempt: the key of a redraw.
+    """
+    p = np.asarray(p, dtype=np.float64) if available is None else np.where(available, p, 0.0)
+    assert p.shape == (world.count,), "one p per client"
+    assert ((p >= 0) & (p < np.inf)).all(), "p must be finite and >= 0"
+    total = np.cumsum(p)
+    if total[-1] == 0:
+        return Draw.once(np.empty(0, dtype=np.int64))
+    u = keyed(world.seed, "participation", r, attempt).random(size)
+    ids, draws = np.unique(np.searchsorted(total / total[-1], u, side="right"), return_counts=True)
+    return Draw(ids.astype(np.int64), draws.astype(np.int64))
+
+
+@dataclass(kw_only=True)
+class Participation(ABC):
+    """Who is asked in each round.
+
+    on_empty: `skip` leaves a round in which nobody is there empty; `resample` redraws it under a next key,
+    at most ATTEMPTS times, and then skips.
+    """
+
+    on_empty: str = "skip"
+
+    def __post_init__(self) -> None:
+        if self.on_empty not in ("skip", "resample"):
+            raise BadValue("on_empty", got=self.on_empty, need="skip or resample")
+
+    def draw(self, r: int, world: World) -> Draw:
+        """The cohort of round r and how often each was drawn: a function of (seed, r)."""
+        return self._until_someone(lambda attempt: self.attempt(r, world, attempt))
+
+    def _until_someone(self, one: Callable[[int], Draw]) -> Draw:
+        drawn = one(0)
+        for attempt in range(1, ATTEMPTS if self.on_empty == "resample" else 1):
+            if len(drawn.cohort):
+                break
+            drawn = one(attempt)
+        return drawn
+
+    @abstractmethod
+    def attempt(self, r: int, world: World, attempt: int) -> Draw:
+        """Round r drawn under its attempt-th key; 0 is the first."""
+
+    @abstractmethod
+    def check(self, world: World) -> None:
+        """Raises BadValue for what only N can tell: lengths of lists, sizes above N."""
+
+    @abstractmethod
+    def marginals(self, world: World, r: int) -> Floats | None:
+        """E[s_i] in round r, float64 [N], where it has a closed form (inclusion probability if s_i <= 1)."""
+
+    def eligible(self, r: int, world: World, attempt: int = 0) -> Bools | None:
+        """Who is there to be asked, bool [N]; None: everyone."""
+        return None
+
+
+class Availability(Participation):
+    """Who is there; on its own, all of them take part."""
+
+    @abstractmethod
+    def available(self, r: int, world: World, attempt: int = 0) -> Bools:
+        """bool [N], one entry per client; attempt: the key of a redraw."""
+
+    def attempt(self, r: int, world: World, attempt: int) -> Draw:
+        return Draw.once(np.flatnonzero(self.available(r, world, attempt)))
+
+    def eligible(self, r: int, world: World, attempt: int = 0) -> Bools | None:
+        return self.available(r, world, attempt)
+
+
+class Independent(Availability):
+    """Availability in which every client tosses its own coin every round: Bernoulli(p_i(r))."""
+
+    @abstractmethod
+    def probabilities(self, r: int, world: World) -> Floats:
+        """p_i(r), float64 [N]."""
+
+    def available(self, r: int, world: World, attempt: int = 0) -> Bools:
+        u = keyed_uniform(world.seed, "availability", r, np.arange(world.count), lane=attempt)
+        return u < self.probabilities(r, world)
+
+    def marginals(self, world: World, r: int) -> Floats:
+        """p_i, or with resample p_i (1 - e^T)/(1 - e): e = prod(1 - p_j) is empty, T the attempts."""
+        p = self.probabilities(r, world)
+        empty = float(np.prod(1 - p))
+        if self.on_empty == "skip" or empty == 1:
+            return p
+        return p * (1 - empty**ATTEMPTS) / (1 - empty)
+
+
+@dataclass
+class Sampler(Participation):
+    """The server asks M clients of those available, or all of them where fewer are.
+
+    size: M; or fraction: M = fraction*N, rounded, at least 1. availability: options of an availability
+    process with its `name`, such as {name: bernoulli, p: 0.3}; without it everyone is available.
+    """
+
+    size: int | None = None
+    fraction: float | None = None
+    availability: dict[str, Any] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.size is None) == (self.fraction is None):
+            given = f"{self.size} beside fraction={self.fraction}"
+            raise BadValue("size", got=given, need="given, or else fraction: exactly one of the two")
+        if self.size is not None and self.size < 1:
+            raise BadValue("size", got=self.size, need="at least 1")
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            raise BadValue("fraction", got=self.fraction, need="in (0, 1]")
+        self._process = None if self.availability is None else _availability(self.availability)
+
+    def cohort_size(self, world: World) -> int:
+        """M; also the number of draws of an algorithm that brings its own p (fedacs, optimal_sampling)."""
+        if self.size is None:
+            assert self.fraction is not None
+            return max(1, math.floor(self.fraction * world.count + 0.5))
+        if self.size > world.count:
+            raise BadValue("size", got=self.size, need=f"1..{world.count}, the number of clients")
+        return self.size
+
+    def draw_from(self, p: Floats, r: int, world: World) -> Draw:
+        """M draws with replacement from an algorithm's own p [N], among the available: `on_empty` holds."""
+        size = self.cohort_size(world)
+        return self._until_someone(
+            lambda attempt: sample_with_replacement(p, size, r, world, self.eligible(r, world, attempt), attempt)
+        )
+
+    def check(self, world: World) -> None:
+        self.cohort_size(world)
+        if self._process is not None:
+            try:
+                self._process.check(world)
+            except BadValue as error:
+                raise error.at("availability") from None
+
+    def eligible(self, r: int, world: World, attempt: int = 0) -> Bools | None:
+        return None if self._process is None else self._process.available(r, world, attempt)
+
+    def _choose(self, ids: int | Ints, size: int, r: int, world: World, attempt: int) -> Draw:
+        """size of these ids (a number: 0..ids-1), or all if fewer, uniformly without replacement."""
+        count = ids if isinstance(ids, int) else len(ids)
+        rng = keyed(world.seed, "participation", r, attempt)
+        return Draw.once(rng.choice(ids, size=min(size, count), replace=False))
+
+
+def _availability(options: dict[str, Any]) -> Availability:
+    """The nested process, built from its options."""
+    given = dict(options)
+    cls = PARTICIPATION.get(given.pop("name", None), key="availability.name").cls
+    if not issubclass(cls, Availability):
+        names = ", ".join(entry.name for entry in PARTICIPATION if issubclass(entry.cls, Availability))
+        raise BadValue("availability.name", got=options["name"], need=f"an availability process: {names}")
+    known = [option.name for option in fields(cls) if option.name != "on_empty"]
+    for key in given:
+        if key not in known:
+            hint = "say participation.on_empty" if key == "on_empty" else ""
+            need = f"one of {', '.join(known)}" if known else f"left out: {options['name']} has no options"
+            raise BadValue(f"availability.{key}", got=given[key], need=need, hint=hint)
+    try:
+        return cls(**given)
+    except BadValue as error:
+        raise error.at("availability") from None

@@ -1,0 +1,41 @@
+"""Every client decides for itself: the "active arbitrary participation" of FOCUS.
+
+Ying, Li & Yang, NeurIPS 2025, Assumption 1, Case 2: client i takes part with probability p_i, independently
+of the others and of other rounds. The sum of the p_i is not 1; the cohort's size varies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raylfl.core.population import Floats
+from raylfl.heterogeneity.participation.base import PARTICIPATION, Independent
+from raylfl.heterogeneity.values import PROBABILITY, PerClient
+from raylfl.heterogeneity.world import World
+
+PAPER = {"ranges": [{"fraction": 0.9, "uniform": [0.1, 0.3]}, {"fraction": 0.1, "uniform": [0.1, 0.9]}]}
+
+
+@PARTICIPATION.register("bernoulli", paper="FOCUS, Case 2")
+@dataclass
+class Bernoulli(Independent):
+    """Each client takes part with its own probability p_i, independently.
+
+    p: one value per client (grammar of `values.py`): 0.3, a list, or {ranges: [...]}, drawn once a run;
+    null: as in FOCUS's runs, U(0.1, 0.3) for 90 % of the clients and U(0.1, 0.9) for 10 %.
+    """
+
+    p: Any = None  # not PAPER itself: a config's own mapping would be merged into it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._p = PerClient.parse(PAPER if self.p is None else self.p, "p", PROBABILITY, purpose="participation/p")
+
+    def check(self, world: World) -> None:
+        self._p.check(world.count)
+
+    def probabilities(self, r: int, world: World) -> Floats:
+        return self._p.at(r, np.arange(world.count), world)

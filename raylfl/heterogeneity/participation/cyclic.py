@@ -1,0 +1,64 @@
+"""Groups of clients take turns (cyclic client participation).
+
+Cho et al. 2023; Li & Lyu (SFL), NeurIPS 2023, App. B: N clients in Kbar groups; an epoch is Kbar rounds,
+passes every group once in a fresh random order, and asks n clients of the group whose turn it is, without
+replacement. Kbar = N, n = 1 is one client after the other (SFL); Kbar = 1 is uniform sampling (PFL).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.core.keyed import keyed
+from raylfl.core.population import Floats, Ints
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.forms import ONCE
+from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler
+from raylfl.heterogeneity.world import World
+
+
+@PARTICIPATION.register("cyclic", paper="SFL, App. B (Cho 2023)")
+@dataclass
+class Cyclic(Sampler):
+    """Groups of clients take turns; n clients of the group are asked.
+
+    groups: Kbar, consecutive clients, sizes differing by at most one. reshuffle: a new order of the groups
+    every epoch, else one random order for all. size (n): at most the smallest group.
+    """
+
+    groups: int = 1
+    reshuffle: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.groups < 1:
+            raise BadValue("groups", got=self.groups, need="at least 1")
+
+    def check(self, world: World) -> None:
+        super().check(world)
+        if self.groups > world.count:
+            raise BadValue("groups", got=self.groups, need=f"1..{world.count}, the number of clients")
+        smallest, size = world.count // self.groups, self.cohort_size(world)
+        if size > smallest:
+            key = "fraction" if self.size is None else "size"
+            need = f"at most {smallest} clients, the smallest of {self.groups} groups of {world.count}"
+            raise BadValue(key, got=size if key == "size" else f"{self.fraction} ({size} clients)", need=need)
+
+    def group(self, r: int, world: World) -> Ints:
+        """The ids of the group whose turn round r is."""
+        epoch, turn = divmod(r, self.groups)
+        key = epoch if self.reshuffle else ONCE
+        order = keyed(world.seed, "participation/groups", key).permutation(self.groups)
+        return np.array_split(np.arange(world.count), self.groups)[order[turn]]
+
+    def attempt(self, r: int, world: World, attempt: int) -> Draw:
+        ids, available = self.group(r, world), self.eligible(r, world, attempt)
+        if available is not None:
+            ids = ids[available[ids]]
+        return self._choose(ids, self.cohort_size(world), r, world, attempt)
+
+    def marginals(self, world: World, r: int) -> Floats | None:
+        """None: given the order of the groups, rounds are far from alike."""
+        return None

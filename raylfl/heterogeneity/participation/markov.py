@@ -1,0 +1,124 @@
+"""Clients that stay on for a while and off for a while: a two-state Markov chain each.
+
+    P(off -> on) = p_on, P(on -> off) = p_off; stationary P(on) = p_on/(p_on + p_off)
+    mean spell on 1/p_off rounds, off 1/p_on rounds
+
+One number moves a chain: on -> on iff u < 1 - p_off, off -> on iff u < p_on. So u below both thresholds or
+above both decides the state whatever it was before, and the state of round r is found by looking back
+until that happened, without walking from round 0; between the thresholds the state stays
+(p_on <= 1 - p_off) or flips.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from raylfl.core.keyed import keyed_uniform
+from raylfl.core.population import Bools, Floats
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.participation.base import PARTICIPATION, Availability
+from raylfl.heterogeneity.values import PROBABILITY, PerClient
+from raylfl.heterogeneity.world import World
+
+_RATE = replace(PROBABILITY, phases=False)  # a chain whose rates change has no stationary start
+
+
+@PARTICIPATION.register("markov", paper="FedAU (Wang & Ji 2024)")
+@dataclass
+class Markov(Availability):
+    """Each client is a two-state chain (off, on) that starts in its stationary distribution.
+
+    p_on = P(off -> on), p_off = P(on -> off): one value per client (grammar of `values.py`); or matrix, the
+    same for all: [[stay off, off -> on], [on -> off, stay on]], rows summing to 1.
+    on_empty: resample redraws the step from round r - 1 into r for this round only; the chain itself goes
+    on from its first draw, so what a round looks like does not depend on the option in earlier rounds.
+    """
+
+    p_on: Any = None
+    p_off: Any = None
+    matrix: list[list[float]] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        p_on, p_off = self._rates()
+        self._p_on = PerClient.parse(p_on, "p_on", _RATE, purpose="participation/p_on")
+        self._p_off = PerClient.parse(p_off, "p_off", _RATE, purpose="participation/p_off")
+        # The newest state computed: only a shorter way back, never an input.
+        self._latest: tuple[tuple[int, int, int], Bools] | None = None
+
+    def _rates(self) -> tuple[Any, Any]:
+        """(p_on, p_off) from whichever way they were given."""
+        if self.matrix is None:
+            for key, value in (("p_on", self.p_on), ("p_off", self.p_off)):
+                if value is None:
+                    raise BadValue(key, got=value, need="given (p_on and p_off), unless there is a matrix")
+            return self.p_on, self.p_off
+        if self.p_on is not None or self.p_off is not None:
+            raise BadValue("matrix", got=self.matrix, need="left out where p_on and p_off are given")
+        rows = np.array(self.matrix, dtype=np.float64) if _is_two_by_two(self.matrix) else None
+        if rows is None or (rows < 0).any() or (abs(rows.sum(axis=1) - 1) > 1e-9).any():
+            need = "[[stay off, off -> on], [on -> off, stay on]], each row >= 0 with sum 1"
+            raise BadValue("matrix", got=self.matrix, need=need)
+        return self.matrix[0][1], self.matrix[1][0]
+
+    def check(self, world: World) -> None:
+        self._chains(world)
+
+    def available(self, r: int, world: World, attempt: int = 0) -> Bools:
+        p_on, p_off = self._chains(world)
+        if attempt == 0:
+            on = self._state(r, world, p_on, p_off)
+            self._latest = ((world.seed, world.count, r), on)
+            return on
+        everyone = np.arange(world.count)
+        u = keyed_uniform(world.seed, "availability", r, everyone, lane=attempt)
+        if r == 0:
+            return u < _stationary(p_on, p_off)
+        return u < np.where(self._state(r - 1, world, p_on, p_off), 1 - p_off, p_on)
+
+    def marginals(self, world: World, r: int) -> Floats | None:
+        """Stationary P(on); none with resample, where it depends on the round before."""
+        return _stationary(*self._chains(world)) if self.on_empty == "skip" else None
+
+    def _chains(self, world: World) -> tuple[Floats, Floats]:
+        everyone = np.arange(world.count)
+        p_on, p_off = self._p_on.at(0, everyone, world), self._p_off.at(0, everyone, world)
+        stuck = np.flatnonzero((p_on == 0) & (p_off == 0))
+        if len(stuck):
+            got, need = f"0 beside p_off=0 (client {stuck[0]})", "above 0, or p_off be: else it never moves"
+            raise BadValue("p_on", got=got, need=need, hint="bernoulli with p 0 and 1 says that")
+        return p_on, p_off
+
+    def _state(self, r: int, world: World, p_on: Floats, p_off: Floats) -> Bools:
+        """Who is on in round r, bool [N]; a step back decides with probability 1 - |1 - p_on - p_off|."""
+        both, either = np.minimum(p_on, 1 - p_off), np.maximum(p_on, 1 - p_off)
+        on, flipped = np.zeros(world.count, dtype=bool), np.zeros(world.count, dtype=bool)
+        open_ = np.arange(world.count)  # clients whose state is not yet decided
+        for t in range(r, -1, -1):
+            if self._latest is not None and self._latest[0] == (world.seed, world.count, t):
+                on[open_] = self._latest[1][open_] ^ flipped[open_]
+                break
+            u = keyed_uniform(world.seed, "availability", t, open_)
+            if t == 0:
+                on[open_] = (u < _stationary(p_on, p_off)[open_]) ^ flipped[open_]
+                break
+            decided = (u < both[open_]) | (u >= either[open_])
+            done, rest = open_[decided], open_[~decided]
+            on[done] = (u[decided] < both[done]) ^ flipped[done]
+            flipped[rest] ^= (p_on > 1 - p_off)[rest]
+            open_ = rest
+            if not len(open_):
+                break
+        return on
+
+
+def _stationary(p_on: Floats, p_off: Floats) -> Floats:
+    return p_on / (p_on + p_off)
+
+
+def _is_two_by_two(matrix: Any) -> bool:
+    numbers = [entry for row in matrix for entry in row]
+    return [len(row) for row in matrix] == [2, 2] and all(isinstance(x, (int, float)) for x in numbers)

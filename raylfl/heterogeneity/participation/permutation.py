@@ -1,0 +1,36 @@
+"""Everyone in turn: SGD-RR over clients, with one random order for the whole run.
+
+Round r asks places r*M, ..., r*M + M - 1 (mod N) of a random order of the clients, so that any N
+consecutive places ask everyone once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.core.keyed import keyed
+from raylfl.core.population import Floats
+from raylfl.heterogeneity.forms import ONCE
+from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler
+from raylfl.heterogeneity.world import World
+
+
+@PARTICIPATION.register("permutation", paper="SGD-RR over clients")
+@dataclass
+class Permutation(Sampler):
+    """Sweeps one random order of the clients, M a round.
+
+    A client who is not available when its turn comes is passed over until the next sweep.
+    """
+
+    def attempt(self, r: int, world: World, attempt: int) -> Draw:
+        size, available = self.cohort_size(world), self.eligible(r, world, attempt)
+        order = keyed(world.seed, "participation/order", ONCE).permutation(world.count)
+        ids = order[(r * size + np.arange(size)) % world.count]
+        return Draw.once(ids if available is None else ids[available[ids]])
+
+    def marginals(self, world: World, r: int) -> Floats | None:
+        """None: given the order, a round is certain."""
+        return None

@@ -1,0 +1,81 @@
+"""Availability that comes and goes with the hour: the non-stationary Bernoulli processes of FedAWE.
+
+Xiang et al., NeurIPS 2024, experiments: client i is there with probability p_i f(r), independently, where
+
+    sinusoid    f(r) = A sin(2 pi r/P) + 1 - A          between 1 - 2A and 1
+    staircase   f(r) = 1 in the first half of every P rounds, 1 - A in the second
+
+A = amplitude, P = period in rounds. The paper builds p_i from the client's labels; here it is any value
+per client.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raylfl.core.population import Floats
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.participation.base import PARTICIPATION, Independent
+from raylfl.heterogeneity.values import PROBABILITY, PerClient
+from raylfl.heterogeneity.world import World
+
+
+@dataclass
+class Seasonal(Independent):
+    """p_i f(r), f periodic. p: one value per client; period: P rounds; amplitude: A."""
+
+    p: Any = 0.5
+    period: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._p = PerClient.parse(self.p, "p", PROBABILITY, purpose="participation/p")
+        if self.period < 2:
+            raise BadValue("period", got=self.period, need="at least 2 rounds")
+
+    @abstractmethod
+    def season(self, r: int) -> float:
+        """f(r), in [0, 1]."""
+
+    def check(self, world: World) -> None:
+        self._p.check(world.count)
+
+    def probabilities(self, r: int, world: World) -> Floats:
+        return self._p.at(r, np.arange(world.count), world) * self.season(r)
+
+
+@PARTICIPATION.register("sinusoid", paper="FedAWE")
+@dataclass
+class Sinusoid(Seasonal):
+    """Availability p_i (A sin(2 pi r/P) + 1 - A), independently."""
+
+    amplitude: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.amplitude <= 0.5:
+            raise BadValue("amplitude", got=self.amplitude, need="in [0, 0.5], so that 1 - 2A is not negative")
+
+    def season(self, r: int) -> float:
+        return self.amplitude * math.sin(2 * math.pi * r / self.period) + 1 - self.amplitude
+
+
+@PARTICIPATION.register("staircase", paper="FedAWE")
+@dataclass
+class Staircase(Seasonal):
+    """Availability p_i, and p_i (1 - A) in every second half of P rounds, independently."""
+
+    amplitude: float = 0.6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.amplitude <= 1:
+            raise BadValue("amplitude", got=self.amplitude, need="in [0, 1]: the lower step is 1 - A")
+
+    def season(self, r: int) -> float:
+        return 1.0 if 2 * (r % self.period) < self.period else 1.0 - self.amplitude

@@ -1,0 +1,78 @@
+"""What happened once, again: replays a recorded `participation.jsonl`.
+
+The recorded cohort, draws, received and steps stand; `link`, `local.steps` and an algorithm's own choice of
+clients are ignored by whoever replays. A row may carry p and q over all clients (`trace.py` of the package
+above describes the rows).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from raylfl.core.population import Floats
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Participation
+from raylfl.heterogeneity.trace import Row, read_trace
+from raylfl.heterogeneity.world import World
+
+
+@PARTICIPATION.register("trace")
+@dataclass
+class Trace(Participation):
+    """Replays a recorded run: cohort in its order, draws, received, steps.
+
+    path: a `participation.jsonl`; rows are found by their `round`. on_empty: an empty row is replayed empty.
+    """
+
+    path: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.path:
+            raise BadValue("path", got="nothing", need="the participation.jsonl of a run")
+        self._rows = {row["round"]: row for row in read_trace(Path(self.path))}
+
+    def row(self, r: int) -> Row:
+        """The recorded row of round r; raises BadValue if there is none."""
+        if r not in self._rows:
+            got, held = f"{self.path} without round {r}", _spans(sorted(self._rows))
+            raise BadValue("path", got=got, need="a record of every round asked for", hint=f"it has {held}")
+        return self._rows[r]
+
+    def check(self, world: World) -> None:
+        missing = [r for r in range(world.rounds) if r not in self._rows]
+        if missing:
+            got = f"{self.path} without rounds {_spans(missing)}"
+            hint = f"it has {_spans(sorted(self._rows))}; set rounds accordingly"
+            raise BadValue("path", got=got, need=f"a record of all rounds 0..{world.rounds - 1}", hint=hint)
+        for row in self._rows.values():
+            beyond = [client for client in row["cohort"] if client >= world.count]
+            if beyond:
+                got = f"client {beyond[0]} in round {row['round']} of {self.path}"
+                raise BadValue("path", got=got, need=f"clients 0..{world.count - 1}, as num_clients says")
+            for key in {"p", "q"} & set(row):
+                if len(row[key]) != world.count:
+                    got = f"{len(row[key])} entries of {key} in round {row['round']} of {self.path}"
+                    raise BadValue("path", got=got, need=f"{world.count}, one per client")
+
+    def attempt(self, r: int, world: World, attempt: int) -> Draw:
+        row = self.row(r)
+        return Draw(np.array(row["cohort"], dtype=np.int64), np.array(row["draws"], dtype=np.int64))
+
+    def marginals(self, world: World, r: int) -> Floats | None:
+        """M p_i where the row carries p."""
+        row = self.row(r)
+        return sum(row["draws"]) * np.array(row["p"], dtype=np.float64) if "p" in row else None
+
+
+def _spans(rounds: list[int]) -> str:
+    """0..4, 7: consecutive rounds as spans."""
+    if not rounds:
+        return "no rounds"
+    cuts = [0, *(np.flatnonzero(np.diff(rounds) > 1) + 1).tolist(), len(rounds)]
+    ends = [(rounds[a], rounds[b - 1]) for a, b in pairwise(cuts)]
+    return ", ".join(f"{a}..{b}" if a < b else f"{a}" for a, b in ends)

@@ -1,0 +1,36 @@
+"""M clients uniformly at random: the sampling of McMahan 2017 and of most analyses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.core.population import Floats
+from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler, sample_with_replacement
+from raylfl.heterogeneity.world import World
+
+
+@PARTICIPATION.register("uniform", paper="McMahan 2017")
+@dataclass
+class Uniform(Sampler):
+    """M clients uniformly at random, without replacement or with it.
+
+    replace: M i.i.d. draws instead; a client drawn s_i times runs once and counts s_i times.
+    """
+
+    replace: bool = False
+
+    def attempt(self, r: int, world: World, attempt: int) -> Draw:
+        size, available = self.cohort_size(world), self.eligible(r, world, attempt)
+        if self.replace:
+            p = np.full(world.count, 1 / world.count)
+            return sample_with_replacement(p, size, r, world, available, attempt)
+        ids = world.count if available is None else np.flatnonzero(available)
+        return self._choose(ids, size, r, world, attempt)
+
+    def marginals(self, world: World, r: int) -> Floats | None:
+        """M/N, with and without replacement."""
+        if self._process is not None:
+            return None
+        return np.full(world.count, self.cohort_size(world) / world.count)

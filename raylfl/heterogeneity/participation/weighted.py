@@ -1,0 +1,87 @@
+"""M clients drawn with unequal weights: the "passive arbitrary participation" of FOCUS.
+
+Ying, Li & Yang, NeurIPS 2025, Assumption 1, Case 3. Without replacement, clients are drawn one after the
+other, each with probability proportional to its weight among those left (as numpy's `choice` does). That
+is the order in which independent exponential clocks of rates q_i ring (Efraimidis & Spirakis 2006), so
+
+    S_r = the M smallest of -log(u_i)/q_i,  u_i ~ U(0, 1) keyed by (seed, round, client)
+
+and leaving out the unavailable clients' clocks is sampling among the available.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raylfl.core.keyed import keyed_uniform
+from raylfl.core.population import Floats
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.forms import ONCE
+from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler, sample_with_replacement
+from raylfl.heterogeneity.values import Domain
+from raylfl.heterogeneity.world import World
+
+_WEIGHT = Domain("a weight, at least 0", 0.0)
+
+
+@PARTICIPATION.register("weighted", paper="FOCUS, Case 3")
+@dataclass
+class Weighted(Sampler):
+    """M clients with unequal weights, without replacement or with it.
+
+    weights: a list [N]; `random`: U(0, 1) + 0.01 each, drawn once (FOCUS, Fig. 4); or `data_size`: n_i. They
+    need not sum to 1; a client of weight 0 is never asked. replace: M i.i.d. draws instead.
+    """
+
+    weights: Any = "random"
+    replace: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weights in ("random", "data_size"):
+            return
+        if isinstance(self.weights, str) or not isinstance(self.weights, Sequence):
+            raise BadValue("weights", got=self.weights, need="a list, random or data_size")
+        for client, weight in enumerate(self.weights):
+            if weight not in _WEIGHT:
+                raise BadValue(f"weights[{client}]", got=weight, need=_WEIGHT.text)
+        if not sum(self.weights) > 0:
+            raise BadValue("weights", got=list(self.weights), need="above 0 for at least one client")
+
+    def check(self, world: World) -> None:
+        super().check(world)
+        if not isinstance(self.weights, str) and len(self.weights) != world.count:
+            got = f"{len(self.weights)} entries"
+            raise BadValue("weights", got=got, need=f"{world.count}, one per client")
+
+    def probabilities(self, world: World) -> Floats:
+        """The normalised weights q_i, float64 [N]."""
+        if self.weights == "random":
+            q = keyed_uniform(world.seed, "participation/weights", ONCE, np.arange(world.count)) + 0.01
+        elif self.weights == "data_size":
+            q = world.population.sizes.astype(np.float64)
+        else:
+            q = np.array(self.weights, dtype=np.float64)
+        return q / q.sum()
+
+    def attempt(self, r: int, world: World, attempt: int) -> Draw:
+        size, q = self.cohort_size(world), self.probabilities(world)
+        available = self.eligible(r, world, attempt)
+        if self.replace:
+            return sample_with_replacement(q, size, r, world, available, attempt)
+        ids = np.flatnonzero(q if available is None else q * available)
+        u = keyed_uniform(world.seed, "participation", r, ids, lane=attempt)
+        clocks = -np.log(u) / q[ids]
+        if len(ids) > size:
+            ids = ids[np.argpartition(clocks, size - 1)[:size]]
+        return Draw.once(ids)
+
+    def marginals(self, world: World, r: int) -> Floats | None:
+        """M q_i with replacement; without, there is no closed form."""
+        if self._process is not None or not self.replace:
+            return None
+        return self.cohort_size(world) * self.probabilities(world)

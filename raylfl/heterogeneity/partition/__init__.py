@@ -1,0 +1,5 @@
+"""Who holds which sample: one definition a file, found by the registry."""
+
+from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples, Split
+
+__all__ = ["PARTITIONS", "Partition", "Samples", "Split"]

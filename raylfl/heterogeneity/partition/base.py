@@ -1,0 +1,118 @@
+"""The contract of a partition: an owner for every sample.
+
+n samples, N clients, K distinct labels. A partition fills one vector, owner [n], with client ids; -1 is a
+sample that its definition drops. `Split` is the same thing seen from the clients: N ascending index lists.
+
+Mistakes end in BadValue. Its key is an option of the partition ("alpha", "min_size"), or "name" where the
+data cannot be partitioned this way at all, or "num_clients": a top-level key, which callers do not prefix.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from raylfl.core.keyed import keyed
+from raylfl.core.population import Ints
+from raylfl.errors import BadValue
+from raylfl.registry import Registry
+
+PARTITIONS: Registry[Partition] = Registry("partitions", "raylfl.heterogeneity.partition")
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """What a partition may know of the training data.
+
+    count: n. labels: int64 [n], any distinct integers; None: unlabelled. owners: the source's own clients as
+    index lists; None: it names none.
+    """
+
+    count: int
+    labels: Ints | None = None
+    owners: Sequence[Ints] | None = None
+
+    def __post_init__(self) -> None:
+        assert self.labels is None or np.shape(self.labels) == (self.count,)
+
+    def require_labels(self) -> Ints:
+        """labels [n]; raises BadValue where the data has none."""
+        if self.labels is None:
+            need = "iid, quantity, natural or file: this data has no labels"
+            raise BadValue("name", got="a partition by label", need=need)
+        return self.labels
+
+    @cached_property
+    def _coded(self) -> tuple[Ints, Ints, Ints]:
+        return np.unique(self.require_labels(), return_inverse=True, return_counts=True)
+
+    @property
+    def classes(self) -> Ints:
+        """The distinct labels, ascending [K]."""
+        return self._coded[0]
+
+    @property
+    def num_classes(self) -> int:
+        """K, the labels that occur."""
+        return len(self.classes)
+
+    @property
+    def codes(self) -> Ints:
+        """Each sample's label as its position in `classes`, 0..K-1 [n]."""
+        return self._coded[1]
+
+    @property
+    def class_sizes(self) -> Ints:
+        """n_c, samples of each class [K]."""
+        return self._coded[2]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The samples of each client.
+
+    clients: N disjoint index lists, each int64 and ascending. dropped: samples that no client owns.
+    """
+
+    clients: list[Ints]
+    dropped: int = 0
+
+    @staticmethod
+    def of(owner: Ints, num_clients: int) -> Split:
+        """From the owner of each sample [n], -1 for none."""
+        order = np.argsort(owner, kind="stable")
+        ends = np.cumsum(np.bincount(owner + 1, minlength=num_clients + 1))
+        clients = [order[start:end] for start, end in pairwise(ends)]
+        return Split(clients, dropped=int(ends[0]))
+
+    @property
+    def sizes(self) -> Ints:
+        """n_i [N]."""
+        return np.array([len(indices) for indices in self.clients], dtype=np.int64)
+
+
+class Partition(ABC):
+    """One way to divide data. Subclasses are dataclasses whose fields are the options."""
+
+    def split(self, samples: Samples, num_clients: int, seed: int) -> Split:
+        """Divide the samples over N clients: a function of its arguments and the options alone.
+
+        Raises BadValue for what cannot be done, naming the number to change.
+        """
+        if not 1 <= num_clients <= samples.count:
+            need = f"1..{samples.count}, the samples in this data"
+            raise BadValue("num_clients", got=num_clients, need=need)
+        return Split.of(self.assign(samples, num_clients, keyed(seed, "partition")), num_clients)
+
+    def fixed_clients(self, samples: Samples) -> int | None:
+        """N where the definition itself says it, so that num_clients may be left open; None: any N."""
+        return None
+
+    @abstractmethod
+    def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
+        """The owner of each sample: int64 [n] of 0..N-1, -1 for a sample that the definition drops."""

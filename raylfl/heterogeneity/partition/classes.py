@@ -1,0 +1,53 @@
+"""Quantity-based label imbalance: a fixed number of classes a client, each class shared evenly.
+
+Li, Diao, Chen & He, "Federated learning on non-IID data silos", ICDE 2022, "#C = k".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.core.population import Bools, Ints
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
+from raylfl.heterogeneity.partition.deal import check_at_least, check_classes, deal, smallest
+
+
+@PARTITIONS.register("classes", paper="Li et al. 2022")
+@dataclass
+class Classes(Partition):
+    """C random classes per client, the samples of a class split evenly over its clients.
+
+    As in the paper's code, the labels first go round the clients (here shuffled), so that each has an owner;
+    a client's other classes are random. With C = 1 and N a multiple of the K labels, every label has N/K
+    clients: FedACS's MNIST setting with 20 clients.
+    """
+
+    classes: int = 1  # C
+
+    def __post_init__(self) -> None:
+        check_at_least("classes", self.classes, 1)
+
+    def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
+        check_classes(self.classes, num_clients, samples.num_classes)
+        owned = allocate(self.classes, num_clients, samples.num_classes, rng)
+        # The j-th of a class's m clients gets floor(n_c j / m) - floor(n_c (j-1) / m) samples.
+        rank, holders = np.cumsum(owned, axis=0), owned.sum(axis=0)
+        ends = samples.class_sizes * rank // holders
+        counts = np.diff(ends, axis=0, prepend=0)
+        if counts.sum(axis=1).min() == 0:
+            need = "smaller: a label has fewer samples than clients that share it"
+            raise BadValue("num_clients", got=num_clients, need=need, hint="or raise classes")
+        return deal(counts, samples.codes, rng)
+
+
+def allocate(classes: int, num_clients: int, num_classes: int, rng: np.random.Generator) -> Bools:
+    """owned [N, K]: C classes in each row, at least one client in each column."""
+    # Fewer clients than labels: as many classes go round as it takes to cover all, ceil(K/N) <= C.
+    turns = -(-num_classes // num_clients)
+    seat = np.arange(turns)[:, None] * num_clients + rng.permutation(num_clients)
+    key = rng.random((num_clients, num_classes))
+    key[np.arange(num_clients), rng.permutation(num_classes)[seat % num_classes]] = -1.0  # sure to be chosen
+    return smallest(key, classes)

@@ -1,0 +1,141 @@
+"""What the partitions share: proportions to counts, counts to owners, redraws, and checks of given lists.
+
+A label-based partition is decided by its count matrix [N, K] (samples of class c at client i); which of the
+n_c samples they are is then a shuffle. So redraws cost a matrix, not a pass over the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from raylfl.core.population import Bools, Floats, Ints
+from raylfl.errors import BadValue
+
+REDRAWS = 1000  # draws before a min_size counts as unreachable; Dir(0.1) over 100 clients takes some tens
+REDRAWN_ENTRIES = 10**8  # fewer draws where they are large, so that a refusal takes seconds and not minutes
+
+
+def equal_sizes(total: int, parts: int) -> Ints:
+    """`parts` sizes that sum to `total` and differ by at most one, the larger ones first."""
+    return total // parts + (np.arange(parts) < total % parts)
+
+
+def cut(proportions: Floats, total: int) -> Ints:
+    """Whole numbers near total * p_j that sum to `total`: differences of floor(total * (p_1 + ... + p_j))."""
+    ends = np.floor(np.cumsum(proportions) * total).astype(np.int64)
+    ends[-1] = total  # the sum of p is 1 up to rounding
+    return np.diff(np.minimum(ends, total), prepend=0)
+
+
+def grouped(codes: Ints, rng: np.random.Generator) -> Ints:
+    """All sample indices [n], sorted by code and shuffled within each code."""
+    shuffled = rng.permutation(len(codes))
+    return shuffled[np.argsort(codes[shuffled], kind="stable")]
+
+
+def smallest(keys: Floats, count: int) -> Bools:
+    """Where each row of `keys` has its `count` smallest entries: bool, the shape of keys."""
+    chosen = np.zeros(keys.shape, dtype=bool)
+    np.put_along_axis(chosen, keys.argpartition(count - 1, axis=1)[:, :count], True, axis=1)
+    return chosen
+
+
+def deal(counts: Ints, codes: Ints, rng: np.random.Generator) -> Ints:
+    """The owner of each sample [n] when client i gets counts[i, c] random samples of class c.
+
+    counts: [N, K], columns that sum to the class sizes; codes: classes 0..K-1 [n].
+    """
+    clients, classes = counts.shape
+    assert np.array_equal(counts.sum(axis=0), np.bincount(codes, minlength=classes))
+    owner = np.empty(len(codes), dtype=np.int64)
+    owner[grouped(codes, rng)] = np.repeat(np.tile(np.arange(clients), classes), counts.T.ravel())
+    return owner
+
+
+def dirichlet_counts(class_sizes: Ints, alpha: float, owned: Bools, cap: float, rng: np.random.Generator) -> Ints:
+    """Counts [N, K]: class by class, n_c samples in proportions p_c ~ Dir(alpha * 1) over the class's owners.
+
+    class_sizes: n_c [K]. owned: [N, K], who may own which class. cap: a client that already has this many
+    samples takes no more, unless that goes for all owners of a class, whose samples would otherwise be lost.
+    """
+    counts = np.zeros(owned.shape, dtype=np.int64)
+    sizes = np.zeros(len(owned), dtype=np.int64)
+    for c, total in enumerate(class_sizes):
+        takers = np.flatnonzero(owned[:, c] & (sizes < cap))
+        if not len(takers):
+            takers = np.flatnonzero(owned[:, c])
+        # Published code draws over all N and zeroes the others; renormalised, that is Dir(alpha) over takers.
+        counts[takers, c] = cut(rng.dirichlet(np.full(len(takers), alpha)), int(total))
+        sizes += counts[:, c]
+    return counts
+
+
+def redraw(draw: Callable[[], Ints], min_size: int, alpha: float) -> Ints:
+    """The first count matrix [N, K] of `draw` in which every client has at least `min_size` samples.
+
+    Raises BadValue for min_size if there is none among REDRAWS, or fewer where they are large.
+    """
+    counts = draw()
+    best, redraws = 0, min(REDRAWS, max(20, REDRAWN_ENTRIES // counts.size))
+    for _ in range(redraws):
+        least = int(counts.sum(axis=1).min())
+        if least >= min_size:
+            return counts
+        best, counts = max(best, least), draw()
+    need = f"at most {best}, the most that the smallest client got in {redraws} draws"
+    hint = f"or raise alpha={alpha:g}, or lower num_clients={len(counts)}"
+    raise BadValue("min_size", got=min_size, need=need, hint=hint)
+
+
+def owners(clients: Sequence[Ints], count: int) -> Ints:
+    """The owner of each of `count` samples from given index lists, -1 for samples that nobody lists.
+
+    Raises ValueError in words for an index that is out of range or listed twice.
+    """
+    indices = np.concatenate([np.asarray(listed, dtype=np.int64) for listed in clients])
+    holder = np.repeat(np.arange(len(clients)), [len(c) for c in clients])
+    outside = np.flatnonzero((indices < 0) | (indices >= count))
+    if len(outside):
+        raise ValueError(f"client {holder[outside[0]]} has {indices[outside[0]]}")
+    twice = np.flatnonzero(np.bincount(indices, minlength=count) > 1)
+    if len(twice):
+        both = holder[indices == twice[0]]
+        raise ValueError(f"{twice[0]} is listed by clients {both[0]} and {both[1]}")
+    owner = np.full(count, -1, dtype=np.int64)
+    owner[indices] = holder
+    return owner
+
+
+def check_positive(key: str, value: Any) -> None:
+    """Raises BadValue unless value is a finite number above 0."""
+    if not (math.isfinite(value) and value > 0):
+        raise BadValue(key, got=value, need="a finite number above 0")
+
+
+def check_at_least(key: str, value: Any, least: int) -> None:
+    """Raises BadValue unless value >= least."""
+    if value < least:
+        raise BadValue(key, got=value, need=f"at least {least}")
+
+
+def check_min_size(min_size: int, total: int, num_clients: int) -> None:
+    """Raises BadValue if `total` samples cannot give `min_size` to each client."""
+    if min_size * num_clients > total:
+        need = f"at most {total // num_clients}: {total} samples over num_clients={num_clients}"
+        raise BadValue("min_size", got=min_size, need=need)
+
+
+def check_classes(classes: int, num_clients: int, num_classes: int) -> None:
+    """Raises BadValue unless N clients with `classes` distinct labels each can own all K labels."""
+    fewest = -(-num_classes // num_clients)
+    need = f"{fewest}..{num_classes}"
+    if classes > num_classes:
+        need += ", the labels in this data"
+        raise BadValue("classes", got=classes, need=need, hint="dirichlet has no such bound")
+    if classes < fewest:
+        need += f", for num_clients={num_clients} to own all {num_classes} labels in this data"
+        raise BadValue("classes", got=classes, need=need, hint="or raise num_clients")

@@ -1,0 +1,73 @@
+"""Dirichlet over the clients of each class: skewed labels and, with them, skewed sizes.
+
+Yurochkin et al., "Bayesian nonparametric federated learning of neural networks", ICML 2019.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.core.population import Ints
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
+from raylfl.heterogeneity.partition.deal import (
+    check_at_least,
+    check_min_size,
+    check_positive,
+    deal,
+    dirichlet_counts,
+    equal_sizes,
+    grouped,
+    redraw,
+)
+
+BALANCE = ("none", "cap", "equal")
+
+
+@PARTITIONS.register("dirichlet", paper="Yurochkin et al. 2019")
+@dataclass
+class Dirichlet(Partition):
+    """Per class, proportions over the clients ~ Dir(alpha * 1_N).
+
+    alpha   small: few clients hold most of a class; E[sum_i p_i^2] = (alpha + 1) / (N alpha + 1).
+    min_size  all is redrawn until every client has this many samples; 0 allows clients without any.
+    balance   none: as drawn. cap: a client that has n/N samples or more takes no further class, as in the
+              paper's published code. equal: as drawn, then random samples move from clients above n/N to
+              clients below it, until sizes differ by at most one.
+    """
+
+    alpha: float = 0.1  # FedACS and FedAWARE; FedACS also 0.05, 0.2, 0.35
+    min_size: int = 10
+    balance: str = "none"
+
+    def __post_init__(self) -> None:
+        check_positive("alpha", self.alpha)
+        check_at_least("min_size", self.min_size, 0)
+        if self.balance not in BALANCE:
+            raise BadValue("balance", got=self.balance, need=f"one of {', '.join(BALANCE)}")
+
+    def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
+        cap = samples.count / num_clients if self.balance == "cap" else np.inf
+        everyone = np.ones((num_clients, samples.num_classes), dtype=bool)
+
+        def draw() -> Ints:
+            return dirichlet_counts(samples.class_sizes, self.alpha, everyone, cap, rng)
+
+        check_min_size(self.min_size, samples.count, num_clients)
+        if self.balance == "equal":  # any draw will do: sizes are n/N afterwards
+            return level(deal(draw(), samples.codes, rng), num_clients, rng)
+        return deal(redraw(draw, self.min_size, self.alpha), samples.codes, rng)
+
+
+def level(owner: Ints, num_clients: int, rng: np.random.Generator) -> Ints:
+    """Owners [n] after random samples moved from clients above n/N to clients below it."""
+    target = equal_sizes(len(owner), num_clients)
+    sizes = np.bincount(owner, minlength=num_clients)
+    order = grouped(owner, rng)
+    rank = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # 0..n_i-1 within each client
+    surplus = order[rank >= target[owner[order]]]
+    levelled = owner.copy()
+    levelled[rng.permutation(surplus)] = np.repeat(np.arange(num_clients), np.maximum(target - sizes, 0))
+    return levelled

@@ -1,0 +1,67 @@
+"""Dirichlet over the classes of each client: skewed labels at equal sizes.
+
+Hsu, Qi & Brown, "Measuring the effects of non-identical data distribution for federated visual
+classification", 2019.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.core.population import Floats, Ints
+from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
+from raylfl.heterogeneity.partition.deal import check_positive, deal, equal_sizes
+
+
+@PARTITIONS.register("dirichlet_client", paper="Hsu et al. 2019")
+@dataclass
+class DirichletClient(Partition):
+    """Per client, a label mix ~ Dir(alpha * prior); equal sizes.
+
+    prior: the label mix of the whole data, sum 1, so alpha is shared by the classes: alpha = 1 is skewed, and
+    alpha -> 0 leaves one class per client. Clients draw in random order, sample by sample and without
+    replacement; a class that is used up leaves the mix, which is renormalised. So late clients take what is
+    left, and sizes are exact: they differ by at most one where N does not divide n.
+    """
+
+    alpha: float = 0.05  # FOCUS, Fig. 8: 32 clients
+
+    def __post_init__(self) -> None:
+        check_positive("alpha", self.alpha)
+
+    def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
+        left = samples.class_sizes
+        sizes = equal_sizes(samples.count, num_clients)
+        log_mix = log_dirichlet(self.alpha * left / samples.count, num_clients, rng)
+        counts = np.zeros((num_clients, samples.num_classes), dtype=np.int64)
+        for i in rng.permutation(num_clients):
+            counts[i] = draw_labels(int(sizes[i]), log_mix[i], left, rng)
+            left = left - counts[i]
+        return deal(counts, samples.codes, rng)
+
+
+def log_dirichlet(alpha: Floats, count: int, rng: np.random.Generator) -> Floats:
+    """`count` draws of Dir(alpha) as logarithms, up to a constant a row: [count, K].
+
+    Of alpha = 0.005 a proportion may be 10^-1000, and still matter once the likelier classes are used up; so
+    log G(a) = log G(a + 1) + log(U) / a, for gamma variates G (Marsaglia & Tsang 2000).
+    """
+    shape = (count, len(alpha))
+    return np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / alpha
+
+
+def draw_labels(size: int, log_mix: Floats, left: Ints, rng: np.random.Generator) -> Ints:
+    """Class counts [K] of `size` draws without replacement from the stocks `left` [K].
+
+    log_mix: logarithms of the classes' proportions, up to a constant [K]. Draws of a used-up class are
+    repeated among the others: the same law as one sample after the other.
+    """
+    drawn = np.zeros_like(left)
+    while (missing := size - int(drawn.sum())) > 0:  # every pass but the last uses up a class
+        rest = np.flatnonzero(drawn < left)
+        mix = np.exp(log_mix[rest] - log_mix[rest].max())
+        drawn[rest] += rng.multinomial(missing, mix / mix.sum())
+        drawn = np.minimum(drawn, left)
+    return drawn

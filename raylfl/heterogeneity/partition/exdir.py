@@ -1,0 +1,80 @@
+"""Extended Dirichlet, ExDir(C, alpha): first who owns which class, then how much of it.
+
+Li & Lyu, "Convergence analysis of sequential federated learning on heterogeneous data", NeurIPS 2023,
+App. G.1; where the paper is silent (redraws, the cap) this follows its published code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.core.population import Bools, Ints
+from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
+from raylfl.heterogeneity.partition.deal import (
+    check_at_least,
+    check_classes,
+    check_min_size,
+    check_positive,
+    deal,
+    dirichlet_counts,
+    redraw,
+    smallest,
+)
+
+REALLOCATIONS = 300  # draws of the classes before too rare ones are filled up instead
+
+
+@PARTITIONS.register("exdir", paper="Li & Lyu 2023 (SFL), App. G.1")
+@dataclass
+class ExDir(Partition):
+    """C random classes per client, then Dirichlet over the owners of each class.
+
+    1. Each client gets C distinct random classes, redrawn until every class has at least
+       max(floor(C N / (5 K)), 1) clients.
+    2. For each class c in turn: its samples in proportions p_c ~ Dir(alpha * 1) over its clients, of whom
+       those that already have n/N samples take no more; redrawn until every client has min_size samples.
+
+    No sample is left over. Where all clients of a class are full they share it as if none were: the published
+    code then gives the whole class to the last of them.
+    """
+
+    classes: int = 2  # C; the paper's main settings are C = 1 and 2 with alpha = 10
+    alpha: float = 10.0
+    min_size: int = 10
+
+    def __post_init__(self) -> None:
+        check_at_least("classes", self.classes, 1)
+        check_positive("alpha", self.alpha)
+        check_at_least("min_size", self.min_size, 0)
+
+    def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
+        check_classes(self.classes, num_clients, samples.num_classes)
+        check_min_size(self.min_size, samples.count, num_clients)
+        owned = allocate(self.classes, num_clients, samples.num_classes, rng)
+        cap = samples.count / num_clients
+
+        def draw() -> Ints:
+            return dirichlet_counts(samples.class_sizes, self.alpha, owned, cap, rng)
+
+        return deal(redraw(draw, self.min_size, self.alpha), samples.codes, rng)
+
+
+def allocate(classes: int, num_clients: int, num_classes: int, rng: np.random.Generator) -> Bools:
+    """Step 1: owned [N, K], C random classes in each row, and enough clients in each column.
+
+    Redrawing alone would take 10^42 draws for C = 1 and 100 clients of 100 classes. After REALLOCATIONS draws
+    the last one is completed: a random client of a most common class gives it up for the rarest.
+    """
+    fewest = max(classes * num_clients // (5 * num_classes), 1)
+    for _ in range(REALLOCATIONS):
+        owned = smallest(rng.random((num_clients, num_classes)), classes)
+        if owned.sum(axis=0).min() >= fewest:
+            return owned
+    while (holders := owned.sum(axis=0)).min() < fewest:
+        rare = rng.choice(np.flatnonzero(holders == holders.min()))
+        common = rng.choice(np.flatnonzero(holders == holders.max()))
+        giver = rng.choice(np.flatnonzero(owned[:, common] & ~owned[:, rare]))
+        owned[giver, [rare, common]] = True, False
+    return owned

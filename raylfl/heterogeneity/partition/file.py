@@ -1,0 +1,83 @@
+"""Partition files: JSON {client: [indices]}, clients "0".."N-1", written and read.
+
+The published partitions of SFL (Li & Lyu 2023, github.com/liyipeng00/convergence, folder `partition`) are
+such files, for example `cifar10_M[500]_exdir[2 10.0].txt`; only, their indices are not sorted. They can be
+read here as they are, and their code reads what `save` writes (under a name of that form).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from raylfl.core.population import Ints
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
+from raylfl.heterogeneity.partition.deal import owners
+
+FORM = "a JSON file {client: [indices]} with clients 0..N-1"
+
+
+@PARTITIONS.register("file")
+@dataclass
+class File(Partition):
+    """Read from a file: JSON {client: [indices]}.
+
+    path: relative to the working directory. The file may leave clients without samples; samples that it gives
+    to nobody are dropped.
+    """
+
+    path: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise BadValue("path", got="''", need=FORM, hint="`raylfl partition CONFIG -o DIR` writes one")
+
+    def fixed_clients(self, samples: Samples) -> int | None:
+        return len(load(self.path))
+
+    def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
+        clients = load(self.path)
+        if len(clients) != num_clients:
+            need = f"{len(clients)}, the clients in {self.path}"
+            raise BadValue("num_clients", got=num_clients, need=need)
+        try:
+            return owners(clients, samples.count)
+        except ValueError as problem:
+            need = f"a partition of this data: each of 0..{samples.count - 1} at most once"
+            raise BadValue("path", got=self.path, need=need, hint=str(problem)) from None
+
+
+def load(path: str | os.PathLike[str]) -> list[Ints]:
+    """The clients' indices as the file lists them, not sorted. Raises BadValue for a file of another form."""
+    try:
+        content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise BadValue("path", got=path, need=FORM, hint=problem.strerror or "unreadable") from None
+    except ValueError as problem:  # not JSON, not UTF-8
+        raise BadValue("path", got=path, need=FORM, hint=str(problem)) from None
+    if not isinstance(content, dict) or not content or set(content) != {str(i) for i in range(len(content))}:
+        raise BadValue("path", got=path, need=FORM, hint="it names its clients otherwise")
+    return [_indices(content[str(i)], i, path) for i in range(len(content))]
+
+
+def save(path: str | os.PathLike[str], clients: Sequence[Ints]) -> None:
+    """Write the clients' indices, a line a client; all or nothing, even if the process is killed."""
+    path = Path(path)
+    lines = ",\n".join(f'"{i}": {np.asarray(indices).tolist()}' for i, indices in enumerate(clients))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def _indices(value: object, client: int, path: str | os.PathLike[str]) -> Ints:
+    # type(...) is int: json reads true as a bool, which is an int to isinstance
+    if not isinstance(value, list) or not all(type(index) is int and abs(index) < 2**63 for index in value):
+        raise BadValue("path", got=path, need=FORM, hint=f"client {client} has no list of whole numbers")
+    return np.array(value, dtype=np.int64)

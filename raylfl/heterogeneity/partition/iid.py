@@ -1,0 +1,23 @@
+"""The homogeneous case: every client's data looks like everybody's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.core.population import Ints
+from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
+from raylfl.heterogeneity.partition.deal import equal_sizes
+
+
+@PARTITIONS.register("iid")
+@dataclass
+class Iid(Partition):
+    """Random split into equal sizes.
+
+    Sizes differ by at most one where N does not divide n.
+    """
+
+    def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
+        return rng.permutation(np.repeat(np.arange(num_clients), equal_sizes(samples.count, num_clients)))

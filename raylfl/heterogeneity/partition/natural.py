@@ -1,0 +1,41 @@
+"""The data's own clients: writers, phones, hospitals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.core.population import Ints
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
+from raylfl.heterogeneity.partition.deal import owners
+
+
+@PARTITIONS.register("natural")
+@dataclass
+class Natural(Partition):
+    """The data source says who owns what (`client_indices`).
+
+    num_clients is the number of owners it names. Samples it gives to nobody are dropped.
+    """
+
+    def fixed_clients(self, samples: Samples) -> int | None:
+        return None if samples.owners is None else len(samples.owners)
+
+    def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
+        if samples.owners is None:
+            need = "another partition: this data does not say who owns what"
+            raise BadValue("name", got="natural", need=need, hint="data with client_indices does")
+        if num_clients != len(samples.owners):
+            need = f"{len(samples.owners)}, the owners that the data names"
+            raise BadValue("num_clients", got=num_clients, need=need, hint="partition.name=natural")
+        empty = [i for i, indices in enumerate(samples.owners) if not len(indices)]
+        if empty:
+            hint = f"client {empty[0]} has none"
+            raise BadValue("name", got="natural", need="used where every owner has samples", hint=hint)
+        try:
+            return owners(samples.owners, samples.count)
+        except ValueError as problem:
+            need = f"used where client_indices lists each of 0..{samples.count - 1} at most once"
+            raise BadValue("name", got="natural", need=need, hint=str(problem)) from None

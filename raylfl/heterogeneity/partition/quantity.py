@@ -1,0 +1,32 @@
+"""Quantity skew: everybody's labels look alike, sizes do not (Li et al., ICDE 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.core.population import Ints
+from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
+from raylfl.heterogeneity.partition.deal import check_positive, cut
+
+
+@PARTITIONS.register("quantity", paper="Li et al. 2022")
+@dataclass
+class Quantity(Partition):
+    """Random samples, sizes ~ Dir(alpha).
+
+    Every client gets one sample, so that nobody is left without data however small alpha is, and the other
+    n - N go in proportions p ~ Dir(alpha * 1_N):
+    E[n_i] = n/N, Var[n_i] = (n - N)^2 (1/N) (1 - 1/N) / (N alpha + 1).
+    """
+
+    alpha: float = 0.5  # Li et al. 2022
+
+    def __post_init__(self) -> None:
+        check_positive("alpha", self.alpha)
+
+    def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
+        proportions = rng.dirichlet(np.full(num_clients, self.alpha))
+        sizes = 1 + cut(proportions, samples.count - num_clients)
+        return rng.permutation(np.repeat(np.arange(num_clients), sizes))

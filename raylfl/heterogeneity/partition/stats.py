@@ -1,0 +1,77 @@
+"""How uneven a split is: sizes, classes, label entropy, distance to the global label mix.
+
+counts [N, K] are samples of class c at client i; p_i = counts[i] / n_i is client i's label mix and p the mix
+of all clients together. A client without samples has no mix: its entropy and distance are nan.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raylfl.core.population import Floats, Ints
+from raylfl.heterogeneity.partition.base import Samples, Split
+
+
+def class_counts(split: Split, samples: Samples) -> Ints:
+    """counts [N, K], columns in the order of `samples.classes`. Raises BadValue for unlabelled data."""
+    clients, classes = len(split.clients), samples.num_classes
+    rows = np.repeat(np.arange(clients), split.sizes)
+    columns = samples.codes[np.concatenate(split.clients)]
+    return np.bincount(rows * classes + columns, minlength=clients * classes).reshape(clients, classes)
+
+
+def label_entropy(counts: Ints) -> Floats:
+    """-sum_c p_i(c) ln p_i(c) [N], in nats: 0 for one class, ln K for all alike."""
+    mix = label_mix(counts)
+    return -np.sum(mix * np.log(mix, out=np.zeros_like(mix), where=mix > 0), axis=1) + 0.0
+
+
+def emd(counts: Ints) -> Floats:
+    """sum_c |p_i(c) - p(c)| [N]: 0 for the global mix, below 2 always.
+
+    The earth mover's distance between label mixes as Zhao et al. use it ("Federated learning with non-IID
+    data", 2018): all labels are equally far apart. It is twice the total variation distance.
+    """
+    return np.abs(label_mix(counts) - counts.sum(axis=0) / counts.sum()).sum(axis=1)
+
+
+def label_mix(counts: Ints) -> Floats:
+    """p_i(c) [N, K], rows of nan for clients without samples."""
+    sizes = counts.sum(axis=1, keepdims=True)
+    return np.divide(counts, sizes, out=np.full(counts.shape, np.nan), where=sizes > 0)
+
+
+def per_client(split: Split, samples: Samples) -> dict[str, Ints | Floats]:
+    """Columns [N]: client, samples and, for labelled data, classes, label_entropy, emd."""
+    columns: dict[str, Ints | Floats] = {"client": np.arange(len(split.clients)), "samples": split.sizes}
+    if samples.labels is not None:
+        counts = class_counts(split, samples)
+        columns["classes"] = (counts > 0).sum(axis=1)
+        columns["label_entropy"] = label_entropy(counts)
+        columns["emd"] = emd(counts)
+    return columns
+
+
+def table(split: Split, samples: Samples) -> list[dict[str, Any]]:
+    """One row a client, the columns of `per_client`, as plain numbers."""
+    columns = per_client(split, samples)
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def summary(split: Split, samples: Samples) -> list[dict[str, Any]]:
+    """One row a measure of `per_client`: {"measure", "min", "median", "mean", "std", "max"} over the clients.
+
+    Clients without samples count in the sizes and classes only.
+    """
+    columns = per_client(split, samples)
+    del columns["client"]
+    return [{"measure": name, **_spread(values)} for name, values in columns.items()]
+
+
+def _spread(values: Ints | Floats) -> dict[str, float]:
+    known = values[~np.isnan(values)]
+    low, median, high = np.quantile(known, [0.0, 0.5, 1.0]).tolist()
+    return {"min": low, "median": median, "mean": float(known.mean()), "std": float(known.std()), "max": high}

@@ -1,0 +1,121 @@
+"""Rows of `participation.jsonl`: who was asked, how often drawn, who arrived, how many steps.
+
+One JSON object a line and round:
+
+    {"round": 0, "cohort": [3, 5, 9], "draws": [1, 2, 1], "received": [true, false, true], "steps": [4, 2, 2]}
+
+The four lists align, the cohort in the order in which it ran. Optional `p` and `q`, lists over all N
+clients: the sampling and failure probabilities of a round in which they were known. A row's text is a
+function of its content, so reading and writing again gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raylfl.errors import BadValue
+
+Row = dict[str, Any]
+_ALIGNED = ("cohort", "draws", "received", "steps")
+_OVER_CLIENTS = ("p", "q")
+
+
+def make_row(
+    round_: int,
+    cohort: Sequence | np.ndarray,
+    draws: Sequence | np.ndarray,
+    received: Sequence | np.ndarray,
+    steps: Sequence | np.ndarray,
+    p: Sequence | np.ndarray | None = None,
+    q: Sequence | np.ndarray | None = None,
+) -> Row:
+    """A row of plain Python numbers. cohort, draws, received, steps: [C]; p, q: [N] or None (left out)."""
+    row: Row = {
+        "round": int(round_),
+        "cohort": [int(i) for i in cohort],
+        "draws": [int(s) for s in draws],
+        "received": [bool(arrived) for arrived in received],
+        "steps": [int(k) for k in steps],
+    }
+    for key, values in (("p", p), ("q", q)):
+        if values is not None:
+            row[key] = [float(x) for x in values]
+    problem = row_problem(row)
+    assert problem is None, problem
+    return row
+
+
+def encode_row(row: Row) -> str:
+    """The row's line, with its newline; keys in the order of the format, foreign ones after them."""
+    keys = [key for key in ("round", *_ALIGNED, *_OVER_CLIENTS) if key in row]
+    return json.dumps({key: row[key] for key in keys} | row, allow_nan=False) + "\n"
+
+
+def write_trace(path: Path, rows: Iterable[Row]) -> None:
+    """Writes the rows, one a line, in their order."""
+    path.write_text("".join(map(encode_row, rows)), encoding="utf-8")
+
+
+def read_trace(path: Path) -> list[Row]:
+    """All rows in the order of the file; raises BadValue (key `path`) naming file, line and fault."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadValue("path", got=path, need=f"a readable participation.jsonl: {error}") from None
+    rows: list[Row] = []
+    seen: set[int] = set()
+    for number, line in enumerate(lines, start=1):
+        problem, row = _decode(line)
+        if problem is None and row["round"] in seen:
+            problem = f"a second row of round {row['round']}"
+        if problem is not None:
+            raise BadValue("path", got=f"{path}, line {number}: {problem}", need="rows of a participation.jsonl")
+        seen.add(row["round"])
+        rows.append(row)
+    return rows
+
+
+def row_problem(row: Row) -> str | None:
+    """What is wrong with a row, in words; None if nothing is."""
+    missing = [key for key in ("round", *_ALIGNED) if key not in row]
+    if missing:
+        return f"no {', '.join(missing)}"
+    if not _whole(row["round"], 0):
+        return f"round is {row['round']!r}"
+    lists = [row[key] for key in _ALIGNED]
+    if not all(isinstance(values, list) for values in lists) or len({len(values) for values in lists}) != 1:
+        return f"{', '.join(_ALIGNED)} are not lists of one length"
+    if not all(_whole(i, 0) for i in row["cohort"]) or len(set(row["cohort"])) != len(row["cohort"]):
+        return "cohort holds something else than distinct client ids"
+    for key, least in (("draws", 1), ("steps", 0)):
+        if not all(_whole(number, least) for number in row[key]):
+            return f"{key} holds something else than whole numbers, at least {least}"
+    if not all(isinstance(arrived, bool) for arrived in row["received"]):
+        return "received holds something else than true and false"
+    for key in _OVER_CLIENTS:
+        if key in row and not (isinstance(row[key], list) and all(_probability(x) for x in row[key])):
+            return f"{key} is not a list of probabilities"
+    return None
+
+
+def _decode(line: str) -> tuple[str | None, Row]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        return f"not JSON ({error.msg})", {}
+    if not isinstance(row, dict):
+        return "not an object", {}
+    return row_problem(row), row
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _probability(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1

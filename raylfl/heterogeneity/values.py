@@ -1,0 +1,222 @@
+"""One value per client: the grammar shared by `p`, `q`, `steps`, `epochs`, `batch_size`, `seconds_per_step`.
+
+    0.2                                  every client the same             (also {value: 0.2})
+    [0.1, 0.2, 0.4]                      client i has entry i              (also {list: [0.1, 0.2, 0.4]})
+    {linspace: [lo, hi]}                 client i has lo + (hi - lo) i/(N-1)
+    {uniform: [lo, hi]}                  U(lo, hi) of each client; integer options: U{lo..hi}, both included
+    {lognormal: [mean, sigma]}           exp(mean + sigma z), z ~ N(0, 1); options without upper bound only
+    {ranges: [{fraction: 0.9, ...}, {fraction: 0.1, ...}]}    parts of these sizes, members drawn at random
+    {groups: [{count: 15, ...}, {count: 15, ...}]}            the same with consecutive clients
+    {phases: [{until: 0.5, ...}, {...}]}                      by fraction of the run's rounds
+
+`...` is again any of these; inside a part, i and N count its members. Part sizes are `fraction`s (sum 1,
+borders rounded) or `count`s (sum N). Values are drawn once a run, or once a round with `dynamic: true` and
+inside `phases`; who belongs to which part of `ranges` is drawn once in any case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from raylfl.core.population import Floats, Ints
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.forms import (
+    ONCE,
+    Asked,
+    Form,
+    Linspace,
+    Listed,
+    Lognormal,
+    Parts,
+    Phases,
+    Same,
+    Uniform,
+)
+from raylfl.heterogeneity.world import World
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Which values an option takes: numbers low..high; `text` finishes the sentence "must be ...".
+
+    open_top: `uniform: [lo, null]` is allowed, up to an end that the owner passes to `PerClient.at`.
+    phases: the value may depend on the round.
+    """
+
+    text: str
+    low: float
+    high: float = math.inf
+    integer: bool = False
+    open_low: bool = False
+    open_high: bool = False
+    open_top: bool = False
+    phases: bool = True
+
+    def __contains__(self, number: object) -> bool:
+        if isinstance(number, bool) or not isinstance(number, (int, float, np.integer, np.floating)):
+            return False
+        if not math.isfinite(number) or (self.integer and number != int(number)):
+            return False
+        above = number > self.low if self.open_low else number >= self.low
+        return bool(above and (number < self.high if self.open_high else number <= self.high))
+
+
+PROBABILITY = Domain("a probability in [0, 1]", 0.0, 1.0)
+FAILURE = Domain("a failure probability in [0, 1)", 0.0, 1.0, open_high=True)
+COUNT = Domain("a whole number, at least 1", 1, integer=True)
+POSITIVE = Domain("a number above 0", 0.0, open_low=True)
+
+
+@dataclass(frozen=True)
+class PerClient:
+    """A parsed value specification; see the module's docstring for the grammar."""
+
+    form: Form
+    domain: Domain
+    purpose: str
+    dynamic: bool = False
+
+    @staticmethod
+    def parse(spec: object, key: str, domain: Domain, *, purpose: str, dynamic: bool = False) -> PerClient:
+        """spec: plain containers; key: the option's name, for messages; purpose: keys its draws.
+
+        Raises BadValue naming the innermost key: `q.groups[1].uniform=[0.4, 1.2], but must be ...`.
+        """
+        return PerClient(_parse(spec, key, domain), domain, purpose, dynamic)
+
+    def check(self, count: int) -> None:
+        """Raises BadValue if lists or counts do not fit N = count clients."""
+        self.form.fit(count)
+
+    def at(self, r: int, clients: Ints, world: World, top: Floats | None = None) -> Floats:
+        """The values float64 [C] of these clients (ids [C]) in round r; whole numbers if the domain is.
+
+        Entry j depends on (seed, purpose, r, clients[j]) and the definition's own N, never on who else is
+        asked. top: [C], the open ends. Raises BadValue as `check` does.
+        """
+        self.check(world.count)
+        key = r if self.dynamic else ONCE
+        values = self.form.at(Asked(world, self.purpose, r, key, clients, clients, world.count, top))
+        if self.domain.integer:  # linspace and lognormal fall between
+            return np.maximum(np.rint(values), self.domain.low)
+        return values
+
+
+def _parse(spec: object, key: str, domain: Domain) -> Form:
+    if isinstance(spec, Mapping):
+        forms = [name for name in spec if name in _FORMS]
+        if len(forms) != 1 or len(spec) != 1:
+            hint = "has a base file said the other?" if len(forms) > 1 else ""
+            raise BadValue(key, got=dict(spec), need=f"exactly one of {', '.join(_FORMS)}", hint=hint)
+        return _FORMS[forms[0]](spec[forms[0]], f"{key}.{forms[0]}", domain)
+    if isinstance(spec, Sequence) and not isinstance(spec, str):
+        return _list(spec, key, domain)
+    return _value(spec, key, domain)
+
+
+def _value(spec: object, key: str, domain: Domain) -> Form:
+    if spec not in domain:
+        hint = "or a list, or a mapping such as {uniform: [lo, hi]}" if isinstance(spec, str) else ""
+        raise BadValue(key, got=spec, need=domain.text, hint=hint)
+    return Same(float(spec))  # type: ignore[arg-type]
+
+
+def _list(spec: object, key: str, domain: Domain) -> Form:
+    for place, entry in enumerate(_sequence(spec, key, "a list with one entry per client")):
+        if entry not in domain:
+            raise BadValue(f"{key}[{place}]", got=entry, need=domain.text)
+    return Listed(key, tuple(float(entry) for entry in spec))  # type: ignore[attr-defined]
+
+
+def _linspace(spec: object, key: str, domain: Domain) -> Form:
+    low, high = _pair(spec, key)
+    if low not in domain or high not in domain:
+        raise BadValue(key, got=spec, need=f"[first, last], each {domain.text}")
+    return Linspace(low, high)
+
+
+def _uniform(spec: object, key: str, domain: Domain) -> Form:
+    low, high = _pair(spec, key)
+    ends = [low] if domain.open_top and high is None else [low, high]
+    if any(end not in domain for end in ends) or ends != sorted(ends):
+        raise BadValue(key, got=spec, need=f"[lo, hi] with lo <= hi, each {domain.text}")
+    return Uniform(low, high, domain.integer)
+
+
+def _lognormal(spec: object, key: str, domain: Domain) -> Form:
+    mean, sigma = _pair(spec, key)
+    finite = Domain("", -math.inf)
+    if math.isfinite(domain.high):
+        raise BadValue(key, got=spec, need=f"another form: values are {domain.text}", hint="it has no bound")
+    if mean not in finite or sigma not in finite or sigma < 0:
+        raise BadValue(key, got=spec, need="[mean, sigma] of the logarithm, sigma >= 0")
+    return Lognormal(mean, sigma)
+
+
+def _parts(spec: object, key: str, domain: Domain, shuffled: bool) -> Form:
+    entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of parts"))]
+    kinds = [{"fraction", "count"} & set(part) for part in entries]
+    if not kinds or len(kinds[0]) != 1 or kinds != kinds[:1] * len(kinds):
+        raise BadValue(key, got=spec, need="a list whose parts all say `fraction`, or all say `count`")
+    kind = kinds[0].pop()
+    allowed = COUNT if kind == "count" else Domain("a fraction in (0, 1]", 0.0, 1.0, open_low=True)
+    shares, forms = [], []
+    for j, part in enumerate(entries):
+        share = part.pop(kind)
+        if share not in allowed:
+            raise BadValue(f"{key}[{j}].{kind}", got=share, need=allowed.text)
+        shares.append(float(share))
+        forms.append(_parse(part, f"{key}[{j}]", domain))
+    if kind == "fraction" and abs(sum(shares) - 1) > 1e-9:
+        raise BadValue(key, got=f"fractions that sum to {sum(shares):g}", need="1 in all")
+    return Parts(key, tuple(shares), kind == "count", shuffled, tuple(forms))
+
+
+def _phases(spec: object, key: str, domain: Domain) -> Form:
+    entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of phases"))]
+    until = [part.pop("until", None) for part in entries]
+    inner = Domain("", 0.0, 1.0, open_low=True, open_high=True)
+    rising = all(end in inner for end in until[:-1]) and all(np.diff(until[:-1]) > 0)
+    if not domain.phases:
+        raise BadValue(key, got=spec, need="another form: this value stays the same all run long")
+    if not until or until[-1] is not None or not rising:
+        need = "phases that end at rising fractions `until` of the rounds, in (0, 1), the last without `until`"
+        raise BadValue(key, got=spec, need=need)
+    forms = tuple(_parse(part, f"{key}[{j}]", domain) for j, part in enumerate(entries))
+    return Phases(tuple(until[:-1]), forms)
+
+
+def _pair(spec: object, key: str) -> tuple:
+    numbers = _sequence(spec, key, "two numbers")
+    if len(numbers) != 2:
+        raise BadValue(key, got=spec, need="two numbers")
+    return tuple(numbers)
+
+
+def _sequence(spec: object, key: str, need: str) -> Sequence:
+    if not isinstance(spec, Sequence) or isinstance(spec, str):
+        raise BadValue(key, got=spec, need=need)
+    return spec
+
+
+def _mapping(spec: object, key: str) -> dict:
+    if not isinstance(spec, Mapping):
+        raise BadValue(key, got=spec, need="a mapping, such as {fraction: 0.5, value: 3}")
+    return dict(spec)
+
+
+_FORMS: dict[str, Callable[[object, str, Domain], Form]] = {
+    "value": _value,
+    "list": _list,
+    "linspace": _linspace,
+    "uniform": _uniform,
+    "lognormal": _lognormal,
+    "ranges": partial(_parts, shuffled=True),
+    "groups": partial(_parts, shuffled=False),
+    "phases": _phases,
+}

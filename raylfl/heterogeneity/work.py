@@ -1,0 +1,74 @@
+"""How much local work: K_i and B_i of each client and round.
+
+    steps S       K_i = S_i
+    epochs E      K_i = E_i ceil(n_i/B_i)              B_i = min(B, n_i), or n_i for `full`
+    epochs E and a drawn batch size (FedAWARE, "Hybrid+")
+                  K_i = floor(E_i n_i/B_i)             B_i = min(B_i, n_i), so K_i >= E_i
+
+Zeng et al. (FedAWARE), Sec. 5: E_i ~ U{2..5}, B_i ~ U{10..n_i} redrawn each round. A client without data
+(n_i = 0) takes no step: K_i = B_i = 0, whatever the options; asked, it uploads what zero steps give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from raylfl.core.population import Ints
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.values import COUNT, PerClient
+from raylfl.heterogeneity.world import World
+
+_BATCH = replace(COUNT, open_top=True)
+DEFAULT_STEPS = 5
+
+
+@dataclass
+class LocalWork:
+    """Local steps and batch sizes: a part of the config group `local`.
+
+    steps or epochs (neither: 5 steps): one value per client (grammar of `values.py`). batch_size: the same,
+    or `full`, or {uniform: [lo, null]} for U{lo..n_i}. dynamic: redrawn every round.
+    """
+
+    steps: Any = None
+    epochs: Any = None
+    batch_size: Any = 32
+    dynamic: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.epochs is not None:
+            need = "left out where epochs are given: K_i follows from one of the two"
+            raise BadValue("steps", got=f"{self.steps} beside epochs={self.epochs}", need=need)
+        if isinstance(self.batch_size, str) and self.batch_size != "full":
+            raise BadValue("batch_size", got=self.batch_size, need=f"{COUNT.text}, or full")
+        self._counts_epochs = self.epochs is not None
+        self._amount = self._parse("epochs" if self._counts_epochs else "steps")
+        self._batch = None if self.batch_size == "full" else self._parse("batch_size")
+
+    def _parse(self, key: str) -> PerClient:
+        spec, domain = getattr(self, key), _BATCH if key == "batch_size" else COUNT
+        spec = DEFAULT_STEPS if spec is None and key == "steps" else spec
+        return PerClient.parse(spec, key, domain, purpose=f"local/{key}", dynamic=self.dynamic)
+
+    def check(self, world: World) -> None:
+        """Raises BadValue for what only N can tell."""
+        for value in (self._amount, self._batch):
+            if value is not None:
+                value.check(world.count)
+
+    def draw(self, r: int, clients: Ints, world: World) -> tuple[Ints, Ints]:
+        """(K_i, B_i), int64 [C] each, of these clients (ids [C]) in round r."""
+        sizes = world.population.sizes[clients]
+        batch = sizes
+        if self._batch is not None:
+            batch = np.minimum(self._batch.at(r, clients, world, top=sizes.astype(np.float64)), sizes)
+        amount, batch = self._amount.at(r, clients, world).astype(np.int64), batch.astype(np.int64)
+        steps, divisor = amount, np.maximum(batch, 1)
+        if self._counts_epochs:
+            drawn = isinstance(self.batch_size, Mapping)
+            steps = amount * sizes // divisor if drawn else amount * -(-sizes // divisor)
+        return np.where(sizes > 0, steps, 0), batch

@@ -1,0 +1,116 @@
+"""What shipped models share: they train from numbers in the config, and fit themselves to the data.
+
+A model is a LightningModule like any user's: `training_step` returns the loss, `validation_step` and
+`test_step` log `loss` (and `accuracy`), `configure_optimizers` is SGD. Nothing is logged in
+`training_step`, nothing is done in place and no branch depends on values, so that torch.func can run many
+clients in one call; batch normalisation, which updates its statistics in place, is the exception. Initial
+weights come from torch's global
+generator: who builds a model seeds it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from raylfl.errors import BadValue
+from raylfl.models.stack import Stack
+from raylfl.registry import Registry
+
+MODELS: Registry[ShippedModel] = Registry("models", "raylfl.models")
+
+
+class ShippedModel(LightningModule):
+    """A LightningModule whose constructor's arguments are its options, kept in `hparams`.
+
+    from_data: arguments that, where the config leaves them out, are taken from attributes of the data.
+    """
+
+    from_data: ClassVar[tuple[str, ...]] = ()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Plain SGD with the option `lr`; used where `local.optimizer` is `module`."""
+        return torch.optim.SGD(self.parameters(), lr=self.hparams["lr"])
+
+
+def fitted_args(cls: type, init_args: Mapping[str, Any], data: object) -> dict[str, Any]:
+    """init_args, completed by attributes of the data (`in_shape`, `dim`, ...) that `cls.from_data` names.
+
+    What init_args say stays. A class without `from_data`, or data without such an attribute, changes nothing.
+    """
+    names = [name for name in getattr(cls, "from_data", ()) if hasattr(data, name)]
+    return {name: getattr(data, name) for name in names} | dict(init_args)
+
+
+class Classifier(ShippedModel):
+    """Cross-entropy over batches (x [B, *in_shape], y [B] int64); the network is one chain of named layers.
+
+    layers: nn.Sequential with names such as conv1, relu1, pool1, fc1: split learning cuts after
+    `layers.pool1`.
+    """
+
+    from_data: ClassVar[tuple[str, ...]] = ("in_shape", "num_classes")
+
+    def __init__(self, stack: Stack, lr: float):
+        super().__init__()
+        self.save_hyperparameters(ignore="stack")
+        self.layers = nn.Sequential(stack.layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, num_classes]."""
+        return self.layers(x)
+
+    def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
+        """Mean cross-entropy of the batch."""
+        x, y = batch
+        return F.cross_entropy(self(x), y)
+
+    def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """Logs `loss` and `accuracy`, both means over the batch."""
+        x, y = batch
+        logits = self(x)
+        hits = (logits.argmax(dim=-1) == y).to(logits.dtype)
+        self.log("loss", F.cross_entropy(logits, y), batch_size=len(y))
+        self.log("accuracy", hits.mean(), batch_size=len(y))
+
+    def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """As `validation_step`."""
+        self.validation_step(batch, batch_idx)
+
+
+class Problem(ShippedModel, ABC):
+    """An objective over one vector x [d] in float64, given as a loss per batch of samples.
+
+    dim: d. x0: every entry of the starting point.
+    """
+
+    from_data: ClassVar[tuple[str, ...]] = ("dim",)
+
+    def __init__(self, dim: int, x0: float, lr: float):
+        if dim < 1:
+            raise BadValue("dim", got=dim, need=">= 1, the length of x")
+        super().__init__()
+        self.save_hyperparameters()
+        self.x = nn.Parameter(torch.full((dim,), float(x0), dtype=torch.float64))
+
+    @abstractmethod
+    def objective(self, batch: Sequence[Tensor]) -> Tensor:
+        """The loss of x on a batch whose tensors begin with the batch dimension."""
+
+    def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
+        """The objective on the batch."""
+        return self.objective(batch)
+
+    def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """Logs `loss`."""
+        self.log("loss", self.objective(batch), batch_size=len(batch[0]))
+
+    def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """As `validation_step`."""
+        self.validation_step(batch, batch_idx)

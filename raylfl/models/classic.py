@@ -1,0 +1,63 @@
+"""Logistic regression, the multi-layer perceptron and LeNet-5: SFL (Li & Lyu, NeurIPS 2023), table 11."""
+
+from __future__ import annotations
+
+from raylfl.errors import BadValue
+from raylfl.models.base import MODELS, Classifier
+from raylfl.models.stack import Stack
+
+
+@MODELS.register("logistic", paper="SFL table 11")
+class Logistic(Classifier):
+    """Multinomial logistic regression: one linear layer with bias.
+
+    7,850 parameters on MNIST. Convex; not strictly, as adding a vector to every class's row changes nothing.
+    """
+
+    def __init__(self, in_shape: tuple[int, ...] = (1, 28, 28), num_classes: int = 10, lr: float = 0.1):
+        super().__init__(Stack(in_shape).flatten().linear(num_classes), lr)
+
+
+@MODELS.register("mlp", paper="SFL table 11")
+class MLP(Classifier):
+    """Multi-layer perceptron: linear layers with a ReLU after each hidden one.
+
+    hidden: widths of the hidden layers. (64,), the default, is 784-64-10 of table 11, 50,890 parameters on
+    MNIST; (200, 200) is what FedAWARE's public code trains on MNIST and FashionMNIST, 199,210 parameters.
+    dropout: before each ReLU; SFL's public code has 0.5 there, the paper does not mention it.
+    """
+
+    def __init__(
+        self,
+        hidden: tuple[int, ...] = (64,),
+        in_shape: tuple[int, ...] = (1, 28, 28),
+        num_classes: int = 10,
+        dropout: float = 0.0,
+        lr: float = 0.1,
+    ):
+        if any(width < 1 for width in hidden):
+            raise BadValue("hidden", got=list(hidden), need="widths >= 1, such as [64]")
+        stack = Stack(in_shape).flatten()
+        for width in hidden:
+            stack.linear(width).dropout(dropout).relu()
+        super().__init__(stack.linear(num_classes), lr)
+
+
+@MODELS.register("lenet5", paper="LeCun 1998; SFL table 11")
+class LeNet5(Classifier):
+    """LeNet-5 in its modern form: 6@5x5 and 16@5x5, each with ReLU and 2x2 max-pool, then 120, 84, classes.
+
+    padding: of the first convolution. 0, as in SFL's public code: 28x28 images leave 16@4x4, 44,426
+    parameters. 2 gives LeCun's 32x32 inputs for 28x28 images: 16@5x5, 61,706 parameters. FedLab's CNN for
+    CIFAR-10, 62,006 parameters, is this one on 3x32x32 without padding.
+    """
+
+    def __init__(
+        self,
+        in_shape: tuple[int, ...] = (1, 28, 28),
+        num_classes: int = 10,
+        padding: int = 0,
+        lr: float = 0.1,
+    ):
+        stack = Stack(in_shape).conv(6, 5, padding).relu().pool().conv(16, 5).relu().pool().flatten()
+        super().__init__(stack.linear(120).relu().linear(84).relu().linear(num_classes), lr)

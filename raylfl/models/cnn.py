@@ -1,0 +1,100 @@
+"""The papers' small convolutional networks, as the paper or, where that is silent, its code has them."""
+
+from __future__ import annotations
+
+from raylfl.models.base import MODELS, Classifier
+from raylfl.models.stack import Stack, he_fan_in, vgg_init
+
+
+@MODELS.register("cnn_focus", paper="FOCUS fig. 9")
+class CnnFocus(Classifier):
+    """Three convolutions (16, 32, 64 at 3x3), each with ReLU and 2x2 max-pool, then 500 and the classes.
+
+    541,094 parameters on CIFAR-10. Padding 1, with which 32x32 images leave 64@4x4; the paper says only "a
+    three-layer convolutional neural network".
+    """
+
+    def __init__(self, in_shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10, lr: float = 2e-3):
+        stack = Stack(in_shape)
+        for channels in (16, 32, 64):
+            stack.conv(channels, 3, padding=1).relu().pool()
+        super().__init__(stack.flatten().linear(500).relu().linear(num_classes), lr)
+
+
+@MODELS.register("cnn_sfl", paper="SFL table 11; Wang & Ji 2022")
+class CnnSfl(Classifier):
+    """Two convolutions (32 at 5x5, padding 2), each with ReLU and 2x2 max-pool, then 128 and the classes.
+
+    228,586 parameters on FashionMNIST. Layers before a ReLU start from He's rule with zero biases, as in
+    the public code; the last layer as torch has it.
+    """
+
+    def __init__(self, in_shape: tuple[int, ...] = (1, 28, 28), num_classes: int = 10, lr: float = 0.1):
+        stack = Stack(in_shape)
+        for _ in range(2):
+            stack.conv(32, 5, padding=2).relu().pool()
+        super().__init__(stack.flatten().linear(128).relu().init(he_fan_in).linear(num_classes), lr)
+
+
+@MODELS.register("cnn_fedaware", paper="FedAWARE table 1")
+class CnnFedaware(Classifier):
+    """Three convolutions (32, 64, 64 at 3x3), 2x2 max-pools after the first two, then 64 and the classes.
+
+    122,570 parameters on CIFAR-10, no padding. The paper says "a CNN"; layers and initialisation are its
+    public code's (ToyCifarNet). `mlp` with hidden (200, 200) is what that code trains on MNIST and
+    FashionMNIST.
+    """
+
+    def __init__(self, in_shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10, lr: float = 0.01):
+        stack = Stack(in_shape).conv(32, 3).relu().pool().conv(64, 3).relu().pool().conv(64, 3).relu()
+        super().__init__(stack.flatten().linear(64).relu().linear(num_classes).init(vgg_init), lr)
+
+
+@MODELS.register("cnn_fedacs_mnist", paper="FedACS table 3")
+class CnnFedacsMnist(Classifier):
+    """C(1,10) - C(10,20) - DL(50) - L(10), convolutions 3x3 with padding 1, dropout 0.2.
+
+    786,480 parameters on MNIST. Read literally the string has no activation: apart from the dropout the
+    network is a linear map of rank at most 10, as the convolutions keep all 28x28 places.
+    """
+
+    def __init__(
+        self,
+        in_shape: tuple[int, ...] = (1, 28, 28),
+        num_classes: int = 10,
+        dropout: float = 0.2,
+        lr: float = 0.02,
+    ):
+        stack = Stack(in_shape).conv(10, 3, padding=1).conv(20, 3, padding=1).flatten()
+        super().__init__(stack.dropout(dropout).linear(50).linear(num_classes), lr)
+
+
+@MODELS.register("cnn_fedacs_cifar", paper="FedACS table 3")
+class CnnFedacsCifar(Classifier):
+    """C(3,32) - RMC(32,32) - RML(256) - RL(64) - RL(10): convolutions 3x3 with padding 1, R ReLU, M max-pool.
+
+    551,786 parameters on CIFAR-10.
+    """
+
+    def __init__(self, in_shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10, lr: float = 0.03):
+        stack = Stack(in_shape).conv(32, 3, padding=1).relu().pool().conv(32, 3, padding=1).relu().pool()
+        super().__init__(stack.flatten().linear(256).relu().linear(64).relu().linear(num_classes), lr)
+
+
+@MODELS.register("cnn_fedacs_cinic", paper="FedACS table 3")
+class CnnFedacsCinic(Classifier):
+    """C(3,32) - RMC(32,32) - RMDL(512) - RDL(256) - RDL(10): as for CIFAR-10, wider, with dropout 0.2.
+
+    1,193,130 parameters on CINIC-10.
+    """
+
+    def __init__(
+        self,
+        in_shape: tuple[int, ...] = (3, 32, 32),
+        num_classes: int = 10,
+        dropout: float = 0.2,
+        lr: float = 0.03,
+    ):
+        stack = Stack(in_shape).conv(32, 3, padding=1).relu().pool().conv(32, 3, padding=1).relu().pool()
+        stack.flatten().dropout(dropout).linear(512).relu().dropout(dropout).linear(256)
+        super().__init__(stack.relu().dropout(dropout).linear(num_classes), lr)

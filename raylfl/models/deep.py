@@ -1,0 +1,109 @@
+"""VGG-9 and ResNet-18 as in SFL (Li & Lyu, NeurIPS 2023), table 3: no normalisation unless asked for."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raylfl.errors import BadValue
+from raylfl.models.base import MODELS, Classifier
+from raylfl.models.stack import Stack, vgg_init
+
+NORMS = ("none", "group", "batch")
+
+
+@MODELS.register("vgg9", paper="SFL table 3; Lin 2020")
+class Vgg9(Classifier):
+    """VGG-9: eight 3x3 convolutions, five 2x2 max-pools (M), global average, one linear layer.
+
+    32,M,64,M,128,128,M,256,256,M,256,256,M with a ReLU after each, padding 1, biases, no normalisation;
+    2,308,810 parameters on CIFAR-10. It starts from torchvision's rule for VGG: without normalisation
+    torch's own default leaves next to nothing of the signal after eight layers.
+    width: channels of the first convolution; the others keep their ratios (the public code's wvgg9k1 is 8).
+    """
+
+    def __init__(
+        self,
+        in_shape: tuple[int, ...] = (3, 32, 32),
+        num_classes: int = 10,
+        width: int = 32,
+        lr: float = 0.1,
+    ):
+        if width < 1:
+            raise BadValue("width", got=width, need=">= 1 channels")
+        stack = Stack(in_shape)
+        for factors in ((1,), (2,), (4, 4), (8, 8), (8, 8)):
+            for factor in factors:
+                stack.conv(factor * width, 3, padding=1).relu()
+            stack.pool()
+        super().__init__(stack.mean().flatten().linear(num_classes).init(vgg_init), lr)
+
+
+@MODELS.register("resnet18", paper="SFL table 3; He 2016; Acar 2021")
+class ResNet18(Classifier):
+    """ResNet-18 for small images: a 3x3 stem, no max-pool, 2 blocks each with 64, 128, 256, 512 channels.
+
+    11,164,362 parameters on CIFAR-10 without normalisation, 11,173,962 with. Convolutions have no bias.
+    norm: none (SFL's tables), group (GroupNorm, 2 groups unless `groups` says otherwise), batch (BatchNorm:
+    its statistics are buffers, and it cannot be vectorised over clients).
+    width: channels of the first stage; the others double.
+    """
+
+    def __init__(
+        self,
+        in_shape: tuple[int, ...] = (3, 32, 32),
+        num_classes: int = 10,
+        norm: str = "none",
+        groups: int = 2,
+        width: int = 64,
+        lr: float = 0.1,
+    ):
+        if norm not in NORMS:
+            raise BadValue("norm", got=norm, need=f"one of {', '.join(NORMS)}")
+        if width < 1:
+            raise BadValue("width", got=width, need=">= 1 channels")
+        if norm == "group" and (groups < 1 or width % groups):
+            raise BadValue("groups", got=groups, need=f"a divisor of width={width}")
+        stack = Stack(in_shape)
+        channels, height, columns = stack.image()
+        conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        stem = nn.Sequential(conv, _norm(norm, width, groups), nn.ReLU())
+        stack.add("stem", stem, (width, height, columns), numbered=False)
+        for stage in range(4):
+            for place in range(2):
+                stride = 2 if stage > 0 and place == 0 else 1
+                before, height, columns = stack.image()
+                block = BasicBlock(before, width * 2**stage, stride, norm, groups)
+                shape = (width * 2**stage, -(-height // stride), -(-columns // stride))
+                stack.add("block", block, shape)
+        super().__init__(stack.mean().flatten().linear(num_classes), lr)
+
+
+class BasicBlock(nn.Module):
+    """relu(N(conv(relu(N(conv(x))))) + shortcut(x)) with N the normalisation.
+
+    3x3 convolutions, the first strided.     The shortcut is the identity, or a strided 1x1 convolution
+    (with N) where the shape changes.
+    """
+
+    def __init__(self, before: int, after: int, stride: int, norm: str, groups: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = _norm(norm, after, groups)
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.norm2 = _norm(norm, after, groups)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or before != after:
+            project = nn.Conv2d(before, after, 1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(project, _norm(norm, after, groups))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, before, H, W] to [B, after, ceil(H/stride), ceil(W/stride)]."""
+        inner = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        return F.relu(inner + self.shortcut(x))
+
+
+def _norm(norm: str, channels: int, groups: int) -> nn.Module:
+    if norm == "group":
+        return nn.GroupNorm(groups, channels)
+    return nn.BatchNorm2d(channels) if norm == "batch" else nn.Identity()

@@ -1,0 +1,76 @@
+"""The objectives of the papers' synthetic problems; `raylfl.data` has the samples and the optima."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from torch import Tensor
+
+from raylfl.errors import BadValue
+from raylfl.models.base import MODELS, Problem
+
+
+@MODELS.register("ridge", paper="FOCUS fig. 4")
+class Ridge(Problem):
+    """Ridge regression without bias: f_i(x) = sum_k (a_ik.x - b_ik)^2 + lam |x|^2 over the client's K rows.
+
+    Batches (a [B, d], b [B]). The sum is estimated by K times the batch's mean, so that a full batch gives
+    f_i itself and a mini-batch an unbiased gradient of it. lam 0: linear regression.
+    rows_per_client: K.
+    """
+
+    from_data: ClassVar[tuple[str, ...]] = ("dim", "rows_per_client", "lam")
+
+    def __init__(
+        self,
+        dim: int = 100,
+        rows_per_client: int = 100,
+        lam: float = 0.01,
+        x0: float = 0.0,
+        lr: float = 2e-4,
+    ):
+        if rows_per_client < 1:
+            raise BadValue("rows_per_client", got=rows_per_client, need=">= 1")
+        if lam < 0:
+            raise BadValue("lam", got=lam, need=">= 0")
+        super().__init__(dim, x0, lr)
+        self.rows_per_client, self.lam = rows_per_client, lam
+
+    def objective(self, batch: Sequence[Tensor]) -> Tensor:
+        """K mean_k (a_k.x - b_k)^2 + lam |x|^2."""
+        a, b = batch
+        return self.rows_per_client * (a @ self.x - b).square().mean() + self.lam * self.x.square().sum()
+
+
+@MODELS.register("quadratic", paper="SFL fig. 1; FedACS fig. 4")
+class Quadratic(Problem):
+    """Separable quadratics: sum_j (a_j x_j^2 + b_j x_j) + c, averaged over the batch.
+
+    Batches (a [B, d], b [B, d], c [B]). A x^2 + B x of SFL's figures is (A, B, 0); |x - E|^2/2 of FedACS's is
+    (1/2, -E, |E|^2/2).
+    """
+
+    def __init__(self, dim: int = 1, x0: float = 0.0, lr: float = 0.1):
+        super().__init__(dim, x0, lr)
+
+    def objective(self, batch: Sequence[Tensor]) -> Tensor:
+        """mean_k (sum_j (a_kj x_j^2 + b_kj x_j) + c_k)."""
+        a, b, c = batch
+        return ((a * self.x.square() + b * self.x).sum(dim=-1) + c).mean()
+
+
+@MODELS.register("dense_quadratic")
+class DenseQuadratic(Problem):
+    """Dense quadratics: x^T H x / 2 - b^T x, averaged over the batch.
+
+    Batches (H [B, d, d] symmetric, b [B, d]).
+    """
+
+    def __init__(self, dim: int = 10, x0: float = 0.0, lr: float = 0.1):
+        super().__init__(dim, x0, lr)
+
+    def objective(self, batch: Sequence[Tensor]) -> Tensor:
+        """mean_k (x^T H_k x / 2 - b_k^T x)."""
+        h, b = batch
+        return (0.5 * (h @ self.x) @ self.x - b @ self.x).mean()

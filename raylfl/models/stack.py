@@ -1,0 +1,113 @@
+"""Networks written the way papers print them: layer by layer, shapes worked out as the stack grows."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from raylfl.errors import BadValue
+
+
+class Stack:
+    """A chain of layers over inputs of shape `in_shape`; each method appends one and returns the stack.
+
+    `Stack((1, 28, 28)).conv(6, 5).relu().pool().flatten().linear(10)` has the layers conv1, relu1, pool1,
+    flatten, fc1. Raises BadValue(in_shape) where inputs are too small to leave anything behind a layer, or
+    are no images [channels, height, width] where a layer needs one.
+    """
+
+    def __init__(self, in_shape: Sequence[int]):
+        self.in_shape = tuple(int(size) for size in in_shape)
+        if not self.in_shape or min(self.in_shape) < 1:
+            raise BadValue("in_shape", got=list(in_shape), need="positive sizes, such as [3, 32, 32]")
+        self.shape = self.in_shape  # of what leaves the last layer
+        self.layers: OrderedDict[str, nn.Module] = OrderedDict()
+        self._count: Counter[str] = Counter()
+
+    def conv(self, channels: int, kernel: int, padding: int = 0) -> Stack:
+        """Convolution with bias, stride 1; kernel - 1 - 2 padding rows and columns are lost."""
+        before, height, width = self.image()
+        lost = kernel - 1 - 2 * padding
+        layer = nn.Conv2d(before, channels, kernel, padding=padding)
+        return self.add("conv", layer, (channels, height - lost, width - lost))
+
+    def relu(self) -> Stack:
+        """max(0, .), not in place: functional transforms forbid that."""
+        return self.add("relu", nn.ReLU(), self.shape)
+
+    def pool(self) -> Stack:
+        """Maximum over 2x2 squares; an odd last row or column is dropped."""
+        channels, height, width = self.image()
+        return self.add("pool", nn.MaxPool2d(2), (channels, height // 2, width // 2))
+
+    def dropout(self, p: float) -> Stack:
+        """In training, entries become 0 with probability p, the others grow by 1/(1 - p); no layer for 0."""
+        if not 0 <= p < 1:
+            raise BadValue("dropout", got=p, need="in [0, 1)")
+        return self.add("dropout", nn.Dropout(p), self.shape) if p > 0 else self
+
+    def mean(self) -> Stack:
+        """Global average pool: [channels, height, width] to [channels, 1, 1]."""
+        return self.add("mean", nn.AdaptiveAvgPool2d(1), (self.image()[0], 1, 1), numbered=False)
+
+    def flatten(self) -> Stack:
+        """Everything but the batch dimension in one row."""
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return self.add("flatten", nn.Flatten(), (size,), numbered=False)
+
+    def linear(self, outputs: int) -> Stack:
+        """Fully connected, with bias."""
+        return self.add("fc", nn.Linear(self.shape[-1], outputs), (*self.shape[:-1], outputs))
+
+    def add(self, kind: str, layer: nn.Module, shape: tuple[int, ...], numbered: bool = True) -> Stack:
+        """Append a layer whose outputs have this shape; its name is the kind and, if numbered, the count."""
+        if min(shape) < 1:
+            raise BadValue(
+                "in_shape",
+                got=list(self.in_shape),
+                need=f"larger: nothing is left after {kind}{self._count[kind] + 1}",
+                hint="small images can be enlarged: data.init_args.upscale of digits",
+            )
+        self._count[kind] += 1
+        self.layers[f"{kind}{self._count[kind]}" if numbered else kind] = layer
+        self.shape = shape
+        return self
+
+    def init(self, rule: Callable[[nn.Module], None]) -> Stack:
+        """Apply an initialisation to every layer so far; torch's own stays for those that come later."""
+        for layer in self.layers.values():
+            layer.apply(rule)
+        return self
+
+    def image(self) -> tuple[int, int, int]:
+        """(channels, height, width) of what leaves the last layer."""
+        if len(self.shape) != 3:
+            raise BadValue("in_shape", got=list(self.in_shape), need="[channels, height, width], of images")
+        channels, height, width = self.shape
+        return channels, height, width
+
+
+def he_fan_in(module: nn.Module) -> None:
+    """Weights ~ N(0, 2/fan_in), biases 0 (He et al. 2015, for layers followed by a ReLU)."""
+    if isinstance(module, nn.Conv2d | nn.Linear):
+        nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+        _zero_bias(module)
+
+
+def vgg_init(module: nn.Module) -> None:
+    """torchvision's rule for VGG: convolutions ~ N(0, 2/fan_out), linear layers ~ N(0, 0.01^2), biases 0."""
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        _zero_bias(module)
+    elif isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, std=0.01)
+        _zero_bias(module)
+
+
+def _zero_bias(module: nn.Conv2d | nn.Linear) -> None:
+    if module.bias is not None:
+        nn.init.zeros_(module.bias)

@@ -1,0 +1,175 @@
+"""Curves of pooled seeds: a metric against rounds, traffic, local steps or virtual time, drawn on an Axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+
+from raylfl.report.derived import AXES, cost, moving_average
+from raylfl.report.runs import Floats, Group, RunRecord
+from raylfl.report.style import MUTED, Line
+from raylfl.report.wording import axis_name, is_percent, number
+
+MAX_POINTS = 800  # of a line; more are not seen, but written into every picture
+STEPS = (1, 2, 2.5, 5, 10)  # between ticks
+FAR = 4  # times the cost of the cheapest curve
+LOG = ("loss", "distance", "distance_abs", "grad_norm")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The mean of some seeds and the band around it along one axis: all [P], in the order of rounds."""
+
+    x: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+def curve(group: Group, metric: str, axis: str = "rounds", *, band: str = "minmax", window: int = 1) -> Curve | None:
+    """The group's curve; None where no seed has both the metric and the axis.
+
+    A point is one round: its x and y are means over the seeds that measured the metric in that round.
+    Each seed is smoothed by a trailing moving average over `window` measured values first.
+    band: `minmax` (all seeds lie in it) or `std` (mean -+ sample standard deviation).
+    """
+    seeds = [_series(run, metric, axis, window) for run in group.runs]
+    rounds = np.unique(np.concatenate([rounds for rounds, _, _ in seeds]))
+    if not len(rounds):
+        return None
+    x, y = np.full((2, len(seeds), len(rounds)), np.nan)
+    for row, (own, spent, values) in enumerate(seeds):
+        at = np.searchsorted(rounds, own)
+        x[row, at], y[row, at] = spent, values
+    mean = np.nanmean(y, axis=0)
+    low, high = np.nanmin(y, axis=0), np.nanmax(y, axis=0)
+    if band == "std":
+        count = (~np.isnan(y)).sum(axis=0)
+        std = np.sqrt(np.nansum((y - mean) ** 2, axis=0) / np.maximum(count - 1, 1))
+        low, high = mean - std, mean + std
+    return Curve(np.nanmean(x, axis=0), mean, low, high)
+
+
+def _series(run: RunRecord, metric: str, axis: str, window: int) -> tuple[Floats, Floats, Floats]:
+    """Rounds, costs and values of one seed where the value is finite."""
+    values, spent = run.column(metric), cost(run, axis)
+    if spent is None:
+        return np.empty(0), np.empty(0), np.empty(0)
+    keep = np.isfinite(values) & np.isfinite(spent)
+    return run.rounds[keep].astype(np.float64), spent[keep], moving_average(values[keep], window)
+
+
+def default_window(groups: Sequence[Group], metric: str) -> int:
+    """One fiftieth of the measured points of noisy metrics (accuracies, training and test loss), else 1.
+
+    Short curves (under 200 points) and distances, whose decay an average would delay, are not smoothed.
+    """
+    noisy = "accuracy" in metric or metric in {"train/loss", "test/loss"}
+    points = max((int(np.isfinite(run.column(metric)).sum()) for group in groups for run in group.runs), default=0)
+    return points // 50 if noisy and points >= 200 else 1
+
+
+def draw(
+    ax: Axes,
+    curves: Sequence[tuple[Curve, Line]],
+    metric: str,
+    axis: str = "rounds",
+    *,
+    target: float | None = None,
+) -> None:
+    """Lines, bands, labels and scales of one panel.
+
+    Losses, distances and gradient norms are drawn on a log scale if no value is negative. There a curve that
+    diverges may leave the frame, so that the others stay readable.
+    """
+    data = [item for item, _ in curves]
+    log = wants_log(metric, data)
+    scale = 100.0 if is_percent(metric) else 1.0
+    for order, (item, line) in enumerate(curves):
+        _line(ax, item, line, scale, offset=order / len(curves), log=log)
+    if target is not None:
+        ax.axhline(target * scale, color=MUTED, linewidth=0.8, dashes=(2, 2), zorder=1)
+    ax.set(xlabel=AXES[axis].label, ylabel=axis_name(metric))
+    _format_x(ax, axis, data)
+    if log:
+        ax.set_yscale("log")
+        _cap(ax, data)
+        log_axis(ax.yaxis, *ax.get_ylim())
+
+
+def wants_log(metric: str, curves: Sequence[Curve]) -> bool:
+    """Whether the metric decays over orders of magnitude by nature and has positive values, none negative."""
+    if metric.rpartition("/")[2] not in LOG:
+        return False
+    values = np.concatenate([item.mean for item in curves])
+    return bool((values > 0).any() and not (values < 0).any())
+
+
+def _line(ax: Axes, item: Curve, line: Line, scale: float, offset: float, log: bool) -> None:
+    keep = item.mean > 0 if log else np.isfinite(item.mean)
+    x, mean = item.x[keep], item.mean[keep] * scale
+    low, high = item.low[keep] * scale, item.high[keep] * scale
+    if (high > low).any():
+        floor = np.where(low > 0, low, mean / 10) if log else low  # mean - std may be negative
+        ax.fill_between(*_thin_band(x, floor, high), color=line.hex, alpha=0.16, linewidth=0)
+    x, mean = _thin(x, mean)
+    step = max(len(x) // 7, 1)
+    first = int(offset * step)  # staggered, so that the markers of equal curves show all of them
+    ax.plot(x, mean, markevery=(first, step), zorder=3, **line.options())
+
+
+def _thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """At most MAX_POINTS points, the lowest and highest of every bin, so that no peak is lost."""
+    if len(x) <= MAX_POINTS:
+        return x, y
+    bins = np.array_split(np.arange(len(x)), MAX_POINTS // 2)
+    keep = np.unique([[own[np.argmin(y[own])], own[np.argmax(y[own])]] for own in bins] + [[0, len(x) - 1]])
+    return x[keep], y[keep]
+
+
+def _thin_band(x: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats]:
+    """At most MAX_POINTS / 2 points whose band still holds the whole band."""
+    if len(x) <= MAX_POINTS // 2:
+        return x, low, high
+    starts = np.unique(np.linspace(0, len(x) - 1, MAX_POINTS // 2).astype(int))
+    return x[starts], np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
+
+
+def _format_x(ax: Axes, axis: str, curves: Sequence[Curve]) -> None:
+    """From 0, or by log where the costs of the curves differ so much that a linear axis would hide some."""
+    ends = [float(item.x.max()) for item in curves]
+    if axis != "rounds" and min(ends) > 0 and max(ends) > FAR * min(ends):
+        ax.set_xscale("log")
+        return
+    ax.margins(x=0.02)
+    ax.set_xlim(left=0)
+    integer = axis in {"rounds", "steps"}
+    ax.xaxis.set_major_locator(MaxNLocator(5, integer=integer, min_n_ticks=1, steps=STEPS))
+    if ax.get_xlim()[1] >= 1e4:
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _cap(ax: Axes, curves: Sequence[Curve]) -> None:
+    """Cut a log axis at 100 times the largest first value where a curve exceeds that."""
+    cap = 100 * max(item.mean[0] for item in curves)
+    if cap > 0 and max(item.mean.max() for item in curves) > cap:
+        ax.set_ylim(top=cap)
+
+
+def log_axis(axis: Axis, low: float, high: float) -> None:
+    """Ticks of a log axis: powers of ten over two decades or more; 1, 2, 5; on short axes plain steps."""
+    decades = math.log10(high / low)
+    axis.set_minor_formatter(NullFormatter())
+    if decades >= 2:
+        axis.set_major_locator(LogLocator(numticks=7))
+        return
+    short = decades < 0.7
+    axis.set_major_locator(MaxNLocator(5, steps=STEPS) if short else LogLocator(subs=(1, 2, 5), numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 3)))
+    axis.set_minor_locator(NullLocator())

@@ -1,0 +1,245 @@
+"""Figures derived from the rounds of pooled seeds: costs to a target, last-k means, bests, moving averages.
+
+Conventions, the same everywhere:
+    std is the sample standard deviation (ddof 1), nan for a single value;
+    round r of `metrics.jsonl` is 0-based and its values are those after its server step, so reaching a target
+    in row r took r + 1 rounds;
+    values that are not finite (a diverged run) are worse than any finite one and make a mean infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raylfl.report.labels import is_world
+from raylfl.report.runs import Floats, Group, RunRecord
+
+MAIN_METRICS = ("test/accuracy", "global/distance", "train/loss", "test/loss", "global/loss")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What a curve may be drawn against: the sum of some cumulative metrics, or rounds."""
+
+    key: str
+    label: str
+    columns: tuple[str, ...]
+
+
+AXES = {
+    axis.key: axis
+    for axis in (
+        Axis("rounds", "communication rounds", ()),
+        Axis("floats", "floats sent", ("cost/uplink_floats", "cost/downlink_floats", "cost/peer_floats")),
+        Axis("steps", "local steps", ("cost/local_steps",)),
+        Axis("virtual", "virtual time (s)", ("time/virtual",)),
+        Axis("computation", "computation time (virtual s)", ("time/computation",)),  # [3]'s tables: all clients' sum
+    )
+}
+
+
+@dataclass(frozen=True)
+class Stat:
+    """Mean and sample standard deviation of `count` values; `of` says how many there could have been."""
+
+    mean: float
+    std: float
+    count: int
+    of: int
+
+    @staticmethod
+    def over(values: Sequence[float] | Floats, of: int | None = None) -> Stat:
+        """The statistic of the values; mean nan for none, inf if one is not finite."""
+        data = np.asarray(values, dtype=np.float64)
+        count = len(data)
+        of = count if of is None else of
+        if not count:
+            return Stat(math.nan, math.nan, 0, of)
+        if not np.isfinite(data).all():
+            return Stat(math.inf, math.nan, count, of)
+        return Stat(float(data.mean()), float(data.std(ddof=1)) if count > 1 else math.nan, count, of)
+
+
+def higher_is_better(metric: str) -> bool:
+    """True for accuracies (and the worst decile of them), False for losses, distances and norms."""
+    return "accuracy" in metric and not metric.endswith("std")
+
+
+def main_metric(runs: Sequence[RunRecord]) -> str:
+    """`test/accuracy` if measured, else `global/distance`, else `train/loss`, else another loss, else any.
+
+    One that all runs with rounds have measured goes before one that only some have; `train/loss` if no run
+    has rounds.
+    """
+    started = [run for run in runs if len(run.rounds)]
+    others = dict.fromkeys(name for run in started for name in run.metrics)
+    names = [*MAIN_METRICS, *others]
+    for wanted in (all, any):
+        for name in names:
+            if started and wanted(run.measured(name) for run in started):
+                return name
+    return "train/loss"
+
+
+def cost(run: RunRecord, axis: str) -> Floats | None:
+    """What each row had cost in all [R]: rounds (r + 1), floats sent over all links, local steps, virtual s.
+
+    None where the run did not count it.
+    """
+    if axis == "rounds":
+        return run.rounds.astype(np.float64) + 1
+    columns = [run.column(name) for name in AXES[axis].columns if run.measured(name)]
+    return np.sum(columns, axis=0) if columns else None
+
+
+def counted_axes(runs: Sequence[RunRecord]) -> list[str]:
+    """The axes that some run has counted; computation time only where it says more than the local steps."""
+    counted = [axis for axis in AXES if any(cost(run, axis) is not None for run in runs)]
+    pairs = [(cost(run, "computation"), cost(run, "steps")) for run in runs]
+    known = [(time, steps) for time, steps in pairs if time is not None]
+    if all(steps is not None and np.array_equal(time, steps) for time, steps in known):
+        counted = [axis for axis in counted if axis != "computation"]
+    return counted
+
+
+def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds") -> float | None:
+    """What the first row whose metric reaches the target had cost; None if none does (or it was not counted).
+
+    Reaching is >= for metrics of which more is better, <= for the others.
+    """
+    values, spent = run.column(metric), cost(run, axis)
+    reached = values >= target if higher_is_better(metric) else values <= target  # False for nan
+    if spent is None or not reached.any():
+        return None
+    return float(spent[np.argmax(reached)])
+
+
+def group_to_target(group: Group, metric: str, target: float, axis: str = "rounds") -> Stat:
+    """`to_target` over the seeds that reach the target: count of `of` seeds do."""
+    costs = [to_target(run, metric, target, axis) for run in group.runs]
+    return Stat.over([value for value in costs if value is not None], of=len(costs))
+
+
+def tail(run: RunRecord, metric: str, last: int) -> Floats:
+    """The values measured in the run's last `last` rounds; at least the newest one measured."""
+    values = run.column(metric)
+    seen = ~np.isnan(values)
+    if not seen.any():
+        return values[:0]
+    recent = seen & (run.rounds > run.rounds[-1] - last)
+    return values[recent] if recent.any() else values[seen][-1:]
+
+
+def last_k(group: Group, metric: str, last: int) -> Stat:
+    """Mean and std with the seeds and the last k rounds pooled: the measure of the SFL paper's Table 3."""
+    return Stat.over(np.concatenate([tail(run, metric, last) for run in group.runs]))
+
+
+def final(group: Group, metric: str) -> Stat:
+    """Mean and std over seeds of the newest value measured."""
+    return Stat.over(np.concatenate([tail(run, metric, 1)[-1:] for run in group.runs]), of=len(group.runs))
+
+
+def best(group: Group, metric: str) -> Stat:
+    """Mean and std over seeds of each seed's best value: the measure of the FedAWARE paper's Table 1."""
+    return Stat.over([best_value(run, metric) for run in group.runs if run.measured(metric)], of=len(group.runs))
+
+
+def best_value(run: RunRecord, metric: str) -> float:
+    """The run's largest finite value (smallest where less is better); nan if it has none."""
+    finite = run.column(metric)[np.isfinite(run.column(metric))]
+    if not len(finite):
+        return math.nan
+    return float(finite.max() if higher_is_better(metric) else finite.min())
+
+
+def moving_average(values: npt.ArrayLike, window: int) -> Floats:
+    """Trailing mean: entry r is the mean of the finite values among r - window + 1 .. r (fewer at the start).
+
+    What is not finite stays as it is, so that a curve has points only where something was measured.
+    """
+    data = np.asarray(values, dtype=np.float64)
+    seen = np.isfinite(data)
+    padded = np.zeros((2, window + len(data)))  # one window too many, so that empty data have one too
+    padded[:, window:] = np.where(seen, data, 0.0), seen
+    sums, counts = np.lib.stride_tricks.sliding_window_view(padded, window, axis=1).sum(axis=2)[:, 1:]
+    return np.where(seen, sums / np.maximum(counts, 1), data)
+
+
+def default_last(groups: Sequence[Group]) -> int:
+    """A tenth of the longest run's rounds, from 1 to 100 (the SFL paper: 100 of 4000, 40 of 1000)."""
+    lengths = [int(run.rounds[-1]) + 1 for group in groups for run in group.runs if len(run.rounds)]
+    return min(max(max(lengths, default=1) // 10, 1), 100)
+
+
+def default_target(groups: Sequence[Group], metric: str) -> float | None:
+    """The median over settings of the best value, made rounder and easier: about half of them reach it.
+
+    Accuracies are cut to a multiple of 0.05; losses and distances are raised to one digit, below 0.1 to a
+    power of ten. None if nothing was measured.
+    """
+    bests = [best(group, metric).mean for group in groups]
+    bests = [value for value in bests if math.isfinite(value)]
+    if not bests:
+        return None
+    middle = float(np.median(bests))
+    if higher_is_better(metric):
+        return math.floor(middle * 20 + 1e-9) / 20
+    if middle <= 0:
+        return middle
+    power = 10.0 ** math.floor(math.log10(middle) + 1e-9)
+    digit = math.ceil(middle / power - 1e-9)
+    return float(f"{(10 if digit > 1 and middle < 0.1 else digit) * power:.1g}")
+
+
+def score(group: Group, metric: str, last: int) -> float:
+    """`last_k` as a number of which more is always better; -inf for diverged or unmeasured settings."""
+    mean = last_k(group, metric, last).mean
+    if not math.isfinite(mean):
+        return -math.inf
+    return mean if higher_is_better(metric) else -mean
+
+
+def best_setting(groups: Sequence[Group], metric: str, last: int) -> Group:
+    """The group with the best last-k mean; the first of equals."""
+    return max(groups, key=lambda group: score(group, metric, last))
+
+
+def by_method(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    """Method -> its groups, in order of appearance."""
+    methods: dict[str, list[Group]] = {}
+    for group in groups:
+        methods.setdefault(group.method, []).append(group)
+    return methods
+
+
+def profile(groups: Sequence[Group], key: str, metric: str, last: int) -> dict[str, list[tuple[float, Stat]]]:
+    """Method -> [(value of a numeric key, last-k statistic)], sorted by value: a learning-rate profile.
+
+    Where several groups of a method share the value (other options vary too), the best of them stands for it.
+    Groups whose value is no number are left out.
+    """
+    curves = {}
+    for method, own in by_method(groups).items():
+        by_value: dict[float, list[Group]] = {}
+        for group in own:
+            value = group.setting.get(key)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                by_value.setdefault(float(value), []).append(group)
+        points = [(value, last_k(best_setting(own, metric, last), metric, last)) for value, own in by_value.items()]
+        if points:
+            curves[method] = sorted(points, key=lambda point: point[0])
+    return curves
+
+
+def tuned_keys(groups: Sequence[Group]) -> list[str]:
+    """The tuned keys that take several values for one method, in config order."""
+    keys = dict.fromkeys(key for group in groups for key in group.setting if not is_world(key))
+    keys.pop("algorithm.name", None)
+    methods = by_method(groups).values()
+    return [k for k in keys if any(len({str(g.setting.get(k)) for g in own}) > 1 for own in methods)]

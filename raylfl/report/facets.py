@@ -1,0 +1,78 @@
+"""Which settings belong into one picture: facets of one world, methods as lines, the best tuning of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raylfl.report.derived import best_setting, by_method, score
+from raylfl.report.labels import canonical, distinct, is_world, labels, say, short_keys, varying
+from raylfl.report.runs import Group
+
+MAX_LINES = 8  # more cannot be told apart by colour
+
+
+@dataclass(frozen=True)
+class Facet:
+    """The settings that share a world.
+
+    label: what tells the world from the others, "" if there is but one. names: what tells each setting from
+    the others of this world.
+    """
+
+    label: str
+    groups: list[Group]
+    names: dict[Group, str]
+
+    @staticmethod
+    def of(label: str, groups: Sequence[Group]) -> Facet:
+        """The facet of these settings, named among themselves."""
+        names = labels([group.setting for group in groups]) if groups else []
+        return Facet(label, list(groups), dict(zip(groups, names, strict=True)))
+
+    def best(self, metric: str, last: int) -> tuple[Facet, str]:
+        """As many of the settings as one picture can show, and a sentence saying which ("" for all of them).
+
+        All, while they can be told apart; else the best of each method by the last-k mean; for a single
+        method the best few. They keep their names.
+        """
+        total = len(self.groups)
+        if total <= MAX_LINES:
+            return self, ""
+        methods = by_method(self.groups)
+        if len(methods) > 1:
+            chosen = [best_setting(own, metric, last) for own in methods.values()]
+            note = f"Of {total} settings the best of each method is shown."
+        else:
+            ranked = sorted(self.groups, key=lambda group: -score(group, metric, last))[:MAX_LINES]
+            chosen = [group for group in self.groups if group in ranked]
+            note = f"Of {total} settings the best {MAX_LINES} are shown."
+        return Facet(self.label, chosen, self.names), note
+
+
+def world_keys(groups: Sequence[Group]) -> list[str]:
+    """The world's keys that differ between settings of one method.
+
+    A key that follows from the method (FedACS draws with replacement, the others do not) makes no new world.
+    """
+    keys = [key for key in varying([group.setting for group in groups]) if is_world(key)]
+    methods = by_method(groups).values()
+    return [key for key in keys if any(len({canonical(g.setting.get(key)) for g in own}) > 1 for own in methods)]
+
+
+def facets(groups: Sequence[Group]) -> list[Facet]:
+    """The groups split by world. A single method's settings, if few, stay together: worlds are the lines."""
+    if len(by_method(groups)) == 1 and len(groups) <= MAX_LINES:
+        return [Facet.of("", groups)]
+    return split(groups, world_keys(groups))
+
+
+def split(groups: Sequence[Group], keys: Sequence[str]) -> list[Facet]:
+    """The groups split by the values of the keys, in order of appearance."""
+    short = short_keys(keys, {key for group in groups for key in group.setting})
+    parts: dict[str, list[Group]] = {}
+    for group in groups:
+        parts.setdefault(canonical([group.setting.get(key) for key in keys]), []).append(group)
+    worlds = [own[0].setting for own in parts.values()]
+    texts = [", ".join(say(key, world.get(key), short[key]) for key in keys) for world in worlds]
+    return [Facet.of(label, own) for label, own in zip(distinct(texts), parts.values(), strict=True)]

@@ -1,0 +1,221 @@
+"""The pictures of a report: blocks of panels under one legend, composed for print, single for the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from raylfl.report.curves import curve, default_window, draw
+from raylfl.report.derived import AXES, Stat, by_method, counted_axes, profile, tuned_keys
+from raylfl.report.facets import Facet, split, world_keys
+from raylfl.report.labels import display
+from raylfl.report.maps import draw_heat_map, draw_profile
+from raylfl.report.runs import Group
+from raylfl.report.style import Line, line_styles
+from raylfl.report.wording import last_text, metric_name, target_text
+
+PANEL = (3.5, 2.6)  # inches: one column of a two-column paper
+NOT_DIAGNOSTIC = ("cost/", "time/", "cohort/")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture: what it shows in words, how to draw it, its size in inches."""
+
+    title: str
+    draw: Callable[[Axes], None]
+    size: tuple[float, float] = PANEL
+    heading: str = ""  # above the axes, where panels of one block differ in more than their axis labels
+
+
+@dataclass(frozen=True)
+class Block:
+    """Panels that share a legend; name is the file it is saved under."""
+
+    name: str
+    title: str
+    caption: str
+    panels: list[Panel]
+    legend: list[tuple[str, Line]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What every picture of a report needs: metric, last k, target, window (None: automatic), styles."""
+
+    metric: str
+    last: int
+    target: float | None
+    window: int | None
+    band: str
+    methods: Mapping[str, Line]
+
+    def average(self, groups: Sequence[Group], metric: str) -> int:
+        """Measured rounds in the moving average of a metric; 1: none."""
+        return default_window(groups, metric) if self.window is None else self.window
+
+
+def losses(groups: Sequence[Group], metric: str) -> list[str]:
+    """The losses to show beside the main metric: test loss, else the global one; training loss."""
+    measured = measured_in(groups)
+    held_out = [name for name in ("test/loss", "global/loss") if name in measured][:1]
+    return [name for name in (*held_out, "train/loss") if name in measured and name != metric]
+
+
+def measured_in(groups: Sequence[Group]) -> list[str]:
+    """The metrics that at least one run has measured, in order of appearance."""
+    runs = [run for group in groups for run in group.runs]
+    return list(dict.fromkeys(name for run in runs for name in run.metrics if run.measured(name)))
+
+
+def convergence(part: Facet, look: Look) -> Block:
+    """The main metric and the losses against rounds."""
+    part, note = part.best(look.metric, look.last)
+    return _block("convergence", part, look, [look.metric, *losses(part.groups, look.metric)], note)
+
+
+def costs(part: Facet, look: Look) -> Block | None:
+    """The main metric against traffic, local steps and virtual time; None if none of them was counted."""
+    part, _ = part.best(look.metric, look.last)
+    axes = counted_axes([run for group in part.groups for run in group.runs])
+    panels = [_panel(part, look, look.metric, axis) for axis in axes if axis != "rounds"]
+    drawn = [panel for panel in panels if panel]
+    caption = "The same lines against what they cost; floats are counted up, down and between clients."
+    return Block("costs", part.label, caption, drawn, _legend(part, look)) if drawn else None
+
+
+def diagnostics(part: Facet, look: Look) -> Block | None:
+    """Every other metric against rounds; None if there is none."""
+    part, note = part.best(look.metric, look.last)
+    seen = {look.metric, *losses(part.groups, look.metric)}
+    names = [n for n in measured_in(part.groups) if n not in seen and not n.startswith(NOT_DIAGNOSTIC)]
+    return _block("diagnostics", part, look, names, note) if names else None
+
+
+def _panel(part: Facet, look: Look, metric: str, axis: str = "rounds") -> Panel | None:
+    window = look.average(part.groups, metric)
+    lines = line_styles(part.groups, look.methods)
+    pairs = [(curve(g, metric, axis, band=look.band, window=window), lines[g]) for g in part.groups]
+    curves = [(item, line) for item, line in pairs if item is not None]
+    if not curves:
+        return None
+    target = look.target if metric == look.metric else None
+    title = f"{metric_name(metric)} against {AXES[axis].label}"
+    return Panel(title, lambda ax: draw(ax, curves, metric, axis, target=target))
+
+
+def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str) -> Block:
+    """The metrics against rounds, and how they were drawn."""
+    caption = []
+    if max(len(group.runs) for group in part.groups) > 1:
+        reach = {
+            "minmax": "from the lowest to the highest seed",
+            "std": "one standard deviation of the seeds",
+        }
+        caption.append(f"Lines: means over seeds; bands: {reach[look.band]}.")
+    if look.target is not None and look.metric in metrics:
+        caption.append(f"Dotted: {target_text(look.metric, look.target)}.")
+    windows = sorted({look.average(part.groups, metric) for metric in metrics} - {1})
+    if windows:
+        over = " or ".join(map(str, windows))
+        caption.append(f"Trailing moving averages over {over} measured rounds.")
+    caption += [note] if note else []
+    panels = [panel for panel in (_panel(part, look, metric) for metric in metrics) if panel]
+    return Block(name, part.label, " ".join(caption), panels, _legend(part, look))
+
+
+def _legend(part: Facet, look: Look) -> list[tuple[str, Line]]:
+    return [(part.names[group], line) for group, line in line_styles(part.groups, look.methods).items()]
+
+
+def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
+    """World x method; None for a single world or a single method."""
+    methods = by_method([group for part in parts for group in part.groups])
+    if len(parts) < 2 or len(methods) < 2:
+        return None
+    longest = max(len(part.label) for part in parts)
+    cell = max(0.7, *(0.08 * len(display(method)) + 0.12 for method in methods))  # inches: a name above each
+    size = (cell * len(methods) + 0.075 * longest + 0.3, 0.34 * len(parts) + 0.4)
+    title = f"{metric_name(look.metric)} by world and method"
+    panel = Panel(title, lambda ax: draw_heat_map(ax, parts, look.metric, look.last), size)
+    caption = (
+        f"Mean of {metric_name(look.metric)} over seeds and {last_text(look.last)}; of each method its best "
+        "tuning. Bold: best method of the row; the lighter the better."
+    )
+    return Block("heatmap", "", caption, [panel])
+
+
+def tuning(groups: Sequence[Group], look: Look) -> list[Block]:
+    """Profiles over what is tuned: one block for every numeric key that a method varied."""
+    caption = f"Mean ± std over seeds and {last_text(look.last)}; rings mark each method's best value."
+    return [block for key in tuned_keys(groups) if (block := _profile(groups, look, key, caption))]
+
+
+def trends(groups: Sequence[Group], look: Look) -> list[Block]:
+    """Profiles over the numeric keys of the world: how much heterogeneity costs each method."""
+    caption = f"Mean ± std over seeds and {last_text(look.last)}; of each method its best tuning."
+    return [block for key in world_keys(groups) if (block := _profile(groups, look, key, caption, best=False))]
+
+
+def _profile(groups: Sequence[Group], look: Look, key: str, caption: str, best: bool = True) -> Block | None:
+    panels = []
+    for part in split(groups, [other for other in world_keys(groups) if other != key]):
+        points = profile(part.groups, key, look.metric, look.last)
+        points = {method: own for method, own in points.items() if len(own) > 1}
+        if points:
+            panels.append(_profile_panel(points, look, key, part.label, best))
+    legend = [(display(method), look.methods[method]) for method in by_method(groups)]
+    return Block(f"profile_{key}", key, caption, panels, legend) if panels else None
+
+
+def _profile_panel(
+    points: Mapping[str, Sequence[tuple[float, Stat]]], look: Look, key: str, heading: str, best: bool
+) -> Panel:
+    def draw_it(ax: Axes) -> None:
+        draw_profile(ax, points, look.methods, look.metric, key, best=best)
+
+    return Panel(f"{metric_name(look.metric)} over {key}", draw_it, heading=heading)
+
+
+def single(panel: Panel) -> Figure:
+    """One panel as a figure of its own, without a legend."""
+    figure = Figure(figsize=panel.size, layout="constrained")
+    ax = figure.subplots()
+    panel.draw(ax)
+    ax.set_title(panel.heading)
+    return figure
+
+
+def composed(block: Block) -> Figure:
+    """All panels of a block, three or two side by side, the legend above: for papers and slides."""
+    columns = 2 if len(block.panels) == 4 else min(3, len(block.panels))
+    rows = math.ceil(len(block.panels) / columns)
+    width, height = block.panels[0].size
+    across = legend_columns(block.legend, columns * width)
+    legend_height = 0.2 * math.ceil(len(block.legend) / across) + 0.1 if block.legend else 0.0
+    figure = Figure(figsize=(columns * width, rows * height + legend_height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for panel, ax in zip(block.panels, axes, strict=False):
+        panel.draw(ax)
+        ax.set_title(panel.heading)
+    for ax in axes[len(block.panels) :]:
+        ax.remove()
+    if block.legend:
+        figure.legend(handles=legend_handles(block.legend), loc="outside upper left", ncols=across)
+    return figure
+
+
+def legend_columns(entries: Sequence[tuple[str, Line]], width: float) -> int:
+    """How many entries of a legend fit side by side into so many inches."""
+    longest = max((len(label) for label, _ in entries), default=0)
+    return max(1, min(len(entries), int(width / (0.075 * longest + 0.6))))
+
+
+def legend_handles(entries: Sequence[tuple[str, Line]]) -> list[Line2D]:
+    """What a legend needs to show the entries as they are drawn."""
+    return [Line2D([], [], label=label, **line.options()) for label, line in entries]

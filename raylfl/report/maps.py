@@ -1,0 +1,123 @@
+"""Heat-maps of world x method, and profiles over one key: one number a setting instead of a curve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from raylfl.report.curves import log_axis
+from raylfl.report.derived import Stat, best_setting, by_method, last_k
+from raylfl.report.facets import Facet
+from raylfl.report.labels import display, show_value
+from raylfl.report.runs import Floats
+from raylfl.report.style import MUTED, PAPER, Line
+from raylfl.report.wording import axis_name, is_percent, number
+
+
+def heat_values(parts: Sequence[Facet], metric: str, last: int) -> tuple[list[str], list[str], Floats]:
+    """Worlds, methods and the last-k mean of each method's best tuning in each world.
+
+    [worlds, methods]; nan where a method was not run, inf where its best tuning diverged.
+    """
+    methods = list(by_method([group for part in parts for group in part.groups]))
+    values = np.full((len(parts), len(methods)), math.nan)
+    for row, part in enumerate(parts):
+        for method, own in by_method(part.groups).items():
+            values[row, methods.index(method)] = last_k(best_setting(own, metric, last), metric, last).mean
+    return [part.label for part in parts], methods, values
+
+
+def draw_heat_map(ax: Axes, parts: Sequence[Facet], metric: str, last: int) -> None:
+    """The map with its numbers, the best of each row in bold; lighter is better."""
+    worlds, methods, values = heat_values(parts, metric, last)
+    scaled = values * (100 if is_percent(metric) else 1)
+    shade = _shades(values, metric)
+    colors = matplotlib.colormaps["cividis"]
+    ax.pcolormesh(np.ma.masked_invalid(shade), cmap=colors, vmin=0, vmax=1, edgecolors=PAPER, linewidth=1.5)
+    for (row, column), value in np.ndenumerate(scaled):
+        if math.isnan(value):
+            continue
+        level = shade[row, column]
+        text = "div." if math.isinf(value) else f"{value:.1f}" if is_percent(metric) else number(value, 2)
+        ink = MUTED if math.isnan(level) else "#ffffff" if level < 0.55 else "#111111"
+        top = level == np.nanmax(shade[row]) and np.isfinite(shade[row]).sum() > 1
+        ax.text(
+            column + 0.5,
+            row + 0.5,
+            text,
+            ha="center",
+            va="center",
+            color=ink,
+            fontweight="bold" if top else "normal",
+        )
+    ax.set_xticks(np.arange(len(methods)) + 0.5, [display(name) for name in methods])
+    ax.set_yticks(np.arange(len(worlds)) + 0.5, worlds)
+    ax.tick_params(length=0)
+    ax.tick_params(axis="x", labeltop=True, labelbottom=False)
+    ax.invert_yaxis()
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+
+
+def _shades(values: Floats, metric: str) -> Floats:
+    """0 for the worst finite value, 1 for the best, nan where there is none; positive losses by their log."""
+    finite = np.where(np.isfinite(values), values, math.nan)
+    if is_percent(metric):
+        good = finite
+    elif np.nanmin(finite) > 0:
+        good = -np.log10(finite)
+    else:
+        good = -finite
+    low, high = np.nanmin(good), np.nanmax(good)
+    return (good - low) / (high - low) if high > low else np.where(np.isnan(good), math.nan, 0.5)
+
+
+def draw_profile(
+    ax: Axes,
+    profiles: Mapping[str, Sequence[tuple[float, Stat]]],
+    lines: Mapping[str, Line],
+    metric: str,
+    key: str,
+    *,
+    best: bool = True,
+) -> None:
+    """Last-k mean (error bars: std) over a key's values, a line a method; best: ring each method's best."""
+    scale = 100.0 if is_percent(metric) else 1.0
+    means = [stat.mean * scale for points in profiles.values() for _, stat in points if math.isfinite(stat.mean)]
+    log = not is_percent(metric) and bool(means) and min(means) > 0
+    for method, points in profiles.items():
+        kept = [(value, stat) for value, stat in points if math.isfinite(stat.mean)]
+        if not kept:
+            continue
+        line = lines[method]
+        x = np.array([value for value, _ in kept])
+        y = np.array([stat.mean for _, stat in kept]) * scale
+        error = np.nan_to_num(np.array([stat.std for _, stat in kept])) * scale
+        below = np.minimum(error, y * 0.9) if log else error  # a bar to below zero has no place on a log axis
+        ax.errorbar(x, y, yerr=[below, error], fmt="none", ecolor=line.hex, elinewidth=0.9, alpha=0.6, capsize=2)
+        ax.plot(x, y, label=display(method), **line.options())
+        if not best:
+            continue
+        at = int(np.argmax(y) if is_percent(metric) else np.argmin(y))
+        ax.plot(x[at], y[at], "o", markersize=10, markerfacecolor="none", markeredgecolor=line.hex, alpha=0.8)
+    ax.set_xlabel(key)
+    ax.set_ylabel(axis_name(metric))
+    ticks = sorted({value for points in profiles.values() for value, _ in points})
+    if ticks[0] > 0 and ticks[-1] / ticks[0] >= 5:
+        ax.set_xscale("log")
+    ax.xaxis.set_major_locator(FixedLocator(_sparse(ticks)))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: show_value(float(value))))
+    if log:
+        ax.set_yscale("log")
+        log_axis(ax.yaxis, *ax.get_ylim())
+
+
+def _sparse(ticks: Sequence[float], most: int = 8) -> list[float]:
+    step = math.ceil(len(ticks) / most)
+    return list(ticks[::step])

@@ -1,0 +1,194 @@
+"""`raylfl report`: run directories to one self-contained page, its pictures and tables as files beside it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+from raylfl.errors import BadValue
+from raylfl.report import figures, tables
+from raylfl.report.derived import by_method, default_last, default_target, main_metric
+from raylfl.report.facets import Facet, facets
+from raylfl.report.figures import Block, Look
+from raylfl.report.overview import overview
+from raylfl.report.pictures import participation_pictures, partition_drawer, partition_pictures
+from raylfl.report.runs import Group, RunRecord, find_runs, group_runs, load_run
+from raylfl.report.sheet import Sheet, folded
+from raylfl.report.style import method_styles, rc
+from raylfl.report.tables import Table
+from raylfl.report.wording import metric_name, target_text
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+MAX_DETAILED = 3  # worlds; with more of them each gets its curves, but no diagnostics
+
+
+def write_report(
+    paths: Paths,
+    out_dir: str | os.PathLike[str],
+    target: float | None = None,
+    last: int | None = None,
+    title: str | None = None,
+    *,
+    metric: str | None = None,
+    window: int | None = None,
+    band: str = "minmax",
+    pdf: bool = True,
+) -> Path:
+    """Write `index.html`, `report.png` and every figure and table into out_dir; returns the page's path.
+
+    target: of the main metric, a fraction for accuracies (None: `default_target`). last: rounds of the
+    last-k mean (None: `default_last`). metric: None for `main_metric`. window: of the moving average in
+    measured rounds, 1 for none (None: `default_window`). band: `minmax` or `std` over seeds. pdf: figures
+    as PDF too, which doubles the time.
+    Raises BadValue if there is no run, or for a metric that no run has measured.
+    """
+    runs, groups, look = _read(paths, target, last, metric, window, band)
+    title = title or _title(runs)
+    parts = facets(groups)
+    sheet = Sheet(Path(out_dir), pdf)
+    with rc():
+        summary = _summary(sheet, parts, look)
+        sheet.section("curves", "Curves", "".join(_world(sheet, part, parts, look) for part in parts))
+        sheet.section("tuning", "Tuning", _tuning(sheet, parts, groups, look))
+        sheet.section("heterogeneity", "Heterogeneity", _heterogeneity(sheet, parts, groups, look))
+        pictures = [*partition_pictures(groups), *participation_pictures(groups)]
+        shown = "".join(map(sheet.picture, pictures))
+        sheet.section("clients", "Clients", f'<div class="pictures">{shown}</div>' if shown else "")
+        sheet.section("setup", "Set-up", _setup(sheet, runs, groups))
+        picture = overview(parts[0], look, summary, title, partition_drawer(parts[0].groups))
+        if picture is not None:
+            picture.savefig(sheet.folder / "report.png")
+    return sheet.write(title, _facts(groups, look), _notes(runs, groups))
+
+
+def summary_table(
+    paths: Paths, target: float | None = None, last: int | None = None, metric: str | None = None
+) -> Table:
+    """The page's summary of all settings, for the terminal (`render.to_rich`). Raises as `write_report`."""
+    _, groups, look = _read(paths, target, last, metric, window=None, band="minmax")
+    return tables.summary(facets(groups), look.metric, last=look.last, target=look.target)
+
+
+def _read(
+    paths: Paths,
+    target: float | None,
+    last: int | None,
+    metric: str | None,
+    window: int | None,
+    band: str,
+) -> tuple[list[RunRecord], list[Group], Look]:
+    """The runs, their groups, and every default settled."""
+    runs = [load_run(path) for path in find_runs(paths)]
+    groups = group_runs(runs)
+    metric = metric or main_metric(runs)
+    measured = figures.measured_in(groups)
+    if measured and metric not in measured:
+        raise BadValue("metric", got=metric, need=f"one that was measured: {', '.join(measured)}")
+    for key, value in (("last", last), ("window", window)):
+        if value is not None and value < 1:
+            raise BadValue(key, got=value, need="at least 1 round")
+    if band not in {"minmax", "std"}:
+        raise BadValue("band", got=band, need="minmax or std")
+    last = last or default_last(groups)
+    target = default_target(groups, metric) if target is None else target
+    return runs, groups, Look(metric, last, target, window, band, method_styles(list(by_method(groups))))
+
+
+def _title(runs: Sequence[RunRecord]) -> str:
+    names = list(dict.fromkeys(str(run.config.get("name", run.path.parent.name)) for run in runs))
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _summary(sheet: Sheet, parts: Sequence[Facet], look: Look) -> Table:
+    """The settings that the curves show (returned); where there are more, all of them folded below."""
+    best = [part.best(look.metric, look.last)[0] for part in parts]
+    summary = tables.summary(best, look.metric, last=look.last, target=look.target)
+    html = sheet.table(summary)
+    total = sum(len(part.groups) for part in parts)
+    if total > len(summary.rows):
+        full = tables.summary(parts, look.metric, last=look.last, target=look.target, name="settings")
+        html += '<p class="caption">Of many settings of a method the best by the last-k mean is shown.</p>'
+        html += folded(f"All {total} settings", sheet.table(full))
+    sheet.section("summary", "Summary", html)
+    return summary
+
+
+def _world(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> str:
+    """The curves of one world."""
+    suffix = f"_{slug(part.label)}" if part.label else ""
+    html = f"<h3>{escape(part.label)}</h3>" if part.label else ""
+    html += sheet.block(figures.convergence(part, look), suffix)
+    costs = figures.costs(part, look)
+    if costs:
+        html += sheet.block(costs, suffix, legend=False)
+    more = figures.diagnostics(part, look) if len(parts) <= MAX_DETAILED else None
+    return html + (folded("Other measurements", sheet.block(more, suffix)) if more else "")
+
+
+def _tuning(sheet: Sheet, parts: Sequence[Facet], groups: Sequence[Group], look: Look) -> str:
+    """Best settings, and profiles over what was tuned."""
+    best = tables.best_settings(parts, look.metric, look.last)
+    return (sheet.table(best) if best else "") + _titled(sheet, figures.tuning(groups, look))
+
+
+def _heterogeneity(sheet: Sheet, parts: Sequence[Facet], groups: Sequence[Group], look: Look) -> str:
+    """The map of worlds and methods, and the main metric over each key of the world."""
+    heat = figures.heat_map(parts, look)
+    return (sheet.block(heat) if heat else "") + _titled(sheet, figures.trends(groups, look))
+
+
+def _titled(sheet: Sheet, blocks: Sequence[Block]) -> str:
+    return "".join(f"<h3>{escape(block.title)}</h3>{sheet.block(block)}" for block in blocks)
+
+
+def _setup(sheet: Sheet, runs: Sequence[RunRecord], groups: Sequence[Group]) -> str:
+    """What differs, what is shared, where it ran, which directories."""
+    different, machine = tables.differences(groups), tables.environment(runs)
+    html = f"<h3>Differences</h3>{sheet.table(different)}" if different else ""
+    html += folded("Configuration", sheet.table(tables.common(groups)))
+    html += folded("Environment", sheet.table(machine)) if machine else ""
+    return html + folded("Runs", sheet.table(tables.run_list(groups)))
+
+
+def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:
+    """The line under the title: how much, of what, measured how."""
+    runs = [run for group in groups for run in group.runs]
+    seeds = sorted({len(group.runs) for group in groups})
+    methods = len(by_method(groups))
+    entries = [
+        ("runs", str(len(runs))),
+        ("settings", f"{len(groups)} ({methods} method{'s' * (methods > 1)})"),
+        ("seeds", f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"),
+        ("rounds", str(max((int(run.rounds[-1]) + 1 for run in runs if len(run.rounds)), default=0))),
+        ("main metric", metric_name(look.metric)),
+    ]
+    if look.target is not None:
+        goal = target_text(look.metric, look.target).removeprefix(metric_name(look.metric)).strip()
+        entries.append(("target", goal))
+    return entries
+
+
+def _notes(runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[str]:
+    """What a reader must know before trusting the numbers."""
+    unfinished = [run.path.name for run in runs if not run.finished]
+    damaged = sum(run.damaged for run in runs)
+    repeated = len(runs) - sum(len(group.runs) for group in groups)
+    notes = []
+    if unfinished:
+        names = ", ".join(unfinished[:4]) + (" …" if len(unfinished) > 4 else "")
+        notes.append(f"Unfinished: {len(unfinished)} of {len(runs)} runs ({names}); their curves end early.")
+    if damaged:
+        notes.append(f"Lines of metrics.jsonl that could not be read and are left out: {damaged}.")
+    if repeated:
+        notes.append(f"Runs that repeat a seed of the same setting and are left out: {repeated}.")
+    if not any(len(run.rounds) for run in runs):
+        notes.append("No run has finished a round yet.")
+    return notes
+
+
+def slug(text: str) -> str:
+    """A label as part of a file name: `alpha=0.1, steps=5` -> `alpha-0.1_steps-5`."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text.replace(", ", "_")).strip("-")[:80]

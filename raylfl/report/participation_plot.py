@@ -1,0 +1,190 @@
+"""A picture of who took part: raster, frequencies against their nominal values, gaps between rounds.
+
+Reads the rows of a `participation.jsonl`, so it shows what happened, whatever process or algorithm chose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from raylfl.core.population import Floats, Ints
+from raylfl.report.style import INK, MUTED, PALETTE, rc
+
+IDLE, LOST, RECEIVED = 0, 1, 2  # entries of `states`
+_ASKED, _LOST = PALETTE[0], PALETTE[1]
+_CELLS = (360, 900)  # clients x rounds that a raster resolves in print; above, cells are averaged
+_LINEAR_GAPS = 40  # longest gap that still gets a bar of its own
+
+
+def states(rows: Sequence[dict[str, Any]], count: int) -> Ints:
+    """What client i did in the j-th row, int64 [N, R]: IDLE, LOST (asked, upload lost) or RECEIVED."""
+    table = np.full((count, len(rows)), IDLE)
+    for place, row in enumerate(rows):
+        table[row["cohort"], place] = np.where(row["received"], RECEIVED, LOST)
+    return table
+
+
+def frequencies(rows: Sequence[dict[str, Any]], count: int) -> Floats:
+    """How often a round drew client i, float64 [N]: sum of draws / R, the empirical E[s_i]."""
+    total = np.zeros(count)
+    for row in rows:
+        total[row["cohort"]] += row["draws"]
+    return total / max(len(rows), 1)
+
+
+def gaps(table: Ints) -> tuple[Ints, Ints]:
+    """Rounds from one participation of a client to its next: (lengths >= 1, client of each), all clients."""
+    clients, rounds = np.nonzero(table != IDLE)  # sorted by client, then round
+    same = clients[1:] == clients[:-1]
+    return np.diff(rounds)[same], clients[1:][same]
+
+
+def memoryless(table: Ints, clients: Ints, lengths: Ints) -> Floats:
+    """Share of gaps of these lengths if every client tossed a coin of its own frequency each round.
+
+    sum_i c_i f_i (1 - f_i)^(g-1) / sum_i c_i, f_i: share of rounds with client i, c_i: its gaps.
+    """
+    weight = np.bincount(clients, minlength=len(table)) / len(clients)
+    f = (table != IDLE).mean(axis=1)
+    used = weight > 0
+    return (1 - f[used]) ** (lengths[:, None] - 1) @ (weight * f)[used]
+
+
+def participation_figure(
+    rows: Sequence[dict[str, Any]], count: int, nominal: Floats | None = None, title: str = ""
+) -> Figure:
+    """The three panels as a figure of 7.2 x 5.4 inches; nothing is written.
+
+    rows: of a participation.jsonl, in order of rounds; count: N; nominal: E[s_i] a round [N], if known
+    (`Participation.marginals`, averaged over the rounds if it varies).
+    """
+    with rc():
+        figure = Figure(figsize=(7.2, 5.4), dpi=200, layout="constrained")
+        axes = figure.subplot_mosaic([["raster", "raster"], ["frequency", "gaps"]], height_ratios=[1.15, 1])
+        table = states(rows, count)
+        _raster(axes["raster"], table, int(rows[0]["round"]) if rows else 0)
+        _frequency(axes["frequency"], rows, count, nominal)
+        _gaps(axes["gaps"], table)
+        if title:
+            figure.suptitle(title, x=0.012, ha="left", fontsize=11, fontweight="bold")
+        return figure
+
+
+def _raster(ax: Axes, table: Ints, first: int) -> None:
+    """Clients x rounds, one cell each; where there are more than print resolves, cells are averaged."""
+    count, rounds = table.shape
+    colors = np.array([to_rgb("white"), to_rgb(_LOST), to_rgb(_ASKED)])
+    image = _pooled(_pooled(colors[table], _CELLS[0], 0), _CELLS[1], 1)
+    extent = (first - 0.5, first + rounds - 0.5, -0.5, count - 0.5)
+    ax.imshow(image, origin="lower", aspect="auto", interpolation="nearest", extent=extent)
+    ax.set(xlabel="round", ylabel="client")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=9))
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    ax.grid(False)
+    asked, lost = int((table != IDLE).sum()), int((table == LOST).sum())
+    ax.set_title(f"Who was asked: {asked / max(rounds, 1):.3g} of {count} clients a round")
+    handles = [Patch(facecolor=_ASKED, label="received")]
+    if lost:
+        handles.append(Patch(facecolor=_LOST, label=f"lost ({lost / asked:.0%})"))
+    handles.append(Patch(facecolor="white", edgecolor=MUTED, linewidth=0.7, label="idle"))
+    _legend_beside_title(ax, handles=handles, handlelength=1, handleheight=1)
+
+
+def _legend_beside_title(ax: Axes, **options: Any) -> None:
+    """A one-line legend right above the axes, where it hides no data."""
+    spot: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.005, 0.995), "borderaxespad": 0.2}
+    ax.legend(ncols=4, fontsize=7.5, columnspacing=0.9, handletextpad=0.4, **spot, **options)
+
+
+def _pooled(image: Floats, cells: int, axis: int) -> Floats:
+    """The image averaged to at most this many cells along an axis."""
+    length = image.shape[axis]
+    if length <= cells:
+        return image
+    edges = np.linspace(0, length, cells + 1).astype(np.int64)
+    sums = np.add.reduceat(image, edges[:-1], axis=axis)
+    return sums / np.diff(edges).reshape([-1 if dim == axis else 1 for dim in range(image.ndim)])
+
+
+def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Floats | None) -> None:
+    """Empirical frequency of every client; with nominal: clients sorted by it, and a band.
+
+    The band is +-2 standard deviations of the mean of R independent rounds: wider scatter means that rounds
+    depend on each other (markov) or that draws are not what they should be.
+    """
+    seen, place = frequencies(rows, count), np.arange(count)
+    size = float(np.clip(600 / max(count, 1), 2, 14))
+    dots: dict[str, Any] = {
+        "s": size,
+        "color": _ASKED,
+        "linewidths": 0,
+        "zorder": 3,
+        "alpha": 0.9 if count < 300 else 0.5,
+    }
+    ax.set_title("How often")
+    ax.set_ylabel("draws per round" if _most(rows) != 1 else "share of rounds")
+    if nominal is None:
+        ax.scatter(place, seen, label="seen", **dots)
+        ax.set_xlabel("client")
+    else:
+        order = np.argsort(nominal, kind="stable")
+        mean = np.asarray(nominal, dtype=np.float64)[order]
+        spread = 2 * np.sqrt(mean * np.maximum(1 - mean / _most(rows), 0) / max(len(rows), 1))
+        x = np.concatenate([place - 0.5, [count - 0.5]])  # steps: one tread a client
+        low, high = (np.append(edge, edge[-1]) for edge in (np.maximum(mean - spread, 0), mean + spread))
+        band: dict[str, Any] = {"step": "post", "color": MUTED, "alpha": 0.22, "linewidth": 0}
+        ax.fill_between(x, low, high, label="±2 sd", **band)
+        ax.step(x, np.append(mean, mean[-1]), where="post", color=INK, linewidth=1.1, label="nominal")
+        ax.scatter(place, seen[order], label="seen", **dots)
+        ax.set_xlabel("clients, by nominal frequency")
+    ax.set_xlim(-0.5 - 0.01 * count, count - 0.5 + 0.01 * count)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    ax.set_ylim(0, max(ax.get_ylim()[1], 1e-3))
+    if nominal is not None:
+        _legend_beside_title(ax, handlelength=1, markerscale=4 / size**0.5)
+
+
+def _most(rows: Sequence[dict[str, Any]]) -> float:
+    """The most a round can draw of one client: M with replacement (mean over rounds), else 1."""
+    repeated = any(max(row["draws"], default=1) > 1 for row in rows)
+    return float(np.mean([sum(row["draws"]) for row in rows])) if repeated else 1.0
+
+
+def _gaps(ax: Axes, table: Ints) -> None:
+    """Histogram of gap lengths, share per round of length; log bins where gaps get long."""
+    lengths, clients = gaps(table)
+    never = int((table == IDLE).all(axis=1).sum())
+    ax.set_title("Gaps between participations" + (f" ({never} never asked)" if never else ""))
+    ax.set(xlabel="rounds from one to the next", ylabel="share of gaps")
+    if not len(lengths):
+        ax.text(0.5, 0.5, "nobody took part twice", transform=ax.transAxes, ha="center", color=MUTED)
+        ax.grid(False)
+        return
+    longest = int(lengths.max())
+    edges = np.arange(1, longest + 2)
+    if longest > _LINEAR_GAPS:
+        edges = np.unique(np.round(np.geomspace(1, longest + 1, 25)).astype(np.int64))
+    share = np.histogram(lengths, edges)[0] / (len(lengths) * np.diff(edges))
+    ax.bar(edges[:-1] - 0.5, share, np.diff(edges), align="edge", color=_ASKED, edgecolor="white", linewidth=0.4)
+    g = np.unique(np.round(np.geomspace(1, longest, 200)).astype(np.int64))
+    expected = memoryless(table, clients, g)
+    ax.plot(g, expected, color=INK, linewidth=1.1, linestyle=(0, (4, 2)), label="if memoryless")
+    ax.set_yscale("log")
+    ax.set_ylim(share[share > 0].min() * 0.5, max(share.max(), expected.max()) * 2)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    if longest > _LINEAR_GAPS:
+        ax.set_xscale("log")
+        ax.set_ylabel("share of gaps, per round")
+        ax.set_xlim(0.75, (longest + 1) * 1.05)
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda gap, _: f"{gap:g}"))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda part, _: f"{100 * part:g} %"))
+    ax.minorticks_off()
+    ax.legend(loc="upper right", borderaxespad=0.1)

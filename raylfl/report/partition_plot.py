@@ -1,0 +1,223 @@
+"""Pictures of a partition: who owns how much of which class.
+
+counts [N, K] are samples of class c at client i (`raylfl.heterogeneity.partition.stats.class_counts`);
+classes are the K names, by default 0..K-1. Above MAX_BUBBLES clients or classes a bubble plot becomes a
+heat-map. So many clients are sorted by their most frequent class, and above MAX_COLUMNS only every k-th of
+them is drawn; the axis label says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import EllipseCollection
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgba
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.transforms import ScaledTranslation, blended_transform_factory
+
+from raylfl.core.population import Floats, Ints
+from raylfl.report.style import INK, PALETTE, PAPER, rc
+
+MAX_BUBBLES = 60  # columns or rows; beyond, bubbles are dots
+MAX_COLUMNS = 600  # beyond, columns are thinner than a printed dot
+MAX_NUMBERS = 12  # columns and rows of a heat-map that shows its numbers
+_TEN = (*PALETTE, "#8a9a2e", "#a97b50")  # olive and brown: most data here has ten classes
+_HEAT = LinearSegmentedColormap.from_list("heat", [to_rgba(PALETTE[0], alpha) for alpha in (0.0, 1.0)])
+# from transparent, so that an empty cell has the colour of the page, light or dark
+
+
+def bubble(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None:
+    """Client x class, area = samples; the largest bubble just fits its cell, reference sizes stand beside."""
+    clients, rows = counts.shape
+    if max(clients, rows) > MAX_BUBBLES:
+        heat(ax, counts, classes)
+        return
+    largest = max(int(counts.max()), 1)
+    nice = _round_down(largest)
+    i, c = np.nonzero(counts)
+    _circles(ax, counts, np.sqrt(counts[i, c] / largest), np.column_stack([i, c]), class_colors(rows)[c])
+    _size_key(ax, counts, [size for size in (nice, nice // 10)[:rows] if size])  # a row each
+    _label(ax, counts, classes)
+    ax.grid(True)
+
+
+def heat(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None, largest: int | None = None) -> None:
+    """Client x class, shade = samples, by square root so that small numbers show; numbers where they fit.
+
+    largest: the samples of the darkest shade, for several maps on one scale; None: the largest count.
+    """
+    top = max(largest or int(counts.max()), 1)
+    norm = PowerNorm(0.5, vmin=0, vmax=top)
+    cells = counts[columns(counts)].T
+    image = ax.imshow(cells, cmap=_HEAT, norm=norm, origin="lower", aspect="auto", interpolation="nearest")
+    if max(counts.shape) <= MAX_NUMBERS:
+        for i, c in np.argwhere(counts):
+            ink = PAPER if counts[i, c] > 0.5 * top else INK
+            ax.text(i, c, str(counts[i, c]), ha="center", va="center", color=ink, fontsize=5.2)
+    else:
+        beside = ax.inset_axes((1.0 + 0.08 / _inches(ax)[0], 0.0, 0.1 / _inches(ax)[0], 1.0))
+        bar = ax.figure.colorbar(image, cax=beside, ticks=MaxNLocator(nbins=4, integer=True), label="samples")
+        bar.outline.set_visible(False)
+    _label(ax, counts, classes)
+    ax.grid(False)
+
+
+def stacked(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None:
+    """A bar a client, made of its classes: samples per client and their mix."""
+    order = columns(counts)
+    tops = np.cumsum(counts[order], axis=1)
+    names, colors = _names(counts, classes), class_colors(counts.shape[1])
+    gap = 0.07 if len(order) <= MAX_BUBBLES else 0.0
+    edges = np.arange(len(order))[:, None] + np.array([-0.5 + gap, 0.5 - gap])
+    for c, color in enumerate(colors):
+        low, high = tops[:, c] - counts[order, c], tops[:, c]
+        # one shape for all bars of a class: N K single ones would take seconds
+        ax.fill_between(*_steps(edges, low, high), color=color, linewidth=0)
+    _class_key(ax, names, colors)
+    _label_clients(ax, counts)
+    ax.set_ylim(0, 1.04 * max(int(tops[:, -1].max()), 1))
+    ax.set_ylabel("samples")
+    ax.grid(axis="x", visible=False)
+
+
+def figure(counts: Ints, classes: Sequence[Any] | None = None, title: str = "") -> Figure:
+    """Bubbles above, bars below, on one client axis; nothing is written."""
+    clients, rows = counts.shape
+    width = min(max(1.7 + 0.25 * clients, 5.0), 9.5)
+    cell = (width - 1.5) / min(clients, MAX_BUBBLES)
+    height = min(max(min(cell, 0.3) * rows, 1.0), 4.5)
+    with rc():
+        drawn = Figure(figsize=(width, height + 2.6), dpi=200, layout="constrained")
+        above, below = drawn.subplots(2, 1, sharex=True, height_ratios=[height, 1.7])
+        bubble(above, counts, classes)
+        stacked(below, counts, classes)
+        above.set_xlabel("")
+        above.tick_params(axis="x", labelbottom=False)
+        if title:
+            drawn.suptitle(title, x=0.012, ha="left", fontsize=11, fontweight="bold")
+    return drawn
+
+
+def grid(panels: Mapping[str, Ints], across: int = 3, classes: Sequence[Any] | None = None) -> Figure:
+    """Several partitions, titles to counts [N, K], as heat-maps on one scale (SFL, Fig. 7)."""
+    across = min(across, len(panels))
+    down = -(-len(panels) // across)
+    largest = max(int(counts.max()) for counts in panels.values())
+    with rc():
+        drawn = Figure(figsize=(0.4 + 2.5 * across, 0.3 + 2.35 * down), dpi=200, layout="constrained")
+        axes = drawn.subplots(down, across, squeeze=False).ravel()
+        for place, (ax, (title, counts)) in enumerate(zip(axes, panels.items(), strict=False)):
+            heat(ax, counts, classes, largest)
+            ax.set_title(title)
+            if place % across:
+                ax.set_ylabel("")
+            if place + across < len(panels):
+                ax.set_xlabel("")
+        for ax in axes[len(panels) :]:
+            ax.remove()
+    return drawn
+
+
+def columns(counts: Ints) -> Ints:
+    """The clients in the order in which they are drawn: by id, or sorted and thinned where they are many."""
+    if len(counts) <= MAX_BUBBLES:
+        return np.arange(len(counts))
+    order = np.lexsort((-counts.max(axis=1), counts.argmax(axis=1)))
+    return order[:: -(-len(order) // MAX_COLUMNS)]
+
+
+def class_colors(count: int) -> Floats:
+    """RGBA of `count` classes [K, 4], the same in every panel; above ten they are shades of one scale."""
+    if count <= len(_TEN):
+        return np.array([to_rgba(color) for color in _TEN[:count]])
+    return matplotlib.colormaps["turbo"](np.linspace(0.04, 0.96, count))
+
+
+def _inches(ax: Axes) -> Floats:
+    """Width and height of the axes, as the figure is now."""
+    return np.array(ax.bbox.size) / ax.figure.dpi
+
+
+def _circles(ax: Axes, counts: Ints, diameters: Floats, centres: Floats, colors: Any, **options: Any) -> None:
+    """Circles whose diameter 1 is 0.94 of the shorter side of a cell, though no more than 0.36 inches."""
+    wide, tall = _inches(ax) / counts.shape
+    side: Literal["x", "y"] = "x" if wide < tall else "y"
+    size, angles = min(0.94, 0.36 / min(wide, tall)) * diameters, np.zeros_like(diameters)
+    how = {"offsets": centres, "offset_transform": ax.transData, "linewidths": 0} | options
+    ax.add_collection(EllipseCollection(size, size, angles, units=side, facecolors=colors, **how), autolim=False)
+
+
+def _class_key(ax: Axes, names: Sequence[str], colors: Floats) -> None:
+    """The classes' colours to the right of the axes, stacked like the bars; of very many classes a few."""
+    few = len(names) if len(names) <= 2 * len(_TEN) else 8
+    some = np.linspace(0, len(names) - 1, few).round().astype(int)
+    handles = [Patch(facecolor=colors[c], label=names[c]) for c in some[::-1]]
+    title = "class" if few == len(names) else "class, for example"
+    look: dict[str, Any] = {"handlelength": 0.9, "handleheight": 0.9, "labelspacing": 0.25, "fontsize": 7}
+    look |= {"title": title, "title_fontsize": 7, "alignment": "left", "ncols": 1 + (few > 10)}
+    ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.03), borderaxespad=0.0, **look)
+
+
+def _size_key(ax: Axes, counts: Ints, sizes: Sequence[int]) -> None:
+    """Reference circles to the right of the axes, from the top row downwards."""
+    points = ax.figure.dpi_scale_trans
+    beside = blended_transform_factory(ax.transAxes, ax.transData)
+    top = counts.shape[1] - 1  # its centre; the axes end 0.6 above
+    centres = np.array([[1.0, top - place] for place in range(len(sizes))])
+    diameters = np.sqrt(np.array(sizes) / max(int(counts.max()), 1))
+    shifted = beside + ScaledTranslation(14 / 72, 0, points)
+    line = {"edgecolors": INK, "linewidths": 0.7, "clip_on": False}
+    _circles(ax, counts, diameters, centres, "none", offset_transform=shifted, **line)
+    over = beside + ScaledTranslation(5 / 72, 2 / 72, points)
+    ax.text(1.0, top + 0.5, "samples", transform=over, va="bottom", fontsize=7)
+    after = beside + ScaledTranslation(29 / 72, 0, points)
+    for (x, y), size in zip(centres, sizes, strict=True):
+        ax.text(x, y, f"{size:,}", transform=after, va="center", fontsize=7)
+
+
+def _round_down(value: int) -> int:
+    """The largest of 1, 2, 5, 10, 20, ... that is at most `value`."""
+    scale = 10 ** (len(str(value)) - 1)
+    return next(step * scale for step in (5, 2, 1) if step * scale <= value)
+
+
+def _steps(edges: Floats, low: Ints, high: Ints) -> tuple[Floats, Floats, Floats]:
+    """x, lower and upper outline of bars with these edges [N, 2], apart where edges leave a gap."""
+    nothing = np.full((len(edges), 1), math.nan)
+    outline = [np.hstack([np.repeat(side[:, None], 2, axis=1), nothing]).ravel() for side in (low, high)]
+    return np.hstack([edges, edges[:, 1:]]).ravel(), outline[0], outline[1]
+
+
+def _label(ax: Axes, counts: Ints, classes: Sequence[Any] | None) -> None:
+    """Both axes of a client x class panel."""
+    rows, names = counts.shape[1], _names(counts, classes)
+    _label_clients(ax, counts)
+    ax.set(ylabel="class", ylim=(-0.6, rows - 0.4))
+    if rows <= 2 * len(_TEN):
+        ax.set_yticks(np.arange(rows), names)
+    else:
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: names[int(y)] if 0 <= y < rows else ""))
+
+
+def _label_clients(ax: Axes, counts: Ints) -> None:
+    """The client axis: ids, or what was sorted and left out."""
+    shown, clients = len(columns(counts)), len(counts)
+    ax.set_xlim(-0.6, shown - 0.4)
+    if clients <= MAX_BUBBLES:
+        ax.set_xlabel("client")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=min(clients, 32) + 1, steps=[1, 2, 5, 10]))
+        return
+    thinned = f"every {-(-clients // MAX_COLUMNS)}. of " if shown < clients else ""
+    ax.set(xlabel=f"{thinned}{clients:,} clients, sorted by most frequent class", xticks=[])
+
+
+def _names(counts: Ints, classes: Sequence[Any] | None) -> list[str]:
+    return [str(name) for name in (range(counts.shape[1]) if classes is None else classes)]

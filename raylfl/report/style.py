@@ -1,0 +1,143 @@
+"""How pictures look: palette, line styles, matplotlib settings.
+
+The colours are those of Okabe & Ito (2008), told apart by colour-blind readers, with wine and grey in place
+of yellow and black, which one of a light and a dark page would swallow. A method has its colour wherever that
+is free, so it looks the same in every report; dash and marker repeat what the colour says, for print in grey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+
+from raylfl.report.derived import by_method
+from raylfl.report.runs import Group
+
+INK, MUTED, GRID, PAPER = "#1b1f24", "#656d77", "#e4e7eb", "#fefefe"  # svg.py gives them to the theme
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#5f6570", "#e69f00", "#56b4e9", "#882255")
+DASHES: tuple[tuple[float, ...], ...] = ((), (5, 1.6), (1.2, 1.4), (6, 1.5, 1.2, 1.5))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
+PREFERRED = {
+    "focus": 0,
+    "sfl": 1,
+    "fedacs": 2,
+    "fedaware": 3,
+    "fedavg": 4,
+    "scaffold": 5,
+    "fedau": 6,
+    "mifa": 7,
+    "fedvarp": 7,
+    "cafedavg": 6,
+    "fednova": 5,
+    "feddyn": 6,
+    "fedyogi": 7,
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """How one setting is drawn: indices into PALETTE, DASHES and MARKERS."""
+
+    color: int = 0
+    dash: int = 0
+    marker: int = 0
+
+    @property
+    def hex(self) -> str:
+        return PALETTE[self.color]
+
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of `Axes.plot` and `Line2D`."""
+        return {
+            "color": self.hex,
+            "dashes": DASHES[self.dash],
+            "marker": MARKERS[self.marker],
+            "markeredgewidth": 0,
+        }
+
+
+def rc() -> AbstractContextManager[None]:
+    """The matplotlib settings under which everything here is drawn and saved."""
+    return matplotlib.rc_context(
+        {
+            "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture everywhere
+            "font.size": 8.5,
+            "axes.titlesize": 9,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "axes.titlepad": 7,
+            "axes.labelsize": 8.5,
+            "axes.labelcolor": INK,
+            "axes.edgecolor": MUTED,
+            "axes.linewidth": 0.7,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "axes.formatter.limits": (-4, 5),
+            "grid.color": GRID,
+            "grid.linewidth": 0.7,
+            "text.color": INK,
+            "xtick.color": MUTED,
+            "ytick.color": MUTED,
+            "xtick.labelcolor": INK,
+            "ytick.labelcolor": INK,
+            "xtick.labelsize": 8,
+            "ytick.labelsize": 8,
+            "xtick.major.size": 3,
+            "ytick.major.size": 3,
+            "xtick.minor.size": 1.5,
+            "ytick.minor.size": 1.5,
+            "legend.frameon": False,
+            "legend.fontsize": 8.5,
+            "legend.handlelength": 2.6,
+            "lines.linewidth": 1.5,
+            "lines.markersize": 4.2,
+            "figure.facecolor": "white",
+            "savefig.dpi": 200,
+            "svg.fonttype": "path",
+            "svg.hashsalt": "raylfl",  # ids that do not change from one report to the next
+            "pdf.fonttype": 42,  # TrueType: what publishers ask for
+        }
+    )
+
+
+def line_styles(groups: Sequence[Group], methods: Mapping[str, Line]) -> dict[Group, Line]:
+    """A style for every line of one picture: colour by method, dash and marker by setting within the method.
+
+    methods: `method_styles` of the whole report. Settings of a single method are told apart by colour too.
+    """
+    parts = by_method(groups)
+    if len(parts) == 1 and len(groups) > 1:
+        return {group: _nth(index) for index, group in enumerate(groups)}
+    styles = {}
+    for method, own in parts.items():
+        base = methods[method]
+        for index, group in enumerate(own):
+            dash, marker = (base.dash + index) % len(DASHES), (base.marker + index) % len(MARKERS)
+            styles[group] = Line(base.color, dash, marker)
+    return styles
+
+
+def method_styles(methods: Sequence[str]) -> dict[str, Line]:
+    """A style for every method of a report; no two agree while there are at most 32.
+
+    A method takes its preferred colour unless another has it, then the first free one; when all are taken,
+    colours repeat with another dash.
+    """
+    taken: dict[str, int] = {}
+    for method in sorted(methods, key=lambda name: PREFERRED.get(name, len(PALETTE))):
+        wish, used = PREFERRED.get(method), set(taken.values())
+        free = [slot for slot in range(len(PALETTE)) if slot not in used]
+        if wish is None or wish in used:
+            wish = free[0] if free else len(taken)
+        taken[method] = wish
+    return {method: _nth(slot) for method, slot in taken.items()}
+
+
+def _nth(index: int) -> Line:
+    return Line(index % len(PALETTE), index // len(PALETTE) % len(DASHES), index % len(MARKERS))

@@ -1,0 +1,224 @@
+"""The tables of a report as data: rows are dicts, columns know their heading, format and which value is best.
+
+`raylfl.report.render` writes them as Markdown, LaTeX, CSV, HTML and for the terminal.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from raylfl.report.derived import (
+    Stat,
+    best,
+    best_setting,
+    by_method,
+    counted_axes,
+    final,
+    group_to_target,
+    higher_is_better,
+    last_k,
+    tuned_keys,
+)
+from raylfl.report.facets import Facet
+from raylfl.report.labels import canonical, display, flatten, short_keys, show_value, varying
+from raylfl.report.runs import Group, RunRecord
+from raylfl.report.wording import axis_name, cost_text, last_text, metric_name, number, stat_text, target_text
+
+ENVIRONMENT = ("versions", "git_commit", "host", "runtime", "command")  # of summary.json
+COST_HEADS = {
+    "rounds": "rounds",
+    "floats": "floats",
+    "steps": "local steps",
+    "virtual": "virtual s",
+    "computation": "computation s",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. show: a cell's value to text; better: `max` or `min` where the best is to stand out."""
+
+    key: str
+    head: str
+    show: Callable[[Any], str] = str
+    better: str | None = None
+    numeric: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: its file name, its caption, its columns and one dict a row.
+
+    Rows may carry `block`: rows of one block stand together under that heading and compete for best.
+    """
+
+    name: str
+    caption: str
+    columns: list[Column]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def blocks(self) -> dict[str, list[dict[str, Any]]]:
+        """Block heading -> its rows; one block "" where there are none."""
+        parts: dict[str, list[dict[str, Any]]] = {}
+        for row in self.rows:
+            parts.setdefault(str(row.get("block", "")), []).append(row)
+        return parts
+
+    def best_in(self, rows: Sequence[dict[str, Any]], column: Column) -> float | None:
+        """The best value of a column among the rows; None where nothing competes."""
+        values = [rank(row.get(column.key)) for row in rows]
+        finite = [value for value in values if math.isfinite(value)]
+        if column.better is None or len(rows) < 2 or not finite:
+            return None
+        return max(finite) if column.better == "max" else min(finite)
+
+
+def rank(value: Any) -> float:
+    """A cell as a number to compare; nan where it is none, or a cost that not every seed came to."""
+    if isinstance(value, Stat):
+        return value.mean if value.count and value.count >= value.of else math.nan
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def summary(parts: Sequence[Facet], metric: str, *, last: int, target: float | None, name: str = "summary") -> Table:
+    """One row a setting: last-k mean +- std, final and best value, and what the target cost (experiments.md).
+
+    The last-k statistic pools the seeds and the last `last` rounds; the others are over seeds.
+    """
+    better = "max" if higher_is_better(metric) else "min"
+    groups = [group for part in parts for group in part.groups]
+
+    def value(stat: Stat) -> str:
+        return stat_text(stat, metric)
+
+    columns = [
+        Column("setting", "setting"),
+        Column("seeds", "seeds", numeric=True),
+        Column("length", "rounds", numeric=True),
+        Column("last", f"{axis_name(metric)}, last {last}", value, better, numeric=True),
+        Column("final", "final", value, better, numeric=True),
+        Column("best", "best", value, better, numeric=True),
+    ]
+    costs = [] if target is None else counted_axes([run for group in groups for run in group.runs])
+    columns += [Column(axis, f"{COST_HEADS[axis]} to target", cost_text, "min", numeric=True) for axis in costs]
+    rows = []
+    for part in parts:
+        for group in part.groups:
+            row: dict[str, Any] = {
+                "block": part.label,
+                "setting": part.names[group],
+                "seeds": seeds_text(group),
+            }
+            row["length"] = max((len(run.rounds) for run in group.runs), default=0)
+            row |= {
+                "last": last_k(group, metric, last),
+                "final": final(group, metric),
+                "best": best(group, metric),
+            }
+            if target is not None:
+                row |= {axis: group_to_target(group, metric, target, axis) for axis in costs}
+            rows.append(row)
+    words = metric_name(metric)
+    caption = f"{words[0].upper()}{words[1:]}, mean ± std: over {last_text(last)} and seeds (pooled); "
+    caption += "final and best over seeds."
+    if target is not None:
+        caption += f" Target: {target_text(metric, target)}."
+    return Table(name, caption, columns, rows)
+
+
+def seeds_text(group: Group) -> str:
+    """`3`, or `3 (1 unfinished)`."""
+    unfinished = sum(not run.finished for run in group.runs)
+    return f"{len(group.runs)} ({unfinished} unfinished)" if unfinished else str(len(group.runs))
+
+
+def best_settings(parts: Sequence[Facet], metric: str, last: int) -> Table | None:
+    """The best tuning of every method in every world, by the last-k mean: a best-learning-rate table.
+
+    None where no method was tried with more than one tuning.
+    """
+    keys = tuned_keys([group for part in parts for group in part.groups])
+    if not keys:
+        return None
+    names = short_keys(keys, {key for part in parts for group in part.groups for key in group.setting})
+    rows = []
+    for part in parts:
+        for method, own in by_method(part.groups).items():
+            winner = best_setting(own, metric, last)
+            row = {"block": part.label, "method": display(method), "tried": len(own)}
+            row |= {key: show_value(winner.setting[key]) if key in winner.setting else "–" for key in keys}
+            rows.append(row | {"last": last_k(winner, metric, last)})
+    columns = [Column("method", "method"), Column("tried", "tried", numeric=True)]
+    columns += [Column(key, f"best {names[key]}", numeric=True) for key in keys]
+    better = "max" if higher_is_better(metric) else "min"
+    columns.append(
+        Column("last", f"{axis_name(metric)}, last {last}", lambda stat: stat_text(stat, metric), better, True)
+    )
+    caption = f"Best tuning of each method by its mean over seeds and {last_text(last)}."
+    return Table("best_settings", caption, columns, rows)
+
+
+def differences(groups: Sequence[Group]) -> Table | None:
+    """Every config key that is not equal in all settings; None if all are."""
+    keys = varying([group.setting for group in groups])
+    if not keys:
+        return None
+    columns = [Column("setting", "setting"), *(Column(key, key) for key in keys)]
+    rows = [
+        {"setting": group.label}
+        | {key: show_value(group.setting[key]) if key in group.setting else "–" for key in keys}
+        for group in groups
+    ]
+    return Table("differences", "Where the configs differ; all other keys agree.", columns, rows)
+
+
+def common(groups: Sequence[Group]) -> Table:
+    """The config keys that all settings share."""
+    differ = set(varying([group.setting for group in groups]))
+    shared = {key: value for key, value in groups[0].setting.items() if key not in differ}
+    rows = [{"key": key, "value": show_value(value)} for key, value in shared.items()]
+    return Table("config", "What all settings share.", [Column("key", "key"), Column("value", "value")], rows)
+
+
+def environment(runs: Sequence[RunRecord]) -> Table | None:
+    """Versions, commit and host out of the summaries; None if no run has finished."""
+    values: dict[str, dict[str, str]] = {}
+    for run in runs:
+        for key, value in flatten({key: run.summary[key] for key in ENVIRONMENT if key in run.summary}).items():
+            values.setdefault(key, {})[canonical(value)] = show_value(value)
+    if not values:
+        return None
+    rows = []
+    for key, seen in values.items():
+        texts = list(seen.values())
+        more = f" … ({len(texts)} values)" if len(texts) > 3 else ""
+        rows.append({"key": key, "value": "; ".join(texts[:3]) + more})
+    caption = "Where and with what the finished runs were made."
+    return Table("environment", caption, [Column("key", "key"), Column("value", "value")], rows)
+
+
+def run_list(groups: Sequence[Group]) -> Table:
+    """Every run: directory, setting, seed, rounds done of planned, state, real seconds."""
+    runs = [run for group in groups for run in group.runs]
+    top = os.path.commonpath([run.path.resolve().parent for run in runs])
+    rows = []
+    for group in groups:
+        for run in group.runs:
+            done, planned = len(run.rounds), run.config.get("rounds", "?")
+            seconds = float(sum(value for value in run.column("time/round") if math.isfinite(value)))
+            state = "finished" if run.finished else "unfinished"
+            row = {"run": os.path.relpath(run.path.resolve(), top), "setting": group.label, "seed": run.seed}
+            rows.append(row | {"rounds": f"{done} of {planned}", "state": state, "seconds": seconds or math.nan})
+    columns = [
+        Column("run", "run"),
+        Column("setting", "setting"),
+        Column("seed", "seed", numeric=True),
+        Column("rounds", "rounds", numeric=True),
+        Column("state", "state"),
+        Column("seconds", "real seconds", number, numeric=True),
+    ]
+    return Table("runs", "The runs behind this report.", columns, rows)

@@ -1,0 +1,134 @@
+"""`raylfl report --wandb ENTITY/PROJECT`: the same runs as a report at wandb, its panels grouped by algorithm.
+
+The runs themselves must be there (`wandb sync` sends those that were logged offline); their group is the
+experiment's or sweep's name. Needs wandb's reports package, wandb-workspaces, and a login to save; everything
+up to the save works without a connection.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raylfl.errors import BadConfig, BadValue, RaylflError
+from raylfl.report.derived import main_metric
+from raylfl.report.labels import METHOD, varying
+from raylfl.report.page import summary_table
+from raylfl.report.render import to_markdown
+from raylfl.report.runs import RunRecord, find_runs, load_run
+from raylfl.report.wording import axis_name, metric_name
+
+SECTIONS = {  # heading -> how the names of its metrics begin
+    "Test set": ("test/",),
+    "Training": ("train/", "global/"),
+    "Clients": ("client/", "fair/", "cohort/", "update/", "inconsistency/"),
+    "Costs": ("cost/", "time/"),
+    "Algorithm": ("algo/",),
+}
+MOST_COLUMNS = 8  # of parallel coordinates
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a report shows, in plain values.
+
+    groups: wandb's, one an experiment or sweep. sections: heading -> metrics that were measured.
+    keys: config keys that differ, for parallel coordinates. summary: a Markdown table.
+    """
+
+    title: str
+    groups: list[str]
+    metric: str
+    sections: dict[str, list[str]]
+    keys: list[str]
+    summary: str
+
+
+def outline(paths: Sequence[Path]) -> Outline:
+    """The report of these runs; raises BadValue where there are none."""
+    runs = [load_run(path) for path in find_runs(paths)]
+    names = list(dict.fromkeys(str(run.config.get("name", run.path.parent.name)) for run in runs))
+    metric = main_metric(runs)
+    return Outline(
+        title=names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more",
+        groups=names,
+        metric=metric,
+        sections=sections(runs),
+        keys=shared_keys(runs)[: MOST_COLUMNS - 2],
+        summary=to_markdown(summary_table(paths)),
+    )
+
+
+def shared_keys(runs: Sequence[RunRecord]) -> list[str]:
+    """Config keys that all runs have and in which they differ, beside the algorithm."""
+    settings = [run.setting for run in runs]
+    return [key for key in varying(settings) if key != METHOD and all(key in setting for setting in settings)]
+
+
+def sections(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
+    """Every measured metric under its heading; what no heading claims under `More`."""
+    measured = dict.fromkeys(name for run in runs for name in run.metrics if run.measured(name))
+    found: dict[str, list[str]] = {}
+    for name in measured:
+        heading = next((h for h, begins in SECTIONS.items() if name.startswith(begins)), "More")
+        found.setdefault(heading, []).append(name)
+    return {heading: found[heading] for heading in (*SECTIONS, "More") if heading in found}
+
+
+def build(content: Outline, entity: str, project: str) -> Any:
+    """wandb's Report object, not yet saved; raises BadConfig where its package is missing."""
+    if importlib.util.find_spec("wandb_workspaces") is None:
+        raise BadConfig("--wandb needs wandb's reports package: pip install 'raylfl[reports]' (wandb-workspaces)")
+    wr = importlib.import_module("wandb_workspaces.reports.v2")
+
+    names = ", ".join(f"'{name}'" for name in content.groups)
+
+    def runs(*groupby: str) -> Any:  # no entity and project: those of the report, so that nothing is looked up
+        return wr.Runset(name="runs", filters=f"Group in [{names}]", groupby=list(groupby))
+
+    blocks: list[Any] = [wr.TableOfContents(), wr.H1("Summary"), wr.MarkdownBlock(content.summary)]
+    for heading, metrics in content.sections.items():
+        panels = [line(wr, name) for name in metrics]
+        blocks += [wr.H1(heading), wr.PanelGrid(runsets=[runs(f"config.{METHOD}")], panels=panels)]
+    if content.keys:
+        keys = [wr.Config(METHOD), *(wr.Config(key) for key in content.keys), wr.SummaryMetric(content.metric)]
+        columns = [wr.ParallelCoordinatesPlotColumn(key) for key in keys]
+        panels = [wr.ParallelCoordinatesPlot(columns=columns), wr.RunComparer(diff_only="split")]
+        blocks += [wr.H1("Settings"), wr.PanelGrid(runsets=[runs()], panels=panels)]
+    text = f"{metric_name(content.metric).capitalize()} and the rest, seeds pooled, by algorithm."
+    return wr.Report(entity=entity, project=project, title=content.title[:128], description=text, blocks=blocks)
+
+
+def line(wr: Any, metric: str) -> Any:
+    """One metric over the rounds: a line an algorithm, the mean, and the range over its runs."""
+    return wr.LinePlot(
+        title=axis_name(metric),
+        x="round",
+        y=[metric],
+        title_x="round",
+        log_y=True if metric.startswith("global/distance") else None,
+        groupby=wr.Config(METHOD),
+        groupby_aggfunc="mean",
+        groupby_rangefunc="minmax",
+    )
+
+
+def publish(paths: Sequence[Path], target: str) -> str:
+    """Build the report and save it at ENTITY/PROJECT; returns its address."""
+    entity, slash, project = target.partition("/")
+    if not (entity and slash and project) or "/" in project:
+        raise BadValue("--wandb", got=target, need="ENTITY/PROJECT")
+    report = build(outline(paths), entity, project)
+    try:
+        report.save()
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        raise RaylflError(
+            f"wandb did not take the report ({reason[0] if reason else type(error).__name__}): "
+            "`wandb login` first, and `wandb sync` the runs that were logged offline"
+        ) from error
+    return str(report.url)

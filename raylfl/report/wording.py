@@ -1,0 +1,99 @@
+"""Metrics and numbers in the words that tables, axes and captions share."""
+
+from __future__ import annotations
+
+import math
+
+from raylfl.report.derived import Stat, higher_is_better
+
+_SUFFIXES = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # from, by, written
+NAMES = {
+    "test/accuracy": "test accuracy",
+    "test/loss": "test loss",
+    "train/loss": "training loss",
+    "global/loss": "global loss",
+    "global/grad_norm": "global gradient norm",
+    "global/distance": "relative distance to optimum",
+    "global/distance_abs": "distance to optimum",
+    "update/norm": "update norm",
+    "update/diversity": "gradient diversity",
+    "inconsistency/chi2": "inconsistency χ²(w‖Ω)",
+    "cohort/sampled": "clients asked",
+    "cohort/received": "uploads received",
+}
+
+
+def metric_name(metric: str) -> str:
+    """A metric's name for people; an unknown one (`algo/support`) stays as it is."""
+    return NAMES.get(metric, metric)
+
+
+def is_percent(metric: str) -> bool:
+    """Whether the metric is a fraction that people read in per cent."""
+    return "accuracy" in metric
+
+
+def axis_name(metric: str) -> str:
+    """`metric_name` with its unit."""
+    return metric_name(metric) + (" (%)" if is_percent(metric) else "")
+
+
+def number(value: float, digits: int = 4) -> str:
+    """`value` with so many significant digits: 0.1235, 1.2e-12, 12 346; `–` for nan, `∞` for inf."""
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞"
+    if abs(value) >= 10**digits and abs(value) < 1e6:
+        return f"{value:,.0f}".replace(",", "\u2009")
+    text = f"{value:.{digits}g}"
+    mantissa, e, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent)}" if e else text
+
+
+def target_text(metric: str, target: float) -> str:
+    """`test accuracy ≥ 70 %`, `relative distance to optimum ≤ 1e-6`."""
+    sign = "≥" if higher_is_better(metric) else "≤"
+    value = f"{number(100 * target)}\u202f%" if is_percent(metric) else number(target)
+    return f"{metric_name(metric)} {sign} {value}"
+
+
+def last_text(last: int) -> str:
+    """`the last 20 rounds`."""
+    return f"the last {last} rounds" if last > 1 else "the last round"
+
+
+def stat_text(stat: Stat, metric: str = "") -> str:
+    """`78.43 ± 2.46` (in per cent where the metric is a fraction), `diverged`, `–`."""
+    if not stat.count:
+        return "–"
+    if not math.isfinite(stat.mean):
+        return "diverged"
+    if is_percent(metric):
+        mean, std = f"{100 * stat.mean:.2f}", f"{100 * stat.std:.2f}"
+    else:
+        mean, std = number(stat.mean), number(stat.std, 2)
+    return mean if math.isnan(stat.std) else f"{mean} ± {std}"
+
+
+def cost_text(stat: Stat) -> str:
+    """`78.7 ± 4.9`, `9.75M ± 0.61M`; `68.0 (2 of 3)` where only some seeds got there, `–` where none did."""
+    if not stat.count:
+        return "–"
+    text = count_text(stat.mean)
+    if not math.isnan(stat.std):
+        text += f" ± {count_text(stat.std, like=stat.mean)}"
+    return text if stat.count == stat.of else f"{text} ({stat.count} of {stat.of})"
+
+
+def count_text(value: float, like: float | None = None) -> str:
+    """A count or a time, three digits and a suffix: 68.5, 3550, 12.3k, 1.23M, 4.56G; whole numbers plain.
+
+    like: the number whose suffix and decimals to use, for a spread beside its mean.
+    """
+    like = value if like is None else like
+    scale, suffix = next(((by, text) for least, by, text in _SUFFIXES if abs(like) >= least), (1.0, ""))
+    head = abs(like) / scale
+    whole = value == 0 or (not suffix and value == int(value) and like == int(like))
+    decimals = 0 if whole or head >= 100 else 1 if head >= 10 else 2
+    return f"{value / scale:.{decimals}f}{suffix if value else ''}"

@@ -1,0 +1,118 @@
+"""What every reproduction shares: an experiment is a name, runs, and what must come out of them.
+
+An experiment asks the `Lab` for the runs of its settings and returns `Findings`: tables with our numbers beside
+the published ones, a verdict for each of the paper's claims, and figures. The modules of this package, one a
+paper, register theirs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from raylfl.errors import BadConfig
+from raylfl.registry import Registry
+from raylfl.report.derived import Stat
+from raylfl.report.tables import Table
+from raylfl.report.wording import count_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from raylfl.reproduce.lab import Lab
+
+EXPERIMENTS: Registry[Experiment] = Registry("experiments", "raylfl.reproduce")
+SCALES = ("smoke", "paper")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a line of a figure or a cell of a table is, but for the seed.
+
+    label: its name, different for every setting of an experiment. config: a config as `load_config` takes it;
+    its `base:` names files of conf/.
+    """
+
+    label: str
+    config: Mapping[str, Any]
+
+    def but(self, label: str, options: Mapping[str, Any]) -> Setting:
+        """The same with these dotted keys changed: {"local.lr": 0.1}."""
+        return Setting(label, layered(self.config, options))
+
+
+def setting(label: str, bases: Sequence[str], options: Mapping[str, Any] | None = None) -> Setting:
+    """A setting of the files `bases` (later ones win) with dotted keys changed."""
+    return Setting(label, layered({"base": list(bases)}, options or {}))
+
+
+def layered(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested config with dotted keys set; neither argument is changed."""
+    out = dict(config)
+    for key, value in options.items():
+        head, _, rest = key.partition(".")
+        out[head] = layered(out.get(head, {}), {rest: value}) if rest else value
+    return out
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of what must come out; whether it did; the numbers that decide. None: not to be decided here.
+
+    remark: what is known about a claim that does not hold.
+    """
+
+    text: str
+    holds: bool | None
+    evidence: str
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an experiment came to. figures: by file name, without ending. notes: what a reader has to know."""
+
+    tables: Sequence[Table] = ()
+    claims: Sequence[Claim] = ()
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+class Experiment(ABC):
+    """A figure or table of a paper. The first line of a subclass's docstring says what it shows.
+
+    scales: those it can be run at; none where it is exact and small and always run whole.
+    """
+
+    scales: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def run(self, lab: Lab) -> Findings:
+        """Make the runs and compare. Raises BadConfig (DataMissing) before the first of them starts."""
+
+
+def find(name: str) -> Experiment:
+    """The experiment of that name; raises BadConfig naming the nearest."""
+    names = EXPERIMENTS.names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        raise BadConfig(
+            f"no experiment {name}; "
+            + (f"did you mean {near[0]}?" if near else "`raylfl reproduce --list` shows what there is")
+        )
+    return EXPERIMENTS.get(name).cls()
+
+
+def published(text: str) -> Stat:
+    """A published `78.43±2.46` (per cent, the std may be missing) as a statistic of fractions."""
+    mean, _, std = text.partition("±")
+    return Stat(float(mean) / 100, float(std) / 100 if std else math.nan, 1, 1)
+
+
+def cost_or_dash(value: float) -> str:
+    """A cost for people, `–` where it is not finite: the goal was never reached."""
+    return count_text(value) if math.isfinite(value) else "–"

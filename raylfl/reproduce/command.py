@@ -1,0 +1,101 @@
+"""`raylfl reproduce`: names to experiments, findings to the terminal and to files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from raylfl.console import say
+from raylfl.report.render import to_csv, to_markdown, to_rich
+from raylfl.report.tables import Table
+from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, find
+
+VERDICTS = {True: "yes", False: "NO", None: "?"}
+WIDTH = 160  # where there is no terminal: wide enough for every table
+SMOKE_NOTE = (
+    "smoke: the paper's code and config on the bundled digits, fewer rounds, clients and seeds; its levels are not "
+    "comparable with the published ones, only the order"
+)
+
+
+def reproduce(names: Sequence[str], scale: str = "smoke", overrides: Sequence[str] = ()) -> None:
+    """Every experiment in turn: runs, tables, verdicts, figures, in runs/reproduce/NAME (image data: NAME/SCALE).
+
+    overrides: `key=value` for all runs. Raises BadConfig for an unknown name before anything is run.
+    """
+    from raylfl.reproduce.lab import Lab
+
+    experiments = {name: find(name) for name in names}
+    for name, experiment in experiments.items():
+        entry = EXPERIMENTS.get(name)
+        folder = Path(os.environ.get("RAYLFL_RUNS", "runs")) / "reproduce" / name
+        folder = folder / scale if experiment.scales else folder
+        say(f"{name}  {entry.paper}: {entry.summary}")
+        findings = experiment.run(Lab(folder, scale, overrides))
+        notes = [*findings.notes, *([SMOKE_NOTE] if experiment.scales and scale == "smoke" else [])]
+        show(findings, notes)
+        for path in write(folder, findings, notes):
+            say(f"written  {path}")
+
+
+def show(findings: Findings, notes: Sequence[str]) -> None:
+    """Tables, then a verdict for each claim, on stdout."""
+    console = Console(width=None if Console().is_terminal else WIDTH, highlight=False)
+    for table in findings.tables:
+        console.print(to_rich(table))
+    if findings.claims:
+        console.print(_verdicts(findings.claims))
+    for note in notes:
+        console.print(f"note: {escape(note)}", soft_wrap=True)
+
+
+def _verdicts(claims: Sequence[Claim]) -> RichTable:
+    table = RichTable(box=None, pad_edge=False, header_style="bold")
+    table.add_column("holds", justify="center")
+    table.add_column("what must come out")
+    table.add_column("what did", style="dim")
+    colours = {True: "green", False: "bold red", None: "yellow"}
+    for claim in claims:
+        verdict = f"[{colours[claim.holds]}]{VERDICTS[claim.holds]}[/]"
+        remark = f" ({claim.remark})" if claim.remark else ""
+        table.add_row(verdict, escape(claim.text), escape(claim.evidence + remark))
+    return table
+
+
+def write(folder: Path, findings: Findings, notes: Sequence[str]) -> list[Path]:
+    """Figures as PNG, tables as Markdown and CSV, verdicts as verdicts.json; returns the figures and the verdicts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for table in findings.tables:
+        _write_table(folder, table)
+    content = {"claims": [vars(claim) for claim in findings.claims], "notes": list(notes)}
+    verdicts = folder / "verdicts.json"
+    verdicts.write_text(json.dumps(content, indent=2, ensure_ascii=False, default=bool) + "\n", encoding="utf-8")
+    paths = []
+    for stem, figure in findings.figures.items():
+        figure.savefig(folder / f"{stem}.png", dpi=200)
+        paths.append(folder / f"{stem}.png")
+    return [*paths, verdicts]
+
+
+def _write_table(folder: Path, table: Table) -> None:
+    (folder / f"{table.name}.md").write_text(to_markdown(table), encoding="utf-8")
+    (folder / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
+
+
+def list_experiments() -> None:
+    """Names, what they show, and the scales they can be run at."""
+    table = RichTable(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
+    for entry in EXPERIMENTS:
+        scales = ", ".join(entry.cls.scales) or "exact, always whole"
+        table.add_row(entry.name, escape(entry.summary), entry.paper, scales)
+    Console(width=None if Console().is_terminal else WIDTH).print(table)

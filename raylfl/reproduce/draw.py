@@ -1,0 +1,166 @@
+"""The figures of reproductions: panels of curves, the same line for the same method in every panel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from raylfl.report.curves import Curve, curve, draw
+from raylfl.report.derived import Stat
+from raylfl.report.figures import PANEL, Block, Panel, composed, legend_handles
+from raylfl.report.runs import Group
+from raylfl.report.style import MARKERS, MUTED, Line, method_styles, rc
+from raylfl.report.wording import axis_name, is_percent
+
+HOLLOW: dict[str, Any] = {"dashes": (3, 2), "markerfacecolor": "white", "markeredgewidth": 1.0, "linewidth": 1.0}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One panel: lines by name, what is measured, against what (`derived.AXES`)."""
+
+    heading: str
+    lines: Mapping[str, Group]
+    metric: str
+    axis: str = "rounds"
+    band: str = "minmax"
+    window: int = 1
+    limits: tuple[float | None, float | None] = (
+        None,
+        None,
+    )  # of y; None: as the data have it; what is below lies on it
+    right: float | None = None  # end of x
+    start: float | None = None  # the metric before round 0, where it is known
+    factors: Mapping[str, float] = field(default_factory=dict)  # of a line's costs, where they are counted otherwise
+
+
+def curves(plots: Sequence[Plot], styles: Mapping[str, Line], size: tuple[float, float] = PANEL) -> Figure:
+    """The panels under one legend. styles: name of a line -> its look, in the order of the legend."""
+    panels = [Panel(plot.heading, _drawer(plot, styles), size, plot.heading) for plot in plots]
+    shown = {name for plot in plots for name in plot.lines}
+    legend = [(name, line) for name, line in styles.items() if name in shown]
+    with rc():
+        return composed(Block("", "", "", panels, legend))
+
+
+def styles(methods: Mapping[str, str]) -> dict[str, Line]:
+    """Name of a line -> its look, from name -> method: the colours that the method has in every report."""
+    looks = method_styles(list(methods.values()))
+    return {name: looks[method] for name, method in methods.items()}
+
+
+def _drawer(plot: Plot, looks: Mapping[str, Line]):
+    def panel(ax: Axes) -> None:
+        drawn, (bottom, top) = [], plot.limits
+        for name, group in plot.lines.items():
+            item = curve(group, plot.metric, plot.axis, band=plot.band, window=plot.window)
+            if item is not None:
+                drawn.append((_counted(item, plot.factors.get(name, 1.0), bottom, plot.start), looks[name]))
+        draw(ax, drawn, plot.metric, plot.axis)
+        ax.set_ylim(bottom=bottom, top=top)
+        if plot.right is not None:
+            ax.set_xlim(right=plot.right)
+
+    return panel
+
+
+def _counted(item: Curve, factor: float, bottom: float | None, start: float | None) -> Curve:
+    """The curve from its start on, with its costs times a factor, and no lower than the panel's floor."""
+    first = [] if start is None else [start]
+    floor = -np.inf if bottom is None else bottom
+    x = np.concatenate([[0.0] * len(first), item.x * factor])
+    rows = [np.maximum(np.concatenate([first, values]), floor) for values in (item.mean, item.low, item.high)]
+    return Curve(x, *rows)
+
+
+def sweeps(
+    panels: Mapping[str, Mapping[str, tuple[Mapping[float, Stat], Mapping[float, Stat]]]],
+    looks: Mapping[str, Line],
+    metric: str,
+    label: str,
+) -> Figure:
+    """A metric over something tuned, by method: ours filled with full lines, the published hollow and dashed.
+
+    panels: heading -> method -> (ours, published), both value -> statistic; published may be empty.
+    """
+
+    def drawer(lines: Mapping[str, tuple[Mapping[float, Stat], Mapping[float, Stat]]]) -> Callable[[Axes], None]:
+        def panel(ax: Axes) -> None:
+            for name, pair in lines.items():
+                for sweep, options in zip(pair, ({}, HOLLOW), strict=True):
+                    points = [(x, _scaled(stat.mean, metric)) for x, stat in sorted(sweep.items()) if _known(stat)]
+                    if points:
+                        ax.plot(*zip(*points, strict=True), **{**looks[name].options(), **options})
+            ax.set(xlabel=label, ylabel=axis_name(metric), xscale="log")
+            ax.xaxis.set_major_locator(FixedLocator(sorted({x for pair in lines.values() for x in pair[0]})))
+            ax.xaxis.set_minor_locator(NullLocator())
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+
+        return panel
+
+    drawn = [Panel(heading, drawer(lines), PANEL, heading) for heading, lines in panels.items()]
+    return _with_published(drawn, looks)
+
+
+def beside(
+    panels: Mapping[str, Mapping[str, Mapping[str, tuple[Stat, Stat]]]], looks: Mapping[str, Line], metric: str
+) -> Figure:
+    """Means with their std, ours (filled) next to the published (hollow), method beside method in every cell.
+
+    panels: heading -> cell -> method -> (ours, published).
+    """
+
+    def drawer(cells: Mapping[str, Mapping[str, tuple[Stat, Stat]]]) -> Callable[[Axes], None]:
+        def panel(ax: Axes) -> None:
+            for place, methods in enumerate(cells.values()):
+                for rank, (name, pair) in enumerate(methods.items()):
+                    for side, stat in enumerate(pair):
+                        x = place + 0.8 * ((2 * rank + side + 0.5) / (2 * len(methods)) - 0.5)
+                        if _known(stat):
+                            _point(ax, x, stat, looks[name], metric, hollow=bool(side))
+            ax.set_xticks(range(len(cells)), [cell.replace(", ", "\n") for cell in cells])
+            ax.grid(axis="x", visible=False)
+            ax.set(ylabel=axis_name(metric), xlim=(-0.6, len(cells) - 0.4))
+
+        return panel
+
+    widest = max(sum(map(len, cells.values())) for cells in panels.values())
+    size = (max(PANEL[0], 0.3 * widest), PANEL[1])
+    drawn = [Panel(heading, drawer(cells), size, heading) for heading, cells in panels.items()]
+    return _with_published(drawn, looks)
+
+
+def _point(ax: Axes, x: float, stat: Stat, line: Line, metric: str, hollow: bool) -> None:
+    options: dict[str, Any] = {"color": line.hex, "marker": MARKERS[line.marker], "markeredgewidth": 1.0}
+    options |= {"markerfacecolor": "white"} if hollow else {}
+    std = 0.0 if np.isnan(stat.std) else _scaled(stat.std, metric)
+    ax.errorbar(x, _scaled(stat.mean, metric), yerr=std, linestyle="", elinewidth=0.8, **options)
+
+
+def _with_published(panels: Sequence[Panel], looks: Mapping[str, Line]) -> Figure:
+    """The panels under one legend, which also says what is ours."""
+    kinds = [
+        Line2D([], [], color=MUTED, marker="o", label="ours"),
+        Line2D([], [], color=MUTED, marker="o", label="published", **HOLLOW),
+    ]
+    with rc():
+        figure = composed(Block("", "", "", list(panels)))
+        handles = [*legend_handles(list(looks.items())), *kinds]
+        columns = max(int(figure.get_figwidth() / 1.15), 1)
+        figure.legend(handles=handles, loc="outside upper left", ncols=min(columns, len(handles)))
+    return figure
+
+
+def _known(stat: Stat) -> bool:
+    return bool(np.isfinite(stat.mean))
+
+
+def _scaled(value: float, metric: str) -> float:
+    return 100 * value if is_percent(metric) else value

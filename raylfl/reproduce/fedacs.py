@@ -1,0 +1,190 @@
+"""FedACS [3] (Weng, Ren, Xiao & Skoglund 2025): its quadratics, figures 4 and 7."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from raylfl.report.tables import Column, Table
+from raylfl.report.wording import number
+from raylfl.reproduce.base import EXPERIMENTS, Claim, Experiment, Findings, setting
+from raylfl.reproduce.fedacs_limits import DISTANCE, Limit
+from raylfl.reproduce.lab import Lab
+
+
+class Quadratics(Experiment):
+    """Runs of some methods on the quadratics of fig. 4 under some systems of heterogeneity."""
+
+    panels: ClassVar[Mapping[str, list[str]]]  # heading -> presets
+    methods: ClassVar[Mapping[str, dict[str, Any]]]  # name -> options
+    looks: ClassVar[Mapping[str, str]]  # name -> the method whose line it has
+    rounds: ClassVar[int]
+    tail: ClassVar[int]
+    options: ClassVar[dict[str, Any]] = {}
+    stem: ClassVar[str]
+
+    def run(self, lab: Lab) -> Findings:
+        from raylfl.reproduce import draw
+
+        settings = [
+            setting(
+                f"{panel}, {name}",
+                ["reproduce/fedacs_fig4", *presets],
+                {"rounds": self.rounds} | self.options | options,
+            )
+            for panel, presets in self.panels.items()
+            for name, options in self.methods.items()
+        ]
+        groups = iter(lab.groups(settings))
+        panels = {panel: {name: next(groups) for name in self.methods} for panel in self.panels}
+        limits = {
+            panel: {name: Limit(g.runs[0], self.tail) for name, g in lines.items()} for panel, lines in panels.items()
+        }
+        start = float(np.linalg.norm(next(iter(next(iter(limits.values())).values())).optimum))  # x_0 = 0
+        plots = [draw.Plot(panel, lines, DISTANCE, start=start, limits=(0.02, 1.0)) for panel, lines in panels.items()]
+        figure = draw.curves(plots, draw.styles(self.looks))
+        return Findings([self._table(limits)], self.claims(limits), {self.stem: figure})
+
+    def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
+        """What must come out of the runs."""
+        raise NotImplementedError
+
+    def _table(self, limits: Mapping[str, Mapping[str, Limit]]) -> Table:
+        rows = [
+            {
+                "block": panel,
+                "method": name,
+                "distance": limit.distance,
+                "bias": limit.bias,
+                "predicted": limit.predicted_bias,
+            }
+            for panel, lines in limits.items()
+            for name, limit in lines.items()
+        ]
+        columns = [Column("method", "method")]
+        columns += [
+            Column("distance", "mean of |x - x*|", _short, "min", True),
+            Column("bias", "|mean of x - x*|", _short, "min", True),
+            Column("predicted", "predicted", _short, None, True),
+        ]
+        caption = f"Over the last {self.tail} rounds; predicted from the surrogate weights Omega."
+        return Table(self.stem, caption, columns, rows)
+
+
+@EXPERIMENTS.register("fedacs/fig4", paper="FedACS [3] fig. 4")
+class Fig4(Quadratics):
+    """Distance to the optimum of FedAvg with four local solvers and of FedACS, in three systems."""
+
+    panels: ClassVar = {
+        "left: equal clients": ["preset/fedacs_fig4_left"],
+        "middle: static": ["preset/fedacs_fig4_middle"],
+        "right: redrawn every round": ["preset/fedacs_fig4_right"],
+    }
+    methods: ClassVar = {
+        "FedAvg, SGD": {},
+        "FedAvg, proximal": {
+            "algorithm.name": "fedprox",
+            "algorithm.mu": 1.0,
+            "algorithm.aggregate": "anonymous_uniform",
+        },
+        "FedAvg, lr decay": {"local.lr_schedule": {"name": "step_exponential", "decay": 0.995}},
+        "FedAvg, momentum": {"local.momentum": 0.3},
+        "FedACS": {"algorithm.name": "fedacs"},
+    }
+    looks: ClassVar = {
+        "FedAvg, SGD": "fedavg",
+        "FedAvg, proximal": "fedprox",
+        "FedAvg, lr decay": "decay",
+        "FedAvg, momentum": "fedavgm",
+        "FedACS": "fedacs",
+    }
+    rounds, tail, stem = 800, 400, "fig4"
+
+    def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
+        left, middle, right = limits.values()
+        near = {name: limit.distance for name, limit in left.items()}
+        claims = [
+            Claim(
+                "left: every method ends near the optimum (within 0.1)",
+                max(near.values()) < 0.1,
+                _said(near),
+            )
+        ]
+        for place, lines in (("middle", middle), ("right", right)):
+            others = min(limit.distance for name, limit in lines.items() if name != "FedACS")
+            own = lines["FedACS"].distance
+            text = f"{place}: only FedACS ends near the optimum (within 0.1, the others beyond twice as far)"
+            told = f"FedACS {own:.3f}, the nearest other {others:.3f}"
+            claims.append(Claim(text, own < 0.1 and others > 2 * own, told))
+        return [*claims, _as_predicted(limits, 0.1)]
+
+
+@EXPERIMENTS.register("fedacs/fig7", paper="FedACS [3] fig. 7")
+class Fig7(Quadratics):
+    """Bias of six methods with equal effective steps, in a static and a dynamic system."""
+
+    panels: ClassVar = {"static": ["preset/fedacs_static"], "dynamic": ["preset/fedacs_dynamic"]}
+    methods: ClassVar = {
+        "FedAvg": {"algorithm.name": "fedavg", "algorithm.aggregate": "anonymous"},
+        "c-a-FedAvg": {"algorithm.name": "cafedavg"},
+        "FedVARP": {"algorithm.name": "fedvarp", "algorithm.lost": "reuse"},
+        "FedNova": {"algorithm.name": "fednova", "algorithm.normalise": "sent"},
+        "FedAU": {"algorithm.name": "fedau"},
+        "FedACS": {"algorithm.name": "fedacs"},
+    }
+    looks: ClassVar = {
+        "FedAvg": "fedavg",
+        "c-a-FedAvg": "cafedavg",
+        "FedVARP": "fedvarp",
+        "FedNova": "fednova",
+        "FedAU": "fedau",
+        "FedACS": "fedacs",
+    }
+    # M = 6 draws with replacement from p = w: what the forms of app. I.2 are derived for
+    options: ClassVar = {
+        "data.init_args.num_clients": 20,
+        "participation.replace": True,
+        "local.lr": 0.002,
+        "algorithm.calibrate": True,
+    }
+    rounds, tail, stem = 3000, 2500, "fig7"
+
+    def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
+        claims = []
+        for panel, lines in limits.items():
+            bias = {name: limit.bias for name, limit in lines.items()}
+            told = _said(dict(sorted(bias.items(), key=lambda item: item[1])))
+            between = (bias["c-a-FedAvg"], bias["FedVARP"])
+            claims += [
+                Claim(f"{panel}: by the bias FedACS is nearest", min(bias.values()) == bias["FedACS"], told),
+                Claim(f"{panel}: by the bias FedAvg is farthest", max(bias.values()) == bias["FedAvg"], told),
+                Claim(
+                    f"{panel}: c-a-FedAvg and FedVARP lie between FedACS and FedAvg",
+                    bias["FedACS"] < min(between) and max(between) < bias["FedAvg"],
+                    told,
+                ),
+            ]
+        return [*claims, _as_predicted(limits, 0.1)]
+
+
+def _as_predicted(limits: Mapping[str, Mapping[str, Limit]], tolerance: float) -> Claim:
+    """Not the paper's words but its theory: [3] eqs. (4)-(6) say where each method ends."""
+    off = {
+        f"{panel.split(':')[0]}, {name}": limit.surprise
+        for panel, lines in limits.items()
+        for name, limit in lines.items()
+        if limit.predicted is not None
+    }
+    worst = max(off, key=lambda name: off[name])
+    text = f"every method whose surrogate is known ends where eqs. (4)-(6) predict (within {tolerance})"
+    return Claim(text, off[worst] < tolerance, f"{len(off)} methods; farthest off {worst}, {off[worst]:.3f}")
+
+
+def _short(value: float) -> str:
+    return number(0.0 if abs(value) < 1e-12 else value, 3)
+
+
+def _said(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in values.items())

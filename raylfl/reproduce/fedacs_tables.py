@@ -1,0 +1,237 @@
+"""FedACS [3] (Weng, Ren, Xiao & Skoglund 2025): rounds and computation to a target accuracy, tables 1, 4 and 5."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from raylfl.report.derived import Stat, group_to_target
+from raylfl.report.tables import Column, Table
+from raylfl.report.wording import cost_text, count_text
+from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Experiment, Findings, Setting, setting
+from raylfl.reproduce.lab import Lab
+
+ACCURACY = "test/accuracy"
+AXES = ("rounds", "computation")
+# all with equal effective steps (App. I.2); the forms of the methods are those of its eqs. (111)-(116)
+METHODS: dict[str, dict[str, Any]] = {
+    "FedACS": {"algorithm.name": "fedacs"},
+    "FedAvg": {"algorithm.name": "fedavg", "algorithm.aggregate": "anonymous"},
+    "c-a-FedAvg": {"algorithm.name": "cafedavg"},
+    "FedVARP": {"algorithm.name": "fedvarp", "algorithm.lost": "reuse"},
+    "FedNova": {"algorithm.name": "fednova", "algorithm.normalise": "sent"},
+    "FedAU": {"algorithm.name": "fedau"},
+    "OS": {"algorithm.name": "optimal_sampling"},
+}
+LOOKS = {name: str(options["algorithm.name"]) for name, options in METHODS.items()}
+SEEDS = (0, 1, 2)  # the paper: "multiple runs"
+NEVER = math.inf  # a dash in the tables; FedAU has one everywhere
+Published = Mapping[str, tuple[float, float]]  # method -> rounds, seconds
+
+
+@dataclass(frozen=True)
+class Task:
+    """A column of a table: data, network, target accuracy, and the published costs of reaching it.
+
+    smoke: the target on the digits.
+    """
+
+    heading: str
+    configs: Sequence[str]
+    target: float
+    published: Published
+    options: Mapping[str, Any] = field(default_factory=dict)
+    smoke: float = 0.7
+
+
+def _costs(text: str) -> dict[str, tuple[float, float]]:
+    """`68 3548.6, 93 5470.4, ...` in the order FedACS, FedAvg, c-a-FedAvg, FedVARP, FedNova, OS; `- -` for never."""
+    pairs = [[NEVER if x == "-" else float(x) for x in pair.split()] for pair in text.split(",")]
+    names = [name for name in METHODS if name != "FedAU"]
+    return {name: (a, b) for name, (a, b) in zip(names, pairs, strict=True)} | {"FedAU": (NEVER, NEVER)}
+
+
+class Efficiency(Experiment):
+    """Rounds and total computation time until a test accuracy is first reached, seven methods."""
+
+    scales = SCALES
+    stem: ClassVar[str]
+    system: ClassVar[str]
+    tasks: ClassVar[Sequence[Task]]
+
+    def run(self, lab: Lab) -> Findings:
+        from raylfl.reproduce import draw
+
+        settings = [
+            self.setting(lab, task).but(f"{task.heading}, {name}", options | {"algorithm.calibrate": True})
+            for task in self.tasks
+            for name, options in METHODS.items()
+        ]
+        groups = iter(lab.groups(settings, lab.pick(SEEDS[:2], SEEDS)))
+        found = {task.heading: {name: next(groups) for name in METHODS} for task in self.tasks}
+        ours = {
+            task.heading: {
+                name: tuple(group_to_target(group, ACCURACY, lab.pick(task.smoke, task.target), axis) for axis in AXES)
+                for name, group in found[task.heading].items()
+            }
+            for task in self.tasks
+        }
+        plots = [draw.Plot(heading, lines, ACCURACY, band="std", window=5) for heading, lines in found.items()]
+        targets = ", ".join(f"{task.heading} {100 * lab.pick(task.smoke, task.target):g} %" for task in self.tasks)
+        tables = [self._table(ours, axis, targets) for axis in range(len(AXES))]
+        return Findings(tables, self.claims(ours), {self.stem: draw.curves(plots, draw.styles(LOOKS))}, [UNITS])
+
+    def setting(self, lab: Lab, task: Task) -> Setting:
+        """The task under FedAvg at the lab's scale."""
+        if lab.scale == "paper":
+            return setting("", ["reproduce/fedacs_table1", self.system, *task.configs, "reproduce/paper"], task.options)
+        smoke = {"num_clients": 20, "rounds": 80, "local.batch_size": 32, "local.lr": 0.05, "partition.min_size": 2}
+        smoke = {k: v for k, v in smoke.items() if k != "partition.min_size" or "partition.classes" not in task.options}
+        bases = ["reproduce/fedacs_table1", self.system, *task.configs, "reproduce/smoke"]
+        return setting("", bases, dict(task.options) | smoke)
+
+    def claims(self, ours: Mapping[str, Mapping[str, Sequence[Stat]]]) -> list[Claim]:
+        """Sec. 6: FedACS needs the fewest rounds (OS apart) and less computation than FedAvg."""
+        claims = []
+        for task in self.tasks:
+            spent = {name: _reached(stats[0]) for name, stats in ours[task.heading].items()}
+            rivals = [value for name, value in spent.items() if name not in ("FedACS", "OS")]
+            told = ", ".join(f"{name} {_count(v)}" for name, v in sorted(spent.items(), key=lambda item: item[1]))
+            text = f"{task.heading}: FedACS reaches the target in the fewest rounds (OS apart)"
+            claims.append(Claim(text, spent["FedACS"] < min(rivals), told))
+            work = {name: _reached(ours[task.heading][name][1]) for name in ("FedACS", "FedAvg")}
+            told = f"FedACS {_count(work['FedACS'])}, FedAvg {_count(work['FedAvg'])} local steps"
+            text = f"{task.heading}: FedACS computes less than FedAvg to reach the target"
+            claims.append(Claim(text, work["FedACS"] < work["FedAvg"], told))
+        return claims
+
+    def _table(self, ours: Mapping[str, Mapping[str, Sequence[Stat]]], axis: int, until: str) -> Table:
+        word = ("Rounds", "Computation")[axis]
+        columns = [Column("method", "method")]
+        for task in self.tasks:
+            columns += [
+                Column(f"{task.heading} ours", f"{task.heading}: ours", cost_text, "min", True),
+                Column(f"{task.heading} ratio", "x FedACS", _ratio, None, True),
+                Column(f"{task.heading} published", "published", _count, "min", True),
+                Column(f"{task.heading} published ratio", "x FedACS", _ratio, None, True),
+            ]
+        rows = []
+        for name in METHODS:
+            row: dict[str, Any] = {"method": name}
+            for task in self.tasks:
+                stats, numbers = ours[task.heading], task.published
+                row[f"{task.heading} ours"] = stats[name][axis]
+                row[f"{task.heading} ratio"] = _reached(stats[name][axis]) / _reached(stats["FedACS"][axis])
+                row[f"{task.heading} published"] = numbers[name][axis]
+                row[f"{task.heading} published ratio"] = numbers[name][axis] / numbers["FedACS"][axis]
+            rows.append(row)
+        return Table(f"{self.stem}_{AXES[axis]}", f"{word} until {until}; mean ± std over seeds.", columns, rows)
+
+
+UNITS = "our computation time is counted in local steps, the paper's in seconds of its machine: compare the ratios"
+
+
+def _reached(stat: Stat) -> float:
+    """The mean cost; inf unless every seed got there."""
+    return stat.mean if stat.count == stat.of else NEVER
+
+
+def _count(value: float) -> str:
+    return count_text(value) if math.isfinite(value) else "–"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else "–"
+
+
+MNIST = ["data/mnist", "model/cnn_fedacs_mnist", "partition/classes"]
+CINIC = ["data/cinic10", "model/cnn_fedacs_cinic"]
+ONE_CLASS: dict[str, Any] = {"partition.classes": 1, "local.batch_size": 512, "local.lr": 0.02}
+
+
+@EXPERIMENTS.register("fedacs/table1", paper="FedACS [3] table 1, fig. 6")
+class Table1(Efficiency):
+    """Rounds and computation to a target accuracy in the dynamic system."""
+
+    stem, system = "table1", "preset/fedacs_dynamic"
+    tasks = (
+        Task(
+            "MNIST",
+            MNIST,
+            0.70,
+            _costs("68 3548.6, 93 5470.4, 84 4884.4, 115 7289.9, 99 6043.4, 72 4391.9"),
+            ONE_CLASS,
+        ),
+        Task(
+            "CIFAR-10",
+            [],
+            0.40,
+            _costs("100 6928.9, 143 12482.0, 130 7917.0, 165 13479.8, 161 13314.8, 80 5095.3"),
+        ),
+        Task(
+            "CINIC-10",
+            CINIC,
+            0.35,
+            _costs("55 11452.3, 74 14550.0, 67 13256.8, 104 22200.5, 100 21802.2, 65 14248.9"),
+        ),
+    )
+
+
+@EXPERIMENTS.register("fedacs/table4", paper="FedACS [3] table 4, fig. 9")
+class Table4(Efficiency):
+    """Rounds and computation to a target accuracy in the static system."""
+
+    stem, system = "table4", "preset/fedacs_static"
+    tasks = (
+        Task(
+            "MNIST",
+            MNIST,
+            0.70,
+            _costs("64 4307.7, 92 6458.7, 68 5039.2, 92 6846.9, 103 7893.4, 72 6307.7"),
+            ONE_CLASS,
+        ),
+        Task(
+            "CIFAR-10",
+            [],
+            0.40,
+            _costs("68 4706.3, 112 8609.0, 101 8221.3, 148 11862.5, 117 8536.8, - -"),
+        ),
+        Task(
+            "CINIC-10",
+            CINIC,
+            0.35,
+            _costs("36 12837.2, 57 19999.3, 55 18334.6, 73 25479.9, 83 29968.5, 47 13953.2"),
+        ),
+    )
+
+
+@EXPERIMENTS.register("fedacs/table5", paper="FedACS [3] table 5, fig. 10")
+class Table5(Efficiency):
+    """Rounds and computation to a target accuracy on CIFAR-10 at three Dirichlet alphas, dynamic system."""
+
+    stem, system = "table5", "preset/fedacs_dynamic"
+    tasks = (
+        Task(
+            "alpha 0.05",
+            [],
+            0.35,
+            _costs("107 6186.2, 149 9591.7, 142 8982.4, - -, - -, 110 6310.7"),
+            {"partition.alpha": 0.05},
+        ),
+        Task(
+            "alpha 0.2",
+            [],
+            0.35,
+            _costs("51 4747.3, 88 8930.0, 88 8873.4, 156 17728.6, 125 13690.4, 54 5305.3"),
+            {"partition.alpha": 0.2},
+        ),
+        Task(
+            "alpha 0.35",
+            [],
+            0.40,
+            _costs("36 3391.5, 88 8918.3, 90 9293.9, 159 17733.9, 94 9901.3, 32 3100.7"),
+            {"partition.alpha": 0.35},
+        ),
+    )

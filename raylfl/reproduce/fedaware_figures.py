@@ -1,0 +1,162 @@
+"""FedAWARE [4] (Zeng et al.): figures 3 and 5 to 9, curves of accuracy and gradient diversity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import ClassVar
+
+from raylfl.report.derived import best, last_k
+from raylfl.report.runs import Group
+from raylfl.report.tables import Column, Table
+from raylfl.report.wording import number, stat_text
+from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Experiment, Findings, Setting
+from raylfl.reproduce.fedaware import ACCURACY, LOOKS, METHODS, SEEDS, accuracy, tuned, world
+from raylfl.reproduce.lab import Lab
+
+DIVERSITY = "update/diversity"
+
+
+class Curves(Experiment):
+    """Curves of several metrics, a panel each."""
+
+    scales = SCALES
+    stem: ClassVar[str]
+    metrics: ClassVar[Sequence[str]]
+    looks: ClassVar[Mapping[str, str]]
+
+    def settings(self, lab: Lab) -> list[Setting]:
+        """A setting a line, in the order of `looks`."""
+        raise NotImplementedError
+
+    def run(self, lab: Lab) -> Findings:
+        from raylfl.reproduce import draw
+
+        lines = dict(zip(self.looks, self.measured(lab), strict=True))
+        plots = [draw.Plot("", lines, metric, band="std", window=lab.pick(5, 10)) for metric in self.metrics]
+        figure = draw.curves(plots, draw.styles(self.looks))
+        return Findings([self._table(lines, lab)], self.claims(lines, lab), {self.stem: figure})
+
+    def measured(self, lab: Lab) -> list[Group]:
+        return lab.groups(self.settings(lab), lab.pick((0,), SEEDS))
+
+    def _table(self, lines: Mapping[str, Group], lab: Lab) -> Table:
+        last = lab.pick(20, 50)
+        rows = [
+            {"line": name, "best": best(group, ACCURACY)}
+            | {metric: last_k(group, metric, last) for metric in self.metrics}
+            for name, group in lines.items()
+        ]
+        columns = [Column("line", ""), Column("best", "best accuracy (%)", accuracy, "max", True)]
+        columns += [
+            Column(metric, f"{metric}, last {last}", partial(stat_text, metric=metric), None, True)
+            for metric in self.metrics
+        ]
+        return Table(self.stem, "Mean ± std over seeds and the last rounds.", columns, rows)
+
+    def claims(self, lines: Mapping[str, Group], lab: Lab) -> list[Claim]:
+        return []
+
+
+def diverse(lines: Mapping[str, Group], rivals: Sequence[str], last: int) -> Claim:
+    """Sec. 5: FedAWARE keeps a higher gradient diversity than the others."""
+    values = {name: last_k(lines[name], DIVERSITY, last).mean for name in ("FedAWARE", *rivals)}
+    order = sorted(values, key=lambda name: -values[name])
+    told = ", ".join(f"{name} {number(values[name], 3)}" for name in order)
+    return Claim("FedAWARE ends with the highest gradient diversity", order[0] == "FedAWARE", told)
+
+
+@EXPERIMENTS.register("fedaware/fig3", paper="FedAWARE [4] figs. 2-3")
+class Fig3(Curves):
+    """FedAvg at four Dirichlet alphas: accuracy, gradient diversity, gradient norm of F."""
+
+    stem, metrics = "fig3", (ACCURACY, DIVERSITY, "global/grad_norm")
+    alphas: ClassVar = (0.1, 0.3, 0.5, 0.7)
+    looks: ClassVar = {f"alpha {alpha}": f"alpha {alpha}" for alpha in alphas}
+
+    def settings(self, lab: Lab) -> list[Setting]:
+        base = world(lab, "", "hybrid", options={"eval.global": True})
+        return [base.but(f"alpha {alpha}", {"partition.alpha": alpha}) for alpha in self.alphas]
+
+    def claims(self, lines: Mapping[str, Group], lab: Lab) -> list[Claim]:
+        """Sec. 3: less heterogeneity, better convergence, and its gradient diversity tells."""
+        ends = {name: last_k(group, ACCURACY, lab.pick(20, 50)).mean for name, group in lines.items()}
+        told = ", ".join(f"{name} {100 * mean:.1f}" for name, mean in ends.items())
+        first, *_, last = ends.values()
+        return [Claim("accuracy is higher at alpha 0.7 than at alpha 0.1", last > first, told)]
+
+
+class Methods(Curves):
+    """The methods of table 1 in one system, each at its best tuning."""
+
+    metrics: ClassVar[Sequence[str]] = ("train/loss", ACCURACY, DIVERSITY)
+    names: ClassVar[Sequence[str]] = tuple(METHODS)
+    system: ClassVar[str] = "hybrid"
+    more: ClassVar[Sequence[str]] = ()  # configs on top: other data, another model
+
+    looks: ClassVar[Mapping[str, str]] = LOOKS
+
+    def measured(self, lab: Lab) -> list[Group]:
+        base = world(lab, self.system, self.system, self.more)
+        found = tuned(lab, {self.system: base}, self.names)[self.system]
+        return [found[name] for name in self.names]
+
+    def claims(self, lines: Mapping[str, Group], lab: Lab) -> list[Claim]:
+        return [diverse(lines, [name for name in lines if name != "FedAWARE"], lab.pick(20, 50))]
+
+
+@EXPERIMENTS.register("fedaware/fig5", paper="FedAWARE [4] fig. 5")
+class Fig5(Methods):
+    """Gradient diversity over rounds of the methods of table 1, hybrid system."""
+
+    stem, metrics = "fig5", (DIVERSITY,)
+
+
+@EXPERIMENTS.register("fedaware/fig8", paper="FedAWARE [4] fig. 8")
+class Fig8(Methods):
+    """Loss, accuracy and gradient diversity on MNIST."""
+
+    stem, more = "fig8", ("data/mnist", "reproduce/fedaware_mlp")
+
+
+@EXPERIMENTS.register("fedaware/fig9", paper="FedAWARE [4] fig. 9")
+class Fig9(Methods):
+    """Loss, accuracy and gradient diversity on FashionMNIST."""
+
+    stem, more = "fig9", ("data/fashion_mnist", "reproduce/fedaware_mlp")
+
+
+@EXPERIMENTS.register("fedaware/fig6", paper="FedAWARE [4] fig. 6")
+class Fig6(Curves):
+    """FedAWARE against FedMGDA+ on CIFAR-10, hybrid system."""
+
+    stem, metrics = "fig6", (ACCURACY, DIVERSITY)
+    looks: ClassVar = {"FedAWARE": "fedaware", "FedMGDA+": "fedmgda", "FedAvg": "fedavg"}
+
+    def settings(self, lab: Lab) -> list[Setting]:
+        base = world(lab, "hybrid", "hybrid")
+        return [base.but(f"hybrid, {name}", {"algorithm.name": key}) for name, key in self.looks.items()]
+
+    def claims(self, lines: Mapping[str, Group], lab: Lab) -> list[Claim]:
+        tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}
+        told = ", ".join(f"{name} {100 * top:.1f}" for name, top in tops.items())
+        return [Claim("FedAWARE is more accurate than FedMGDA+", tops["FedAWARE"] > tops["FedMGDA+"], told)]
+
+
+@EXPERIMENTS.register("fedaware/fig7", paper="FedAWARE [4] fig. 7")
+class Fig7(Curves):
+    """Sensitivity of FedAWARE to its momentum alpha, hybrid+ system."""
+
+    stem, metrics = "fig7", (ACCURACY, DIVERSITY)
+    alphas: ClassVar = (0.1, 0.3, 0.5, 0.7, 0.9)
+    looks: ClassVar = {f"alpha {alpha}": f"alpha {alpha}" for alpha in alphas}
+
+    def settings(self, lab: Lab) -> list[Setting]:
+        base = world(lab, "", "hybrid+", options={"algorithm.name": "fedaware"})
+        return [base.but(f"alpha {alpha}", {"algorithm.alpha": alpha}) for alpha in self.alphas]
+
+    def claims(self, lines: Mapping[str, Group], lab: Lab) -> list[Claim]:
+        tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}
+        told = ", ".join(f"{name} {100 * top:.1f}" for name, top in tops.items())
+        matters = max(tops.values()) - min(tops.values()) > 0.01
+        return [Claim("a proper alpha matters: the best is a point above the worst", matters, told)]

@@ -1,0 +1,203 @@
+"""FOCUS [1] (Ying, Li & Yang, NeurIPS 2025): ridge regression and its partition, figures 4 and 8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from raylfl.report.derived import to_target
+from raylfl.report.runs import Floats, Group
+from raylfl.report.tables import Column, Table
+from raylfl.report.wording import number
+from raylfl.reproduce.base import EXPERIMENTS, Claim, Experiment, Findings, cost_or_dash, setting
+from raylfl.reproduce.lab import Lab
+
+DISTANCE = "global/distance"
+METHODS = {
+    "FOCUS": "focus",
+    "FedAvg": "fedavg",
+    "FedAU": "fedau",
+    "MIFA": "mifa",
+    "SCAFFOLD": "scaffold",
+    "ProxSkip": "scaffnew",
+}
+EXACT = 1e-12  # relative distance that counts as exact; rounding ends at about 1e-15
+GOALS = (1e-6, EXACT)
+# Fig. 4 counts the variates of ProxSkip as sent; ours follow from the next x, so a run's own count is half of that
+COUNTED = {"ProxSkip": 2.0}
+COUNTED_NOTE = "floats as the paper counts them: 2d each way for SCAFFOLD and ProxSkip (our ProxSkip sends d)"
+REMARKS = {
+    "MIFA": "fig. 4 shows it diverge: the notebook measures updates from the client's own last model",
+    "ProxSkip": "ours lets idle clients keep their variates: these sum to 0 and x* is a fixed point; where idle "
+    "clients renew them too it diverges, as in fig. 4",
+}
+Panels = Mapping[str, Mapping[str, Group]]
+
+
+@EXPERIMENTS.register("focus/fig4", paper="FOCUS [1] fig. 4")
+class Fig4(Experiment):
+    """Ridge regression under full, uniform and arbitrary participation: six methods by floats sent."""
+
+    # panel: its preset, the rounds within which FOCUS is exact, the rounds to run (until SCAFFOLD is exact)
+    panels: ClassVar = {
+        "full": ([], 200, 450),
+        "uniform": (["preset/focus_fig4_uniform"], 500, 600),
+        "arbitrary": (["preset/focus_fig4_arbitrary"], 3000, 1000),
+    }
+
+    def run(self, lab: Lab) -> Findings:
+        from raylfl.reproduce import draw
+
+        settings = [
+            setting(f"{panel}, {name}", ["reproduce/focus_fig4", *preset], {"algorithm.name": key, "rounds": rounds})
+            for panel, (preset, _, rounds) in self.panels.items()
+            for name, key in METHODS.items()
+        ]
+        groups = iter(lab.groups(settings))
+        panels = {panel: {name: next(groups) for name in METHODS} for panel in self.panels}
+        plots = [
+            draw.Plot(
+                f"{panel} participation", lines, DISTANCE, "floats", limits=(1e-16, 10), factors=COUNTED, start=1.0
+            )
+            for panel, lines in panels.items()
+        ]
+        figure = draw.curves(plots, draw.styles(METHODS))
+        return Findings([_table(panels)], self.claims(panels), {"fig4": figure}, [COUNTED_NOTE])
+
+    def claims(self, panels: Panels) -> list[Claim]:
+        """What must come out, FOCUS first; the caption's identities last."""
+        within = {panel: rounds for panel, (_, rounds, _) in self.panels.items()}
+        spent = {panel: _cost(lines, "FOCUS", EXACT, "rounds") for panel, lines in panels.items()}
+        straight = {panel: straightness(_distance(lines["FOCUS"])) for panel, lines in panels.items()}
+        ends = {name: {panel: level(lines[name]) for panel, lines in panels.items()} for name in METHODS}
+        stays = {name: [stalled(_distance(lines[name])) for lines in panels.values()] for name in METHODS}
+        partial = {panel: end for panel, end in ends["ProxSkip"].items() if panel != "full"}
+        return [
+            Claim(
+                f"FOCUS comes within {EXACT:g} of x* in at most {', '.join(map(str, within.values()))} rounds",
+                all(spent[panel] <= within[panel] for panel in panels),
+                _said(spent, "{:.0f}") + " rounds",
+            ),
+            Claim(
+                "FOCUS converges linearly: log distance against rounds is a straight line",
+                all(r2 > 0.95 for r2 in straight.values()),
+                "R^2 " + _said(straight, "{:.3f}"),
+            ),
+            self._first_in_floats(panels),
+            Claim("SCAFFOLD is exact", max(ends["SCAFFOLD"].values()) < EXACT, f"ends at {_said(ends['SCAFFOLD'])}"),
+            *(
+                Claim(f"{name} stalls", all(stays[name]), f"ends at {_said(ends[name])}", REMARKS.get(name, ""))
+                for name in ("FedAvg", "FedAU", "MIFA")
+            ),
+            Claim(
+                "ProxSkip is exact under full participation",
+                ends["ProxSkip"]["full"] < EXACT,
+                f"ends at {ends['ProxSkip']['full']:.2g}",
+            ),
+            Claim(
+                "ProxSkip does not converge under partial participation",
+                min(partial.values()) > 1e-3,
+                f"ends at {_said(partial)}",
+                REMARKS["ProxSkip"],
+            ),
+            _same(panels["full"], "FedAvg", "FedAU", "MIFA"),
+            _same(panels["full"], "SCAFFOLD", "ProxSkip"),
+        ]
+
+    @staticmethod
+    def _first_in_floats(panels: Panels) -> Claim:
+        others = {
+            panel: min((_cost(lines, name, EXACT, "floats"), name) for name in lines if name != "FOCUS")
+            for panel, lines in panels.items()
+        }
+        own = {panel: _cost(lines, "FOCUS", EXACT, "floats") for panel, lines in panels.items()}
+        told = [
+            f"{panel} {cost_or_dash(own[panel])} against {cost_or_dash(other)} of {name}"
+            for panel, (other, name) in others.items()
+        ]
+        holds = all(own[panel] < other for panel, (other, _) in others.items())
+        return Claim(f"FOCUS is first at {EXACT:g} by floats sent", holds, "; ".join(told))
+
+
+def _table(panels: Panels) -> Table:
+    rows = [
+        {"block": f"{panel} participation", "method": name, "end": level(group)}
+        | {f"{axis}{goal:g}": _cost(lines, name, goal, axis) for goal in GOALS for axis in ("rounds", "floats")}
+        for panel, lines in panels.items()
+        for name, group in lines.items()
+    ]
+    columns = [Column("method", "method"), Column("end", "ends at", lambda v: number(v, 2), "min", True)]
+    columns += [
+        Column(f"{axis}{goal:g}", f"{axis} to {goal:g}", cost_or_dash, "min", True)
+        for goal in GOALS
+        for axis in ("rounds", "floats")
+    ]
+    return Table("fig4", "Relative distance |x - x*|/|x*|; floats count both ways.", columns, rows)
+
+
+def _distance(group: Group) -> Floats:
+    return group.runs[0].column(DISTANCE)
+
+
+def level(group: Group) -> float:
+    """The median of the last tenth of the rounds: where a method ends, without the noise of single rounds."""
+    values = _distance(group)
+    return float(np.median(values[-max(len(values) // 10, 1) :]))
+
+
+def _cost(lines: Mapping[str, Group], name: str, goal: float, axis: str) -> float:
+    """What a method took to come within `goal` of the optimum, as counted in fig. 4; inf if it never did."""
+    spent = to_target(lines[name].runs[0], DISTANCE, goal, axis)
+    if spent is None:
+        return float("inf")
+    return spent * COUNTED.get(name, 1.0) if axis == "floats" else spent
+
+
+def straightness(distance: Floats) -> float:
+    """R^2 of a line through log |x_r - x*| until EXACT is reached: 1 for exact linear convergence."""
+    until = int(np.argmax(distance <= EXACT)) or len(distance)
+    logs = np.log10(distance[:until])
+    return float(np.corrcoef(np.arange(until), logs)[0, 1] ** 2)
+
+
+def stalled(distance: Floats) -> bool:
+    """Nearer than the start (1), far from exact, and hardly nearer in the last quarter than in the one before."""
+    before, after = (np.median(part) for part in np.array_split(distance, 4)[2:])
+    return bool(1e-6 < after < 1 and after > before / 2)
+
+
+def _same(lines: Mapping[str, Group], *names: str) -> Claim:
+    """Caption of fig. 4: under full participation these are one method."""
+    first = _distance(lines[names[0]])
+    apart = max(float(np.abs(_distance(lines[name]) - first).max()) for name in names[1:])
+    text = f"under full participation {', '.join(names)} are identical"
+    return Claim(text, apart < 1e-12, f"their distances differ by at most {apart:.1g}")
+
+
+def _said(values: Mapping[str, float], form: str = "{:.2g}") -> str:
+    return ", ".join(f"{panel} {form.format(value)}" for panel, value in values.items())
+
+
+@EXPERIMENTS.register("focus/fig8", paper="FOCUS [1] fig. 8")
+class Fig8(Experiment):
+    """Bubble plot of CIFAR-10's labels over 32 clients, Dirichlet 0.05."""
+
+    clients, alpha = 32, 0.05
+
+    def run(self, lab: Lab) -> Findings:
+        from raylfl.report import partition_plot
+        from raylfl.reproduce.partitions import CIFAR10, counts_of
+
+        counts = counts_of({"name": "dirichlet_client", "alpha": self.alpha}, CIFAR10, self.clients)
+        title = f"Dirichlet {self.alpha:g}, {self.clients} clients"
+        shares = -np.sort(-counts / counts.sum(axis=1, keepdims=True), axis=1)
+        two = shares[:, :2].sum(axis=1)
+        claim = Claim(
+            "the data of each client mainly cover one or two classes",
+            bool(np.median(two) > 0.9),
+            f"its two largest classes hold {100 * np.median(two):.1f} % of the median client's samples, "
+            f"{100 * two.min():.1f} % of the least typical one's",
+        )
+        return Findings([], [claim], {"fig8": partition_plot.figure(counts, None, title)})

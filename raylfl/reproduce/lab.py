@@ -1,0 +1,187 @@
+"""Where the runs of an experiment are made: found again if they exist, resumed, or run, several at a time.
+
+A run's folder is named after its setting and a digest of all that defines it, so that a second call repeats
+nothing, one that was interrupted goes on, and a changed setting is a new run. Runs in process (`runtime.backend:
+local`) are spread over processes, one a CPU; runs on Ray follow each other on one connection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raylfl.config.load import load_config
+from raylfl.config.schema import RUNTIME_FREE
+from raylfl.console import say
+from raylfl.errors import NonFinite
+from raylfl.report.labels import canonical, flatten
+from raylfl.report.runs import Group, RunRecord, load_run
+from raylfl.reproduce.base import Setting
+
+DIVERGED = "diverged.txt"  # in the folder of a run that ended that way: running it again would too
+MEASURES = ("test/accuracy", "test/loss", "train/loss", "global/distance", "global/distance_abs")
+NOT_DEFINING = ("seed", "name", "logging", "checkpoint", *(f"runtime.{key}" for key in RUNTIME_FREE))
+PLACES = ("data.init_args.root", "data.init_args.download")  # where the same data come from
+LINE_SECONDS = 2.0  # between progress lines
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to be there: its resolved config and its folder."""
+
+    label: str
+    config: dict[str, Any]
+    path: Path
+
+    @property
+    def done(self) -> bool:
+        return (self.path / "summary.json").is_file() or (self.path / DIVERGED).is_file()
+
+
+class Lab:
+    """Makes runs for one experiment.
+
+    folder: gets the runs (in `runs/`) and what is made of them. scale: `smoke` or `paper`. overrides:
+    `key=value` for every run, from the command line. processes: at most so many at a time; None: one a CPU.
+    """
+
+    def __init__(self, folder: Path, scale: str = "smoke", overrides: Sequence[str] = (), processes: int | None = None):
+        self.folder, self.scale, self.overrides = folder, scale, tuple(overrides)
+        self.processes = processes or _cpus()
+
+    def pick(self, smoke: Any, paper: Any) -> Any:
+        """The one of the two that belongs to this scale."""
+        return smoke if self.scale == "smoke" else paper
+
+    def groups(self, settings: Sequence[Setting], seeds: Sequence[int] = (0,)) -> list[Group]:
+        """A group a setting, in order, with one run a seed; a setting that comes twice is run once.
+
+        A run that diverged has inf as its last values, so that it is worse than any other.
+        """
+        jobs = [[self._job(setting, seed) for seed in seeds] for setting in settings]
+        self._carry_out({job.path: job for row in jobs for job in row})
+        return [
+            Group(setting.label, records[0].setting, records)
+            for setting, row in zip(settings, jobs, strict=True)
+            if (records := [_record(job) for job in row])
+        ]
+
+    def _job(self, setting: Setting, seed: int) -> Job:
+        config = load_config({**setting.config, "seed": seed}, self.overrides).resolved
+        digest = hashlib.sha256(canonical(defining(config)).encode()).hexdigest()[:8]
+        words = re.sub(r"[^A-Za-z0-9.]+", "-", setting.label).strip("-").lower()
+        path = self.folder.resolve() / "runs" / f"{words}-s{seed}-{digest}"
+        logging = config["logging"] | {"dir": str(path.parent.parent), "id": path.name, "report": False}
+        return Job(setting.label, config | {"name": path.parent.name, "logging": logging}, path)
+
+    def _carry_out(self, jobs: Mapping[Path, Job]) -> None:
+        waiting = [job for job in jobs.values() if not job.done]
+        if not waiting:
+            return
+        _check_data(waiting)
+        say(f"runs     {len(waiting)} to do, {len(jobs) - len(waiting)} found in {self.folder}")
+        started = last = time.monotonic()
+        for count, job in enumerate(self._finished(waiting), 1):
+            now = time.monotonic()
+            if count == len(waiting) or now - last >= LINE_SECONDS:
+                last = now
+                say(f"         {count}/{len(waiting)} done after {now - started:.0f} s: {_outcome(job)}")
+
+    def _finished(self, jobs: Sequence[Job]) -> Iterator[Job]:
+        """The jobs in the order in which they end."""
+        processes = min(self.processes, len(jobs))
+        if jobs[0].config["runtime"]["backend"] == "ray" or processes == 1:
+            yield from _one_by_one(jobs)
+            return
+        context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half way
+        with ProcessPoolExecutor(processes, mp_context=context) as pool:
+            futures = {pool.submit(make_run, job.config, job.path): job for job in jobs}
+            try:
+                for future in as_completed(futures):
+                    future.result()
+                    yield futures[future]
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+
+def defining(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a resolved config decides a run's results, in dotted keys."""
+    left_out = (*NOT_DEFINING, *PLACES)
+    return {key: value for key, value in flatten(config).items() if not _below(key, left_out)}
+
+
+def _below(key: str, places: Sequence[str]) -> bool:
+    return any(key == place or key.startswith(f"{place}.") for place in places)
+
+
+def _cpus() -> int:
+    """CPUs that this process may use, where the system can tell."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _check_data(jobs: Sequence[Job]) -> None:
+    """Raises DataMissing now for what the last of many runs would miss hours later."""
+    from raylfl.experiment import load_data
+
+    for job in {canonical(job.config["data"]): job for job in jobs}.values():
+        load_data(load_config(job.config))
+
+
+def _one_by_one(jobs: Sequence[Job]) -> Iterator[Job]:
+    from raylfl import api
+    from raylfl.console import Watcher
+    from raylfl.runtime.cluster import connected
+
+    first = load_config(jobs[0].config)
+    on_ray = first.runtime.backend == "ray"
+    with connected(first.runtime, api.checked(first)) if on_ray else nullcontext():
+        for job in jobs:
+            with Watcher() if on_ray else nullcontext() as watch:
+                make_run(job.config, job.path, watch)
+            yield job
+
+
+def make_run(config: dict[str, Any], path: Path, watch: Any = None) -> None:
+    """Run a config in this folder, or go on with what is there; may be called in a process of its own."""
+    from raylfl import api
+
+    try:
+        if (path / "config.yaml").is_file():
+            free = [f"runtime.{key}={_as_override(config['runtime'][key])}" for key in RUNTIME_FREE]
+            api.resume(path, free, watch)
+        else:
+            api.run(config, (), watch)
+    except NonFinite as error:
+        (path / DIVERGED).write_text(f"{error}\n")
+        (path / "metrics.jsonl").touch()  # where not even round 0 was finished
+
+
+def _as_override(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def _record(job: Job) -> RunRecord:
+    record = load_run(job.path)
+    if (job.path / DIVERGED).is_file():
+        if not len(record.rounds):
+            record.rounds = np.zeros(1, dtype=np.int64)
+            record.metrics = {name: np.zeros(1) for name in MEASURES}
+        for name in MEASURES:
+            if name in record.metrics:
+                record.metrics[name][-1] = np.inf
+    return record
+
+
+def _outcome(job: Job) -> str:
+    return f"{job.label} diverged" if (job.path / DIVERGED).is_file() else job.label

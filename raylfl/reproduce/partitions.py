@@ -1,0 +1,24 @@
+"""Class counts of partitions of data sets whose labels are known without the files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from raylfl.core.population import Ints
+
+CIFAR10 = (5000,) * 10  # training images a class
+MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
+
+
+def counts_of(partition: Mapping[str, Any], sizes: Sequence[int], clients: int, seed: int = 0) -> Ints:
+    """Samples per client and class [N, K] of a partition, given as in a config, of n_c samples a class."""
+    from raylfl.config.components import build
+    from raylfl.heterogeneity.partition.base import PARTITIONS, Samples
+    from raylfl.heterogeneity.partition.stats import class_counts
+
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    samples = Samples(len(labels), labels)
+    return class_counts(build(PARTITIONS, partition, "partition").split(samples, clients, seed), samples)

@@ -1,0 +1,28 @@
+"""The quadratics of FedACS with the server's parameters in the records: `test/x0`, `test/x1`, ... every round.
+
+The mean of x_r over many rounds is where a method is heading; the mean of |x_r - x*| is that and its noise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raylfl.data.base import tensors
+from raylfl.data.quadratics import Quadratics
+from raylfl.models.problem import Quadratic
+
+
+class TracedQuadratics(Quadratics):
+    """`quadratics` with a test set of one sample (its values do not matter): there is an evaluation to log in."""
+
+    def __init__(self, num_clients: int = 30, dim: int = 10, seed: int = 0):
+        super().__init__(num_clients, dim, seed)
+        self.test_dataset = tensors(self.centres[:1], self.centres[:1], self.centres[:1, 0])
+
+
+class TracedQuadratic(Quadratic):
+    """`quadratic` whose evaluation logs the parameters themselves, by coordinate."""
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        for j, value in enumerate(self.x.tolist()):
+            self.log(f"x{j}", value)

@@ -1,0 +1,207 @@
+"""SFL [2] (Li & Lyu, NeurIPS 2023): its image classification, tables 3, 7, 10 and 11, figures 2 and 3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from raylfl.report.derived import Stat, last_k, score
+from raylfl.report.tables import Column, Table
+from raylfl.report.wording import stat_text
+from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Experiment, Findings, Setting, published, setting
+from raylfl.reproduce.lab import Lab
+from raylfl.reproduce.sfl_numbers import TABLE3, TABLE11
+
+ACCURACY = "test/accuracy"
+METHODS = {"PFL": "fedavg", "SFL": "sfl"}
+CLIP = {"PFL": 10, "SFL": 50}
+GRID = {"PFL": (0.01, 0.03, 0.1, 0.3), "SFL": (0.003, 0.01, 0.03, 0.1)}
+SEARCH_SEED = 1234  # App. G.3; one of the three seeds of the tables, so that its run counts there too
+SEEDS = (SEARCH_SEED, 0, 1)
+CLOSE = 0.03  # App. G.3: learning rates within 3 points of the best are tried in the long run
+TASKS: dict[str, list[str]] = {
+    "MNIST, logistic": ["data/mnist", "model/logistic"],
+    "MNIST, MLP": ["data/mnist", "model/mlp"],
+    "MNIST, LeNet-5": ["data/mnist", "model/lenet5"],
+    "FMNIST, LeNet-5": ["data/fashion_mnist", "model/lenet5"],
+    "FMNIST, CNN": ["data/fashion_mnist", "model/cnn_sfl"],
+    "CIFAR-10, VGG-9": ["data/cifar10", "model/vgg9"],
+    "CIFAR-10, ResNet-18": ["data/cifar10", "model/resnet18"],
+    "CINIC-10, VGG-9": ["data/cinic10", "model/vgg9"],
+    "CINIC-10, ResNet-18": ["data/cinic10", "model/resnet18"],
+}
+SMOKE_MODEL: dict[str, dict[str, Any]] = {  # the paper's networks on 8x8 digits, narrow where they are deep
+    "logistic": {},
+    "MLP": {},
+    "LeNet-5": {"data.init_args.upscale": 28},
+    "CNN": {},
+    "VGG-9": {"data.init_args.upscale": 32, "model.init_args.width": 8},
+    "ResNet-18": {"model.init_args.width": 8},
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table: which data and model, C classes a client, K local steps, PFL or SFL, max norm."""
+
+    task: str
+    classes: int
+    steps: int
+    method: str
+    clip: int | None
+
+    @property
+    def row(self) -> str:
+        return f"C={self.classes}, K={self.steps}"
+
+    def setting(self, lr: float, rounds: int, scale: str) -> Setting:
+        """The cell at a learning rate."""
+        bases = [
+            "reproduce/sfl_images",
+            *TASKS[self.task],
+            *(["reproduce/smoke"] if scale == "smoke" else ["reproduce/paper"]),
+        ]
+        options = {
+            "partition.classes": self.classes,
+            "local.steps": self.steps,
+            "local.lr": lr,
+            "local.clip_norm": self.clip,
+            "algorithm.name": METHODS[self.method],
+            "rounds": rounds,
+        }
+        if scale == "smoke":
+            options |= {"partition.min_size": 2} | SMOKE_MODEL[self.task.split(", ")[1]]
+        elif self.task.startswith("CINIC"):
+            options["num_clients"] = 1000
+        return setting(f"{self.task}, {self.row}, {self.method}, lr {lr}, clip {self.clip}", bases, options)
+
+
+def cells(tasks: Iterable[str], classes: Sequence[int], steps: Sequence[int]) -> list[Cell]:
+    """Every combination, with the max norms of the paper's tables."""
+    return [
+        Cell(task, c, k, method, CLIP[method]) for task in tasks for c in classes for k in steps for method in METHODS
+    ]
+
+
+def best_rates(lab: Lab, grids: Mapping[Cell, Sequence[float]], stages: Sequence[int], last: int) -> dict[Cell, float]:
+    """The best learning rate of each cell by its mean over the last rounds, on one seed (App. G.3).
+
+    stages: rounds of each search; after all but the last one every rate within CLOSE of the best stays.
+    """
+    left = {cell: list(rates) for cell, rates in grids.items()}
+    for rounds in stages:
+        open_ones = [(cell, lr) for cell, rates in left.items() if len(rates) > 1 for lr in rates]
+        groups = lab.groups([cell.setting(lr, rounds, lab.scale) for cell, lr in open_ones], [SEARCH_SEED])
+        scores = {key: score(group, ACCURACY, last) for key, group in zip(open_ones, groups, strict=True)}
+        for cell in dict.fromkeys(cell for cell, _ in open_ones):
+            top = max(scores[cell, lr] for lr in left[cell])
+            close = 0.0 if rounds == stages[-1] else CLOSE
+            left[cell] = [lr for lr in left[cell] if scores[cell, lr] >= top - close]
+    return {cell: rates[0] for cell, rates in left.items()}
+
+
+class Accuracies(Experiment):
+    """PFL against SFL at their best learning rates: the mean over seeds and the last rounds."""
+
+    scales = SCALES
+    numbers: ClassVar[Mapping[str, Mapping[str, str]]]
+    stages: ClassVar[Sequence[int]]  # rounds of the searches; the last is that of the runs
+    last: ClassVar[int]
+    smoke_tasks: ClassVar[Sequence[str]]
+    smoke_grid: ClassVar[Mapping[str, Sequence[float]]] = {"PFL": (0.1, 0.3), "SFL": (0.03, 0.1)}
+    stem: ClassVar[str]
+
+    def run(self, lab: Lab) -> Findings:
+        from raylfl.reproduce import draw
+
+        tasks, steps = lab.pick(self.smoke_tasks, list(self.numbers)), lab.pick((5,), (5, 20, 50))
+        stages, last = lab.pick((100,), self.stages), lab.pick(20, self.last)
+        grid = lab.pick(self.smoke_grid, GRID)
+        rates = best_rates(lab, {cell: grid[cell.method] for cell in cells(tasks, (1, 2), steps)}, stages, last)
+        settings = [cell.setting(lr, stages[-1], lab.scale) for cell, lr in rates.items()]
+        groups = lab.groups(settings, lab.pick(SEEDS[:2], SEEDS))
+        ours = {cell: last_k(group, ACCURACY, last) for cell, group in zip(rates, groups, strict=True)}
+        theirs = self.published()
+        panels: dict[str, dict[str, dict[str, tuple[Stat, Stat]]]] = {}
+        for cell in ours:
+            methods = panels.setdefault(cell.task, {}).setdefault(cell.row, {})
+            methods[cell.method] = (ours[cell], theirs[cell])
+        figure = draw.beside(panels, draw.styles(METHODS), ACCURACY)
+        return Findings([self._table(ours, theirs, rates, last)], self.claims(ours, theirs), {self.stem: figure})
+
+    def published(self) -> dict[Cell, Stat]:
+        """The paper's table."""
+        out = {}
+        for task, methods in self.numbers.items():
+            for method, text in methods.items():
+                places = [(c, k) for c in (1, 2) for k in (5, 20, 50)]
+                for (c, k), value in zip(places, text.split(), strict=True):
+                    out[Cell(task, c, k, method, CLIP[method])] = published(value)
+        return out
+
+    def claims(self, ours: Mapping[Cell, Stat], theirs: Mapping[Cell, Stat]) -> list[Claim]:
+        """Sec. 4.2: SFL is better on extremely heterogeneous data; and whether the orders agree."""
+        pairs = [(cell, _other(cell, "SFL")) for cell in ours if cell.method == "PFL"]
+        lead = {pfl: _points(ours[sfl]) - _points(ours[pfl]) for pfl, sfl in pairs}
+        published_lead = {pfl: _points(theirs[sfl]) - _points(theirs[pfl]) for pfl, sfl in pairs}
+        extreme = {pfl: lead[pfl] for pfl in lead if pfl.classes == 1 and published_lead[pfl] > 0}
+        agree = [pfl for pfl in lead if lead[pfl] * published_lead[pfl] > 0]
+        told = ", ".join(f"{pfl.task}, K={pfl.steps}: {points:+.1f} points" for pfl, points in extreme.items())
+        return [
+            Claim("C=1: SFL is better wherever it is in the paper", all(v > 0 for v in extreme.values()), told),
+            Claim(
+                "the better method is the paper's in every entry",
+                len(agree) == len(lead),
+                f"in {len(agree)} of {len(lead)}",
+            ),
+        ]
+
+    def _table(
+        self, ours: Mapping[Cell, Stat], theirs: Mapping[Cell, Stat], rates: Mapping[Cell, float], last: int
+    ) -> Table:
+        rows = []
+        for cell in (cell for cell in ours if cell.method == "PFL"):
+            row: dict[str, Any] = {"block": cell.task, "row": cell.row}
+            for method in METHODS:
+                own = _other(cell, method)
+                row |= {f"{method} lr": rates[own], f"{method} ours": ours[own]}
+                row[f"{method} published"] = theirs[own]
+            rows.append(row)
+        columns = [Column("row", "clients, steps")]
+        for method in METHODS:
+            columns += [
+                Column(f"{method} lr", f"{method} lr", lambda v: f"{v:g}", None, True),
+                Column(f"{method} ours", f"{method} ours", _accuracy, None, True),
+                Column(f"{method} published", "published", _accuracy, None, True),
+            ]
+        caption = f"Test accuracy in %, mean ± std over seeds and the last {last} rounds."
+        return Table(self.stem, caption, columns, rows)
+
+
+def _other(cell: Cell, method: str) -> Cell:
+    return Cell(cell.task, cell.classes, cell.steps, method, CLIP[method])
+
+
+def _points(stat: Stat) -> float:
+    return 100 * stat.mean
+
+
+def _accuracy(stat: Stat) -> str:
+    return stat_text(stat, ACCURACY)
+
+
+@EXPERIMENTS.register("sfl/table3", paper="SFL [2] table 3")
+class Table3(Accuracies):
+    """PFL and SFL with VGG-9 and ResNet-18 on CIFAR-10 and CINIC-10."""
+
+    numbers, stages, last, stem = TABLE3, (1000, 4000), 100, "table3"
+    smoke_tasks = ("CIFAR-10, VGG-9", "CIFAR-10, ResNet-18")
+
+
+@EXPERIMENTS.register("sfl/table11", paper="SFL [2] table 11")
+class Table11(Accuracies):
+    """PFL and SFL with logistic regression, MLP, LeNet-5 and a CNN on MNIST and FashionMNIST."""
+
+    numbers, stages, last, stem = TABLE11, (1000,), 40, "table11"
+    smoke_tasks = ("MNIST, logistic", "MNIST, MLP", "MNIST, LeNet-5")

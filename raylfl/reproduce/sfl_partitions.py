@@ -1,0 +1,88 @@
+"""SFL [2] (Li & Lyu, NeurIPS 2023): pictures of the Extended Dirichlet partition, figure 7."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from raylfl.core.population import Ints
+from raylfl.report.tables import Column, Table
+from raylfl.report.wording import number
+from raylfl.reproduce.base import EXPERIMENTS, Claim, Experiment, Findings
+from raylfl.reproduce.lab import Lab
+from raylfl.reproduce.partitions import MNIST, counts_of
+
+
+@EXPERIMENTS.register("sfl/exdir", paper="SFL [2] fig. 7")
+class ExDir(Experiment):
+    """MNIST over 10 clients by ExDir(C, alpha), C of 1, 2, 5, 10 and alpha of 100, 10, 1."""
+
+    clients: ClassVar = 10
+    classes: ClassVar = (1, 2, 5, 10)
+    alphas: ClassVar = (100.0, 10.0, 1.0)  # from left to right, as in the paper
+
+    def run(self, lab: Lab) -> Findings:
+        from raylfl.report import partition_plot
+
+        counts = {
+            (c, alpha): counts_of({"name": "exdir", "classes": c, "alpha": alpha}, MNIST, self.clients)
+            for c in self.classes
+            for alpha in self.alphas
+        }
+        figure = partition_plot.grid({f"ExDir({c}, {alpha:g})": item for (c, alpha), item in counts.items()})
+        return Findings([self._table(counts)], self.claims(counts), {"exdir": figure})
+
+    def claims(self, counts: Mapping[tuple[int, float], Ints]) -> list[Claim]:
+        """Caption of fig. 7, and the definition."""
+        single = [np.sort(counts[1, alpha].max(axis=1)) for alpha in self.alphas]
+        left_over = {key: sum(MNIST) - int(item.sum()) for key, item in counts.items()}
+        most = {key: int((item > 0).sum(axis=1).max()) for key, item in counts.items()}
+        spread = {c: [unevenness(counts[c, alpha]) for alpha in self.alphas] for c in self.classes[1:]}
+        return [
+            Claim(
+                "C=1: the three partitions are the same, one class a client",
+                all(np.array_equal(sizes, np.sort(MNIST)) for sizes in single),
+                f"each client holds all of one class: {single[0].min()} to {single[0].max()} samples",
+            ),
+            Claim(
+                "C>1: heterogeneity increases from left to right",
+                all(left < middle < right for left, middle, right in spread.values()),
+                "; ".join(f"C={c}: " + ", ".join(f"{v:.2f}" for v in values) for c, values in spread.items()),
+            ),
+            Claim(
+                "no client holds more than C classes",
+                all(n <= c for (c, _), n in most.items()),
+                f"{set(most.values())}",
+            ),
+            Claim("no sample is left over", not any(left_over.values()), f"{max(left_over.values())} at most"),
+        ]
+
+    @staticmethod
+    def _table(counts: Mapping[tuple[int, float], Ints]) -> Table:
+        rows = [
+            {
+                "partition": f"ExDir({c}, {alpha:g})",
+                "classes": (item > 0).sum(axis=1).mean(),
+                "least": int(item.sum(axis=1).min()),
+                "most": int(item.sum(axis=1).max()),
+                "uneven": unevenness(item),
+            }
+            for (c, alpha), item in counts.items()
+        ]
+        columns = [
+            Column("partition", "partition"),
+            Column("classes", "classes a client", lambda v: number(v, 3), None, True),
+            Column("least", "fewest samples", str, None, True),
+            Column("most", "most samples", str, None, True),
+            Column("uneven", "unevenness", lambda v: number(v, 3), None, True),
+        ]
+        caption = "Unevenness: std over mean of a class's samples at its owners, mean over classes."
+        return Table("exdir", caption, columns, rows)
+
+
+def unevenness(counts: Ints) -> float:
+    """Std over mean of a class's samples at the clients that have some, mean over the classes."""
+    owned = [column[column > 0] for column in counts.T]
+    return float(np.mean([column.std() / column.mean() for column in owned]))

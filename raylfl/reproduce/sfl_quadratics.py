@@ -1,0 +1,228 @@
+"""SFL [2] (Li & Lyu, NeurIPS 2023): its simulations on quadratic functions, figures 1 and 6."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from raylfl.report.derived import Stat, last_k, to_target
+from raylfl.report.runs import Group
+from raylfl.report.tables import Column, Table
+from raylfl.report.wording import number
+from raylfl.reproduce.base import EXPERIMENTS, Claim, Experiment, Findings, cost_or_dash, setting
+from raylfl.reproduce.lab import Lab
+
+if TYPE_CHECKING:
+    from raylfl.reproduce import draw
+
+DISTANCE = "global/distance_abs"  # |x|, as x* = 0
+METHODS = {"PFL": "fedavg", "SFL": "sfl"}
+RATES = (0.003, 0.006, 0.01, 0.03, 0.06, 0.1, 0.3, 0.6)
+SEEDS = (0, 1, 2, 3, 4)  # of SFL's order; PFL with both clients leaves nothing to chance, one seed is all
+EXACT = 1e-12
+LAST = 50
+Pairs = list[list[float]]  # [A, B] of f = A x^2 + B x, a client each
+
+
+def pairs(delta: float, zeta: float) -> Pairs:
+    """The two clients of table 6: Hessians 1 +- delta, gradients +-zeta at x* = 0."""
+    return [[(1 + delta) / 2, zeta], [(1 - delta) / 2, -zeta]]
+
+
+@dataclass(frozen=True)
+class Duel:
+    """One group of clients: every learning rate of both methods on one seed, and the best of each on all.
+
+    rates: method -> learning rate -> group.
+    """
+
+    clients: Pairs
+    rates: Mapping[str, Mapping[float, Group]]
+    best: Mapping[str, Group]
+
+    def end(self, name: str) -> float:
+        """Mean |x| over the seeds and the last rounds."""
+        return last_k(self.best[name], DISTANCE, LAST).mean
+
+    @property
+    def exact(self) -> bool:
+        """Whether both methods end in x*."""
+        return max(self.end(name) for name in METHODS) < EXACT
+
+    def rounds_to(self, name: str, goal: float) -> float:
+        """Mean number of rounds to |x| <= goal; inf if a seed never gets there."""
+        spent = [to_target(run, DISTANCE, goal) for run in self.best[name].runs]
+        return float("inf") if None in spent else float(np.mean([s for s in spent if s is not None]))
+
+    def rate(self, name: str) -> float:
+        return float(self.best[name].setting["local.lr"])
+
+
+def duels(lab: Lab, groups: Mapping[str, Pairs]) -> dict[str, Duel]:
+    """All runs: a grid search on the first seed, then the best learning rate of each method on all seeds."""
+    base = setting("", ["reproduce/sfl_fig1"])
+    grid = {
+        (label, name, lr): base.but(
+            f"{label}, {name}, lr {lr}",
+            {"data.init_args.pairs": clients, "algorithm.name": key, "local.lr": lr},
+        )
+        for label, clients in groups.items()
+        for name, key in METHODS.items()
+        for lr in RATES
+    }
+    found = dict(zip(grid, lab.groups(list(grid.values()), SEEDS[:1]), strict=True))
+    chosen = {
+        (label, name): min(RATES, key=lambda lr: _rank(found[label, name, lr])) for label in groups for name in METHODS
+    }
+    winners: dict[tuple[str, str], Group] = {key: found[*key, lr] for key, lr in chosen.items()}
+    again = {key: grid[*key, lr] for key, lr in chosen.items() if key[1] == "SFL"}
+    winners |= dict(zip(again, lab.groups(list(again.values()), SEEDS), strict=True))
+    return {
+        label: Duel(
+            clients,
+            {name: {lr: found[label, name, lr] for lr in RATES} for name in METHODS},
+            {name: winners[label, name] for name in METHODS},
+        )
+        for label, clients in groups.items()
+    }
+
+
+def _rank(group: Group) -> tuple[float, float]:
+    """The smaller the better: where it ends, all that is exact being equal; then the rounds it took."""
+    spent = to_target(group.runs[0], DISTANCE, EXACT)
+    return max(last_k(group, DISTANCE, LAST).mean, EXACT), float("inf") if spent is None else spent
+
+
+def local_weights(clients: Pairs, lr: float, steps: int) -> np.ndarray:
+    """Omega of PFL at a finite learning rate, up to a factor: (1 - (1 - 2 eta A_i)^K) / (2 eta A_i), K for A_i = 0.
+
+    A client moves by eta Omega_i grad f_i(x) in K steps, so that PFL ends where sum_i Omega_i grad f_i = 0.
+    For eta -> 0 all are K, and PFL would end in x*.
+    """
+    curvature = np.array([2 * lr * a for a, _ in clients])
+    moved = 1 - (1 - curvature) ** steps
+    return np.divide(moved, curvature, out=np.full(len(clients), float(steps)), where=curvature > 0)
+
+
+def predicted_limit(clients: Pairs, lr: float, steps: int = 10) -> float:
+    """|x| where PFL ends: the minimiser of the surrogate with the weights `local_weights`."""
+    from raylfl.core.surrogate import fixed_point
+    from raylfl.data.quadratics import Coefficients
+
+    weights = local_weights(clients, lr, steps)
+    data = Coefficients(tuple((a, b) for a, b in clients))
+    return float(fixed_point(weights / weights.sum(), lambda w: data.optimum(w.tolist())).abs())
+
+
+class Simulations(Experiment):
+    """PFL against SFL on pairs of quadratics, each at its best learning rate."""
+
+    groups: ClassVar[Mapping[str, tuple[float, float]]]  # label -> delta, zeta
+    stem: ClassVar[str]
+
+    def run(self, lab: Lab) -> Findings:
+        from raylfl.reproduce import draw
+
+        found = duels(lab, {label: pairs(*values) for label, values in self.groups.items()})
+        plots = [_plot(label, duel) for label, duel in found.items()]
+        figure = draw.curves(plots, draw.styles(METHODS))
+        return Findings([self._table(found)], self.claims(found), {self.stem: figure}, [NOTE])
+
+    def claims(self, found: Mapping[str, Duel]) -> list[Claim]:
+        """Sec. 4.1 of the paper, group by group."""
+        claims = []
+        for label, duel in found.items():
+            delta, zeta = self.groups[label]
+            ends = f"ends: PFL {duel.end('PFL'):.2g}, SFL {duel.end('SFL'):.2g}"
+            if zeta == 0:
+                spent = {name: duel.rounds_to(name, EXACT) for name in METHODS}
+                told = f"rounds to {EXACT:g}: PFL {spent['PFL']:g}, SFL {spent['SFL']:g}"
+                claims.append(Claim(f"{label}: SFL is faster", spent["SFL"] < spent["PFL"], told))
+            elif delta == 0:
+                holds = duel.end("PFL") < EXACT and duel.end("SFL") > 1e-4 * zeta
+                claims.append(Claim(f"{label}: PFL is unhurt, SFL is hurt", holds, ends))
+            else:
+                goal = 1.5 * duel.end("PFL")
+                spent = {name: duel.rounds_to(name, goal) for name in METHODS}
+                told = f"{ends}; rounds to {goal:.2g}: PFL {spent['PFL']:g}, SFL {spent['SFL']:g}"
+                holds = duel.end("SFL") < duel.end("PFL") and spent["SFL"] < spent["PFL"]
+                claims.append(Claim(f"{label}: SFL is faster and ends nearer", holds, told))
+        return [*claims, self._limits(found)]
+
+    @staticmethod
+    def _limits(found: Mapping[str, Duel]) -> Claim:
+        """Not in the paper: where PFL has to end at each learning rate, and where it does."""
+        off = [
+            abs(group.runs[0].column(DISTANCE)[-1] - predicted_limit(duel.clients, lr)) / max(duel.clients[0][1], 1)
+            for duel in found.values()
+            for lr, group in duel.rates["PFL"].items()
+            if lr >= 0.03  # the smaller ones have not arrived after 500 rounds
+        ]
+        text = "PFL ends where the surrogate with weights (1 - (1 - 2 eta A)^K)/(2 eta A) has its minimum"
+        return Claim(text, max(off) < 1e-9, f"{len(off)} runs, at most {max(off):.1g} zeta apart")
+
+    def _table(self, found: Mapping[str, Duel]) -> Table:
+        rows = [
+            {
+                "block": label,
+                "method": name,
+                "lr": duel.rate(name),
+                "end": last_k(duel.best[name], DISTANCE, LAST),
+                "predicted": predicted_limit(duel.clients, duel.rate(name)) if name == "PFL" else float("nan"),
+                "rounds": duel.rounds_to(name, 0.1),
+            }
+            for label, duel in found.items()
+            for name in METHODS
+        ]
+        columns = [
+            Column("method", "method"),
+            Column("lr", "best lr", lambda v: f"{v:g}", None, True),
+            Column("end", f"|x|, last {LAST} rounds", _spread, "min", True),
+            Column("predicted", "PFL's limit", lambda v: number(v, 3), None, True),
+            Column("rounds", "rounds to 0.1", cost_or_dash, "min", True),
+        ]
+        return Table(self.stem, "Seeds pooled; the limit is that of infinitely many rounds.", columns, rows)
+
+
+NOTE = "PFL has no random part here (both clients, full batches): one seed is run, and its band is a line"
+
+
+def _plot(label: str, duel: Duel) -> draw.Plot:
+    """|x| over rounds; the first few where everybody is exact, which at the best learning rates takes no more."""
+    from raylfl.reproduce import draw
+
+    if duel.exact:
+        return draw.Plot(label, duel.best, DISTANCE, limits=(EXACT / 10, 20), right=6, start=10.0)
+    return draw.Plot(label, duel.best, DISTANCE, limits=(1e-5 * max(duel.clients[0][1], 1.0), 20), start=10.0)
+
+
+def _spread(stat: Stat) -> str:
+    return number(stat.mean, 3) + (f" ± {number(stat.std, 2)}" if stat.std > 0 else "")
+
+
+@EXPERIMENTS.register("sfl/fig1", paper="SFL [2] fig. 1")
+class Fig1(Simulations):
+    """PFL and SFL on two quadratics, in four groups of growing heterogeneity."""
+
+    groups: ClassVar = {
+        "group 1: ζ 0, δ 0": (0.0, 0.0),
+        "group 2: ζ 1, δ 0": (0.0, 1.0),
+        "group 3: ζ 1, δ 1/3": (1 / 3, 1.0),
+        "group 4: ζ 1, δ 1": (1.0, 1.0),
+    }
+    stem = "fig1"
+
+
+@EXPERIMENTS.register("sfl/fig6", paper="SFL [2] fig. 6")
+class Fig6(Simulations):
+    """PFL and SFL on two quadratics, nine combinations of gradient and Hessian heterogeneity."""
+
+    groups: ClassVar = {
+        f"δ {word}, ζ {zeta:g}": (delta, zeta)
+        for word, delta in (("0", 0.0), ("1/3", 1 / 3), ("1", 1.0))
+        for zeta in (1.0, 10.0, 100.0)
+    }
+    stem = "fig6"

@@ -1,0 +1,148 @@
+"""The metrics of a round, under their fixed names, after the server's step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from raylfl.core.keyed import keyed
+from raylfl.core.metrics import distance_metrics, update_metrics
+from raylfl.core.population import Ints
+from raylfl.core.reduce import tree_sum
+from raylfl.experiment import Experiment
+from raylfl.runtime.backend import Backend
+from raylfl.runtime.plan import Planner
+from raylfl.runtime.task import POOL
+from raylfl.runtime.worker import BUFFERS
+
+if TYPE_CHECKING:
+    from raylfl.algorithms.base import ServerState, State
+    from raylfl.runtime.loop import Collected, FederationState
+
+GROUP = 16  # clients whose full gradients a worker adds up before they travel; fixed, so that the sum's order is
+
+
+class Measurements:
+    """Measures what `eval` asks for; every value is that after the round's server step."""
+
+    def __init__(self, experiment: Experiment, backend: Backend, planner: Planner):
+        self.e, self.backend, self.planner = experiment, backend, planner
+        optimum = experiment.optimum
+        self.optimum = None if optimum is None else torch.from_numpy(optimum.copy())
+
+    def of_round(
+        self, got: Collected, state: FederationState, before: ServerState, info: dict[str, float], last: bool
+    ) -> dict[str, Any]:
+        """One row of metrics.jsonl. state: after the round; before: the server as the round was drawn."""
+        r, config = got.round, self.e.config.eval
+        arrived = r.arrived
+        metrics: dict[str, Any] = {"round": r.index}
+        losses = [report.loss for c, report in got.reports.items() if c == POOL or c in set(arrived.cohort.tolist())]
+        losses = [loss for loss in losses if np.isfinite(loss)]
+        if losses:
+            metrics["train/loss"] = float(np.mean(losses))
+        if self.e.algorithm.uploads_update and "update" in got.up and len(arrived.cohort):
+            metrics |= update_metrics(got.up["update"], arrived.weights)
+        down: State = {"x": state.server["x"]}
+        if len(state.buffers):
+            down[BUFFERS] = state.buffers
+        due = config.every > 0 and (r.index % config.every == 0 or last)
+        if due:
+            metrics |= self._evaluations(down, r.index, arrived.cohort)
+        if config.global_ and due:
+            metrics |= self._objective(down)
+        if self.optimum is not None:
+            metrics |= distance_metrics(state.server["x"], self.optimum)
+        if config.inconsistency:
+            metrics |= self._inconsistency(r.index, before)
+        metrics["cohort/sampled"], metrics["cohort/received"] = len(r.cohort), len(arrived.cohort)
+        metrics |= state.costs.metrics()
+        metrics["time/virtual"] = state.seconds
+        metrics["time/computation"] = state.computation_seconds
+        metrics |= {f"algo/{name}": value for name, value in info.items()}
+        if got.events:
+            metrics["events"] = got.events
+        return metrics
+
+    def _evaluations(self, down: State, r: int, cohort: Ints) -> dict[str, float]:
+        """Test set; and training data of participants, of random clients, of every client (fairness)."""
+        config, shards = self.e.config.eval, self.e.setup.shards
+        out: dict[str, float] = {}
+        jobs: list[tuple[str, str, Ints]] = []  # (name, kind, indices)
+        if self.e.setup.test is not None:
+            jobs.append(("test", "test", np.arange(len(self.e.setup.test), dtype=np.int64)))
+        if config.participants and len(cohort):
+            jobs.append(("participants", "train", np.concatenate([shards[int(c)] for c in cohort])))
+        if config.random_clients:
+            size = min(config.random_clients, self.e.world.count)
+            chosen = keyed(self.e.world.seed, "evaluation", r).choice(self.e.world.count, size, replace=False)
+            jobs.append(("random", "train", np.concatenate([shards[int(c)] for c in chosen])))
+        if config.clients:
+            jobs += [(f"client {c}", "train", shards[c]) for c in range(self.e.world.count) if len(shards[c])]
+        size = config.batch_size
+        pieces = [(name, kind, ids[k : k + size]) for name, kind, ids in jobs for k in range(0, len(ids), size)]
+        results = self.backend.evaluate(down, [(kind, ids) for _, kind, ids in pieces])
+        values: dict[str, list[dict[str, float]]] = {}
+        for (name, _, _), result in zip(pieces, results, strict=True):
+            values.setdefault(name, []).append(result)
+        per_client = []
+        for name, chunks in values.items():
+            means = pooled_means(chunks)
+            if name.startswith("client "):
+                per_client.append(means)
+            else:
+                out |= {f"{name}/{metric}": value for metric, value in means.items()}
+        if per_client and all("accuracy" in m for m in per_client):
+            accuracy = np.array([m["accuracy"] for m in per_client])
+            out |= fairness(accuracy)
+        return out
+
+    def _objective(self, down: State) -> dict[str, float]:
+        """global/loss = F(x), global/grad_norm = |grad F(x)|, over all clients' data."""
+        count = self.e.world.count
+        groups = [list(range(k, min(k + GROUP, count))) for k in range(0, count, GROUP)]
+        results = self.backend.objective(down, groups)
+        gradient = tree_sum(torch.stack([g for _, g in results]))
+        return {
+            "global/loss": float(sum(loss for loss, _ in results)),
+            "global/grad_norm": float(torch.linalg.vector_norm(gradient)),
+        }
+
+    def _inconsistency(self, r: int, server: ServerState) -> dict[str, float]:
+        """inconsistency/chi2 = chi2(w || Omega) of round r, where the expected coefficients are known.
+
+        server: as it was when the round was drawn.
+        """
+        from raylfl.core.surrogate import chi2, surrogate_weights
+
+        e = self.e
+        if e.algorithm.route == "ring" or e.algorithm.pooled or self.planner.replayed:
+            return {}
+        conditions = self.planner.conditions(r)
+        marginals = self.planner.marginals(conditions, server)
+        if marginals is None:
+            return {}
+        expected = e.algorithm.expected_coefficients(conditions, marginals, self.planner.independent)
+        if expected is None or not expected.any():
+            return {}
+        omega = surrogate_weights(expected, conditions.a_norm)
+        return {"inconsistency/chi2": chi2(e.world.population.weights, omega)}
+
+
+def pooled_means(chunks: list[dict[str, float]]) -> dict[str, float]:
+    """Means of chunk means, weighted by their numbers of samples."""
+    count = sum(c["count"] for c in chunks)
+    names = [n for n in chunks[0] if n != "count"]
+    return {n: sum(c[n] * c["count"] for c in chunks) / count for n in names}
+
+
+def fairness(accuracy: np.ndarray) -> dict[str, float]:
+    """clients/accuracy_mean, _std, and _p10: the mean accuracy of the worst tenth of the clients (at least one)."""
+    worst = np.sort(accuracy)[: max(1, len(accuracy) // 10)]
+    return {
+        "clients/accuracy_mean": float(accuracy.mean()),
+        "clients/accuracy_std": float(accuracy.std()),
+        "clients/accuracy_p10": float(worst.mean()),
+    }

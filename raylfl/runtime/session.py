@@ -1,0 +1,170 @@
+"""One run from its first round (or newest checkpoint) to its summary, on any backend: what the server does."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from raylfl.config.changes import fingerprint_of_config
+from raylfl.errors import RaylflError
+from raylfl.experiment import Experiment
+from raylfl.heterogeneity.partition.base import Samples
+from raylfl.heterogeneity.partition.file import save
+from raylfl.heterogeneity.partition.stats import class_counts
+from raylfl.heterogeneity.trace import Row, encode_row
+from raylfl.runtime.backend import Backend
+from raylfl.runtime.checkpoint import Checkpoints
+from raylfl.runtime.faults import kill_point
+from raylfl.runtime.logs import Loggers
+from raylfl.runtime.loop import Federation, Metrics
+from raylfl.runtime.run_dir import RECORDS, RunDirectory, environment, metrics_line, summarise
+from raylfl.runtime.task import Fault
+
+MOST_SAMPLES, MOST_CLIENTS = 2_000_000, 10_000  # beyond, who owns what follows from config.yaml alone
+
+
+class Interrupted(RaylflError):
+    """The run was asked to stop; its state is in a checkpoint."""
+
+
+class Session:
+    """Runs an experiment in a run directory; `stop` may be called from another thread."""
+
+    def __init__(self, experiment: Experiment, backend: Backend, run_dir: RunDirectory, fault: Fault | None = None):
+        self.e, self.backend, self.run_dir = experiment, backend, run_dir
+        self.fault = fault or kill_point()
+        self.federation = Federation(experiment, backend, self.fault)
+        self.checkpoints = Checkpoints(run_dir, experiment, self.say)
+        self.messages: list[str] = []
+        self._stop = threading.Event()
+
+    def say(self, text: str) -> None:
+        """A line for log.txt, and for whoever watches."""
+        self.run_dir.log(text)
+        self.messages.append(text)
+
+    def stop(self) -> None:
+        """Finish the round under way, write a checkpoint, and end with Interrupted."""
+        self._stop.set()
+
+    def rows(self, resume: bool) -> Iterator[Metrics]:
+        """The metrics of each round as it is committed; before the first, those of a resumed run."""
+        config = self.e.config
+        started = time.perf_counter()
+        self.run_dir.claim()
+        self.run_dir.log(f"{config.top.rounds} rounds on {config.runtime.backend}, process {os.getpid()}")
+        for warning in self.e.warnings:
+            self.say(f"warning: {warning}")
+        if resume:
+            self._resume()
+            yield from self.run_dir.metrics()
+        loggers = Loggers(config, self.run_dir, self.say)
+        try:
+            rounds = self.federation.rounds(config.top.rounds)
+            while (done := self._next(rounds)) is not None:
+                metrics, row = done
+                self.run_dir.append("participation.jsonl", encode_row(row))
+                self.run_dir.append("metrics.jsonl", metrics_line(metrics))
+                for event in metrics.get("events", ()):
+                    self.say(event)
+                loggers.log(metrics)
+                self.fault("log", metrics["round"])
+                self._checkpoint_if_due()
+                self.fault("checkpoint", metrics["round"])
+                yield metrics
+            self._finish(time.perf_counter() - started)
+        finally:
+            loggers.close()
+
+    def _next(self, rounds: Iterator[tuple[Metrics, Row]]) -> tuple[Metrics, Row] | None:
+        """One round; where the run was asked to stop, or the round fails, the state before it goes on disk."""
+        state = self.federation.state
+        if self._stop.is_set() and state.round < self.e.config.top.rounds:
+            self.checkpoints.save(state, self.backend)
+            raise Interrupted(f"stopped before round {state.round}: raylfl resume {self.run_dir.path}")
+        try:
+            return next(rounds, None)
+        except Exception:
+            if self.federation.whole:
+                self._save_after_an_error()
+            raise
+
+    def _save_after_an_error(self) -> None:
+        try:
+            self.checkpoints.save(self.federation.state, self.backend)
+        except Exception as error:  # the error of the round is the one to hear of
+            self.say(f"no checkpoint of the round before: {error}")
+
+    def _resume(self) -> None:
+        state = self.checkpoints.newest(self.backend)
+        if state is None:
+            self.run_dir.truncate(dict.fromkeys(RECORDS, 0))
+            self.say("no checkpoint to go on from: starting from round 0")
+        else:
+            self.federation.state = state
+            self.say(f"resumed at round {state.round}")
+        if self.federation.state.round < self.e.config.top.rounds:
+            self.run_dir.unfinish()
+
+    def _checkpoint_if_due(self) -> None:
+        state, every = self.federation.state, self.e.config.checkpoint.every
+        if state.round == self.e.config.top.rounds or (every and state.round % every == 0):
+            self.checkpoints.save(state, self.backend)
+
+    def _finish(self, seconds: float) -> None:
+        """final.pt and summary.json: there once the run is complete."""
+        state = self.federation.state
+        params = state.server["x"].cpu()
+        final = {
+            "state_dict": self.backend.state_dict(params, state.buffers),
+            "params": params,
+            "buffers": state.buffers,
+        }
+        buffer = io.BytesIO()
+        torch.save(final, buffer)
+        self.run_dir.write("final.pt", buffer.getvalue())
+        summary = {
+            "name": self.e.config.top.name,
+            "seed": self.e.config.top.seed,
+            "algorithm": self.e.config.resolved["algorithm"]["name"],
+            "status": "finished",
+            **summarise(self.run_dir.metrics()),
+            "wall_seconds": seconds,
+            "clients": self.e.world.count,
+            "parameters": params.numel(),
+            "samples_dropped": self.e.split.dropped,
+            "params_sha256": fingerprint(params),
+            "config_sha256": fingerprint_of_config(self.e.config.resolved),
+            "runtime": self.backend.describe(),
+            **environment(),
+        }
+        self.run_dir.write_summary(summary)
+        self.run_dir.log(f"finished after {state.round} rounds")
+
+
+def fingerprint(params: torch.Tensor) -> str:
+    """sha256 of the parameters' bytes: equal runs have equal fingerprints."""
+    return hashlib.sha256(np.ascontiguousarray(params.numpy()).tobytes()).hexdigest()
+
+
+def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:
+    """What stands in the directory before the first round: config.yaml, partition.json and its class counts."""
+    run_dir.write_config(experiment.config.resolved)
+    split, labels = experiment.split, experiment.labels
+    if sum(len(c) for c in split.clients) <= MOST_SAMPLES:
+        try:
+            save(run_dir.path / "partition.json", split.clients)
+        except OSError as error:
+            raise run_dir.unwritten("partition.json", error) from error
+    if labels is not None and experiment.world.count <= MOST_CLIENTS:
+        samples = Samples(len(labels), labels, None)
+        content = {"classes": samples.classes.tolist(), "counts": class_counts(split, samples).tolist()}
+        run_dir.write("partition_counts.json", json.dumps(content))

@@ -1,0 +1,77 @@
+"""Ctrl-C and SIGTERM: the first asks the run to end after its round, the second ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+Handler = Callable[[int, FrameType | None], None]
+NOTICE = b"raylfl: stopping after this round, with a checkpoint; once more ends at once\n"
+
+
+@contextmanager
+def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """While inside, SIGINT and SIGTERM call `stop` once; a second one raises KeyboardInterrupt."""
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        os.write(2, NOTICE)  # not through sys.stderr, whose lock the interrupted code may hold
+        stop()
+
+    with _handled(handle, signal.SIGINT, signal.SIGTERM):
+        yield
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """While inside, SIGTERM raises KeyboardInterrupt, as SIGINT does; handlers set meanwhile are undone."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with _handled(handle, signal.SIGTERM):
+        yield
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Raises TimeoutError in the code inside after so many seconds; in the main thread only, else no limit."""
+    if seconds is None or not _in_main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"no answer within runtime.client_timeout={seconds:g} s")
+
+    with _handled(handle, signal.SIGALRM):
+        left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, left, interval)  # somebody else's alarm: late rather than lost
+
+
+@contextmanager
+def _handled(handle: Handler, *numbers: int) -> Iterator[None]:
+    """`handle` in place for these signals, where that can be done: in the main thread."""
+    if not _in_main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

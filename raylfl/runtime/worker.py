@@ -1,0 +1,381 @@
+"""A worker: a module, a solver and everybody's shards. Plain code; with an address it is an actor."""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.algorithms.base import State, Work
+from raylfl.config.components import construct, import_class
+from raylfl.config.schema import ComponentConfig
+from raylfl.core.flat import FlatModule
+from raylfl.core.keyed import keyed, keyed_int
+from raylfl.core.local import LocalResult, run_local
+from raylfl.core.lone import allow_lone_samples
+from raylfl.core.oracle import Batch, LoopOracle, Oracle, private_randomness, seed_torch
+from raylfl.core.population import Floats, Ints
+from raylfl.core.reduce import column, tree_sum
+from raylfl.core.samples import BatchOrder, BatchSource, SampleSet
+from raylfl.core.vectorized import VectorizedOracle, refusal
+from raylfl.errors import BadConfig
+from raylfl.runtime.evaluate import Recorder, measure
+from raylfl.runtime.task import POOL, Report, Task, WorkerSetup
+
+BUFFERS = "buffers"  # the key under which a module's buffers travel beside an algorithm's own tensors
+
+
+def make_module(model: ComponentConfig, seed: int) -> Any:
+    """The LightningModule of `model`, its initial weights a function of the seed alone."""
+    from lightning.pytorch import LightningModule
+
+    with private_randomness(keyed_int(seed, "init")):
+        if model.name is not None:
+            from raylfl.models.base import MODELS
+
+            cls = MODELS.get(model.name).cls
+        else:
+            cls = import_class(str(model.class_path), "model")
+        if not (isinstance(cls, type) and issubclass(cls, LightningModule)):
+            raise BadConfig(f"model.class_path={model.class_path}, but must be a LightningModule")
+        module = construct(cls, model.init_args, "model")
+    if not module.automatic_optimization:
+        raise BadConfig(f"model {cls.__name__} uses manual optimization, which federated local steps cannot follow")
+    return module
+
+
+class Worker:
+    """Carries out tasks: a pure function of (task, broadcast, client states), safe to repeat elsewhere."""
+
+    def __init__(self, setup: WorkerSetup):
+        self.setup = setup
+        self.algorithm = setup.algorithm
+        self.device, autocast = devices(setup)
+        module = make_module(setup.model, setup.seed)
+        allow_lone_samples(module)
+        self.flat = FlatModule(module, setup.torch_dtype, self.device)
+        self.recorder = Recorder()
+        self.recorder.attach(module)
+        self.x0 = self.flat.params.clone()
+        self.buffers0 = self.flat.read_buffers()
+        self.train = self._source(setup.train)
+        self.measured = self.train.measuring()
+        self.test = self._source(setup.test) if setup.test is not None else None
+        self.loop = LoopOracle(self.flat, autocast, self.algorithm.cut)
+        self.one_by_one = self._refusal()
+        self.most_clients = setup.runtime.micro_cohort  # in one call; halved where a GPU's memory does not suffice
+        self.oracle: Oracle = self.loop if self.one_by_one else VectorizedOracle(self.flat, autocast)
+
+    def _refusal(self) -> str | None:
+        """Why clients go one by one; None: a micro-cohort goes in one vectorised call."""
+        algorithm, setup = self.algorithm, self.setup
+        if algorithm.cut is not None or algorithm.route == "ring" or algorithm.pooled:
+            return f"{type(algorithm).__name__} works with one client at a time"
+        if setup.optimizer == "module" and not algorithm.own_step:
+            return "local.optimizer=module keeps its state for one client"
+        if setup.train.arrays is None:
+            return "the data set hands out samples one by one"
+        reason = refusal(self.flat, self.device, setup.runtime.vectorize)
+        return reason if reason is not None else self._vmap_refusal()
+
+    def _vmap_refusal(self) -> str | None:
+        """A trial on two clients of one sample each: what vmap cannot do shows here."""
+        oracle = VectorizedOracle(self.flat, self.loop.autocast)
+        first = self.setup.shards.indices[:1]
+        x = oracle.workspace(2).copy_(self.x0)
+        self.flat.module.train()
+        try:
+            with private_randomness(keyed_int(self.setup.seed, "check")):
+                oracle.gradients(x, [self.train.batch(first)] * 2, lambda c: 0)
+        except Exception as error:
+            line = str(error).strip().splitlines()
+            return f"vmap refuses the model ({line[0] if line else type(error).__name__})"
+        return None
+
+    def _source(self, samples: SampleSet) -> BatchSource:
+        convolutional = any(isinstance(m, torch.nn.Conv2d) for m in self.flat.module.modules())
+        channels_last = convolutional and self.device.type == "cpu"
+        return BatchSource(samples, self.device, self.setup.torch_dtype, channels_last)
+
+    # -- local work ------------------------------------------------------------------------------------------
+
+    def run(self, task: Task, down: State, own: Sequence[State | None]) -> tuple[list[Report], State, list[State]]:
+        """(reports, uploads with rows [C, ...], new states a client); an exception becomes a report's error.
+
+        Where a micro-cohort fails, its halves are tried: so a failure is one client's, and memory may suffice.
+        """
+        if len(task.clients) <= self.most_clients:
+            try:
+                with private_randomness(keyed_int(self.setup.seed, "user", task.round, *task.clients[:1])):
+                    return self._run(task, down, own)
+            except BadConfig:
+                raise
+            except Exception as failure:
+                error = traceback.format_exc()
+                if isinstance(failure, torch.OutOfMemoryError):
+                    error += self._out_of_memory()
+                    self.most_clients = max(1, len(task.clients) // 2)
+            if len(task.clients) == 1:
+                return [Report(task.clients[0], np.nan, np.nan, 0, error=error)], {}, []
+        return self._in_halves(task, down, own)
+
+    def _in_halves(
+        self, task: Task, down: State, own: Sequence[State | None]
+    ) -> tuple[list[Report], State, list[State]]:
+        """Two smaller micro-cohorts, one after the other; rows of zeros stand for clients that failed."""
+        middle, reports, ups, new = len(task.clients) // 2, [], [], []
+        for part in (slice(0, middle), slice(middle, None)):
+            half = replace(
+                task,
+                clients=task.clients[part],
+                steps=task.steps[part],
+                batch_sizes=task.batch_sizes[part],
+                a_norm=task.a_norm[part],
+            )
+            theirs, up, states = self.run(half, down, own[part])
+            reports += theirs
+            ups.append((up, len(half.clients)))
+            new += states or [{} for _ in half.clients]
+        some: State = next((up for up, _ in ups if up), {})
+        rows = {
+            name: torch.cat([up[name] if up else like.new_zeros(count, *like.shape[1:]) for up, count in ups])
+            for name, like in some.items()
+        }
+        return reports, rows, new if some else []
+
+    def _out_of_memory(self) -> str:
+        """A last line for the error, with the measured peak."""
+        torch.cuda.empty_cache()
+        gib = 2**30
+        peak = torch.cuda.max_memory_allocated(self.device) / gib if self.device.type == "cuda" else float("nan")
+        total = torch.cuda.mem_get_info(self.device)[1] / gib if self.device.type == "cuda" else float("nan")
+        return (
+            f"GPU out of memory: this worker's peak was {peak:.2f} of {total:.2f} GiB (lower local.batch_size, "
+            "or raise runtime.gpus_per_worker so that fewer workers share a GPU)\n"
+        )
+
+    def _run(self, task: Task, down: State, own: Sequence[State | None]) -> tuple[list[Report], State, list[State]]:
+        down = {k: v.to(self.device) for k, v in down.items()}
+        buffers = down.pop(BUFFERS, None)
+        states = self._states(own)
+        kept_buffers = states.pop(BUFFERS, None)
+        if buffers is not None or kept_buffers is not None:
+            self.flat.write_buffers(kept_buffers[0] if kept_buffers is not None else buffers)  # type: ignore[arg-type]
+        self.flat.module.train()
+        split = self.loop.split
+        if split:
+            split.exchanged_floats = 0  # measurements pass through the cut, too
+        result = self._solve(task, down, states)
+        if buffers is not None:
+            target = result.own if self.setup.buffers == "local" else result.up
+            target[BUFFERS] = self.flat.read_buffers()[None]
+        finite = self._finite_rows(result)
+        exchanged, half = 0, None
+        if split:
+            exchanged = split.exchanged_floats
+            half = split.client_width if any(task.steps) else None  # known once a gradient was taken
+        reports = [
+            Report(
+                c,
+                float(result.losses[k]),
+                float(result.last_losses[k]),
+                int(result.gradients[k]),
+                exchanged,
+                half,
+                finite[k],
+            )
+            for k, c in enumerate(task.clients)
+        ]
+        up = {k: v.cpu() for k, v in result.up.items()}
+        new_own = [{k: v[c : c + 1].cpu() for k, v in result.own.items()} for c in range(len(task.clients))]
+        return reports, up, new_own
+
+    def _states(self, own: Sequence[State | None]) -> State:
+        fresh = self.algorithm.init_clients(self.x0, 1)
+        if self.setup.buffers == "local" and self.flat.buffers:
+            fresh[BUFFERS] = self.buffers0[None]
+        rows = [{k: v.to(self.device) for k, v in state.items()} if state else fresh for state in own]
+        return {name: torch.cat([state[name] for state in rows]) for name in fresh}
+
+    def _finite_rows(self, result: LocalResult) -> list[bool]:
+        good = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
+        for rows in result.up.values():
+            good &= torch.isfinite(rows).flatten(1).all(dim=1).cpu().numpy()
+        return [bool(g) for g in good]
+
+    def _solve(self, task: Task, down: State, states: State) -> LocalResult:
+        if task.clients == (POOL,):
+            return self._solve_pooled(task, down, states)
+        seed, population = self.setup.seed, self.setup.population
+        orders = [
+            BatchOrder(seed, task.round, c, self.setup.shards[c], b, self.setup.sampling)
+            for c, b in zip(task.clients, task.batch_sizes, strict=True)
+        ]
+        whole: dict[int, Batch] = {}
+
+        def batches(t: int, rows: Sequence[int]) -> list[Batch]:
+            out: list[Batch] = []
+            for k in rows:
+                if not orders[k].whole:
+                    out.append(self.train.batch(orders[k].indices(t)))
+                elif self.setup.train.transform is not None:  # random augmentation differs from step to step
+                    seed_torch(keyed_int(seed, "augment", task.round, task.clients[k], t))
+                    out.append(self.train.batch(orders[k].shard))
+                else:
+                    if k not in whole:
+                        whole[k] = self.train.batch(orders[k].shard)
+                    out.append(whole[k])
+            return out
+
+        def seeds(t: int, row: int) -> int:
+            return keyed_int(seed, "module", task.round, task.clients[row], t)
+
+        clients = np.asarray(task.clients)
+        work = Work(
+            np.asarray(task.steps, dtype=np.float64),
+            np.asarray(task.a_norm, dtype=np.float64),
+            population.weights[clients] / (1.0 / population.count),
+            task.lr,
+        )
+        full: list[Batch] | None = None
+        if self.algorithm.full_gradient:
+            full = [self.train.batch(o.shard) for o in orders]
+        return run_local(
+            self.algorithm,
+            self.oracle,
+            batches,
+            seeds,
+            down,
+            states,
+            work,
+            self.setup.rule,
+            full,
+            self.optimizer_step(),
+        )
+
+    def optimizer_step(self) -> Callable[[Tensor], None] | None:
+        """A fresh step function of the module's own optimizer, where `local.optimizer: module` asks for it."""
+        if self.setup.optimizer != "module" or self.algorithm.own_step:
+            return None
+        configured: Any = self.flat.module.configure_optimizers()  # type: ignore[operator]
+        optimizer = configured["optimizer"] if isinstance(configured, dict) else configured
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise BadConfig("local.optimizer=module, but configure_optimizers must return one optimizer")
+
+        def step(v: Tensor) -> None:
+            for p, g in zip(self.flat.parameters, self.flat.views(v[0]), strict=True):
+                p.grad = g
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        return step
+
+    def _solve_pooled(self, task: Task, down: State, states: State) -> LocalResult:
+        """K steps on F = sum_i w_i f_i itself: exact for full batches, else batches drawn from everybody's data."""
+        seed, population, shards = self.setup.seed, self.setup.population, self.setup.shards
+        batch_size = task.batch_sizes[0]
+        pool_oracle = PooledOracle(self, population.weights) if batch_size <= 0 else self.oracle
+        proportional = np.allclose(population.weights * shards.sizes.sum(), shards.sizes)
+        order = BatchOrder(seed, task.round, POOL, shards.indices, max(batch_size, 1), self.setup.sampling)
+        share = np.repeat(population.weights / np.maximum(shards.sizes, 1), shards.sizes)
+
+        def batches(t: int, rows: Sequence[int]) -> list[Batch]:
+            if batch_size <= 0:
+                return [Batch(None, len(shards.indices))]
+            if proportional:
+                return [self.train.batch(order.indices(t))]
+            rng = keyed(seed, "batches", task.round, POOL, t)  # importance weights: sample i's data w_i of the time
+            return [self.train.batch(rng.choice(shards.indices, size=batch_size, p=share / share.sum()))]
+
+        def seeds(t: int, row: int) -> int:
+            return keyed_int(seed, "module", task.round, POOL, t)
+
+        work = Work(np.array([float(task.steps[0])]), np.array([task.a_norm[0]]), np.ones(1), task.lr)
+        return run_local(self.algorithm, pool_oracle, batches, seeds, down, states, work, self.setup.rule)
+
+    # -- measurements ----------------------------------------------------------------------------------------
+
+    def _load(self, down: State) -> None:
+        self.flat.load(down["x"].to(self.device))
+        if BUFFERS in down:
+            self.flat.write_buffers(down[BUFFERS].to(self.device))
+
+    def evaluate(self, down: State, chunks: Sequence[tuple[str, Ints]]) -> list[dict[str, float]]:
+        """Mean metrics of each chunk (`test` or `train`, indices), with `count`, its number of samples."""
+        self._load(down)
+        self.flat.module.eval()
+        results = []
+        with private_randomness(keyed_int(self.setup.seed, "evaluate")), self.loop.autocast():
+            for kind, indices in chunks:
+                source = self.test if kind == "test" else self.measured
+                assert source is not None
+                seed_torch(keyed_int(self.setup.seed, "evaluate", *indices[:1]))  # whichever worker gets the chunk
+                results.append(
+                    {**measure(self.flat.module, self.recorder, source.batch(indices)), "count": len(indices)}
+                )
+        return results
+
+    def objective(self, down: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
+        """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over each group of clients, over all of their data."""
+        self._load(down)
+        x, results = self.flat.params.clone(), []
+        with private_randomness(keyed_int(self.setup.seed, "evaluate")):
+            for group in groups:
+                w = self.setup.population.weights[list(group)]
+                pairs = [self.full_gradient(x, c) for c in group]
+                gradient = tree_sum(torch.stack([g for _, g in pairs]) * column(w, x))
+                results.append((float(np.dot(w, [loss for loss, _ in pairs])), gradient.cpu()))
+        return results
+
+    def full_gradient(self, x: Tensor, client: int) -> tuple[float, Tensor]:
+        """(f_i(x), grad f_i(x) [d]) over client i's whole shard, in evaluation mode, a few samples at a time."""
+        shard, size = self.setup.shards[client], self.setup.eval_batch_size
+        self.flat.module.eval()
+        loss, gradient = 0.0, torch.zeros_like(x)
+        for start in range(0, len(shard), size):
+            batch = self.measured.batch(shard[start : start + size])
+            losses, rows = self.loop.gradients(x[None], [batch], lambda c: 0)
+            loss += float(losses[0]) * batch.size / len(shard)
+            gradient.add_(rows[0], alpha=batch.size / len(shard))
+        return loss, gradient
+
+    def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        """The module's state_dict at these parameters [d] and buffers [b]."""
+        self._load({"x": x, BUFFERS: buffers})
+        return {k: v.detach().cpu().clone() for k, v in copy.copy(self.flat.module.state_dict()).items()}
+
+
+class PooledOracle(LoopOracle):
+    """The gradient of F = sum_i w_i f_i over everybody's data: `centralized` with full batches."""
+
+    def __init__(self, worker: Worker, weights: Floats):
+        super().__init__(worker.flat, worker.loop.autocast)
+        self.worker, self.weights = worker, weights
+
+    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Floats, Tensor]:
+        at = x[0].clone()
+        pairs = [self.worker.full_gradient(at, c) for c in range(len(self.weights))]
+        self.flat.load(x[0])
+        gradient = tree_sum(torch.stack([g for _, g in pairs]) * column(self.weights, at))
+        return np.array([np.dot(self.weights, [loss for loss, _ in pairs])]), gradient[None]
+
+
+def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractContextManager]]:
+    """The worker's device and precision context, through Lightning Fabric; fixes torch's threads."""
+    from lightning.fabric import Fabric
+
+    torch.set_num_threads(setup.runtime.threads)
+    precision = setup.runtime.precision or ("64-true" if setup.dtype == "float64" else "32-true")
+    accelerator = "gpu" if setup.runtime.gpus_per_worker > 0 else "cpu"
+    fabric = Fabric(accelerator=accelerator, devices=1, precision=precision)  # type: ignore[arg-type]
+    if accelerator == "gpu":
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+    return fabric.device, fabric.autocast

@@ -1,0 +1,18 @@
+"""Try an algorithm without Ray, files or config: for this project's tests and for yours.
+
+`simulate` runs any algorithm on any gradient function over recorded rounds (`recorded_round` makes one);
+`check_contract` is what every algorithm must satisfy, and runs on your own class as well.
+"""
+
+from raylfl.testing.contract import CHECKS, ContractBroken, check_contract
+from raylfl.testing.simulation import FunctionOracle, Simulation, recorded_round, simulate
+
+__all__ = [
+    "CHECKS",
+    "ContractBroken",
+    "FunctionOracle",
+    "Simulation",
+    "check_contract",
+    "recorded_round",
+    "simulate",
+]

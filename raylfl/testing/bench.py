@@ -1,0 +1,150 @@
+"""What the contract's checks run on: a small problem, rounds that fit an algorithm's traits, comparisons."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import io
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.algorithms.base import Algorithm, ServerState, State
+from raylfl.core.population import Population, Round
+from raylfl.core.table import Table
+from raylfl.testing.simulation import Simulation, recorded_round
+
+N, D = 6, 7  # clients, parameters: different, so that [N] and [d] cannot be mistaken for each other
+POPULATION = Population.of(np.array([5, 8, 3, 9, 4, 7]), "data_size")
+
+
+class ContractBroken(AssertionError):
+    """An algorithm does what no algorithm may do; the message says what and where."""
+
+
+def must(condition: bool, otherwise: str) -> None:
+    """Raises ContractBroken(otherwise) unless the condition holds."""
+    if not condition:
+        raise ContractBroken(otherwise)
+
+
+def gradient(client: int, x: Tensor, r: int, t: int) -> Tensor:
+    """Of sum_k a_k (x_k - b_k)^2 / 2, a and b differing between clients, and noise of round and step."""
+    k = torch.arange(1, D + 1, dtype=x.dtype)
+    noise = 0.1 * torch.sin(k * (client + 2) + 3 * r + 5 * t)
+    return (0.5 + k / D / (client + 1)) * (x - torch.cos(k * (client + 1))) + noise
+
+
+def rounds_for(algorithm: Algorithm) -> list[Round]:
+    """Four rounds, the last of everybody; as far as it allows partial, lossy, one empty, with unequal K_i."""
+    cohorts = [[4, 1, 3], [0, 1, 5], [2, 3], [3, 5, 2, 0, 4, 1]]
+    draws = [[1, 2, 1], [1, 1, 1], [1, 1], [1] * N]
+    arrives = [[True] * 3, [True, False, True], [False] * 2, [True] * N]
+    if algorithm.assumes_full or algorithm.pooled:
+        cohorts, draws, arrives = [list(range(N))] * 4, [[1] * N] * 4, [[True] * N] * 4
+    return [
+        recorded_round(
+            r,
+            cohorts[r],
+            POPULATION,
+            steps=2 if algorithm.assumes_equal_steps else 1 + (np.arange(N) + r) % 3,
+            lr=0.1 * 0.9**r,
+            draws=draws[r],
+            received=arrives[r],
+            failure=0.05 * np.arange(N),
+            proximal=algorithm.proximal,
+        )
+        for r in range(4)
+    ]
+
+
+def simulation(algorithm: Algorithm, dtype: torch.dtype = torch.float64) -> Simulation:
+    """A run before its first round."""
+    return Simulation(algorithm, gradient, torch.linspace(-1, 1, D, dtype=dtype), POPULATION)
+
+
+def after_all(algorithm: Algorithm, dtype: torch.dtype = torch.float64) -> Simulation:
+    """A run after `rounds_for`."""
+    run = simulation(algorithm, dtype)
+    for r in rounds_for(algorithm):
+        run.run_round(r)
+    return run
+
+
+def vectors(server: ServerState) -> State:
+    """The server's vectors [d] and the rows [n, d] of its tables."""
+    values = {k: v.matrix if isinstance(v, Table) else v for k, v in server.items()}
+    return {k: v for k, v in values.items() if v.ndim and v.shape[-1] == D}
+
+
+def all_but_counters(server: ServerState) -> State:
+    """Everything but what may count time: numbers, and one number a client."""
+    values = {k: v.matrix if isinstance(v, Table) else v for k, v in server.items()}
+    return {k: v.clone() for k, v in values.items() if v.shape not in ((), (N,))}
+
+
+def reloaded(state: Any) -> Any:
+    """Saved and loaded as a checkpoint does. Raises ContractBroken for what is neither Tensor nor Table."""
+    if isinstance(state, dict):
+        return {k: reloaded(v) for k, v in state.items()}
+    must(
+        isinstance(state, (Tensor, Table)),
+        f"a state holds a {type(state).__name__}; only Tensors and Tables last",
+    )
+    buffer = io.BytesIO()
+    torch.save(state.state_dict() if isinstance(state, Table) else state.clone(), buffer)
+    buffer.seek(0)
+    back = torch.load(buffer, weights_only=True)
+    return Table.from_state(back) if isinstance(state, Table) else back
+
+
+def same(a: Any, b: Any) -> bool:
+    """Bit for bit, in states, rounds and plain values."""
+    if isinstance(a, Table) and isinstance(b, Table):
+        return a.clients == b.clients and same(a.matrix, b.matrix)
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and bool(torch.all((a == b) | ((a != a) & (b != b))))
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if dataclasses.is_dataclass(a) and type(a) is type(b):
+        return same(vars(a), vars(b))
+    return bool(a == b)
+
+
+class Watched:
+    """An algorithm whose calls are watched: arguments stay as they were, and what it carries is its own."""
+
+    def __init__(self, algorithm: Algorithm):
+        self._algorithm = algorithm
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._algorithm, name)
+        return (lambda *args: self._call(name, args)) if callable(value) else value
+
+    def _call(self, name: str, args: tuple[Any, ...]) -> Any:
+        may_write = name == "server_step"
+        before = copy.deepcopy([_without_tables(arg) if may_write else arg for arg in args])
+        result = getattr(self._algorithm, name)(*args)
+        for place, (old, arg) in enumerate(zip(before, args, strict=True)):
+            now = _without_tables(arg) if may_write else arg
+            must(same(old, now), f"{name} changed its argument {place + 1} in place")
+        if name == "direction":
+            x, carry = args[0], result[1]
+            must(
+                carry.keys() == args[2].keys(),
+                f"direction got {set(args[2])} to carry and returned {set(carry)}",
+            )
+            for key, rows in carry.items():
+                aliased = rows.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+                must(not aliased, f"carry[{key!r}] is the solver's own memory of x, which moves on: clone it")
+        return result
+
+
+def _without_tables(arg: Any) -> Any:
+    return {k: v for k, v in arg.items() if not isinstance(v, Table)} if isinstance(arg, dict) else arg

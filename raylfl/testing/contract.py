@@ -1,0 +1,234 @@
+"""The contract of an algorithm, as checks that run on any of them: this project's and yours.
+
+Each check runs the algorithm on a small separable problem over a few rounds with lost uploads, unequal K_i,
+repeated draws and a round in which nothing arrives, as far as its traits allow; what a trait rules out is not
+tried.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+from collections.abc import Callable
+from dataclasses import is_dataclass, replace
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.algorithms.base import Algorithm, State, Work
+from raylfl.core.population import Floats
+from raylfl.core.table import Table
+from raylfl.testing.bench import (
+    POPULATION,
+    ContractBroken,
+    D,
+    N,
+    Watched,
+    after_all,
+    all_but_counters,
+    must,
+    reloaded,
+    rounds_for,
+    same,
+    simulation,
+    vectors,
+)
+
+
+def check_contract(algorithm: Algorithm) -> None:
+    """Raises ContractBroken naming every check that the algorithm fails; see `CHECKS`."""
+    problems = []
+    for name, check in CHECKS.items():
+        try:
+            check(algorithm)
+        except ContractBroken as error:
+            problems.append(f"{name}: {error}")
+    if problems:
+        raise ContractBroken("\n".join(problems))
+
+
+def documented(algorithm: Algorithm) -> None:
+    """A dataclass, whose module or class says State, Sent and Assumes."""
+    must(is_dataclass(algorithm), "an algorithm is a dataclass whose fields are its options")
+    texts = [cls.__doc__ or "" for cls in type(algorithm).__mro__ if issubclass(cls, Algorithm)]
+    texts += [sys.modules[type(algorithm).__module__].__doc__ or ""]
+    lines = [line for text in texts for line in text.splitlines()]
+    for word in ("State", "Sent", "Assumes"):
+        said = any(line.strip().startswith(word) for line in lines)
+        must(said, f"the docstring of its module has no line that begins with {word}")
+
+
+def keeps_nothing_on_itself(algorithm: Algorithm) -> None:
+    """Its fields after a run are those before it, plain values that can be sent to another process."""
+    before = pickle.dumps(vars(algorithm))
+    after_all(algorithm)
+    must(pickle.dumps(vars(algorithm)) == before, "a run changed its fields: state belongs into the state")
+
+
+def survives_a_checkpoint(algorithm: Algorithm) -> None:
+    """Saved and loaded after any round, with a fresh copy of the algorithm, it goes on with the same bits."""
+    rounds = rounds_for(algorithm)
+    straight, stopped = simulation(algorithm), simulation(algorithm)
+    for r in rounds:
+        straight.run_round(r)
+        stopped.run_round(r)
+        stopped.algorithm = copy.deepcopy(algorithm)
+        stopped.server, stopped.clients = reloaded(stopped.server), reloaded(stopped.clients)
+        must(
+            same(stopped.server, straight.server) and same(stopped.clients, straight.clients),
+            f"round {r.index} after a reload is not the same round",
+        )
+
+
+def an_empty_round_moves_no_vector(algorithm: Algorithm) -> None:
+    """Where no upload arrives, vectors and tables of the server and all client states stay as they are."""
+    run = after_all(algorithm)
+    before, clients = all_but_counters(run.server), copy.deepcopy(run.clients)
+    r = rounds_for(algorithm)[-1]
+    run.run_round(replace(r, index=r.index + 1, received=np.zeros(len(r.cohort), dtype=bool)))
+    after = all_but_counters(run.server)
+    for name, value in before.items():
+        must(name in after and same(value, after[name]), f"server[{name!r}] moved in an empty round")
+    must(same(clients, run.clients), "a client's state moved in an empty round")
+
+
+def leaves_its_inputs_alone(algorithm: Algorithm) -> None:
+    """No method changes an argument in place, but for the server's Tables in server_step."""
+    after_all(cast(Algorithm, Watched(algorithm)))
+
+
+def rows_do_not_depend_on_neighbours(algorithm: Algorithm) -> None:
+    """A client's upload and state have the same bits whether it works alone or beside others."""
+    if algorithm.pooled:
+        return
+    run, r = after_all(algorithm), rounds_for(algorithm)[0]
+    clients, steps = [int(c) for c in r.cohort], r.steps
+    weights, down = POPULATION.weights[clients] * N, algorithm.broadcast(run.server)
+    together = run.local(r, clients, steps, weights, down)
+    for k, client in enumerate(clients):
+        alone = run.local(r, [client], steps[k : k + 1], weights[k : k + 1], down)
+        for whole, single in zip(together, alone, strict=True):
+            for name, rows in single.items():
+                alike = same(rows[0], whole[name][k])
+                must(alike, f"row {name!r} of client {client} changes with its neighbours")
+
+
+def a_lost_upload_leaves_no_trace(algorithm: Algorithm) -> None:
+    """Nothing of a client whose upload was lost is remembered, at the server or at the client."""
+    if algorithm.assumes_full or algorithm.pooled:
+        return
+    run, r = simulation(algorithm), rounds_for(algorithm)[0]
+    run.run_round(r)
+    before, own = copy.deepcopy(run.server), copy.deepcopy(run.clients)
+    lost = int(r.cohort[1])
+    run.run_round(replace(r, index=r.index + 1, received=r.cohort != lost))
+    must(same(own.get(lost), run.clients.get(lost)), f"the state of client {lost} moved")
+    for name, value in run.server.items():
+        if isinstance(value, Table):
+            kept = same(value.rows([lost]), before[name].rows([lost]))
+            must(kept, f"the row of client {lost} in {name!r} moved")
+
+
+def keeps_the_dtype(algorithm: Algorithm) -> None:
+    """What has width d, at the server, at clients or on its way, is float32 in a float32 run, and finite."""
+    for dtype in (torch.float32, torch.float64):
+        run = after_all(algorithm, dtype)
+        up, own = run.uploads(rounds_for(algorithm)[0])
+        down = algorithm.broadcast(run.server) | algorithm.answer(run.server)
+        for place, state in (("server", vectors(run.server)), ("up", up), ("own", own), ("broadcast", down)):
+            for name, value in state.items():
+                must(value.dtype == dtype, f"{place}[{name!r}] is {value.dtype} in a {dtype} run")
+                must(bool(torch.isfinite(value).all()), f"{place}[{name!r}] is not finite")
+        shape = tuple(run.server["x"].shape)
+        must(shape == (D,), f"server['x'] has the shape {shape}, not [d]")
+
+
+def sends_whole_vectors(algorithm: Algorithm) -> None:
+    """Broadcasts are [k d]; uploads and client states rows of it, one a client, the states as they began."""
+    run, r = after_all(algorithm), rounds_for(algorithm)[0]
+    up, own = run.uploads(r)
+    for name, value in {**algorithm.broadcast(run.server), **algorithm.answer(run.server)}.items():
+        must(value.numel() % D == 0, f"broadcast[{name!r}] has {value.numel()} numbers, not a multiple of d")
+    rows = 1 if algorithm.pooled or algorithm.route == "ring" else len(r.arrived.cohort)
+    for name, value in up.items():
+        must(len(value) == rows and value[0].numel() % D == 0, f"up[{name!r}] is {tuple(value.shape)}")
+    fresh = algorithm.init_clients(run.x0, rows)
+    must(own.keys() == fresh.keys() or algorithm.route == "ring", f"{set(own)} were {set(fresh)} at first")
+    for name, value in own.items():
+        must(value.shape == fresh[name].shape, f"own[{name!r}] is {tuple(value.shape)}")
+    if not algorithm.pooled and algorithm.route == "star":
+        answered = algorithm.acknowledge(run.server, up, own, r.arrived) or own
+        shapes = {k: tuple(v.shape) for k, v in answered.items()}
+        must(shapes == {k: tuple(v.shape) for k, v in own.items()}, f"acknowledge returns {shapes}")
+    must(set(algorithm.known) <= set(up), f"known={algorithm.known} are not in the upload {set(up)}")
+
+
+def its_traits_are_true(algorithm: Algorithm) -> None:
+    """uploads_update and keeps_memory are as declared. (What it assumes and its route, it only can say.)"""
+
+    def finish(x: Tensor, carry: State, own: State, work: Work) -> tuple[State, State]:
+        up, new = algorithm.finish(x, carry, own, work)
+        must(("update" in up) == algorithm.uploads_update, f"uploads {set(up)}")
+        moved = carry["x_start"] - x
+        must(same(up.get("update", moved), moved), "up['update'] is not x_start - x_{i,K}")
+        return up, new
+
+    checked = copy.copy(algorithm)
+    setattr(checked, "finish", finish)  # noqa: B010, a method of this one object
+    server = after_all(checked).server
+    tables = [name for name, value in server.items() if isinstance(value, Table)]
+    must(bool(tables) == algorithm.keeps_memory, f"keeps_memory={algorithm.keeps_memory} with tables {tables}")
+
+
+def a_client_without_data_does_no_harm(algorithm: Algorithm) -> None:
+    """K_i = 0: nothing becomes nan, and its update is 0."""
+    if algorithm.assumes_equal_steps or algorithm.pooled:
+        return
+    run, r = after_all(algorithm), rounds_for(algorithm)[-1]
+    r = replace(r, index=r.index + 1, steps=np.where(r.cohort == 2, 0, r.steps))
+    up, _ = run.uploads(r)
+    if algorithm.uploads_update:
+        must(bool((up["update"][r.cohort == 2] == 0).all()), "without a step it uploads an update")
+    run.run_round(r)
+    states = [*vectors(run.server).values(), *(v for s in run.clients.values() for v in s.values())]
+    must(all(bool(torch.isfinite(v).all()) for v in states), "a state is not finite after it")
+
+
+def its_probabilities_are_probabilities(algorithm: Algorithm) -> None:
+    """p [N] sums to 1 over the available; expected coefficients [N] are not negative."""
+    run, c = after_all(algorithm), rounds_for(algorithm)[0].conditions
+    assert c is not None
+    c = replace(c, available=np.arange(N) != 1)
+    norms = np.where(c.available, 1.0 + np.arange(N), np.nan)
+    if algorithm.probes:
+        p: Floats | None = algorithm.probe_probabilities(run.server, c, norms)
+    else:
+        p = algorithm.probabilities(run.server, c)
+    if p is not None:
+        must(p.shape == (N,) and abs(p.sum() - 1.0) < 1e-12 and p.min() >= 0 and p[1] == 0, f"p={p}")
+    expected = algorithm.expected_coefficients(c, np.full(N, 0.5))
+    if expected is not None:
+        must(expected.shape == (N,) and expected.min() >= 0, f"expected_coefficients={expected}")
+
+
+CHECKS: dict[str, Callable[[Algorithm], None]] = {
+    check.__name__: check
+    for check in (
+        documented,
+        keeps_nothing_on_itself,
+        survives_a_checkpoint,
+        an_empty_round_moves_no_vector,
+        leaves_its_inputs_alone,
+        rows_do_not_depend_on_neighbours,
+        a_lost_upload_leaves_no_trace,
+        keeps_the_dtype,
+        sends_whole_vectors,
+        its_traits_are_true,
+        a_client_without_data_does_no_harm,
+        its_probabilities_are_probabilities,
+    )
+}
+"""Every check by its name; each takes an algorithm and raises ContractBroken."""

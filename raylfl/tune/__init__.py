@@ -1,0 +1,1 @@
+"""Sweeps: many runs over a space of config keys, on Ray Tune."""

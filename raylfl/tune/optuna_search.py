@@ -1,0 +1,81 @@
+"""Optuna proposes the settings (where it is installed); a setting's seeds are one observation, their mean.
+
+Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019; its default sampler
+(TPE), seeded. Conditions are followed as the values are drawn, so that no draw is wasted on an inactive key.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+from raylfl.core.keyed import keyed_int
+from raylfl.errors import BadConfig
+from raylfl.tune.space import Domain, Space, Values
+
+
+def require_optuna() -> None:
+    """Raises BadConfig saying how to get it."""
+    if importlib.util.find_spec("optuna") is None:
+        raise BadConfig("search=optuna, but Optuna is not installed: pip install 'raylfl[optuna]', or search=random")
+
+
+class OptunaSettings:
+    """Proposes settings one after the other and learns how they did; more is better."""
+
+    def __init__(self, space: Space, seed: int, base: Mapping[str, Any]):
+        require_optuna()
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.space, self.base = space, base
+        sampler = optuna.samplers.TPESampler(seed=keyed_int(seed, "optuna") % 2**32)
+        self.study = optuna.create_study(direction="maximize", sampler=sampler)
+        self._asked: dict[int, Any] = {}
+
+    def propose(self, setting: int) -> Values:
+        """The values of a new setting."""
+        trial = self.study.ask()
+        self._asked[setting] = trial
+        return self.space.point(lambda key, domain: suggest(trial, self.name(key, domain), domain), self.base)
+
+    def learn(self, setting: int, score: float | None) -> None:
+        """The mean score of a setting that was proposed; None: it failed."""
+        import optuna
+
+        trial = self._asked.pop(setting)
+        if score is None:
+            self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        else:
+            self.study.tell(trial, score)
+
+    def remember(self, setting: int, values: Values) -> None:
+        """A setting that was proposed before the sweep was interrupted: open again."""
+        named: dict[str, Any] = {}
+
+        def note(key: str, domain: Domain) -> Any:
+            chosen = values[key]
+            named[self.name(key, domain)] = domain.args.index(chosen) if domain.kind == "choice" else chosen
+            return chosen
+
+        self.space.point(note, self.base)
+        self.study.enqueue_trial(named)
+        trial = self.study.ask()
+        self.space.point(lambda key, domain: suggest(trial, self.name(key, domain), domain), self.base)
+        self._asked[setting] = trial
+
+    def name(self, key: str, domain: Domain) -> str:
+        """Alternatives of one key are different parameters to Optuna, as their ranges differ."""
+        domains = self.space.keys[key]
+        return key if len(domains) == 1 else f"{key}#{domains.index(domain)}"
+
+
+def suggest(trial: Any, name: str, domain: Domain) -> Any:
+    """The value of a domain that Optuna's trial suggests."""
+    if domain.kind == "choice":  # by position: a value may be a whole group of keys
+        return domain.args[trial.suggest_categorical(name, list(range(len(domain.args))))]
+    low, high = domain.args
+    if domain.kind == "randint":
+        return trial.suggest_int(name, int(low), int(high) - 1)
+    return domain.rounded(trial.suggest_float(name, low, high, log=domain.kind == "loguniform"))

@@ -1,0 +1,88 @@
+"""What a trial occupies: a bundle for its server, one for each worker; and whether, how often, that fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from raylfl.config.schema import RuntimeConfig
+from raylfl.errors import BadConfig
+
+Bundle = dict[str, float]
+EPSILON = 1e-9
+
+
+def bundles(runtime: RuntimeConfig, workers: int) -> list[Bundle]:
+    """The server's bundle first (it takes no CPU: while it works the workers wait), then one a worker.
+
+    In process (`runtime.backend=local`) server and worker are one, and have one bundle.
+    """
+    each: Bundle = {"CPU": runtime.cpus_per_worker}
+    if runtime.gpus_per_worker:
+        each["GPU"] = runtime.gpus_per_worker
+    if runtime.backend == "local":
+        return [each]
+    return [{"CPU": 0.0}, *(dict(each) for _ in range(workers))]
+
+
+def capacity(trial: Sequence[Bundle], nodes: Sequence[Bundle], most: int = 10_000) -> int:
+    """How many trials fit at once, each bundle on one node (first fit, large nodes first)."""
+    share = next((bundle["GPU"] for bundle in trial if "GPU" in bundle), 0.0)
+    free = sorted((_whole_shares(node, share) for node in nodes), key=lambda node: -node.get("CPU", 0.0))
+    for count in range(most):
+        for bundle in trial:
+            node = next((n for n in free if all(n.get(k, 0.0) + EPSILON >= v for k, v in bundle.items())), None)
+            if node is None:
+                return count
+            for key, value in bundle.items():
+                node[key] = node.get(key, 0.0) - value
+    return most
+
+
+def _whole_shares(node: Bundle, share: float) -> Bundle:
+    """The node without what fractions leave over: three times 0.4 GPU need two GPUs."""
+    if not 0 < share < 1:
+        return dict(node)
+    a_gpu = math.floor(1 / share + EPSILON) * share
+    return {**node, "GPU": math.floor(node.get("GPU", 0.0)) * a_gpu}
+
+
+def choose_workers(runtime: RuntimeConfig, clients: int, concurrent: int | None, nodes: Sequence[Bundle]) -> int:
+    """Workers of one trial: `runtime.workers`; else as many as `concurrent` trials leave room for; else one.
+
+    One worker a trial, and many trials, has the least waiting. Raises BadConfig with the arithmetic where not
+    even one trial fits.
+    """
+    wanted = runtime.workers or 1
+    if runtime.workers is None and concurrent is not None and runtime.backend == "ray":
+        wanted = max((w for w in range(1, clients + 1) if _fits(runtime, w, concurrent, nodes)), default=1)
+    if not _fits(runtime, wanted, 1, nodes):
+        raise BadConfig(refusal(runtime, wanted, nodes))
+    return wanted
+
+
+def _fits(runtime: RuntimeConfig, workers: int, trials: int, nodes: Sequence[Bundle]) -> bool:
+    return capacity(bundles(runtime, workers), nodes, trials) >= trials
+
+
+def refusal(runtime: RuntimeConfig, workers: int, nodes: Sequence[Bundle]) -> str:
+    """Why a trial cannot run here: what it needs beside what there is."""
+    keys = ("CPU", "GPU") if runtime.gpus_per_worker else ("CPU",)
+    need = " and ".join(
+        f"{workers} x {each:g} {key}s = {workers * each:g}"
+        for key, each in zip(keys, (runtime.cpus_per_worker, runtime.gpus_per_worker), strict=False)
+    )
+    have = " and ".join(f"{sum(node.get(key, 0.0) for node in nodes):g} {key}s" for key in keys)
+    largest = ", ".join(f"{max((node.get(key, 0.0) for node in nodes), default=0.0):g} {key}s" for key in keys)
+    return (
+        f"one trial needs {need} (and a server, which takes none), but the cluster has {have} on {len(nodes)} "
+        f"node{'s' * (len(nodes) != 1)}, at most {largest} on one: it would wait for ever "
+        "(lower runtime.workers, cpus_per_worker or gpus_per_worker)"
+    )
+
+
+def nodes_of_cluster() -> list[Bundle]:
+    """CPUs and GPUs of the nodes that are alive."""
+    import ray
+
+    return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]

@@ -1,0 +1,147 @@
+"""Which trials go on: all of them (fifo), the better part at each rung (asha), or mutations of the best (pbt).
+
+ASHA: Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, Alg. 2. PBT: Jaderberg et
+al., "Population Based Training of Neural Networks", 2017. Both are Ray Tune's; time is counted in rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raylfl.config.components import typed
+from raylfl.errors import BadConfig, BadValue
+from raylfl.tune.space import Domain, Space
+
+TIME, SCORE = "round", "score"  # what a trial reports after a round
+FIXED = ("algorithm.name",)  # of the keys that PBT may reach, those that cannot change under a run
+
+
+@dataclass
+class Fifo:
+    """Every trial runs to its last round."""
+
+    def check(self, space: Space) -> None:
+        """Any space will do."""
+
+    def build(self, space: Space, rounds: int) -> Any:
+        from ray.tune.schedulers import FIFOScheduler
+
+        return FIFOScheduler()
+
+
+@dataclass
+class Asha:
+    """At rounds grace, grace * reduction, ... a run goes on if it is in the best 1 / reduction so far.
+
+    So far, and of its kind: the same algorithm in the same world.
+    """
+
+    grace: int | None = None  # rounds before a run may be stopped; null: a tenth of the rounds
+    reduction: float = 3.0
+
+    def __post_init__(self) -> None:
+        if self.grace is not None and self.grace < 1:
+            raise BadValue("grace", got=self.grace, need="at least 1 round")
+        if not self.reduction > 1:
+            raise BadValue("reduction", got=self.reduction, need="> 1: one in so many goes on")
+
+    def check(self, space: Space) -> None:
+        """Any space will do."""
+
+    def build(self, space: Space, rounds: int) -> Any:
+        """Nothing is stopped at the last round itself: the run is complete by then."""
+        from raylfl.tune.asha import ComparableAsha
+
+        grace = self.grace or max(rounds // 10, 1)
+        return ComparableAsha(
+            time_attr=TIME,
+            metric=SCORE,
+            mode="max",
+            max_t=max(rounds, grace),
+            grace_period=grace,
+            reduction_factor=self.reduction,
+            stop_last_trials=False,
+        )
+
+
+@dataclass
+class Pbt:
+    """Every `interval` rounds the worst runs take the state of one of the best, and its values a little changed."""
+
+    interval: int | None = None  # rounds; null: a tenth of the rounds
+    quantile: float = 0.25  # the share of the runs that counts as worst, and as best
+    resample: float = 0.25  # how often a value is drawn anew instead of multiplied by 0.8 or 1.2
+
+    def __post_init__(self) -> None:
+        if self.interval is not None and self.interval < 1:
+            raise BadValue("interval", got=self.interval, need="at least 1 round")
+        if not 0 < self.quantile <= 0.5:
+            raise BadValue("quantile", got=self.quantile, need="in (0, 0.5]")
+        if not 0 <= self.resample <= 1:
+            raise BadValue("resample", got=self.resample, need="in [0, 1]")
+
+    def every(self, rounds: int) -> int:
+        return self.interval or max(rounds // 10, 1)
+
+    def check(self, space: Space) -> None:
+        """Values change under a run: they must be drawn, apply to all, and leave its state's meaning alone."""
+        for key, domains in space.keys.items():
+            place = f"space.{key}"
+            if key in FIXED or key.partition(".")[0] not in ("local", "algorithm"):
+                raise BadConfig(
+                    f"{place} cannot change in the middle of a run: pbt takes local.* and options of algorithm"
+                )
+            if len(domains) > 1 or domains[0].when or domains[0].kind == "grid":
+                need = "one unconditional choice, uniform, loguniform or randint"
+                raise BadValue(place, got=[d.kind for d in domains], need=need, hint="as pbt mutates it")
+
+    def build(self, space: Space, rounds: int) -> Any:
+        from ray.tune.schedulers import PopulationBasedTraining
+
+        mutations = {key: mutation(domains[0]) for key, domains in space.keys.items()}
+        return PopulationBasedTraining(
+            time_attr=TIME,
+            metric=SCORE,
+            mode="max",
+            perturbation_interval=self.every(rounds),
+            quantile_fraction=self.quantile,
+            resample_probability=self.resample,
+            hyperparam_mutations={"trial": {"values": mutations}},
+            custom_explore_fn=lambda config: within(config, space),
+            log_config=False,
+        )
+
+
+def mutation(domain: Domain) -> Any:
+    """A domain in Ray Tune's words: a list where the values have an order of their own."""
+    from ray import tune
+
+    if domain.kind == "choice":
+        return list(domain.args)
+    return getattr(tune, domain.kind)(*domain.args)
+
+
+def within(config: dict[str, Any], space: Space) -> dict[str, Any]:
+    """A mutated trial config with its values brought back into their ranges."""
+    values = config["trial"]["values"]
+    for key, (domain, *_) in space.keys.items():
+        if domain.kind == "randint":
+            values[key] = int(min(max(round(values[key]), domain.args[0]), domain.args[1] - 1))
+        elif domain.kind != "choice":
+            values[key] = domain.rounded(values[key])
+    return config
+
+
+Scheduler = Fifo | Asha | Pbt
+SCHEDULERS: dict[str, type[Fifo] | type[Asha] | type[Pbt]] = {"fifo": Fifo, "asha": Asha, "pbt": Pbt}
+
+
+def parse_scheduler(content: Any) -> Scheduler:
+    """`asha`, or {name: asha, grace: 20}; raises BadConfig naming what is wrong."""
+    options = {"name": content} if isinstance(content, str) else content
+    if not isinstance(options, Mapping) or options.get("name") not in SCHEDULERS:
+        raise BadValue("scheduler", got=content, need=f"one of {', '.join(SCHEDULERS)}", hint="or {name: ..., options}")
+    rest = {k: v for k, v in options.items() if k != "name"}
+    return typed(SCHEDULERS[options["name"]], rest, "scheduler")

@@ -1,0 +1,87 @@
+"""How a run is judged: the mean over its last k rounds, its best round, or the rounds it needed to a target."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raylfl.errors import BadValue
+from raylfl.report.derived import best_value, higher_is_better, tail, to_target
+from raylfl.report.runs import RunRecord
+
+WORST = -1e30  # of a run that diverged: finite, as percentiles over it must be
+MODES = ("last", "best", "target")
+
+
+@dataclass(frozen=True)
+class Score:
+    """metric: a name in metrics.jsonl. mode: last (mean over the last `last` rounds), best, target (rounds to it)."""
+
+    metric: str
+    mode: str
+    last: int | None = None  # None: a tenth of the rounds, from 1 to 100
+    target: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise BadValue("mode", got=self.mode, need=f"one of {', '.join(MODES)}")
+        if self.last is not None and self.last < 1:
+            raise BadValue("last", got=self.last, need="at least 1 round")
+        if (self.mode == "target") != (self.target is not None):
+            raise BadValue("target", got=self.target, need="given exactly where mode is target")
+
+    @property
+    def more_is_better(self) -> bool:
+        return self.mode != "target" and higher_is_better(self.metric)
+
+    def window(self, rounds: int) -> int:
+        """Rounds in the last-k mean of a run of so many rounds."""
+        return self.last or min(max(rounds // 10, 1), 100)
+
+    def of(self, run: RunRecord) -> float | None:
+        """The run's score in the metric's unit (rounds for `target`); None: not measured, target not reached."""
+        if self.mode == "target":
+            assert self.target is not None
+            return to_target(run, self.metric, self.target)
+        if self.mode == "best":
+            value = best_value(run, self.metric)
+        else:
+            values = tail(run, self.metric, self.window(int(run.config["rounds"])))
+            value = float(values.mean()) if len(values) else math.nan
+        return value if math.isfinite(value) else None
+
+    def ranked(self, score: float | None) -> float:
+        """A score as a number of which more is better."""
+        if score is None:
+            return WORST
+        return score if self.more_is_better else -score
+
+
+class Running:
+    """The score of a run under way, of which more is better: what schedulers compare after a round.
+
+    For `target` it is the best value so far: who is nearer after as many rounds is sooner there.
+    """
+
+    def __init__(self, score: Score, rounds: int):
+        self.score, self.window = score, score.window(rounds)
+        self.sign = 1.0 if higher_is_better(score.metric) else -1.0
+        self._recent: deque[tuple[int, float]] = deque()
+        self._best = -math.inf
+
+    def update(self, metrics: Mapping[str, Any]) -> float | None:
+        """The score after this row of metrics.jsonl; None while the metric was never measured."""
+        value = metrics.get(self.score.metric)
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            self._recent.append((metrics["round"], self.sign * value))
+            self._best = max(self._best, self.sign * value)
+        while len(self._recent) > 1 and self._recent[0][0] <= metrics["round"] - self.window:
+            self._recent.popleft()
+        if not self._recent:
+            return None
+        if self.score.mode == "last":
+            return sum(value for _, value in self._recent) / len(self._recent)
+        return self._best

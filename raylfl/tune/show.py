@@ -1,0 +1,71 @@
+"""What a sweep shows when it is over: its settings in the terminal, the report, what failed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+
+from rich.table import Table
+
+from raylfl.console import print_table
+from raylfl.report.derived import Stat
+from raylfl.report.labels import show_value
+from raylfl.report.runs import is_run
+from raylfl.tune.spec import Sweep
+from raylfl.tune.sweep import SweepResult
+from raylfl.tune.table import SettingRow
+
+MOST = 20  # settings in the terminal; settings.csv has all
+
+
+def finish(result: SweepResult, say: Callable[[str], None]) -> int:
+    """Table, report, folder, failures; returns the exit code: 1 where a trial failed for good."""
+    print_table(terminal_table(result.sweep, result.settings))
+    if len(result.settings) > MOST:
+        say(f"the best {MOST} of {len(result.settings)} settings: {result.folder / 'settings.csv'} has all")
+    if any(is_run(path) for path in result.folder.iterdir()):
+        from raylfl.report.page import write_report
+
+        page = write_report([result.folder], result.folder / "report", metric=result.sweep.score.metric)
+        say(f"report   {page}")
+    say(f"sweep    {result.folder}")
+    for trial, reason in result.failed.items():
+        say(f"failed   {trial}: {reason.splitlines()[0] if reason else 'see its log.txt'}")
+    if result.failed:
+        say(f"again    raylfl sweep --resume {result.folder}")
+    return int(bool(result.failed))
+
+
+def terminal_table(sweep: Sweep, groups: Sequence[SettingRow]) -> Table:
+    """The best settings, and only the keys in which any of them differ."""
+    values = {key: {json.dumps(g.values.get(key), default=str) for g in groups} for key in sweep.space.keys}
+    keys = [key for key, different in values.items() if len(different) > 1]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("setting")
+    for name in (*keys, "seeds", "rounds", f"{sweep.score.metric}, {meaning(sweep)}"):
+        table.add_column(name, justify="right")
+    for group in groups[:MOST]:
+        table.add_row(
+            f"{group.setting:03d}",
+            *("" if group.values.get(key) is None else show_value(group.values[key]) for key in keys),
+            f"{group.finished}/{len(group.rows)}",
+            str(group.rounds),
+            shown(group.score),
+        )
+    return table
+
+
+def meaning(sweep: Sweep) -> str:
+    """What the score is, in a few words: `mean of the last 4 rounds`."""
+    if sweep.score.mode == "target":
+        return f"rounds to {sweep.score.target:g}"
+    last = sweep.score.window(sweep.stages[-1].rounds)
+    return "best" if sweep.score.mode == "best" else f"mean of the last {last} rounds"
+
+
+def shown(stat: Stat) -> str:
+    """`0.912 ± 0.004`; a dash where no seed has a score."""
+    if not math.isfinite(stat.mean):
+        return "-"
+    return f"{stat.mean:.4g}" + (f" ± {stat.std:.2g}" if math.isfinite(stat.std) else "")

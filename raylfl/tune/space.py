@@ -1,0 +1,214 @@
+"""The search space of a sweep: config keys, the values they take, and on which condition.
+
+    space:
+      algorithm.name: {grid: [focus, fedavg]}
+      local.lr:                                  # the first alternative whose `when` holds counts
+        - {grid: [0.003, 0.01], when: {algorithm.name: focus}}
+        - {loguniform: [0.01, 1]}
+      algorithm.gamma: {uniform: [0.1, 1], when: {algorithm.name: [focus]}}   # else left alone
+      partition: {grid: [{name: iid}, {name: dirichlet, alpha: 0.1}]}         # a whole group
+
+`grid` runs every value; the others are drawn: `choice` from a list, `uniform` and `loguniform` [low, high] are
+real numbers (four digits are kept, so that they can be read and typed again), `randint` [low, high] whole ones
+below high, as in Ray Tune. A condition looks at other keys of the space, else at the config.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from raylfl.config.components import unknown_key
+from raylfl.core.keyed import keyed
+from raylfl.errors import BadConfig, BadValue
+from raylfl.report.labels import METHOD, canonical, flatten, is_world
+
+Values = dict[str, Any]  # dotted config key -> value
+Draw = Callable[[str, "Domain"], Any]
+LISTS = ("grid", "choice")
+RANGES = ("uniform", "loguniform", "randint")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What a key may be: `args` are the values of a grid or choice, else [low, high]."""
+
+    kind: str
+    args: list[Any]
+    when: dict[str, list[Any]] = field(default_factory=dict)
+
+    @staticmethod
+    def parse(key: str, content: Any) -> Domain:
+        """One alternative of the space's `key`; raises BadConfig naming what is wrong with it."""
+        place = f"space.{key}"
+        kinds = [*LISTS, *RANGES]
+        if not isinstance(content, Mapping):
+            raise BadValue(place, got=content, need=f"one of {', '.join(kinds)}", hint="such as {grid: [0.1, 0.3]}")
+        for name in content:
+            if name not in (*kinds, "when"):
+                raise unknown_key(str(name), (*kinds, "when"), place)
+        chosen = [kind for kind in kinds if kind in content]
+        if len(chosen) != 1:
+            raise BadValue(place, got=dict(content), need=f"exactly one of {', '.join(kinds)}")
+        kind, args = chosen[0], content[chosen[0]]
+        if not isinstance(args, list) or not args:
+            raise BadValue(f"{place}.{kind}", got=args, need="a list")
+        when = content.get("when") or {}
+        if not isinstance(when, Mapping):
+            raise BadValue(f"{place}.when", got=when, need="config keys and the values that they must have")
+        args = [_number(a) for a in args]
+        if kind in RANGES:
+            _check_range(f"{place}.{kind}", kind, args)
+        return Domain(kind, args, {str(k): v if isinstance(v, list) else [v] for k, v in when.items()})
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """One value; a grid has none to draw."""
+        assert self.kind != "grid"
+        if self.kind == "choice":
+            return self.args[int(rng.integers(len(self.args)))]
+        low, high = self.args
+        if self.kind == "randint":
+            return int(rng.integers(int(low), int(high)))
+        if self.kind == "loguniform":
+            return self.rounded(float(np.exp(rng.uniform(np.log(low), np.log(high)))))
+        return self.rounded(float(rng.uniform(low, high)))
+
+    def rounded(self, value: float) -> float:
+        """A real number to four digits, within the range."""
+        return float(min(max(float(f"{value:.4g}"), self.args[0]), self.args[1]))
+
+
+def _number(value: Any) -> Any:
+    """`1e-3` is a text to yaml; here it is the number that was meant."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    return value
+
+
+def _check_range(place: str, kind: str, args: list[Any]) -> None:
+    numbers = all(isinstance(a, (int, float)) and not isinstance(a, bool) for a in args)
+    if len(args) != 2 or not numbers or not args[0] < args[1]:
+        raise BadValue(place, got=args, need="[low, high] with low < high")
+    if kind == "loguniform" and args[0] <= 0:
+        raise BadValue(place, got=args, need="[low, high] with 0 < low")
+    if kind == "randint" and any(a != int(a) for a in args):
+        raise BadValue(place, got=args, need="[low, high] of whole numbers; high itself is never drawn")
+
+
+@dataclass(frozen=True)
+class Space:
+    """Keys with their alternatives, ordered so that a condition looks only at keys before it."""
+
+    keys: dict[str, list[Domain]]
+
+    @staticmethod
+    def parse(content: Mapping[str, Any]) -> Space:
+        """The space of a sweep file; raises BadConfig with every mistake found."""
+        keys: dict[str, list[Domain]] = {}
+        problems: list[str] = []
+        for key, alternatives in content.items():
+            try:
+                entries = alternatives if isinstance(alternatives, list) else [alternatives]
+                keys[str(key)] = [Domain.parse(str(key), entry) for entry in entries]
+            except BadConfig as error:
+                problems += error.problems
+        if problems:
+            raise BadConfig(problems)
+        return Space(_ordered(keys))
+
+    @property
+    def kinds(self) -> set[str]:
+        return {domain.kind for domains in self.keys.values() for domain in domains}
+
+    def points(self, samples: int, seed: int, base: Mapping[str, Any]) -> list[Values]:
+        """Every grid point with `samples` draws of the rest, each point once; base: the config's own values.
+
+        Draw k of a key is the same at all grid points, so that all algorithms get the same learning rates.
+        """
+        found: dict[str, Values] = {}
+        for k in range(samples):
+
+            def draw(key: str, domain: Domain, k: int = k) -> Any:
+                alternative = self.keys[key].index(domain)
+                return domain.draw(keyed(seed, "sweep", k, zlib.crc32(key.encode()), alternative))
+
+            for point in self._expand({}, list(self.keys), draw, base):
+                found.setdefault(json.dumps(point, sort_keys=True), point)
+        return list(found.values())
+
+    def point(self, draw: Draw, base: Mapping[str, Any]) -> Values:
+        """The one point of a space without grids whose values `draw` chooses."""
+        return next(self._expand({}, list(self.keys), draw, base))
+
+    def _expand(self, values: Values, keys: Sequence[str], draw: Draw, base: Mapping[str, Any]) -> Iterator[Values]:
+        if not keys:
+            yield values
+            return
+        key, *rest = keys
+        domain = self.active(key, values, base)
+        if domain is None:
+            yield from self._expand(values, rest, draw, base)
+        elif domain.kind == "grid":
+            for value in domain.args:
+                yield from self._expand({**values, key: value}, rest, draw, base)
+        else:
+            yield from self._expand({**values, key: draw(key, domain)}, rest, draw, base)
+
+    def active(self, key: str, values: Values, base: Mapping[str, Any]) -> Domain | None:
+        """The first alternative of `key` whose condition holds; None: the key keeps the config's value."""
+        for domain in self.keys[key]:
+            if all(look_up(k, values, base) in allowed for k, allowed in domain.when.items()):
+                return domain
+        return None
+
+
+def look_up(key: str, values: Values, base: Mapping[str, Any]) -> Any:
+    """The value of a dotted key in a point of the space, else in the config; None where neither has it."""
+    parts = key.split(".")
+    for cut in range(len(parts), 0, -1):
+        head = ".".join(parts[:cut])
+        if head in values:
+            return _inside(values[head], parts[cut:])
+    return _inside(base, parts)
+
+
+def comparable(values: Values) -> str:
+    """What must be equal for settings to be compared: the algorithm and the world, not what is tuned."""
+    flat = flatten(values)
+    return canonical({k: v for k, v in flat.items() if is_world(k) or k in (METHOD, METHOD.partition(".")[0])})
+
+
+def _inside(value: Any, parts: Sequence[str]) -> Any:
+    for part in parts:
+        if isinstance(value, str) and part == "name":  # `partition: iid`
+            return value
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _ordered(keys: dict[str, list[Domain]]) -> dict[str, list[Domain]]:
+    """Each key after those that its conditions look at; else as in the file."""
+    done: dict[str, list[Domain]] = {}
+
+    def add(key: str, chain: tuple[str, ...]) -> None:
+        if key in done:
+            return
+        if key in chain:
+            raise BadConfig(f"space: the conditions go round in a circle: {' -> '.join((*chain, key))}")
+        for wanted in {w: None for domain in keys[key] for w in domain.when}:
+            for other in keys:
+                if other != key and (wanted == other or wanted.startswith(f"{other}.")):
+                    add(other, (*chain, key))
+        done[key] = keys[key]
+
+    for key in keys:
+        add(key, ())
+    return done

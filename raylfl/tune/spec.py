@@ -1,0 +1,245 @@
+"""A sweep file: a config, with the keys of `SweepConfig` beside it.
+
+    base: digits                    # any experiment; other config keys may stand here too: rounds: 50
+    space: {local.lr: {grid: [0.01, 0.03, 0.1]}}
+    seeds: [0, 1, 2]                # a setting's seeds are pooled
+
+Everything is checked before Ray starts: a mistake costs seconds, not the first trial.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+
+from raylfl.config.components import keys_of, typed, unknown_key
+from raylfl.config.load import (
+    DEFAULTS,
+    GROUPS,
+    Config,
+    _dotlist,
+    _layers,
+    _merge_layer,
+    compose,
+    find_config,
+    load_config,
+)
+from raylfl.config.schema import TopConfig
+from raylfl.errors import BadConfig, BadValue
+from raylfl.tune.journal import Trial
+from raylfl.tune.schedulers import Pbt, Scheduler, parse_scheduler
+from raylfl.tune.schema import SWEEP_KEYS, Stage, SweepConfig
+from raylfl.tune.score import Score
+from raylfl.tune.space import Space, Values, look_up
+
+CHECKED = 200  # settings of a large space that are composed before anything starts
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep, checked. base: the merged config with interpolations untouched, as `${seed}` differs by trial."""
+
+    name: str
+    options: SweepConfig
+    base: dict[str, Any]
+    space: Space
+    score: Score
+    scheduler: Scheduler
+    stages: list[Stage]
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """All of it as plain values: sweep.yaml, from which a sweep is resumed."""
+        return {"name": self.name, **asdict(self.options), "base": self.base}
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The config that the space departs from, for its conditions to look at."""
+        return compose(self.base, [f"seed={self.seeds(0)[0]}", f"rounds={self.stages[0].rounds}"])
+
+    def seeds(self, stage: int) -> list[int]:
+        own = self.stages[stage].seeds or self.options.seeds
+        return list(own) if own else [int(self.base.get("seed", 0))]
+
+    @property
+    def draws_from(self) -> int:
+        """The seed of the search itself."""
+        return int(self.base.get("seed", 0))
+
+    def overrides(self, values: Values, seed: int, rounds: int) -> list[str]:
+        """A trial's values as `key=value` items, groups before the keys inside them."""
+        items = {"seed": seed, "rounds": rounds, **values}
+        if isinstance(self.scheduler, Pbt):
+            items["checkpoint.every"] = self.scheduler.every(rounds)
+        return [f"{key}={json.dumps(items[key])}" for key in sorted(items, key=lambda key: key.count("."))]
+
+    def config(self, trial: Trial, folder: Path) -> Config:
+        """The config of a trial's run, which lives in the sweep's folder."""
+        place = {
+            "name": folder.name,
+            "logging.dir": str(folder.parent),
+            "logging.id": trial.id,
+            "logging.report": False,
+        }
+        own = self.overrides(trial.values, trial.seed, trial.rounds)
+        return load_config(self.base, [*own, *(f"{key}={json.dumps(value)}" for key, value in place.items())])
+
+    def trials(self, stage: int, setting: int, values: Values, parents: Mapping[int, str] | None = None) -> list[Trial]:
+        """The trials of one setting, a seed each; parents: by seed, the runs that they go on from."""
+        algorithm = look_up("algorithm.name", values, self.plain) or DEFAULTS["algorithm"]["name"]
+        rounds = self.stages[stage].rounds
+        tail = f"-r{rounds}" if len(self.stages) > 1 else ""
+        return [
+            Trial(
+                f"{setting:03d}-{algorithm}-s{seed}{tail}",
+                stage,
+                setting,
+                seed,
+                rounds,
+                values,
+                (parents or {}).get(seed),
+            )
+            for seed in self.seeds(stage)
+        ]
+
+    def points(self) -> list[Values]:
+        """The settings of grids and random draws, in order; of what Optuna will propose, some that it might."""
+        return self.space.points(self.options.samples, self.draws_from, self.plain)
+
+
+def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
+    """The checked sweep of a path or a bare name (`digits_lr` for conf/sweep/digits_lr.yaml).
+
+    overrides: `key=value` for keys of the sweep (samples=20, scheduler.grace=5, space.local.lr={grid: [1]}) and
+    of the config (rounds=20, runtime.workers=2). Raises BadConfig with all mistakes found.
+    """
+    path = find_sweep(source)
+    own = [item for item in overrides if item.partition("=")[0].partition(".")[0] in SWEEP_KEYS]
+    layers = [*_layers(path, ()), _dotlist([item for item in overrides if item not in own])]
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        _merge_layer(merged, layer)
+    part = {key: merged.pop(key) for key in SWEEP_KEYS if key in merged}
+    for item in own:
+        _override(part, item)
+    named = [layer["name"] for layer in layers[-2:] if "name" in layer]  # the file itself, the dotlist
+    return make_sweep({"name": named[-1] if named else path.stem, **part, "base": merged})
+
+
+def find_sweep(source: str | Path) -> Path:
+    try:
+        return find_config(Path("sweep") / source)
+    except BadConfig:
+        return find_config(source)
+
+
+def _override(part: dict[str, Any], item: str) -> None:
+    """`samples=4`, `scheduler.grace=5`, `space.local.lr={grid: [1]}`: a key, or one inside its group."""
+    dotted, _, text = item.partition("=")
+    key, _, inner = dotted.partition(".")
+    value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index, call-overload]
+    if not inner:
+        part[key] = value
+        return
+    group = part.get(key) or {}
+    group = {"name": group} if isinstance(group, str) else group
+    if not isinstance(group, Mapping):
+        raise BadConfig(f"override {item!r}: {key} is not a group of keys")
+    part[key] = {**group, inner: value}
+
+
+def make_sweep(content: Mapping[str, Any]) -> Sweep:
+    """The sweep of plain values (sweep.yaml); raises BadConfig with all mistakes found."""
+    options_part = {key: value for key, value in content.items() if key in SWEEP_KEYS and value is not None}
+    base = dict(content["base"])
+    known = (*keys_of(TopConfig), *GROUPS)
+    problems = [unknown_key(str(k), (*known, *SWEEP_KEYS, "base")).problems[0] for k in base if k not in known]
+    try:
+        options = typed(SweepConfig, options_part)
+        scheduler = parse_scheduler(options.scheduler)
+        space = Space.parse(options.space)
+        stages = parse_stages(options.stages, int(base.get("rounds", TopConfig.rounds)))
+        score = Score(options.metric, options.mode, options.last, options.target)
+    except BadConfig as error:
+        raise BadConfig([*problems, *error.problems]) from None
+    if problems:
+        raise BadConfig(problems)
+    sweep = Sweep(str(content["name"]), options, base, space, score, scheduler, stages)
+    check_together(sweep)
+    return sweep
+
+
+def parse_stages(content: Sequence[Any], rounds: int) -> list[Stage]:
+    """The stages; one with the config's rounds where there are none."""
+    if not content:
+        return [Stage(rounds)]
+    stages = [typed(Stage, entry, f"stages[{k}]") for k, entry in enumerate(content) if isinstance(entry, Mapping)]
+    if len(stages) < len(content):
+        raise BadValue("stages", got=content, need="a list of {rounds: ..., within: ...}")
+    for k, stage in enumerate(stages):
+        if (stage.within is None) != (k == len(stages) - 1):
+            raise BadValue(f"stages[{k}].within", got=stage.within, need="given in every stage but the last")
+        if k and stage.rounds < stages[k - 1].rounds:
+            raise BadValue(f"stages[{k}].rounds", got=stage.rounds, need=f">= {stages[k - 1].rounds}, as before it")
+    return stages
+
+
+def check_together(sweep: Sweep) -> None:
+    """What single keys cannot tell; raises BadConfig."""
+    options, kinds = sweep.options, sweep.space.kinds
+    if options.samples > 1 and not kinds - {"grid"}:
+        raise BadValue(
+            "samples", got=options.samples, need="1", hint="the space holds only grids, which run every value"
+        )
+    if options.search == "optuna" and (not kinds or "grid" in kinds):
+        raise BadValue("search", got="optuna", need="random, or a space without grids", hint="write choice for grid")
+    if "seed" in sweep.space.keys:
+        raise BadConfig("space.seed: seeds are pooled, not compared: write seeds: [0, 1, 2]")
+    if "rounds" in sweep.space.keys:
+        raise BadConfig("space.rounds: runs of different length are not compared: write stages")
+    if options.mode == "target" and any(stage.within is not None for stage in sweep.stages):
+        raise BadValue(
+            "mode", got="target", need="last or best where there are stages", hint="`within` is in the metric's unit"
+        )
+    if isinstance(sweep.scheduler, Pbt):
+        if options.search == "optuna":
+            raise BadValue("search", got="optuna", need="random, as pbt changes the values by itself")
+        sweep.scheduler.check(sweep.space)
+        if len(sweep.stages) > 1 or len(sweep.seeds(0)) > 1 or options.concurrent:
+            raise BadConfig("scheduler=pbt takes one seed, no stages, and shares the machine by itself (no concurrent)")
+        if options.samples < 2:
+            raise BadValue(
+                "samples", got=options.samples, need=">= 2, the runs of the population", hint="scheduler is pbt"
+            )
+
+
+def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:
+    """Every setting composed (of many, some), so that unknown keys and values out of range end here."""
+    step = max(1, -(-len(points) // CHECKED))
+    problems: dict[str, Values] = {}
+    first: Config | None = None
+    for values in points[::step]:
+        try:
+            config = load_config(sweep.base, sweep.overrides(values, sweep.seeds(0)[0], sweep.stages[0].rounds))
+            first = first or config
+        except BadConfig as error:
+            for problem in error.problems:
+                problems.setdefault(problem, values)
+    if problems or first is None:
+        raise BadConfig([f"{text} [with {show(values)}]" if values else text for text, values in problems.items()])
+    return first
+
+
+def show(values: Values) -> str:
+    """`local.lr=0.1, algorithm.name=focus`."""
+    return ", ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in values.items())
+
+
+def dump(content: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(content), sort_keys=False)

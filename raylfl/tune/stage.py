@@ -1,0 +1,155 @@
+"""The trials of one stage on Ray Tune: which are left to do, on what resources, and what they came to."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ray import tune
+from ray.tune import Callback
+from ray.tune.search import Searcher
+
+from raylfl.report.runs import is_run, load_run
+from raylfl.runtime.run_dir import RunDirectory
+from raylfl.tune.journal import FAILED, FINISHED, STOPPED, Journal, Trial
+from raylfl.tune.proposals import Proposals
+from raylfl.tune.resources import Bundle, capacity, nodes_of_cluster
+from raylfl.tune.schedulers import SCORE, TIME, Asha
+from raylfl.tune.score import Running
+from raylfl.tune.spec import Sweep
+from raylfl.tune.trial import Job, as_config, trainable
+from raylfl.tune.watch import Say, Watcher
+
+SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
+
+
+class StageRun:
+    """One stage of a sweep: its trials are carried out, whatever of them is left to do."""
+
+    def __init__(self, sweep: Sweep, index: int, folder: Path, journal: Journal, trial: Sequence[Bundle], say: Say):
+        """trial: the bundles of one trial, the server's and one a worker."""
+        self.sweep, self.index, self.folder, self.journal, self.say = sweep, index, folder, journal, say
+        self.bundles = list(trial)
+        self.job = Job(sweep.content, str(folder), max(len(trial) - 1, 1))
+        self.rounds = sweep.stages[index].rounds
+        self.searching = sweep.options.search == "optuna" and index == 0
+        self.total = len(journal.of_stage(index))
+        if self.searching:
+            self.total = sweep.options.samples * len(sweep.seeds(0))
+
+    def carry_out(self) -> None:
+        """Returns when every trial is over or has failed; raises KeyboardInterrupt where it was told to stop."""
+        left = [trial for trial in self.journal.of_stage(self.index) if not self._is_over(trial)]
+        if not left and not self.searching:
+            return
+        watcher = Watcher(self, len(left))
+        searcher = Proposals(self, left) if self.searching else None
+        with quiet():
+            self._tuner(left, watcher, searcher).fit()
+        if {trial.id for trial in left} - watcher.ended or (searcher is not None and not searcher.complete):
+            raise KeyboardInterrupt
+
+    def _tuner(self, left: Sequence[Trial], watcher: Callback, searcher: Searcher | None) -> tune.Tuner:
+        sweep, concurrent = self.sweep, self.sweep.options.concurrent
+        space: dict[str, Any] = {"trial": tune.grid_search([as_config(trial)["trial"] for trial in left])}
+        if searcher is not None:
+            concurrent = concurrent or max(capacity(self.bundles, nodes_of_cluster()), 1)
+        scheduler = sweep.scheduler.build(sweep.space, self.rounds)
+        if isinstance(sweep.scheduler, Asha):
+            self._replay(scheduler)
+        resources = tune.PlacementGroupFactory(self.bundles)
+        return tune.Tuner(
+            tune.with_resources(tune.with_parameters(trainable, job=self.job), resources),
+            param_space=None if searcher is not None else space,
+            tune_config=tune.TuneConfig(
+                num_samples=self.total if searcher is not None else 1,
+                search_alg=searcher,
+                scheduler=scheduler,
+                max_concurrent_trials=concurrent,
+                reuse_actors=True,
+                trial_name_creator=lambda trial: str(trial.config["trial"]["id"]),
+                trial_dirname_creator=lambda trial: str(trial.config["trial"]["id"]),
+            ),
+            run_config=tune.RunConfig(
+                name=f"stage{self.index}-{time.strftime('%Y%m%d-%H%M%S')}",
+                storage_path=str(self.folder / SCRATCH),
+                failure_config=tune.FailureConfig(max_failures=sweep.options.retries),
+                callbacks=[watcher],
+                verbose=0,
+            ),
+        )
+
+    def _is_over(self, trial: Trial) -> bool:
+        """A run that completed after the sweep was killed is taken note of here."""
+        if not self.journal.is_over(trial) and self.is_complete(trial):
+            self.journal.end(trial.id, FINISHED)
+        return self.journal.is_over(trial)
+
+    def is_complete(self, trial: Trial) -> bool:
+        run = self.folder / trial.id
+        return (run / "summary.json").exists() and len(RunDirectory(run).metrics()) >= trial.rounds
+
+    def _replay(self, scheduler: Any) -> None:
+        """A fresh scheduler learns what the trials that are over had reported, rung by rung."""
+        for trial in self.journal.of_stage(self.index):
+            if self.journal.is_over(trial) and is_run(self.folder / trial.id):
+                ghost = SimpleNamespace(trial_id=trial.id, config=as_config(trial))
+                running = Running(self.sweep.score, trial.rounds)
+                scheduler.on_trial_add(None, ghost)
+                for metrics in RunDirectory(self.folder / trial.id).metrics():
+                    score = running.update(metrics)
+                    if score is not None:
+                        scheduler.on_trial_result(None, ghost, {TIME: metrics["round"] + 1, SCORE: score})
+
+    # -- what a trial came to --------------------------------------------------------------------------------
+
+    def end(self, trial: Trial, last: Mapping[str, Any] | None, error: str = "") -> str:
+        """Take down how a trial ended; returns the line about it."""
+        if self.is_complete(trial):
+            state, reason = FINISHED, ""
+        elif error:
+            state, reason = FAILED, error
+        else:
+            state, reason = (last or {}).get("state", STOPPED), (last or {}).get("reason", "")
+        self.journal.end(trial.id, state, reason)
+        score = self.score(trial) if state in (FINISHED, STOPPED) else None
+        value = f"  {self.sweep.score.metric} {score:.4g}" if score is not None else ""
+        rounds = f" after round {last[TIME]}" if state == STOPPED and last else ""
+        return f"{trial.id}  {state}{rounds}{value}{'  ' + reason.splitlines()[0] if reason else ''}"
+
+    def score(self, trial: Trial) -> float | None:
+        run = self.folder / trial.id
+        return self.sweep.score.of(load_run(run)) if is_run(run) else None
+
+
+@contextmanager
+def quiet() -> Any:
+    """Ray Tune's own output and files left out; a sweep says what there is to say. Working directories stay."""
+    ours = {
+        "RAY_CHDIR_TO_TRIAL_DIR": "0",
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+        "TUNE_RESULT_BUFFER_LENGTH": "1",
+        "RAY_AIR_NEW_OUTPUT": "0",
+        "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    }
+    before = {key: os.environ.get(key) for key in ours}
+    loggers = {name: logging.getLogger(name).level for name in ("ray.tune", "ray.train", "ray.air")}
+    os.environ.update(ours)
+    for name in loggers:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for key, value in before.items():
+            os.environ.pop(key, None) if value is None else os.environ.update({key: value})
+        for name, level in loggers.items():
+            logging.getLogger(name).setLevel(level)

@@ -1,0 +1,205 @@
+"""`raylfl sweep`: from a file to trials, tables and a report; and on again after anything that ended it.
+
+runs/<name>-<date>-<time>/ holds sweep.yaml (all that was asked for), trials.jsonl (the journal), trials.csv and
+settings.csv, report/, and the trials' ordinary run directories beside them: <setting>-<algorithm>-s<seed>/.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from raylfl.config.schema import LoggingConfig
+from raylfl.errors import BadConfig, RaylflError
+from raylfl.experiment import Experiment
+from raylfl.tune.journal import FAILED, Journal
+from raylfl.tune.optuna_search import require_optuna
+from raylfl.tune.resources import Bundle, bundles, capacity, choose_workers, nodes_of_cluster
+from raylfl.tune.schema import LATER
+from raylfl.tune.spec import Sweep, check_settings, dump, load_sweep, make_sweep
+from raylfl.tune.table import SettingRow, setting_rows, survivors, trial_rows, write_tables
+
+if TYPE_CHECKING:
+    from raylfl.tune.stage import StageRun
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """A sweep that ran to its end. settings: of the last stage, the best first; failed: trial -> reason."""
+
+    folder: Path
+    settings: list[SettingRow]
+    failed: dict[str, str]
+    sweep: Sweep
+
+
+def sweep(source: str | Path, overrides: Sequence[str] = (), say: Say = print) -> SweepResult:
+    """Carry out the sweep of a file, or of a name under conf/sweep/; say: takes one line of news.
+
+    Raises BadConfig for mistakes and for resources that cannot be, before the first trial.
+    """
+    spec = load_sweep(source, overrides)
+    return carry_out(spec, tried(spec), None, say)
+
+
+def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print) -> SweepResult:
+    """Go on with a sweep: trials that are over stay, the others go on from their checkpoints, failed ones, too.
+
+    overrides: `concurrent`, `retries` and keys of `runtime`; raises BadConfig for others.
+    """
+    folder = Path(path).expanduser().resolve()
+    if not (folder / "sweep.yaml").is_file():
+        raise BadConfig(f"{path} is not a sweep's directory: it has no sweep.yaml")
+    content = yaml.safe_load((folder / "sweep.yaml").read_text())
+    for item in overrides:
+        key = item.partition("=")[0]
+        if key not in LATER and not key.startswith("runtime."):
+            raise BadConfig(
+                f"{key} defines the sweep: of a resumed one only {', '.join(LATER)} and runtime.* may change"
+            )
+    spec = make_sweep(changed(content, overrides))
+    return carry_out(spec, tried(spec), folder, say)
+
+
+def changed(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """sweep.yaml with `concurrent=2` or `runtime.workers=1` put in."""
+    from omegaconf import OmegaConf
+
+    own = [item for item in overrides if item.partition("=")[0] in LATER]
+    rest = OmegaConf.from_dotlist([item for item in overrides if item not in own])
+    base = OmegaConf.to_container(OmegaConf.merge(content["base"], rest))
+    return {**content, **OmegaConf.to_container(OmegaConf.from_dotlist(own)), "base": base}  # type: ignore[dict-item]
+
+
+def tried(spec: Sweep) -> Experiment:
+    """Every setting composed, and one of them tried as far as a first batch: mistakes end here."""
+    from raylfl.api import checked
+
+    if spec.options.search == "optuna":
+        require_optuna()
+    experiment = checked(check_settings(spec, spec.points()))
+    metric, measures = spec.score.metric, experiment.config.eval
+    if metric.startswith("test/") and (experiment.setup.test is None or not measures.every):
+        raise BadConfig(f"metric={metric} is never measured: there is no test set, or eval.every is 0")
+    if metric.startswith("global/") and not measures.global_:
+        raise BadConfig(f"metric={metric} is measured only with eval.global=true")
+    return experiment
+
+
+def new_folder(spec: Sweep) -> Path:
+    """runs/<name>-<date>-<time>, so that two sweeps of one file never mix."""
+    logged = {key: value for key, value in (spec.base.get("logging") or {}).items() if key == "dir"}
+    base = Path(LoggingConfig(**logged).dir).expanduser().resolve()
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    for attempt in range(1000):
+        folder = base / f"{spec.name}-{stamp}{f'-{attempt}' if attempt else ''}"
+        try:
+            folder.mkdir(parents=True)
+            (folder / "sweep.yaml").write_text(dump(spec.content))
+            return folder
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise BadConfig(f"logging.dir={base}: cannot make a sweep's directory there ({error.strerror})") from error
+    raise BadConfig(f"logging.dir={base} is full of sweeps of this second")
+
+
+def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say) -> SweepResult:
+    """All stages, then the tables; folder: None for a new one, made once the resources prove possible."""
+    from raylfl.runtime.cluster import connected
+
+    runtime, clients = experiment.config.runtime, experiment.world.count
+    with connected(runtime, experiment):
+        nodes = nodes_of_cluster()
+        trial = bundles(runtime, choose_workers(runtime, clients, spec.options.concurrent, nodes))
+        folder = folder or new_folder(spec)
+        with locked(folder), ended_by_signals():
+            journal = Journal(folder)
+            try:
+                run_stages(spec, folder, journal, trial, capacity(trial, nodes), say)
+            except KeyboardInterrupt:
+                raise RaylflError(f"stopped: raylfl sweep --resume {folder}") from None
+            finally:
+                settings = write_tables(spec, folder, journal)
+    failed = {name: end.reason for name, end in journal.ends.items() if end.state == FAILED}
+    return SweepResult(folder, settings, failed, spec)
+
+
+def run_stages(spec: Sweep, folder: Path, journal: Journal, trial: Sequence[Bundle], fit: int, say: Say) -> None:
+    """One stage after the other; raises KeyboardInterrupt where one was told to stop."""
+    from raylfl.tune.stage import SCRATCH, StageRun
+
+    for index in range(len(spec.stages)):
+        plan(spec, index, folder, journal)
+        stage = StageRun(spec, index, folder, journal, trial, say)
+        say(announcement(stage, fit))
+        stage.carry_out()
+    shutil.rmtree(folder / SCRATCH, ignore_errors=True)
+
+
+def announcement(stage: StageRun, fit: int) -> str:
+    """`digits_lr: 9 settings x 3 seeds = 27 trials of 40 rounds, 2 at once, each 1 server + 1 worker -> ...`."""
+    options, seeds = stage.sweep.options, len(stage.sweep.seeds(stage.index))
+    workers = len(stage.bundles) - 1
+    each = f"each 1 server + {workers} worker{'s' * (workers > 1)}" if workers else "each in one process"
+    count = f"{stage.total // seeds} settings x {seeds} seed{'s' * (seeds > 1)} = {stage.total} trials"
+    at_once = f"{min(options.concurrent or fit, fit, stage.total)} at once, {each}"
+    return f"{stage.sweep.name}: {count} of {stage.rounds} rounds, {at_once} -> {stage.folder}"
+
+
+def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
+    """Enter the trials of a stage: all settings in the first, those within reach of the best in later ones."""
+    if index == 0:
+        if spec.options.search == "random":
+            for setting, values in enumerate(spec.points()):
+                journal.plan(*spec.trials(0, setting, values))
+        return
+    within = spec.stages[index - 1].within
+    assert within is not None
+    kept = survivors(spec, setting_rows(spec, trial_rows(spec, folder, journal), index - 1), within)
+    if not kept:
+        raise RaylflError(
+            f"no setting finished its {spec.stages[index - 1].rounds} rounds: see {folder / 'trials.csv'}"
+        )
+    for group in kept:
+        parents = {row.trial.seed: row.trial.id for row in group.rows if row.state == "finished"}
+        journal.plan(*spec.trials(index, group.setting, group.values, parents))
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process a sweep: the second is refused."""
+    with open(folder / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadConfig(f"{folder} is in use by another process: wait for it, or stop it first") from None
+        except OSError:
+            pass  # a file system without locks: go on unprotected
+        yield
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM (`ray job stop`, Slurm) as Ctrl-C, at which Ray Tune ends its trials and returns."""
+    try:
+        before = signal.signal(signal.SIGTERM, lambda number, frame: os.kill(os.getpid(), signal.SIGINT))
+    except ValueError:  # not the main thread: whoever runs us handles signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

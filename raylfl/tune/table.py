@@ -1,0 +1,163 @@
+"""What a sweep found: a table of trials, one of settings with their seeds pooled, and who goes on to a next stage."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raylfl.report.derived import Stat
+from raylfl.report.runs import RunRecord, is_run, load_run
+from raylfl.runtime.run_dir import atomic_write
+from raylfl.tune.journal import FINISHED, Journal, Trial
+from raylfl.tune.score import WORST
+from raylfl.tune.space import Values, comparable, look_up
+from raylfl.tune.spec import Sweep
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """A trial with what it came to. state: `open` while it has not ended."""
+
+    trial: Trial
+    state: str
+    reason: str
+    rounds: int
+    score: float | None
+    seconds: float
+    values: Values  # PBT's newest, else those of the trial
+
+
+@dataclass
+class SettingRow:
+    """The seeds of one setting in one stage; the score is that of the seeds that ran to their last round."""
+
+    stage: int
+    setting: int
+    values: Values
+    rows: list[TrialRow] = field(default_factory=list)
+
+    @property
+    def finished(self) -> int:
+        return sum(row.state == FINISHED for row in self.rows)
+
+    @property
+    def rounds(self) -> int:
+        return max(row.rounds for row in self.rows)
+
+    @property
+    def score(self) -> Stat:
+        """Over the finished seeds; without any, over those that a scheduler stopped."""
+        chosen = [row for row in self.rows if row.state == FINISHED or not self.finished]
+        return Stat.over([row.score for row in chosen if row.score is not None], of=len(self.rows))
+
+
+def trial_rows(sweep: Sweep, folder: Path, journal: Journal) -> list[TrialRow]:
+    """All trials, in the order in which they were planned."""
+    rows = []
+    for trial in journal.trials.values():
+        end, path = journal.ends.get(trial.id), folder / trial.id
+        run = load_run(path) if is_run(path) else None
+        state, reason = (end.state, end.reason) if end else ("open", "")
+        score = sweep.score.of(run) if run and state != "diverged" else None
+        seconds = float(run.column("time/round")[~_nan(run)].sum()) if run else 0.0
+        values = {key: look_up(key, {}, run.config) for key in trial.values} if run else trial.values
+        rows.append(TrialRow(trial, state, reason, len(run.rounds) if run else 0, score, seconds, values))
+    return rows
+
+
+def _nan(run: RunRecord) -> Any:
+    column = run.column("time/round")
+    return column != column
+
+
+def setting_rows(sweep: Sweep, rows: Sequence[TrialRow], stage: int) -> list[SettingRow]:
+    """The settings of a stage, the best first: more seeds with a score, then their mean; what was stopped, after."""
+    groups: dict[int, SettingRow] = {}
+    for row in rows:
+        if row.trial.stage == stage:
+            groups.setdefault(row.trial.setting, SettingRow(stage, row.trial.setting, row.values)).rows.append(row)
+
+    def order(group: SettingRow) -> tuple[int, int, float]:
+        counted = group.score.count if group.finished else 0
+        return -counted, 0 if group.finished else -group.rounds, -ranked(sweep, group)
+
+    return sorted(groups.values(), key=order)
+
+
+def ranked(sweep: Sweep, group: SettingRow) -> float:
+    mean = group.score.mean
+    return sweep.score.ranked(mean) if math.isfinite(mean) else WORST
+
+
+def survivors(sweep: Sweep, groups: Sequence[SettingRow], within: float) -> list[SettingRow]:
+    """The settings within reach of the best of the same algorithm in the same world, in order of number."""
+    alive = [group for group in groups if group.finished]
+    best: dict[str, float] = {}
+    for group in alive:
+        best[comparable(group.values)] = max(best.get(comparable(group.values), -math.inf), ranked(sweep, group))
+    kept = [group for group in alive if ranked(sweep, group) >= best[comparable(group.values)] - within - 1e-12]
+    return sorted(kept, key=lambda group: group.setting)
+
+
+# -- as files ----------------------------------------------------------------------------------------------------
+
+
+def write_tables(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRow]:
+    """trials.csv and settings.csv; returns the settings of the last stage that has any, the best first."""
+    rows = trial_rows(sweep, folder, journal)
+    keys = list(sweep.space.keys)
+    named = f"{sweep.options.mode}:{sweep.score.metric}"
+    head = ["trial", "stage", "setting", "seed", *keys, "state", "rounds", named, "seconds", "reason"]
+    lines = [
+        [
+            row.trial.id,
+            row.trial.stage,
+            row.trial.setting,
+            row.trial.seed,
+            *(_cell(row.values.get(key, "")) for key in keys),
+            row.state,
+            row.rounds,
+            _cell(row.score),
+            f"{row.seconds:.3f}",
+            row.reason.replace("\n", " "),
+        ]
+        for row in rows
+    ]
+    atomic_write(folder / "trials.csv", _csv(head, lines))
+    stages = [setting_rows(sweep, rows, stage) for stage in range(len(sweep.stages))]
+    head = ["stage", "rank", "setting", *keys, "seeds", "finished", "rounds", named, "std"]
+    lines = [
+        [
+            group.stage,
+            rank,
+            group.setting,
+            *(_cell(group.values.get(key, "")) for key in keys),
+            len(group.rows),
+            group.finished,
+            group.rounds,
+            _cell(group.score.mean),
+            _cell(group.score.std),
+        ]
+        for groups in stages
+        for rank, group in enumerate(groups, 1)
+    ]
+    atomic_write(folder / "settings.csv", _csv(head, lines))
+    return next((groups for groups in reversed(stages) if groups), [])
+
+
+def _cell(value: Any) -> Any:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    return json.dumps(value) if isinstance(value, (dict, list)) else value
+
+
+def _csv(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *lines])
+    return text.getvalue()

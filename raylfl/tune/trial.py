@@ -1,0 +1,237 @@
+"""One trial: an ordinary run whose server is the trial's own process, and which reports after every round.
+
+Ray Tune starts this process in the trial's placement group; the worker actors that it makes are put there, too.
+A trial can be repeated at any time: it goes on from what is in its run directory.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from raylfl.config.changes import defining, fingerprint_of_config, refuse_changes
+from raylfl.config.load import load_config
+from raylfl.errors import BadConfig, NonFinite
+from raylfl.experiment import Experiment, assemble
+from raylfl.runtime.backend import Backend, LocalBackend
+from raylfl.runtime.checkpoint import sha256_of_manifest
+from raylfl.runtime.run_dir import RECORDS, RunDirectory, atomic_write
+from raylfl.runtime.session import Session, write_records
+from raylfl.tune.journal import DIVERGED, FAILED, Trial
+from raylfl.tune.schedulers import SCORE, TIME, Pbt
+from raylfl.tune.score import WORST, Running
+from raylfl.tune.spec import Sweep, make_sweep, show
+
+STATE = ("checkpoints", "metrics.jsonl", "participation.jsonl", "partition.json", "partition_counts.json")
+OWN = ("wandb_id.txt", "lineage.txt", "log.txt")  # what stays where a trial takes another's state
+LOCK_SECONDS = 60  # how long a repeated trial waits for the process before it to let go of the directory
+Report = Callable[[dict[str, Any], Path | None], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all trials of a sweep share: its content (of sweep.yaml), its folder, and the workers of a trial."""
+
+    content: dict[str, Any]
+    folder: str
+    workers: int
+
+
+def trainable(config: dict[str, Any], job: Job) -> None:
+    """Ray Tune's function: the trial in config["trial"], from another's checkpoint where PBT says so."""
+    import torch
+    from ray import tune
+
+    torch.set_num_threads(1)
+    checkpoint = tune.get_checkpoint()
+
+    def report(row: dict[str, Any], snapshot: Path | None) -> None:
+        tune.report(row, checkpoint=tune.Checkpoint.from_directory(str(snapshot)) if snapshot else None)
+
+    # PBT copies the whole config of the run whose state is taken: the name alone stays one's own
+    trial = replace(Trial(**config["trial"]), id=tune.get_context().get_trial_name())
+    if checkpoint is None:
+        run_trial(job, trial, report)
+        return
+    with checkpoint.as_directory() as taken:
+        run_trial(job, trial, report, Path(taken))
+
+
+def run_trial(job: Job, trial: Trial, report: Report, taken: Path | None = None) -> None:
+    """Carry out a trial, or what is left of it; `report` gets a row a round, the last once the run is complete.
+
+    taken: a snapshot to go on from instead of the run's own state. A run that diverges, or whose values cannot
+    be, is reported as such: to try it again would not help. Other errors are raised, for Ray Tune to try again.
+    """
+    sweep, folder = make_sweep(job.content), Path(job.folder) / trial.id
+    try:
+        experiment = assemble(sweep.config(trial, Path(job.folder)))
+        if taken is not None:
+            with opened(folder):  # the process that was paused may still be putting its things away
+                take_over(folder, taken, experiment.config.resolved, show(trial.values))
+        elif trial.parent is not None and not folder.exists():
+            continue_from(Path(job.folder) / trial.parent, folder, experiment.config.resolved)
+        with opened(folder) as run_dir:
+            try:
+                _rounds(sweep, job, trial, experiment, run_dir, report)
+            except Exception as error:
+                run_dir.log(f"{type(error).__name__}: {error}")
+                raise
+    except (NonFinite, BadConfig) as error:
+        state = DIVERGED if isinstance(error, NonFinite) else FAILED
+        report({TIME: trial.rounds, SCORE: WORST, "state": state, "reason": str(error)}, None)
+
+
+def _rounds(
+    sweep: Sweep, job: Job, trial: Trial, experiment: Experiment, run_dir: RunDirectory, report: Report
+) -> None:
+    running = Running(sweep.score, trial.rounds)
+    every = sweep.scheduler.every(trial.rounds) if isinstance(sweep.scheduler, Pbt) else 0
+    last: dict[str, Any] | None = None
+    with closing(rows(experiment, run_dir, job.workers, trial.rounds)) as stream:
+        for metrics, fresh in stream:
+            score, done = running.update(metrics), metrics["round"] + 1
+            if score is None:
+                continue
+            last = {TIME: done, SCORE: score, sweep.score.metric: metrics.get(sweep.score.metric)}
+            if done < trial.rounds and (fresh or not every):  # PBT's time never goes back
+                with snapshot(run_dir.path, due=bool(every) and done % every == 0) as copy:
+                    report(last, copy)
+    if last is None:
+        raise BadConfig(f"metric={sweep.score.metric} was never measured in {run_dir.path.name}")
+    report(last, None)  # only now: a scheduler that stops a trial at its last round finds it complete
+
+
+Rows = Generator[tuple[dict[str, Any], bool], None, None]
+
+
+def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: int) -> Rows:
+    """(metrics, whether they are new) of each round, of those already run first; at once where all are."""
+    before = run_dir.metrics()
+    if (run_dir.path / "summary.json").exists() and len(before) >= rounds:
+        yield from ((metrics, False) for metrics in before)
+        return
+    resume = any((run_dir.path / "checkpoints").glob("round_*"))
+    if not resume:
+        run_dir.truncate(dict.fromkeys(RECORDS, 0))
+    write_records(experiment, run_dir)
+    backend = make_backend(experiment, run_dir, workers)
+    try:
+        session = Session(experiment, backend, run_dir)
+        with closing(cast("Generator[dict[str, Any], None, None]", session.rows(resume))) as stream:
+            for metrics in stream:
+                try:
+                    yield metrics, metrics not in before[metrics["round"] : metrics["round"] + 1]
+                except GeneratorExit:  # the scheduler stops it: whoever wants to may resume it
+                    session.checkpoints.save(session.federation.state, backend)
+                    raise
+    finally:
+        backend.close()
+
+
+def make_backend(experiment: Experiment, run_dir: RunDirectory, workers: int) -> Backend:
+    """Workers in this process, or actors, which inherit its placement group."""
+    if experiment.config.runtime.backend == "local":
+        return LocalBackend(experiment.setup)
+    import ray
+
+    from raylfl.runtime.actors import RayBackend
+
+    return RayBackend(experiment, ray.put(experiment), workers, run_dir.log)
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[RunDirectory]:
+    """The run directory, made where it is missing; waits while the process of an earlier attempt still ends."""
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            run_dir = RunDirectory(folder).open()
+            break
+        except BadConfig:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+    try:
+        yield run_dir
+    finally:
+        run_dir.close()
+
+
+# -- a run's state, elsewhere ------------------------------------------------------------------------------------
+
+
+def copy_state(source: Path, target: Path) -> None:
+    """A new run directory with the state of another, to go on from; complete or not there at all."""
+    aside = target.with_name(f".{target.name}.incoming")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    for name in STATE:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, aside / name)
+        elif (source / name).exists():
+            shutil.copy2(source / name, aside / name)
+    aside.rename(target)
+
+
+def continue_from(parent: Path, folder: Path, resolved: dict[str, Any]) -> None:
+    """The state of a shorter run of the same setting; nothing, so a start from round 0, where that is not allowed."""
+    try:
+        refuse_changes(load_config(parent / "config.yaml").resolved, resolved)
+    except BadConfig:  # values in phases, which end at fractions of all rounds
+        return
+    copy_state(parent, folder)
+
+
+def take_over(folder: Path, taken: Path, resolved: dict[str, Any], values: str) -> None:
+    """Replace a run's state by a snapshot of it, or of another run; from here on `resolved` defines it.
+
+    A checkpoint remembers the config that it belongs to, so that nobody goes on with other values by mistake;
+    here that is the intention. What was logged elsewhere goes on.
+    """
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    copy_state(taken, folder)
+    for name in OWN:
+        if (old / name).exists():
+            shutil.copy2(old / name, folder / name)
+    for path in (folder / "checkpoints").glob("*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        manifest |= {"config": defining(resolved), "config_sha256": fingerprint_of_config(resolved)}
+        del manifest["manifest_sha256"]
+        atomic_write(path, json.dumps({**manifest, "manifest_sha256": sha256_of_manifest(manifest)}))
+    donor = (taken / "run.txt").read_text()
+    if donor != folder.name:
+        with open(folder / "lineage.txt", "a") as file:
+            file.write(f"round {len(RunDirectory(folder).metrics())}: state of {donor}, with {values}\n")
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def snapshot(folder: Path, due: bool) -> Iterator[Path | None]:
+    """A copy of the run's state for as long as Ray Tune needs to store it; None where none is due."""
+    if not due:
+        yield None
+        return
+    copy = folder.with_name(f".{folder.name}.snapshot")
+    shutil.rmtree(copy, ignore_errors=True)
+    copy_state(folder, copy)
+    atomic_write(copy / "run.txt", folder.name)
+    try:
+        yield copy
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+
+
+def as_config(trial: Trial) -> dict[str, Any]:
+    """What Ray Tune holds of a trial; PBT changes the values in it."""
+    return {"trial": asdict(replace(trial, values=dict(trial.values)))}

@@ -1,0 +1,61 @@
+"""What a sweep says while it runs, and how it takes down that trials end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray.tune import Callback
+
+from raylfl.tune.schedulers import TIME
+
+if TYPE_CHECKING:
+    from raylfl.tune.stage import StageRun
+
+Say = Callable[[str], None]
+PULSE_SECONDS = 30.0  # between lines on what is running
+
+
+class Watcher(Callback):
+    """Takes down how trials end, and says so; from time to time a line on those that run."""
+
+    def __init__(self, stage: StageRun, left: int):
+        self.stage = stage
+        self.done = len(stage.journal.of_stage(stage.index)) - left
+        self.ended: set[str] = set()
+        self._said = time.monotonic()
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._end(str(trial), trial.last_result)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._end(str(trial), trial.last_result, cause(trial))
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._say(f"{trial}  failed ({cause(trial)}): tried again from its newest checkpoint")
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if time.monotonic() - self._said < PULSE_SECONDS:
+            return
+        running = [trial for trial in trials if trial.status == "RUNNING"]
+        at = ", ".join(f"{t} {t.last_result.get(TIME, 0)}/{self.stage.rounds}" for t in running[:4])
+        self._say(f"{len(running)} running: {at}{', ...' if len(running) > 4 else ''}")
+
+    def _end(self, trial_id: str, last: Mapping[str, Any] | None, error: str = "") -> None:
+        self.ended.add(trial_id)
+        line = self.stage.end(self.stage.journal.trials[trial_id], last, error)
+        self.done += 1
+        self._say(line)
+
+    def _say(self, text: str) -> None:
+        self._said = time.monotonic()
+        self.stage.say(f"[{self.done}/{self.stage.total}] {text}")
+
+
+def cause(trial: Any) -> str:
+    """What ended a trial of Ray Tune's, in one line: the last of the error that it wrote down."""
+    path = Path(trial.local_path or ".") / "error.txt"
+    lines = [line.strip() for line in path.read_text().splitlines() if line.strip()] if path.exists() else []
+    return lines[-1] if lines else "its process was lost"

@@ -1,0 +1,103 @@
+"""The oracles' problems and recorded rounds, run by the package: the same numbers for both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.algorithms.base import Algorithm
+from raylfl.core.local import LocalRule
+from raylfl.core.population import Conditions, Population, Round
+from raylfl.testing import recorded_round, simulate
+from tests import oracles
+
+
+def people(problem: oracles.Problem) -> Population:
+    """The problem's clients."""
+    return Population(problem.sizes, problem.weights)
+
+
+def recorded(rounds: Sequence[oracles.Round], population: Population, rule: LocalRule | None = None) -> list[Round]:
+    """The oracles' rounds as the package's."""
+    return [
+        recorded_round(
+            r.index,
+            r.cohort,
+            population,
+            steps=r.steps_all,
+            lr=r.lr,
+            draws=r.draws,
+            received=r.received,
+            failure=r.q,
+            inclusion=r.p,
+            rule=rule,
+        )
+        for r in rounds
+    ]
+
+
+def beforehand(
+    weights: np.ndarray,
+    failure: np.ndarray,
+    a_norm: np.ndarray,
+    available: np.ndarray | None = None,
+    size: int = 3,
+) -> Conditions:
+    """Conditions of a round with eta_1 = 0.1."""
+    n = len(weights)
+    there = np.ones(n, dtype=bool) if available is None else available
+    return Conditions(0, Population(np.ones(n, dtype=np.int64), weights), failure, a_norm, there, 0.1, size)
+
+
+def states(
+    algorithm: Algorithm,
+    problem: oracles.Problem,
+    rounds: Sequence[oracles.Round],
+    x0: np.ndarray,
+    rule: LocalRule | None = None,
+) -> list[dict[str, Any]]:
+    """The server after each round."""
+
+    def gradient(i: int, x: Tensor, r: int, t: int) -> Tensor:
+        return torch.from_numpy(problem.gradient(i, x.numpy(), r, t))
+
+    population = people(problem)
+    played = recorded(rounds, population, rule)
+    return [server for server, _ in simulate(algorithm, gradient, played, torch.from_numpy(x0), population, rule)]
+
+
+def models(*arguments: Any, **options: Any) -> np.ndarray:
+    """x after each round, [rounds, d]."""
+    return np.stack([server["x"].numpy() for server in states(*arguments, **options)])
+
+
+def oracle_models(name: str, *arguments: Any, **options: Any) -> np.ndarray:
+    """x after each round by the oracle, [rounds, d]."""
+    return np.stack([state["x"] for state in oracles.simulate(name, *arguments, **options)])
+
+
+def setting(seed: int, **options: Any) -> tuple[oracles.Problem, list[oracles.Round], np.ndarray]:
+    """A noisy random quadratic in R^9, 14 rounds of 6 clients (losses, an empty one, unequal K), a start."""
+    problem = oracles.random_quadratics(seed, count=6, dim=9, noise=0.1)
+    rounds = oracles.random_rounds(seed, count=14, clients=6, **options)
+    return problem, rounds, np.random.default_rng(seed).standard_normal(9)
+
+
+def assert_follows(
+    algorithm: Algorithm,
+    name: str,
+    seed: int,
+    *,
+    with_replacement: bool = False,
+    momentum: float = 0.0,
+    **options: Any,
+) -> None:
+    """`algorithm` and the oracle `name` agree in every round of a random setting."""
+    case = setting(seed, with_replacement=with_replacement)
+    ours = models(algorithm, *case, rule=LocalRule(momentum=momentum))
+    theirs = oracle_models(name, *case, oracles.Local(momentum=momentum), **options)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)

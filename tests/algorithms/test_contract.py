@@ -1,0 +1,297 @@
+"""Every registered algorithm and variant through every check of the contract; and each check gone red."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import yaml
+
+from raylfl.algorithms.base import ALGORITHMS, Algorithm
+from raylfl.algorithms.fedavg import FedAvg
+from raylfl.algorithms.focus import Focus
+from raylfl.algorithms.mifa import MIFA
+from raylfl.core.costs import floats_in
+from raylfl.errors import BadValue
+from raylfl.testing import CHECKS, ContractBroken, check_contract
+from raylfl.testing.bench import D, after_all, rounds_for
+
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "conf" / "algorithm"
+CHOICES: dict[str, list[dict[str, Any]]] = {  # beyond the defaults: each option that takes another way
+    "fedacs": [{"estimate": "ema"}],
+    "fedau": [{"cutoff": 2, "normalize": True}],
+    "fedaware": [{"warmup": "fedavg"}, {"warmup": "all"}, {"normalize": True}],
+    "fednova": [{"normalise": "sent"}],
+    "fedvarp": [{"lost": "reuse"}],
+    "focus": [{"gamma": 0.01}],
+    "mifa": [{"init": "all"}],
+    "optimal_sampling": [{"norms": "stale"}],
+    "scaffnew": [{"p": 0.3}],
+    "scaffold": [{"option": 1}],
+}
+
+
+def options_of(name: str) -> dict[str, Any]:
+    """The options in conf/algorithm/NAME.yaml."""
+    group = yaml.safe_load((CONF / f"{name}.yaml").read_text())["algorithm"]
+    assert group.pop("name") == name
+    return group
+
+
+def variants() -> list[Any]:
+    """Every registered algorithm as its yaml makes it, then with each of its choices."""
+    out = []
+    for entry in ALGORITHMS:
+        for choice in [{}, *CHOICES.get(entry.name, [])]:
+            algorithm = entry.cls(**{**options_of(entry.name), **choice})
+            out.append(pytest.param(algorithm, id="-".join([entry.name, *(f"{k}={v}" for k, v in choice.items())])))
+    return out
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("algorithm", variants())
+def test_it_keeps_the_contract(algorithm: Algorithm, check: str):
+    CHECKS[check](algorithm)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.names())
+def test_its_yaml_teaches_every_option_at_its_default(name: str):
+    first = (CONF / f"{name}.yaml").read_text().splitlines()[0]
+    assert re.fullmatch(rf"# raylfl run digits algorithm\.name={name}( algorithm\.\w+=\S+)*", first)
+    fields = {f.name: f.default for f in dataclasses.fields(ALGORITHMS.get(name).cls)}
+    options = options_of(name)
+    assert options.keys() == fields.keys()
+    required = {"cut"}  # without a default that fits every model
+    assert {k: v for k, v in options.items() if k not in required} == {
+        k: v for k, v in fields.items() if k not in required
+    }
+
+
+def documented() -> dict[str, list[str]]:
+    """The rows of the table in docs/algorithms.md by name: cells."""
+    (table,) = re.findall(r"\n\| name \| paper \|.*?\n\n", (ROOT / "docs" / "algorithms.md").read_text(), re.DOTALL)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.split("\n") if "| `" in line]
+    return {row[0].strip("`"): row for row in rows}
+
+
+def test_the_table_of_algorithms_names_them_all():
+    assert list(documented()) == sorted(documented()) == ALGORITHMS.names()
+
+
+@pytest.mark.parametrize("name", [n for n in ALGORITHMS.names() if not options_of(n).get("cut")])
+def test_the_table_of_algorithms_tells_the_traffic_and_the_options(name: str):
+    """Down (at the start and as the answer) and up, in units of d, as the algorithm sends them."""
+    row, algorithm = documented()[name], ALGORITHMS.get(name).cls()
+    run = after_all(algorithm)
+    up, _ = run.uploads(rounds_for(algorithm)[0])
+    down = floats_in(algorithm.broadcast(run.server)) + floats_in(algorithm.answer(run.server))
+    sent = floats_in({k: v[0] for k, v in up.items() if k not in algorithm.known})
+    if algorithm.pooled:
+        down, sent = 0, 0
+    said = [0 if cell == "0" else int(cell.removesuffix("d") or 1) for cell in row[3].split(" / ")]
+    assert said == [down // D, sent // D]
+    assert re.findall(r"`(\w+)", row[5]) == [f.name for f in dataclasses.fields(algorithm)]
+
+
+# --- algorithms that break it ------------------------------------------------------------------------------
+
+
+class Undocumented(FedAvg):
+    """In a module that says nothing of state, traffic and assumptions."""
+
+
+class Remembers(FedAvg):
+    def server_step(self, server, up, r):
+        self.gamma *= 0.9
+        return super().server_step(server, up, r)
+
+
+class KeepsANumber(FedAvg):
+    def server_step(self, server, up, r):
+        new, info = super().server_step(server, up, r)
+        return {**new, "norm": 1.0}, info
+
+
+class MovesWhenIdle(FedAvg):
+    def idle(self, server, r):
+        return {"x": 0.9 * server["x"]}
+
+
+class ScalesInPlace(FedAvg):
+    def direction(self, x, g, carry):
+        return g.mul_(2.0), carry
+
+
+class StepsInPlace(FedAvg):
+    def server_step(self, server, up, r):
+        server["x"].sub_(up["update"].mean(0))
+        return server, {}
+
+
+class KeepsTheWorkspace(FedAvg):
+    def start(self, down, own, work):
+        return {"last": torch.zeros(1, D)}
+
+    def direction(self, x, g, carry):
+        return g, {**carry, "last": x}
+
+
+class DropsItsCarry(FedAvg):
+    def direction(self, x, g, carry):
+        return g, {}
+
+
+class LooksAtItsNeighbours(FedAvg):
+    def finish(self, x, carry, own, work):
+        update = carry["x_start"] - x
+        return {"update": update - 0.1 * update.mean(0)}, {}
+
+
+class WritesTheLost(MIFA):
+    def server_step(self, server, up, r):
+        new, info = super().server_step(server, up, r)
+        new["memory"].write(r.lost.cohort, server["x"].expand(len(r.lost.cohort), -1))
+        return new, info
+
+
+class Doubles(FedAvg):
+    def server_step(self, server, up, r):
+        return {"x": server["x"].double() - up["update"].mean(0)}, {}
+
+
+class SendsTooMuch(FedAvg):
+    def finish(self, x, carry, own, work):
+        return {"update": carry["x_start"] - x, "norm": x[:, :1]}, {}
+
+
+class CallsAModelAnUpdate(Focus):
+    uploads_update: ClassVar[bool] = True
+
+
+class CallsAGradientAnUpdate(FedAvg):
+    def finish(self, x, carry, own, work):
+        return {"update": (carry["x_start"] - x) * work.per_step(x)}, {}
+
+
+class HidesItsMemory(MIFA):
+    keeps_memory: ClassVar[bool] = False
+
+
+class DividesBySteps(FedAvg):
+    def finish(self, x, carry, own, work):
+        return {"update": (carry["x_start"] - x) / torch.from_numpy(work.steps)[:, None].to(x)}, {}
+
+
+class SamplesTheUnavailable(FedAvg):
+    def probabilities(self, server, c):
+        return c.population.weights
+
+
+class Worse(MovesWhenIdle, LooksAtItsNeighbours):
+    pass
+
+
+BROKEN = {
+    Undocumented: "documented",
+    Remembers: "keeps_nothing_on_itself",
+    KeepsANumber: "survives_a_checkpoint",
+    MovesWhenIdle: "an_empty_round_moves_no_vector",
+    ScalesInPlace: "leaves_its_inputs_alone",
+    StepsInPlace: "leaves_its_inputs_alone",
+    KeepsTheWorkspace: "leaves_its_inputs_alone",
+    DropsItsCarry: "leaves_its_inputs_alone",
+    LooksAtItsNeighbours: "rows_do_not_depend_on_neighbours",
+    WritesTheLost: "a_lost_upload_leaves_no_trace",
+    Doubles: "keeps_the_dtype",
+    SendsTooMuch: "sends_whole_vectors",
+    CallsAModelAnUpdate: "its_traits_are_true",
+    CallsAGradientAnUpdate: "its_traits_are_true",
+    HidesItsMemory: "its_traits_are_true",
+    DividesBySteps: "a_client_without_data_does_no_harm",
+    SamplesTheUnavailable: "its_probabilities_are_probabilities",
+}
+
+
+@pytest.mark.parametrize(("cls", "check"), BROKEN.items(), ids=lambda value: getattr(value, "__name__", value))
+def test_a_broken_algorithm_is_refused(cls: type[Algorithm], check: str):
+    with pytest.raises(ContractBroken):
+        CHECKS[check](cls())
+
+
+def test_the_contract_tells_all_that_is_wrong_at_once():
+    with pytest.raises(ContractBroken, match=r"(?s)an_empty_round_moves.*x.*\n.*rows_do_not_depend.*update"):
+        check_contract(Worse())
+
+
+def test_every_check_has_an_algorithm_that_it_refuses():
+    assert set(BROKEN.values()) == set(CHECKS)
+
+
+# --- options -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("fedavgm", "beta", 1.0),
+        ("fedavgm", "aggregate", "median"),
+        ("fedprox", "mu", -0.1),
+        ("fedprox", "aggregate", "median"),
+        ("scaffold", "option", 3),
+        ("fedadam", "b1", 1.0),
+        ("fedadam", "b2", 1.0),
+        ("fedyogi", "tau", 0.0),
+        ("fedadagrad", "aggregate", "median"),
+        ("feddyn", "alpha", 0.0),
+        ("fedau", "cutoff", 0),
+        ("mifa", "init", "some"),
+        ("scaffnew", "p", 0.0),
+        ("ssl", "cut", None),
+        ("splitfed", "cut", ""),
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_name(name: str, key: str, value: Any):
+    with pytest.raises(BadValue) as refused:
+        ALGORITHMS.get(name).cls(**{key: value})
+    assert refused.value.key == key
+
+
+# --- the guide ---------------------------------------------------------------------------------------------
+
+
+def test_the_guide_s_example_works_as_printed(monkeypatch):
+    """docs/adding-an-algorithm.md: its file keeps the contract, its yaml fits, its tests pass."""
+    text = (ROOT / "docs" / "adding-an-algorithm.md").read_text()
+    blocks = re.findall(r"```(python|yaml)\n(.*?)```", text, flags=re.DOTALL)
+    source, tests = [body for kind, body in blocks if kind == "python"]
+    (conf,) = [body for kind, body in blocks if kind == "yaml"]
+    names = set(ALGORITHMS.names())
+    monkeypatch.setattr(ALGORITHMS, "_entries", dict(ALGORITHMS._entries))
+
+    def module(name: str, body: str) -> dict[str, Any]:
+        made = ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, made)
+        exec(compile(body, name, "exec"), vars(made))
+        return vars(made)
+
+    module("raylfl.algorithms.fedcm", source)
+    ran = [value() for name, value in module("guide", tests).items() if name.startswith("test_")]
+    assert len(ran) == 3
+    (name,) = set(ALGORITHMS.names()) - names
+    options = yaml.safe_load(conf)["algorithm"]
+    assert options.pop("name") == name
+    check_contract(ALGORITHMS.get(name).cls(**options))
+
+
+def test_variants_differ():
+    """A choice that changes nothing would test nothing."""
+    for a, b in itertools.combinations([p.values[0] for p in variants()], 2):
+        assert type(a) is not type(b) or a != b

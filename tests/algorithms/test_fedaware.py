@@ -1,0 +1,140 @@
+"""FedAWARE: against the oracle, its invariants, its warm-ups and the two conventions of alpha."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from raylfl.algorithms import fedaware
+from raylfl.algorithms.fedavg import FedAvg
+from raylfl.algorithms.fedaware import FedAWARE
+from raylfl.core.population import Population
+from raylfl.errors import BadValue
+from raylfl.testing import recorded_round
+from tests.algorithms.replay import assert_follows, models, setting, states
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("warmup", ["active", "fedavg"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_fedaware_follows_its_equations(normalize, warmup, seed):
+    options = {"alpha": 0.3, "gamma": 0.8, "warmup": warmup, "normalize": normalize, "aggregate": "weighted"}
+    assert_follows(FedAWARE(**options), "fedaware", seed, **options)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_gram_matrix_is_that_of_the_momenta_after_every_round(seed):
+    for server in states(FedAWARE(alpha=0.7), *setting(seed)):
+        matrix = server["momenta"].matrix
+        torch.testing.assert_close(server["gram"], matrix @ matrix.T, rtol=1e-12, atol=1e-13)
+
+
+def play(algorithm: FedAWARE, rounds: list[dict[int, list[float]]], clients: int = 2, dtype=torch.float64):
+    """(server, info) after rounds of received updates, each {client: U_i}."""
+    population = Population.of(np.ones(clients))
+    server, info = algorithm.init_server(torch.zeros(2, dtype=dtype), population), {}
+    for k, updates in enumerate(rounds):
+        r = recorded_round(k, list(updates), population).arrived
+        server, info = algorithm.server_step(server, {"update": torch.tensor(list(updates.values()), dtype=dtype)}, r)
+    return server, info
+
+
+def test_two_orthogonal_momenta_weigh_as_their_inverse_squares():
+    """|m| = (1, 2): lambda = (4/5, 1/5), x = -(0.8, 0.4)."""
+    server, info = play(FedAWARE(), [{0: [1.0, 0.0], 1: [0.0, 2.0]}])
+    np.testing.assert_allclose(server["x"], [-0.8, -0.4], rtol=1e-12)
+    assert info == {"active": 2.0, "support": 2.0, "gap": pytest.approx(0.0, abs=1e-12)}
+
+
+def test_with_normalize_the_unit_momenta_count():
+    server, _ = play(FedAWARE(normalize=True), [{0: [1.0, 0.0], 1: [0.0, 2.0]}])
+    np.testing.assert_allclose(server["x"], [-0.5, -0.5], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("normalize", "momentum"), [(False, [0.9, 0.1]), (True, [0.1, 0.9])])
+def test_alpha_weighs_the_old_momentum_and_with_normalize_the_new_update(normalize, momentum):
+    server, _ = play(FedAWARE(alpha=0.9, normalize=normalize), [{0: [1.0, 0.0]}, {0: [0.0, 1.0]}])
+    np.testing.assert_allclose(server["momenta"].matrix, [momentum], rtol=1e-12)
+
+
+def test_the_first_momentum_is_the_update_to_the_last_bit():
+    server, _ = play(FedAWARE(alpha=0.3), [{0: [0.1, 1 / 3]}], dtype=torch.float32)
+    assert torch.equal(server["momenta"].matrix, torch.tensor([[0.1, 1 / 3]]))
+
+
+def test_warmup_active_solves_over_those_received_so_far():
+    first, second = {0: [1.0, 0.0]}, {1: [0.0, 2.0]}
+    server, _ = play(FedAWARE(), [first])
+    np.testing.assert_array_equal(server["x"], [-1.0, 0.0])
+    server, _ = play(FedAWARE(), [first, second])
+    np.testing.assert_allclose(server["x"], [-1.8, -0.4])
+
+
+def test_warmup_fedavg_averages_until_everybody_was_received_and_then_solves_at_once():
+    rounds = [{0: [1.0, 0.0]}, {0: [1.0, 0.0], 1: [0.0, 2.0]}, {2: [4.0, 4.0]}]
+    algorithm = FedAWARE(warmup="fedavg")
+    server, info = play(algorithm, rounds[:2], clients=3)
+    np.testing.assert_allclose(server["x"], [-1.5, -1.0])  # U, then the mean of both
+    assert info == {"active": 2.0}
+    server, info = play(algorithm, rounds, clients=3)
+    np.testing.assert_allclose(server["x"], [-2.3, -1.4])  # the shortest of three is that of the first two
+    assert info["support"] == 2.0
+
+
+def test_warmup_all_asks_everybody_in_round_0_only():
+    assert [FedAWARE(warmup="all").everybody({}, r) for r in (0, 1)] == [True, False]
+    assert not FedAWARE().everybody({}, 0)
+
+
+def test_one_client_without_memory_is_fedavg():
+    case = setting(4, size=1, lossy=False)
+    problem, rounds, x0 = case
+    for r in rounds:
+        r.cohort = [2]
+    ours = models(FedAWARE(alpha=0.0), problem, rounds, x0)
+    np.testing.assert_allclose(ours, models(FedAvg(), problem, rounds, x0), rtol=1e-12)
+
+
+def test_a_momentum_of_zero_is_left_out_and_all_zero_momenta_leave_the_model_alone():
+    server, info = play(FedAWARE(), [{0: [0.0, 0.0], 1: [0.0, 2.0]}])
+    np.testing.assert_array_equal(server["x"], [0.0, -2.0])
+    assert (info["active"], info["support"]) == (2.0, 1.0)
+    server, info = play(FedAWARE(), [{0: [0.0, 0.0], 1: [0.0, 0.0]}])
+    np.testing.assert_array_equal(server["x"], [0.0, 0.0])
+    assert info["support"] == 0.0
+
+
+def test_opposite_momenta_cancel_to_the_precision_of_the_run():
+    server, _ = play(FedAWARE(), [{0: [0.3, 0.4], 1: [-0.6, -0.8]}])
+    assert float(server["x"].norm()) < 1e-15
+    server, _ = play(FedAWARE(), [{0: [0.3, 0.4], 1: [-0.6, -0.8]}], dtype=torch.float32)
+    assert float(server["x"].norm()) < 1e-6
+
+
+def test_a_step_summed_in_blocks_of_columns_is_the_shortest(monkeypatch):
+    """Optimality of the step itself, m_i . x >= |x|^2, with blocks of two or three columns."""
+    monkeypatch.setattr(fedaware, "BLOCK", 200)
+    vectors = np.random.default_rng(0).normal(size=(150, 300)) + 0.2
+    population = Population.of(np.ones(150))
+    algorithm = FedAWARE()
+    server = algorithm.init_server(torch.zeros(300, dtype=torch.float64), population)
+    r = recorded_round(0, np.arange(150), population).arrived
+    server, info = algorithm.server_step(server, {"update": torch.from_numpy(vectors)}, r)
+    step = -server["x"].numpy()
+    assert info["support"] > 50
+    assert (vectors @ step).min() == pytest.approx(step @ step, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [
+        ("alpha", {"alpha": 1.5}),
+        ("tol", {"tol": 0.0}),
+        ("warmup", {"warmup": "none"}),
+        ("aggregate", {"aggregate": "x"}),
+    ],
+)
+def test_options_that_cannot_be_are_refused(key, options):
+    with pytest.raises(BadValue, match=key):
+        FedAWARE(**options)

@@ -1,0 +1,78 @@
+"""FedNova in both forms, against the oracle, FedAvg and enumeration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from raylfl.algorithms.fedavg import FedAvg
+from raylfl.algorithms.fednova import FedNova
+from raylfl.core.population import Population
+from raylfl.core.surrogate import chi2, surrogate_weights
+from raylfl.errors import BadValue
+from raylfl.testing import recorded_round
+from tests.algorithms.replay import assert_follows, beforehand, models, setting
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
+@pytest.mark.parametrize("normalise", ["received", "sent"])
+def test_fednova_follows_its_equations(normalise, seed, momentum):
+    sent = normalise == "sent"
+    algorithm = FedNova(gamma=0.8, normalise=normalise)
+    assert_follows(algorithm, "fednova", seed, with_replacement=sent, momentum=momentum, gamma=0.8, normalise=normalise)
+
+
+def test_equal_local_work_gives_fedavg_with_rule_weighted():
+    case = setting(0, unequal_steps=False)
+    np.testing.assert_allclose(models(FedNova(), *case), models(FedAvg(aggregate="weighted"), *case), rtol=1e-12)
+
+
+def test_equal_local_work_and_the_form_sent_give_fedavg_with_rule_anonymous():
+    case = setting(1, unequal_steps=False, with_replacement=True)
+    ours = models(FedNova(normalise="sent"), *case)
+    np.testing.assert_allclose(ours, models(FedAvg(aggregate="anonymous"), *case), rtol=1e-12)
+
+
+def test_a_client_that_took_no_step_adds_nothing():
+    """K = (0, 2), w = 1/2 each: tau = 1, and client 1 brings U/2 with share 1/2."""
+    r = recorded_round(0, [0, 1], Population.of(np.ones(2)), steps=[0, 2]).arrived
+    up = {"update": torch.tensor([[0.0], [8.0]])}
+    server, info = FedNova().server_step({"x": torch.zeros(1)}, up, r)
+    assert info["tau"] == 1.0
+    assert float(server["x"]) == -2.0
+
+
+def test_full_participation_is_consistent_whatever_the_local_work():
+    rng = np.random.default_rng(2)
+    w, a = rng.dirichlet(np.ones(5)), rng.integers(1, 9, 5).astype(float)
+    expected = FedNova().expected_coefficients(beforehand(w, np.zeros(5), a), np.ones(5))
+    np.testing.assert_allclose(surrogate_weights(expected, a), w, rtol=1e-12)
+
+
+def test_the_form_sent_leaves_the_bias_of_the_links_only():
+    rng = np.random.default_rng(3)
+    w, q, a = rng.dirichlet(np.ones(5)), rng.uniform(0, 0.9, 5), rng.integers(1, 9, 5).astype(float)
+    algorithm = FedNova(normalise="sent")
+    omega = surrogate_weights(algorithm.expected_coefficients(beforehand(w, q, a), 3 * w), a)
+    np.testing.assert_allclose(omega, w * (1 - q) / np.sum(w * (1 - q)), rtol=1e-12)
+    assert FedNova().expected_coefficients(beforehand(w, q, a), 3 * w) is None
+    perfect = algorithm.expected_coefficients(beforehand(w, np.zeros(5), a), 3 * w)
+    assert chi2(w, surrogate_weights(perfect, a)) < 1e-24
+
+
+def test_the_form_sent_needs_everybodys_links_and_work():
+    population = Population.of(np.ones(2))
+    unrecorded = replace(recorded_round(0, [0], population), conditions=None).arrived
+    half_known = recorded_round(0, [0], population, failure=[0.1, np.nan]).arrived
+    for r in (unrecorded, half_known):
+        with pytest.raises(BadValue, match="normalise=sent"):
+            FedNova(normalise="sent").server_step({"x": torch.zeros(1)}, {"update": torch.ones(1, 1)}, r)
+
+
+def test_options_that_cannot_be_are_refused():
+    with pytest.raises(BadValue, match="normalise"):
+        FedNova(normalise="both")

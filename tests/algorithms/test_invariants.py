@@ -1,0 +1,213 @@
+"""What holds after every round, whoever takes part and whatever is lost, on random problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import nnls
+from torch import Tensor
+
+from raylfl.algorithms.adaptive import FedAdam, FedYogi
+from raylfl.algorithms.aggregation import RULES, coefficients
+from raylfl.algorithms.base import ALGORITHMS, Algorithm, ServerState, State
+from raylfl.algorithms.fedau import FedAU
+from raylfl.algorithms.fedaware import FedAWARE
+from raylfl.algorithms.fedawe import FedAWE
+from raylfl.algorithms.feddyn import FedDyn
+from raylfl.algorithms.fedvarp import FedVARP
+from raylfl.algorithms.focus import Focus
+from raylfl.algorithms.local_only import LocalOnly
+from raylfl.algorithms.mifa import MIFA
+from raylfl.algorithms.scaffnew import Scaffnew
+from raylfl.algorithms.scaffold import Scaffold
+from raylfl.core.population import Round
+from raylfl.testing import simulate
+from tests.algorithms.worlds import D, World, world
+
+worlds = st.integers(0, 10**6).map(lambda seed: world(seed, count=10))
+full_worlds = st.integers(0, 10**6).map(lambda seed: world(seed, count=10, full=True, steps=3))
+after_every_round = settings(max_examples=15, deadline=None)
+
+
+def played(algorithm: Algorithm, here: World) -> Iterator[tuple[Round, ServerState, State]]:
+    """(round, server, the states of all N clients as rows) after every round."""
+    x0, everyone = torch.linspace(-1, 2, D, dtype=torch.float64), range(here.population.count)
+    fresh = algorithm.init_clients(x0, 1)
+    history = simulate(algorithm, here.gradient, here.rounds, x0, here.population)
+    for r, (server, clients) in zip(here.rounds, history, strict=True):
+        states = [clients.get(i, fresh) for i in everyone]
+        yield r, server, {name: torch.cat([state[name] for state in states]) for name in fresh}
+
+
+def equal(ours: Tensor, theirs: Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
+
+
+@after_every_round
+@given(worlds)
+def test_focus_tracks_the_sum_of_the_stored_gradients(here: World):
+    for _, server, own in played(Focus(), here):
+        equal(server["y"], own["g_prev"].sum(0))
+
+
+@after_every_round
+@given(worlds, st.sampled_from([1, 2]))
+def test_scaffold_s_variate_is_the_mean_of_the_clients(here: World, option: int):
+    for _, server, own in played(Scaffold(option=option), here):
+        equal(server["c"], own["variate"].mean(0))
+
+
+@after_every_round
+@given(worlds)
+def test_scaffold_s_client_variate_is_the_mean_of_its_gradients(here: World):
+    """Option 2: of the local steps' (plain ones in round 0, as c = c_i = 0); option 1: the full one at x."""
+    first = World(here.population, here.rounds[:1], here.noise, here.seed)
+    x0 = torch.linspace(-1, 2, D, dtype=torch.float64)
+    (r, _, own), (_, _, full) = (next(played(Scaffold(option=option), first)) for option in (2, 1))
+    for i, steps in zip(r.arrived.cohort, r.arrived.steps, strict=True):
+        x, met = x0.clone(), []
+        for t in range(steps):
+            met.append(here.gradient(int(i), x, r.index, t))
+            x = x - r.lr * met[-1]
+        equal(own["variate"][i], torch.stack(met).mean(0))
+        equal(full["variate"][i], here.gradient(int(i), x0, r.index, -1))
+
+
+@after_every_round
+@given(worlds)
+def test_feddyn_s_h_is_the_mean_of_the_clients(here: World):
+    for _, server, own in played(FedDyn(alpha=0.3), here):
+        equal(server["h"], own["h"].mean(0))
+
+
+@after_every_round
+@given(full_worlds, st.sampled_from([None, 0.3]))
+def test_scaffnew_s_variates_cancel_under_full_participation(here: World, p: float | None):
+    for _, _, own in played(Scaffnew(p=p), here):
+        equal(own["h"].sum(0), torch.zeros(D, dtype=torch.float64))
+
+
+@after_every_round
+@given(worlds)
+def test_the_running_sums_of_memories_are_their_sums(here: World):
+    for _, server, _ in played(MIFA(), here):
+        equal(server["total"], server["memory"].matrix.sum(0))
+    for _, server, _ in played(FedVARP(), here):
+        equal(server["mean"], server["memory"].matrix.sum(0) / here.population.count)
+
+
+@after_every_round
+@given(worlds)
+def test_a_memory_is_the_last_update_received(here: World):
+    """The memory of MIFA holds what FedAvg's arithmetic says of the newest round of each client."""
+    before, kept = torch.linspace(-1, 2, D, dtype=torch.float64), {}
+    for r, server, _ in played(MIFA(), here):
+        for i, steps in zip(r.arrived.cohort, r.arrived.steps, strict=True):
+            x = before.clone()
+            for t in range(steps):
+                x = x - r.lr * here.gradient(int(i), x, r.index, t)
+            kept[int(i)] = before - x
+        assert server["memory"].clients == list(kept)
+        if kept:
+            equal(server["memory"].matrix, torch.stack(list(kept.values())))
+        before = server["x"]
+
+
+@after_every_round
+@given(worlds, st.integers(1, 4))
+def test_fedau_s_intervals_fill_the_time(here: World, cutoff: int):
+    """Finished intervals (their mean times their number) and the open one add up to the rounds so far."""
+    for r, server, _ in played(FedAU(cutoff=cutoff), here):
+        finished = server["weight"] * server["intervals"]
+        equal(finished + server["waited"], torch.full_like(finished, r.index + 1.0))
+        assert (server["waited"] < cutoff).all()
+        assert (server["waited"][r.arrived.cohort] == 0).all()
+        assert ((server["weight"] >= 1) & (server["weight"] <= cutoff)).all()
+
+
+@after_every_round
+@given(worlds)
+def test_fedawe_hands_its_model_to_the_received_and_nobody_else(here: World):
+    models = torch.linspace(-1, 2, D, dtype=torch.float64).repeat(here.population.count, 1)
+    taken = torch.full((here.population.count,), -1)
+    for r, server, own in played(FedAWE(), here):
+        models[r.arrived.cohort], taken[r.arrived.cohort] = server["x"], r.index
+        assert torch.equal(own["x"], models)
+        assert torch.equal(server["tau"], taken)
+
+
+@after_every_round
+@given(worlds)
+def test_local_training_reports_the_weighted_mean_of_the_clients_models(here: World):
+    for _, server, own in played(LocalOnly(), here):
+        equal(server["x"], torch.from_numpy(here.population.weights) @ own["x"])
+
+
+@after_every_round
+@given(worlds)
+def test_second_moments_stay_positive(here: World):
+    """Yogi subtracts, but no more than a share of what is there."""
+    for algorithm in (FedAdam(b2=0.0), FedYogi(b2=0.0), FedYogi()):
+        assert all((server["v"] > 0).all() for _, server, _ in played(algorithm, here))
+
+
+@after_every_round
+@given(worlds)
+def test_fedaware_steps_to_the_point_of_its_hull_nearest_to_zero(here: World):
+    """s is that point if and only if it is in the hull and <m_i, s> >= |s|^2 for every momentum."""
+    before = torch.linspace(-1, 2, D, dtype=torch.float64)
+    for r, server, _ in played(FedAWARE(), here):
+        if len(r.arrived.cohort):
+            momenta, s = server["momenta"].matrix, before - server["x"]
+            assert (momenta @ s >= s @ s - 1e-9 * momenta.square().sum(1).max()).all()
+            rows = torch.cat([momenta, torch.full((len(momenta), 1), 1e3)], dim=1)  # sum lambda = 1, firmly
+            target = torch.cat([s, s.new_full((1,), 1e3)])
+            assert nnls(rows.T.numpy(), target.numpy())[1] < 1e-6
+        before = server["x"]
+
+
+@after_every_round
+@given(worlds)
+def test_shares_of_the_received_are_on_the_simplex(here: World):
+    """mean and weighted divide by what arrived; the others by what was sent, and reach at most 1 in sum."""
+    for r in here.rounds:
+        if len(r.arrived.cohort):
+            c = {rule: coefficients(rule, r.arrived) for rule in RULES}
+            assert all((shares >= 0).all() for shares in c.values())
+            np.testing.assert_allclose([c["mean"].sum(), c["weighted"].sum()], 1.0, rtol=1e-14)
+            assert c["anonymous"].sum() <= 1 + 1e-14
+            assert c["full"].sum() <= 1 + 1e-14
+
+
+STARS = [e.name for e in ALGORITHMS if e.cls.route == "star" and e.name != "splitfed"]
+
+
+@pytest.mark.parametrize("name", STARS)
+def test_the_order_of_the_cohort_does_not_matter(name: str):
+    """But for rounding, and but for a ring."""
+    here = world(7, draws=False)
+    turned = World(here.population, [reversed_round(r) for r in here.rounds], here.noise, here.seed)
+    algorithm = ALGORITHMS.get(name).cls()
+    torch.testing.assert_close(here.models(algorithm), turned.models(algorithm), rtol=1e-9, atol=1e-9)
+
+
+def reversed_round(r: Round) -> Round:
+    """The same clients in the opposite order."""
+    rows = ("cohort", "draws", "received", "steps", "batch_sizes", "a_norm", "failure", "inclusion")
+    return replace(r, **{name: getattr(r, name)[::-1].copy() for name in rows})
+
+
+def test_the_coin_s_rounds_are_geometric():
+    """P(K = k) = p (1-p)^(k-1): the share of heads at once and the mean 1/p, to four standard deviations."""
+    p, count = 0.3, 4000
+    algorithm = Scaffnew(p=p)
+    drawn = np.array([algorithm.common_steps(np.random.default_rng(seed)) for seed in range(count)])
+    assert abs((drawn == 1).mean() - p) < 4 * np.sqrt(p * (1 - p) / count)
+    assert abs(drawn.mean() - 1 / p) < 4 * np.sqrt((1 - p) / p**2 / count)
+    assert Scaffnew().common_steps(np.random.default_rng(0)) is None

@@ -1,0 +1,170 @@
+"""Pairs of algorithms that must coincide, on random problems and rounds.
+
+A pair says under which rounds it holds. Bit for bit where both do the same operations, otherwise to rounding.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raylfl.algorithms.adaptive import FedAdagrad
+from raylfl.algorithms.aggregation import RULES
+from raylfl.algorithms.base import Algorithm
+from raylfl.algorithms.cafedavg import CAFedAvg
+from raylfl.algorithms.centralized import Centralized
+from raylfl.algorithms.fedacs import FedACS
+from raylfl.algorithms.fedau import FedAU
+from raylfl.algorithms.fedavg import FedAvg, FedSGD
+from raylfl.algorithms.fedavgm import FedAvgM
+from raylfl.algorithms.fedaware import FedAWARE
+from raylfl.algorithms.fedawe import FedAWE
+from raylfl.algorithms.feddyn import FedDyn
+from raylfl.algorithms.fednova import FedNova
+from raylfl.algorithms.fedprox import FedProx
+from raylfl.algorithms.fedvarp import FedVARP
+from raylfl.algorithms.focus import Focus
+from raylfl.algorithms.local_only import LocalOnly
+from raylfl.algorithms.mifa import MIFA
+from raylfl.algorithms.optimal_sampling import OptimalSampling
+from raylfl.algorithms.scaffnew import Scaffnew
+from raylfl.algorithms.scaffold import Scaffold
+from raylfl.algorithms.sfl import SFL
+from raylfl.algorithms.split import SSL, SplitFed
+from tests.algorithms.worlds import D, World, constant_rate, world
+
+FAR = 1e8  # a tau beside which updates are nothing
+
+
+@dataclass(frozen=True)
+class Twins:
+    """Two algorithms that coincide in these worlds."""
+
+    one: Algorithm
+    other: Algorithm
+    world: Callable[[int], World]
+    tolerance: float = 1e-11  # 0: the same bits
+
+
+def full(seed: int) -> World:
+    """Everybody, perfect links, unequal steps and weights."""
+    return world(seed, full=True)
+
+
+TWINS = {
+    "FedProx without a spring is FedAvg": Twins(FedProx(mu=0.0), FedAvg(), world, 0),
+    "and so with any rule": Twins(FedProx(mu=0.0, aggregate="full"), FedAvg(aggregate="full"), world, 0),
+    "FedAvgM without momentum is FedAvg": Twins(FedAvgM(gamma=0.7, beta=0.0), FedAvg(gamma=0.7), world),
+    "Adagrad far from adapting is FedAvg": Twins(FedAdagrad(gamma=2 * FAR, tau=FAR), FedAvg(), world),
+    "and with b1 FedAvgM": Twins(FedAdagrad(gamma=2 * FAR / (1 - 0.6), b1=0.6, tau=FAR), FedAvgM(beta=0.6), world),
+    "FedNova with equal K is FedAvg by weight": Twins(
+        FedNova(), FedAvg(aggregate="weighted"), lambda s: world(s, steps=3)
+    ),
+    "and with equal weights plain FedAvg": Twins(
+        FedNova(), FedAvg(), lambda s: world(s, steps=3, uniform=True, draws=False)
+    ),
+    "MIFA of everybody is FedAvg": Twins(MIFA(gamma=0.7), FedAvg(gamma=0.7), full),
+    "FedVARP of everybody is FedAvg": Twins(FedVARP(gamma=0.7), FedAvg(gamma=0.7), full),
+    "FedVARP that loses nothing has nothing to reuse": Twins(
+        FedVARP(lost="reuse"), FedAvg(aggregate="anonymous"), lambda s: world(s, lossless=True)
+    ),
+    "FedAU of everybody is FedAvg": Twins(FedAU(gamma=0.7), FedAvg(gamma=0.7), full),
+    "FedAU that ends every interval at once counts all alike": Twins(
+        FedAU(cutoff=1), FedAvg(aggregate="full"), lambda s: world(s, uniform=True)
+    ),
+    "and normalised is FedAvg": Twins(FedAU(cutoff=1, normalize=True), FedAvg(), lambda s: world(s, draws=False)),
+    "FedAWE of everybody is FedAvg": Twins(FedAWE(gamma=0.7), FedAvg(gamma=0.7), full),
+    "c-a-FedAvg over perfect links is FedAvg": Twins(
+        CAFedAvg(), FedAvg(aggregate="anonymous"), lambda s: world(s, lossless=True)
+    ),
+    "FedACS, once it has sampled, is anonymous FedAvg": Twins(FedACS(), FedAvg(aggregate="anonymous"), world, 0),
+    "optimal sampling with p = w is anonymous FedAvg": Twins(
+        OptimalSampling(), FedAvg(aggregate="anonymous"), lambda s: world(s, by_weight=True)
+    ),
+    "FedAWARE of one client without memory is FedAvg": Twins(
+        FedAWARE(alpha=0.0), FedAvg(), lambda s: world(s, clients=1)
+    ),
+    "SFL of one client a round is FedAvg": Twins(SFL(gamma=0.7), FedAvg(gamma=0.7), lambda s: world(s, size=1)),
+    "SSL is SFL": Twins(SSL(cut="layer", gamma=0.7), SFL(gamma=0.7), world, 0),
+    "SplitFed is FedAvg": Twins(SplitFed(cut="layer", gamma=0.7), FedAvg(gamma=0.7), world, 0),
+    "FedAvg of one step is FedSGD": Twins(FedAvg(), FedSGD(), lambda s: world(s, steps=1), 0),
+    "SCAFFOLD's first round is FedAvg's": Twins(
+        Scaffold(gamma=0.7), FedAvg(gamma=0.7), lambda s: world(s, count=1, draws=False)
+    ),
+    "also with option 1": Twins(Scaffold(option=1), FedAvg(), lambda s: world(s, count=1, draws=False)),
+    "SCAFFOLD of everybody with equal K is Scaffnew": Twins(
+        Scaffold(), Scaffnew(), lambda s: world(s, full=True, steps=3)
+    ),
+    "Scaffnew with one step is FedSGD": Twins(Scaffnew(), FedSGD(), lambda s: world(s, full=True, steps=1)),
+    "and so with the coin always heads": Twins(Scaffnew(p=1.0), FedSGD(), lambda s: world(s, full=True, steps=1)),
+    "FedDyn without stiffness takes its first step twice": Twins(
+        # h / alpha = mean U_i; a spring of 1e-13 bends no local step
+        FedDyn(alpha=1e-13),
+        FedAvg(gamma=2.0),
+        lambda s: world(s, full=True, count=1),
+    ),
+    "local training's first round is FedAvg's": Twins(
+        LocalOnly(), FedAvg(aggregate="full"), lambda s: world(s, count=1)
+    ),
+    "FOCUS of everybody with one step descends on N F": Twins(
+        # FOCUS steps by eta along N grad F; eta / N here against eta there
+        Focus(gamma=0.02),
+        FedAvg(gamma=0.02 / 0.05 * 4, aggregate="full"),
+        lambda s: constant_rate(world(s, full=True, steps=1, noise=0.0, clients=4)),
+    ),
+    "and so does training on all data": Twins(
+        Focus(gamma=0.05 / 4),
+        Centralized(),
+        lambda s: constant_rate(world(s, full=True, steps=1, noise=0.0, clients=4)),
+    ),
+    "FedSGD of everybody by weight is training on all data": Twins(
+        FedSGD(aggregate="full"), Centralized(), lambda s: world(s, full=True, steps=1, noise=0.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("pair", TWINS)
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_they_coincide(pair: str, seed: int):
+    twins = TWINS[pair]
+    here = twins.world(seed)
+    torch.testing.assert_close(
+        here.models(twins.one), here.models(twins.other), rtol=twins.tolerance, atol=twins.tolerance
+    )
+
+
+@pytest.mark.parametrize("pair", TWINS)
+def test_they_do_not_stand_still(pair: str):
+    """A pair that never moves would coincide with anything."""
+    x = TWINS[pair].world(3).models(TWINS[pair].one)
+    assert (x[-1] - torch.linspace(-1, 2, D, dtype=torch.float64)).norm() > 1e-3
+
+
+def test_these_worlds_tell_methods_apart():
+    """Where nothing says that they coincide, they do not."""
+    methods = [
+        *(FedAvg(aggregate=rule) for rule in RULES),
+        *(
+            FedAvgM(),
+            FedProx(mu=1.0),
+            FedNova(),
+            MIFA(),
+            FedVARP(),
+            FedAU(),
+            FedAWE(),
+            FedAWARE(),
+            CAFedAvg(),
+        ),
+        *(Scaffold(), Scaffold(option=1), Scaffnew(), FedDyn(alpha=0.5), Focus(), SFL(), LocalOnly()),
+        *(FedAdagrad(), Centralized(), FedSGD(), FedVARP(lost="reuse")),
+    ]
+    last = [world(3).models(method)[-1] for method in methods]
+    for (a, x), (b, y) in itertools.combinations(zip(methods, last, strict=True), 2):
+        assert (x - y).norm() > 1e-6, f"{a} ends where {b} does"

@@ -1,0 +1,153 @@
+"""A fuzz over configs: whatever stands in one, it is refused in words or it runs. Never a traceback, never a hang."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+from dataclasses import fields
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import raylfl
+from raylfl.algorithms.base import ALGORITHMS
+from raylfl.cli import main
+from raylfl.config.components import keys_of
+from raylfl.config.load import compose, conf_roots, load_config
+from raylfl.config.schema import FIXED_GROUPS, TopConfig
+from raylfl.errors import BadConfig, RaylflError
+from raylfl.heterogeneity.links import LINKS
+from raylfl.heterogeneity.participation.base import PARTICIPATION
+from raylfl.heterogeneity.partition.base import PARTITIONS
+from tests.runtime.tiny import TINY
+
+REGISTRIES = {"partition": PARTITIONS, "participation": PARTICIPATION, "link": LINKS, "algorithm": ALGORITHMS}
+OPTIONS = {group: sorted({o.name for e in registry for o in fields(e.cls)}) for group, registry in REGISTRIES.items()}
+KNOWN = [
+    *keys_of(TopConfig),
+    *(f"{group}.{key}" for group, cls in FIXED_GROUPS.items() for key in keys_of(cls)),
+    *(f"{group}.{option}" for group, options in OPTIONS.items() for option in ("name", *options)),
+]
+NAMES = [entry.name for registry in REGISTRIES.values() for entry in registry]
+KEYS = st.one_of(
+    st.sampled_from(KNOWN),
+    st.sampled_from([*FIXED_GROUPS, *REGISTRIES, "base", "nonsense", "local.lr_schedule.name", "a.b.c", ""]),
+    st.text(max_size=5),
+)
+WORDS = st.sampled_from(["", "full", "null", "${nope}", "${seed}", "???", "1e9", "[", "{a: 1}", "x", *NAMES])
+NUMBERS = st.one_of(st.integers(-5, 10), st.sampled_from([2**31, 2**63, -(2**70)]), st.floats(allow_nan=True))
+FORMS = st.dictionaries(
+    st.sampled_from(["uniform", "ranges", "list", "linspace", "phases", "name", "p", "until"]),
+    st.lists(st.floats(-1, 2), max_size=2),
+    max_size=2,
+)
+VALUES = st.one_of(st.none(), st.booleans(), NUMBERS, WORDS, st.lists(st.one_of(NUMBERS, WORDS), max_size=3), FORMS)
+
+
+def nested(settings):
+    """{"a.b": 1} as {"a": {"b": 1}}; a key within a value that is no group is lost."""
+    out: dict = {}
+    for key, value in settings.items():
+        *path, last = key.split(".")
+        node = out
+        for part in path:
+            inner = node.setdefault(part, {})
+            node = inner if isinstance(inner, dict) else {}
+        node[last] = value
+    return out
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=4))
+@settings(max_examples=150)
+def test_random_configs_are_accepted_or_refused_in_words(settings):
+    try:
+        load_config(nested(settings))
+    except BadConfig as error:
+        assert str(error).strip()
+        assert all(problem.strip() for problem in error.problems)
+
+
+@given(st.lists(st.one_of(st.text(max_size=12), st.builds("{}={}".format, KEYS, WORDS)), max_size=3))
+@settings(max_examples=60)
+def test_random_command_lines_end_with_0_or_2_and_two_lines(overrides):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(["run", "--print-config", "digits", *overrides])
+        except SystemExit as end:  # argparse: bad usage, or --help
+            code = end.code
+    assert code in (0, 2)
+    assert len(err.getvalue().splitlines()) <= 2
+    assert "Traceback" not in err.getvalue()
+    if code == 0 and not any(o.startswith("-") for o in overrides):
+        assert "rounds" in yaml.safe_load(out.getvalue())
+
+
+TYPED = {
+    "float": st.sampled_from([0.1, 0.5, 1.0, 0.0, -1.0]),
+    "int": st.integers(0, 4),
+    "bool": st.booleans(),
+    "str": st.sampled_from(["mean", "resample", "none", "x"]),
+}
+ANY = st.one_of(st.sampled_from([0.1, 1, 3]), st.just({"uniform": [0.2, 0.9]}), st.just({"uniform": [1, 3]}), FORMS)
+STARTS = {
+    group: [compose(path)[group] for root in conf_roots()[1:] for path in sorted((root / group).glob("*.yaml"))]
+    for group in REGISTRIES
+}
+ELSEWHERE = ("trace", "file", "natural")  # want files or data of their own
+
+
+def plausible(group):
+    """A shipped component, or any by its name, with up to two of its own options at values of their type."""
+    starts = [start for start in STARTS[group] if start["name"] not in ELSEWHERE]
+    starts += [{"name": entry.name} for entry in REGISTRIES[group]]
+
+    def changed(start):
+        options = {option.name: str(option.type) for option in fields(REGISTRIES[group].get(start["name"]).cls)}
+        values = {name: TYPED.get(kind.removesuffix(" | None"), ANY) for name, kind in options.items()}
+        some = st.lists(st.sampled_from(sorted(values)), max_size=2, unique=True) if values else st.just([])
+        chosen = some.flatmap(lambda names: st.fixed_dictionaries({name: values[name] for name in names}))
+        return chosen.map(lambda options: {**start, **options})
+
+    return st.sampled_from(starts).flatmap(changed)
+
+
+WORLDS = st.fixed_dictionaries(
+    {group: plausible(group) for group in REGISTRIES},
+    optional={
+        "num_clients": st.integers(1, 7),
+        "dtype": st.sampled_from(["float32", "float64"]),
+        "weights": st.sampled_from(["uniform", "data_size"]),
+        "local": st.fixed_dictionaries(
+            {},
+            optional={
+                "lr": st.sampled_from([1e-3, 0.1, 1e30]),
+                "steps": st.one_of(st.integers(1, 3), ANY),
+                "batch_size": st.one_of(st.integers(1, 70), st.just("full"), ANY),
+                "momentum": st.sampled_from([0.0, 0.9]),
+                "clip_norm": st.sampled_from([0.1, None]),
+                "sampling": st.sampled_from(["reshuffle", "with_replacement"]),
+                "optimizer": st.sampled_from(["sgd", "module"]),
+                "buffers": st.sampled_from(["average", "local"]),
+            },
+        ),
+    },
+)
+
+
+@given(WORLDS)
+@settings(max_examples=60)
+@pytest.mark.timeout(120)
+def test_a_plausible_config_is_refused_in_words_or_runs(world):
+    with tempfile.TemporaryDirectory() as folder:
+        place = {"dir": folder, "report": False}
+        config = {**TINY, "rounds": 2, "link": {"name": "perfect"}, "logging": place, **world}
+        try:
+            result = raylfl.run(config)
+        except RaylflError as error:  # BadConfig before it starts; a client or the server that diverges
+            assert str(error).strip()
+        else:
+            assert [row["round"] for row in result.metrics] == [0, 1]

@@ -1,0 +1,124 @@
+"""Configs: composition, short names, refusals with the nearest key."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from raylfl.config.load import compose, conf_roots, find_config, load_config
+from raylfl.errors import BadConfig
+
+SHIPPED = sorted({p for root in conf_roots() for p in root.rglob("*.yaml") if "sweep" not in p.parts})
+
+
+def write(folder, name, content):
+    path = folder / name
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_later_layers_win_and_the_dotlist_wins_over_all(tmp_path):
+    write(tmp_path, "low.yaml", {"rounds": 1, "seed": 1, "local": {"lr": 0.5, "steps": 2}})
+    write(tmp_path, "mid.yaml", {"base": "low", "rounds": 2, "local": {"lr": 0.25}})
+    top = write(tmp_path, "top.yaml", {"base": ["low", "mid.yaml"], "rounds": 3})
+    config = load_config(top, ["local.momentum=0.5", "rounds=4"])
+    assert (config.top.rounds, config.top.seed) == (4, 1)
+    assert (config.local.lr, config.local.steps, config.local.momentum) == (0.25, 2, 0.5)
+
+
+def test_a_new_name_starts_its_group_anew():
+    base = {"algorithm": {"name": "fedavg", "aggregate": "weighted", "gamma": 0.5}}
+    assert load_config(base, ["algorithm.gamma=2"]).algorithm.aggregate == "weighted"
+    assert load_config(base, ["algorithm.name=focus"]).algorithm.gamma is None
+    assert load_config(base, ["algorithm=sfl"]).resolved["algorithm"] == {"name": "sfl", "gamma": 1.0}
+    assert load_config({"model": "lenet5"}).model.name == "lenet5"
+
+
+def test_interpolation_and_lists_follow_omegaconf():
+    config = load_config(
+        {"seed": 3, "rounds": "${seed}", "logging": {"loggers": ["csv"]}}, ["logging.loggers=[tensorboard]"]
+    )
+    assert config.top.rounds == 3
+    assert config.logging.loggers == ["tensorboard"]
+
+
+def test_the_resolved_config_is_complete_and_resolves_to_itself():
+    config = load_config("digits", ["eval.global=true"])
+    again = load_config(config.resolved)
+    assert again.resolved == config.resolved
+    assert config.resolved["eval"]["global"] is True
+    assert config.resolved["algorithm"]["gamma"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algoritm.name=focus"], "unknown key algoritm; did you mean algorithm?"),
+        (["algorithm.gama=1"], "unknown key algorithm.gama; did you mean algorithm.gamma?"),
+        (["algorithm.name=focuss"], "did you mean focus?"),
+        (["algorithm.aggregate=meen"], "algorithm.aggregate=meen, but must be one of mean"),
+        (["local.lr=fast"], "local.lr=fast, but must be a number"),
+        (["rounds=-1"], "rounds=-1, but must be >= 0"),
+        (["rounds=ten"], "rounds=ten, but must be a whole number"),
+        (["dtype=float16"], "dtype=float16, but must be one of float32, float64"),
+        (["runtime.precision=16-mixed"], "gradient scaler"),
+        (["runtime.gpus_per_worker=1.5"], "runtime.gpus_per_worker=1.5"),
+        (["eval.globl=true"], "did you mean eval.global?"),
+        (["link.name=bernoulli", "link.q=1.5"], "link.q"),
+        (["participation.name=uniform"], "participation.size"),
+        (["rounds"], "must have the form key=value"),
+        (["local=3"], "local=3, but must be a group of keys"),
+        (["logging.loggers=[mlflow]"], "logging.loggers=mlflow"),
+        (["model.class_path=a.B", "model.name=mlp"], "one of the two"),
+    ],
+)
+def test_mistakes_are_named_with_key_value_and_remedy(overrides, message):
+    with pytest.raises(BadConfig) as caught:
+        load_config("digits", overrides)
+    assert message in str(caught.value)
+
+
+def test_all_mistakes_are_reported_together():
+    with pytest.raises(BadConfig) as caught:
+        load_config("digits", ["rounds=-1", "local.lr=x", "algorithm.gama=1", "foo=2"])
+    assert len(caught.value.problems) == 4
+
+
+def test_a_missing_config_names_the_nearest_and_a_circle_is_found(tmp_path):
+    with pytest.raises(BadConfig, match="did you mean digits"):
+        load_config("digitz")
+    write(tmp_path, "a.yaml", {"base": "b.yaml"})
+    write(tmp_path, "b.yaml", {"base": "a.yaml"})
+    with pytest.raises(BadConfig, match="circle"):
+        load_config(tmp_path / "a.yaml")
+    (tmp_path / "bad.yaml").write_text("rounds: [1,\n")
+    with pytest.raises(BadConfig, match="not readable yaml"):
+        load_config(tmp_path / "bad.yaml")
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_every_shipped_config_is_valid_and_begins_with_its_command(path, tmp_path):
+    assert path.read_text().startswith("# ")
+    needs = {"trace": {"path": _trace(tmp_path)}, "file": {"path": _partition(tmp_path)}}
+    content = compose(path)
+    for group in ("participation", "partition"):
+        content.get(group, {}).update(needs.get(content.get(group, {}).get("name", ""), {}))
+    load_config(content)
+
+
+def _trace(folder):
+    path = folder / "participation.jsonl"
+    path.write_text('{"round": 0, "cohort": [0], "draws": [1], "received": [true], "steps": [1]}\n')
+    return str(path)
+
+
+def _partition(folder):
+    path = folder / "partition.json"
+    path.write_text('{"0": [0], "1": [1]}')
+    return str(path)
+
+
+def test_names_are_found_from_any_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_config("digits").name == "digits.yaml"
+    assert find_config("algorithm/focus").name == "focus.yaml"

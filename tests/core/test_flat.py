@@ -1,0 +1,71 @@
+"""One vector under a module: views, round trips, gradients, buffers."""
+
+import pytest
+import torch
+from torch import nn
+
+from raylfl.core.flat import FlatModule
+from raylfl.errors import BadConfig
+
+
+def small() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+def flat_of(module: nn.Module) -> FlatModule:
+    return FlatModule(module, torch.float64, torch.device("cpu"))
+
+
+def test_parameters_are_views_of_the_vector():
+    flat = flat_of(small())
+    flat.params.fill_(2.0)
+    assert all(bool((p == 2.0).all()) for p in flat.module.parameters())
+    flat.module[0].weight.data[0, 0] = 5.0
+    assert flat.params[0] == 5.0
+
+
+def test_the_vector_is_the_parameters_in_their_order():
+    module = small()
+    expected = torch.cat([p.detach().double().reshape(-1) for p in module.parameters()])
+    assert torch.equal(flat_of(module).params, expected)
+
+
+def test_the_gradient_is_that_of_backward():
+    flat = flat_of(small())
+    x = torch.randn(5, 3, dtype=torch.float64)
+    gradient = flat.gradient(flat.module(x).square().sum())
+    flat.module(x).square().sum().backward()
+    expected = torch.cat([p.grad.reshape(-1) for p in flat.module.parameters()])
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=0)
+
+
+def test_a_parameter_that_the_loss_does_not_reach_has_gradient_zero():
+    module = nn.ModuleDict({"used": nn.Linear(2, 1), "unused": nn.Linear(2, 1)})
+    flat = flat_of(module)
+    gradient = flat.gradient(module["used"](torch.ones(1, 2, dtype=torch.float64)).sum())
+    assert gradient.shape == (6,)
+    assert bool((gradient[3:] == 0).all())
+    assert bool((gradient[:3] != 0).any())
+
+
+def test_frozen_parameters_are_not_part_of_the_vector():
+    module = small()
+    module[0].weight.requires_grad_(False)
+    assert flat_of(module).width == sum(p.numel() for p in module.parameters()) - 12
+    for p in module.parameters():
+        p.requires_grad_(False)
+    with pytest.raises(BadConfig, match="no trainable parameters"):
+        flat_of(module)
+
+
+def test_buffers_survive_a_round_trip_and_integers_stay_integers():
+    flat = flat_of(small())
+    flat.module(torch.randn(7, 3, dtype=torch.float64))
+    before = {k: v.clone() for k, v in flat.module.named_buffers()}
+    vector = flat.read_buffers()
+    assert vector.shape == (flat.buffer_width,) == (9,)
+    flat.write_buffers(torch.zeros(9, dtype=torch.float64))
+    flat.write_buffers(vector)
+    after = dict(flat.module.named_buffers())
+    assert all(torch.equal(before[k], after[k]) and before[k].dtype == after[k].dtype for k in before)

@@ -1,0 +1,108 @@
+"""The local solver against a plain torch.optim loop, and its a-vectors against their closed forms."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raylfl.algorithms.base import Work
+from raylfl.algorithms.fedavg import FedAvg
+from raylfl.core.local import LocalRule, Schedule, a_norm, a_vector, run_local
+from raylfl.core.oracle import Batch
+from raylfl.errors import BadValue
+from raylfl.testing import FunctionOracle
+
+D = 4
+
+
+def problem(seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(64, D, generator=generator, dtype=torch.float64)
+    hessian = torch.randn(D, D, generator=generator, dtype=torch.float64)
+    hessian = hessian @ hessian.T / D + torch.eye(D, dtype=torch.float64)
+    return lambda client, x, r, t: hessian @ x * (1 + client) - noise[(7 * client + t) % 64]
+
+
+def solve(gradient, steps, rule, lr, x0):
+    clients = range(len(steps))
+    work = Work(np.array(steps, float), a_norm(steps, rule, lr), np.ones(len(steps)), lr)
+    return run_local(
+        FedAvg(),
+        FunctionOracle(gradient, D),
+        lambda t, rows: [Batch((clients[k], 0, t), 1) for k in rows],
+        lambda t, row: 0,
+        {"x": x0},
+        {},
+        work,
+        rule,
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(0, 1000),
+    st.lists(st.integers(0, 6), min_size=1, max_size=5),
+    st.sampled_from([0.0, 0.5, 0.9]),
+    st.sampled_from([0.0, 0.1]),
+    st.sampled_from([None, 0.3, 100.0]),
+)
+def test_every_client_takes_exactly_the_steps_of_torchs_own_sgd(seed, steps, momentum, decay, clip):
+    gradient, lr = problem(seed), 0.05
+    rule = LocalRule(lr, None, momentum, decay, clip)
+    x0 = torch.ones(D, dtype=torch.float64)
+    ours = solve(gradient, steps, rule, lr, x0)
+    for client, count in enumerate(steps):
+        x = torch.nn.Parameter(x0.clone())
+        optimizer = torch.optim.SGD([x], lr=lr, momentum=momentum, weight_decay=decay)
+        for t in range(count):
+            x.grad = gradient(client, x.detach(), 0, t)
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_([x], clip)
+            optimizer.step()
+        torch.testing.assert_close(ours.up["update"][client], x0 - x.detach(), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_a_vectors_have_their_closed_forms(steps):
+    t, rho, mu, lr = np.arange(steps), 0.7, 0.4, 0.1
+    np.testing.assert_allclose(a_vector(steps, LocalRule(), lr), np.ones(steps))
+    momentum = a_vector(steps, LocalRule(momentum=rho), lr)
+    np.testing.assert_allclose(momentum, (1 - rho ** (steps - t)) / (1 - rho))
+    np.testing.assert_allclose(a_vector(steps, LocalRule(), lr, mu), (1 - lr * mu) ** (steps - 1 - t))
+    schedule = Schedule("step_exponential", decay=0.9)
+    np.testing.assert_allclose(a_vector(steps, LocalRule(schedule=schedule), lr), 0.9**t)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 8), st.floats(0, 0.95), st.sampled_from(["constant", "step_exponential", "step_sqrt"]))
+def test_updates_are_eta_times_gradients_times_a(steps, momentum, schedule):
+    """The definition itself: U = eta G a, on gradients that do not depend on x."""
+    rule = LocalRule(0.1, Schedule(schedule, decay=0.8, period=2.0), momentum)
+    gradients = torch.randn(steps, D, generator=torch.Generator().manual_seed(steps), dtype=torch.float64)
+    ours = solve(lambda client, x, r, t: gradients[t], [steps], rule, 0.1, torch.zeros(D, dtype=torch.float64))
+    a = torch.from_numpy(a_vector(steps, rule, 0.1))
+    torch.testing.assert_close(ours.up["update"][0], 0.1 * a @ gradients, rtol=1e-10, atol=1e-12)
+
+
+def test_a_client_gets_the_same_bits_whoever_works_beside_it():
+    gradient, rule = problem(3), LocalRule(0.05, momentum=0.5)
+    x0 = torch.ones(D, dtype=torch.float64)
+    together = solve(gradient, [3, 5, 1, 5], rule, 0.05, x0).up["update"]
+    for client, steps in enumerate([3, 5, 1, 5]):
+        alone = solve(lambda _, x, r, t, c=client: gradient(c, x, r, t), [steps], rule, 0.05, x0).up["update"]
+        assert torch.equal(together[client], alone[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"lr": 0.0}, "lr"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"weight_decay": -1.0}, "weight_decay"),
+        ({"clip_norm": 0.0}, "clip_norm"),
+    ],
+)
+def test_impossible_rules_are_refused_by_key(options, key):
+    with pytest.raises(BadValue, match=f"{key}="):
+        LocalRule(**options)

@@ -1,0 +1,51 @@
+"""Fixed-order sums and the growing table."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylfl.core.reduce import tree_sum, weighted_sum
+from raylfl.core.table import Table
+
+
+@given(st.integers(1, 33), st.integers(0, 100))
+def test_the_tree_adds_up_to_the_sum_and_leaves_its_input_alone(count, seed):
+    rows = torch.randn(count, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    kept, c = rows.clone(), np.linspace(-1, 2, count)
+    torch.testing.assert_close(tree_sum(rows), rows.sum(0), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(weighted_sum(rows, c), torch.from_numpy(c) @ rows, rtol=1e-12, atol=1e-12)
+    assert torch.equal(rows, kept)
+
+
+def test_the_sum_does_not_depend_on_the_number_of_threads():
+    rows = torch.randn(17, 100_003, generator=torch.Generator().manual_seed(0))
+    before, results = torch.get_num_threads(), []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        results.append(tree_sum(rows))
+    torch.set_num_threads(before)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_nothing_has_no_sum():
+    with pytest.raises(ValueError, match="no rows"):
+        tree_sum(torch.zeros(0, 3))
+
+
+@given(st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True), max_size=12))
+def test_a_table_remembers_the_last_row_of_each_client(writes):
+    table, expected = Table(torch.zeros(2)), {}
+    for k, clients in enumerate(writes):
+        rows = torch.tensor([[float(k), float(c)] for c in clients])
+        table.write(clients, rows)
+        expected |= dict(zip(clients, rows.tolist(), strict=True))
+    assert sorted(table.clients) == sorted(expected)
+    everyone = list(range(13))
+    assert table.rows(everyone).tolist() == [expected.get(c, [0.0, 0.0]) for c in everyone]
+    assert table.matrix[table.positions(table.clients)].tolist() == [expected[c] for c in table.clients]
+    again = Table.from_state(table.state_dict())
+    assert again.clients == table.clients
+    assert torch.equal(again.matrix, table.matrix)

@@ -1,0 +1,157 @@
+"""The vectorised oracle against one backward pass a client; and the rule that chooses between the two."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import raylfl
+from raylfl.core.flat import FlatModule
+from raylfl.core.oracle import Batch, LoopOracle
+from raylfl.core.samples import BatchSource, SampleSet
+from raylfl.core.vectorized import VectorizedOracle, refusal
+from raylfl.runtime.loop import chunks
+
+CPU = torch.device("cpu")
+
+
+class Net(LightningModule):
+    """A small network that logs, as users' modules do."""
+
+    def __init__(self, convolve: bool = False, dropout: float = 0.0, norm: bool = False):
+        super().__init__()
+        layers = (
+            [nn.Conv2d(1, 3, 3), nn.Flatten(), nn.Linear(108, 5)]
+            if convolve
+            else [nn.Flatten(), nn.Linear(64, 7), nn.Tanh()]
+        )
+        self.body = nn.Sequential(*layers, nn.Dropout(dropout), nn.Linear(5 if convolve else 7, 4))
+        self.norm = nn.BatchNorm1d(4) if norm else None
+        self.log = lambda *args, **kwargs: None
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = nn.functional.cross_entropy(self.body(x), y)
+        self.log("loss", loss)
+        return {"loss": loss}
+
+
+class Branching(Net):
+    """Its control flow depends on values, which vmap cannot follow."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)["loss"]
+        return loss if loss > 0.1 else 2 * loss
+
+
+def setting(module):
+    flat = FlatModule(module, torch.float64, CPU)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(40, 1, 8, 8, generator=generator)
+    y = torch.randint(0, 4, (40,), generator=generator)
+    source = BatchSource(SampleSet.of(TensorDataset(x, y)), CPU, torch.float64)
+    rows = flat.params + 0.1 * torch.randn(4, flat.width, generator=generator, dtype=torch.float64)
+    return flat, source, rows
+
+
+@pytest.mark.parametrize("convolve", [False, True])
+@pytest.mark.parametrize("sizes", [[5, 5, 5, 5], [3, 7, 3, 1]])
+def test_losses_and_gradients_are_those_of_one_pass_a_client(convolve, sizes):
+    torch.manual_seed(0)
+    flat, source, rows = setting(Net(convolve))
+    batches = [source.batch(np.arange(k, k + size)) for k, size in enumerate(sizes)]
+    one, together = LoopOracle(flat), VectorizedOracle(flat)
+    losses, gradients = one.gradients(rows.clone(), batches, lambda c: c)
+    ours, g = together.gradients(rows.clone(), batches, lambda c: c)
+    np.testing.assert_allclose(ours, losses, rtol=1e-12)
+    torch.testing.assert_close(g, gradients, rtol=1e-10, atol=1e-12)
+
+
+def test_batches_that_are_not_of_one_source_are_stacked():
+    flat, source, rows = setting(Net())
+    batches = [Batch(source.batch(np.arange(k, k + 3)).content, 3) for k in range(4)]
+    _, g = VectorizedOracle(flat).gradients(rows.clone(), batches, lambda c: 0)
+    _, expected = LoopOracle(flat).gradients(rows.clone(), batches, lambda c: 0)
+    torch.testing.assert_close(g, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_dropout_differs_between_clients_and_repeats_with_the_seed():
+    flat, source, rows = setting(Net(dropout=0.5))
+    rows[1] = rows[0]
+    batches = [source.batch(np.arange(8))] * 4
+    oracle = VectorizedOracle(flat)
+    first, _ = oracle.gradients(rows, batches, lambda c: 11)
+    again, _ = oracle.gradients(rows, batches, lambda c: 11)
+    other, _ = oracle.gradients(rows, batches, lambda c: 12)
+    np.testing.assert_array_equal(first, again)
+    assert first[0] != first[1]
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize(
+    ("module", "setting_", "device", "reason"),
+    [
+        (Net(), "auto", "cpu", None),
+        (Net(), "never", "cpu", "runtime.vectorize=never"),
+        (Net(convolve=True), "auto", "cpu", "convolutions"),
+        (Net(convolve=True), "always", "cpu", None),
+        (Net(convolve=True), "auto", "cuda", None),
+        (Net(norm=True), "always", "cuda", "buffers"),
+    ],
+)
+def test_the_rule_is_the_models_and_the_devices(module, setting_, device, reason):
+    flat = FlatModule(module, torch.float32, CPU)
+    said = refusal(flat, torch.device(device), setting_)
+    assert said is None if reason is None else reason in said
+
+
+def run(runs, module, *overrides):
+    config = {
+        "rounds": 3,
+        "num_clients": 9,
+        "data": {"class_path": "tests.runtime.modules.DigitsModule"},
+        "model": {"class_path": f"tests.core.test_vectorized.{module}"},
+        "local": {"steps": {"uniform": [1, 6]}, "batch_size": 16, "lr": 0.1},
+        "dtype": "float64",
+        "runtime": {"backend": "local"},
+    }
+    return raylfl.run(config, [*runs, *overrides])
+
+
+@pytest.fixture
+def digits_net(monkeypatch):
+    """Net with ten outputs, as the digits need."""
+    monkeypatch.setattr(nn, "Linear", _widened(nn.Linear))
+
+
+def _widened(linear):
+    return lambda inputs, outputs: linear(inputs, 10 if outputs == 4 else outputs)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "focus", "scaffold"])
+def test_a_vectorised_run_is_the_loop_run_up_to_rounding(runs, digits_net, algorithm):
+    name = f"algorithm.name={algorithm}"
+    vectorised = run(runs, "Net", name, "runtime.micro_cohort=2")
+    loop = run(runs, "Net", name, "runtime.vectorize=never")
+    torch.testing.assert_close(vectorised.params, loop.params, rtol=1e-9, atol=1e-11)
+    assert not torch.equal(vectorised.params, torch.zeros_like(vectorised.params))
+
+
+def test_a_model_that_vmap_refuses_goes_one_by_one(runs, digits_net):
+    torch.testing.assert_close(
+        run(runs, "Branching").params, run(runs, "Branching", "runtime.vectorize=never").params, rtol=0, atol=0
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 10, 33, 100, 1000])
+@pytest.mark.parametrize("largest", [1, 8, 32])
+def test_micro_cohorts_are_no_larger_than_said_and_nearly_equal(count, largest):
+    pieces = chunks(count, largest)
+    sizes = [len(part) for part in np.array_split(np.arange(count), pieces)] if count else []
+    assert sum(sizes) == count
+    assert max(sizes, default=0) <= largest
+    assert max(sizes, default=0) - min(sizes, default=0) <= 1

@@ -1,0 +1,165 @@
+"""The pages name everything that there is, and what they tell people to type is accepted."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from raylfl.algorithms.base import ALGORITHMS
+from raylfl.config.components import keys_of
+from raylfl.config.load import GROUPS, NAMED_GROUPS, check_names, load_config
+from raylfl.config.schema import FIXED_GROUPS, ScheduleConfig, TopConfig
+from raylfl.data.base import DATA
+from raylfl.heterogeneity.links import LINKS
+from raylfl.heterogeneity.participation.base import PARTICIPATION
+from raylfl.heterogeneity.partition.base import PARTITIONS
+from raylfl.models.base import MODELS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+CONFIGS = sorted(p for p in (ROOT / "conf").rglob("*.yaml") if not {"sweep", "reproduce"} & set(p.parts))
+
+
+def rows(page):
+    """First cell -> the rest, of every table row of a page."""
+    lines = [line for line in (ROOT / page).read_text().splitlines() if line.startswith("| ")]
+    cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
+    named = ((name, row) for row in cells for name in re.findall(r"`([^`]+)`", row[0]))
+    return {name: [cell.strip() for cell in row[1:]] for name, row in named}
+
+
+def section(page, title):
+    """The text of the section whose heading begins with the title."""
+    parts = re.split(r"^## ", (ROOT / page).read_text(), flags=re.MULTILINE)
+    return next(part for part in parts if part.startswith(title))
+
+
+@pytest.mark.parametrize("group", ["top", *FIXED_GROUPS])
+def test_every_key_of_the_config_is_in_its_section_of_the_page(group):
+    heading = "Top level" if group == "top" else "`model` and `data`" if group in ("model", "data") else f"`{group}`"
+    text, cls = section("docs/config.md", heading), FIXED_GROUPS.get(group, TopConfig)
+    for key in keys_of(cls):
+        assert f"| `{key}` |" in text, key
+
+
+def test_the_page_invents_no_keys_and_has_the_defaults_right():
+    known = {"top": TopConfig, **FIXED_GROUPS}
+    for part in re.split(r"^## ", (ROOT / "docs/config.md").read_text(), flags=re.MULTILINE):
+        group = "top" if part.startswith("Top level") else part.split("`")[1] if part.startswith("`") else None
+        if group not in known or group in ("model", "data"):
+            continue
+        stated = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]+) \|", part, flags=re.MULTILINE))
+        defaults = {
+            **{f"lr_schedule.{k}": v for k, v in defaults_of(ScheduleConfig).items()},
+            **defaults_of(known[group]),
+        }
+        assert set(stated) <= set(defaults), group
+        for key, default in stated.items():
+            if key not in ("steps", "lr_schedule"):  # 5 stands in for null; a group shown as its name
+                assert default == defaults[key], key
+
+
+def defaults_of(cls):
+    shown = {}
+    for key, name in keys_of(cls).items():
+        field = next(f for f in dataclasses.fields(cls) if f.name == name)
+        value = field.default_factory() if field.default is dataclasses.MISSING else field.default
+        shown[key] = (
+            {None: "null", True: "true", False: "false"}.get(value) if isinstance(value, bool | None) else str(value)
+        )
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("registry", "page"),
+    [
+        (PARTITIONS, "docs/heterogeneity.md"),
+        (PARTICIPATION, "docs/heterogeneity.md"),
+        (LINKS, "docs/heterogeneity.md"),
+        (MODELS, "docs/models.md"),
+        (DATA, "docs/models.md"),
+        (ALGORITHMS, "docs/algorithms.md"),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_everything_registered_has_a_row(registry, page):
+    assert set(registry.names()) <= set(rows(page))
+
+
+@pytest.mark.parametrize("registry", [PARTITIONS, PARTICIPATION, LINKS], ids=lambda registry: registry.kind)
+def test_every_option_of_heterogeneity_is_on_the_page(registry):
+    text = (ROOT / "docs/heterogeneity.md").read_text()
+    for entry in registry:
+        for field in dataclasses.fields(entry.cls):
+            assert f"`{field.name}`" in text or f"`{field.name}:" in text or f"{field.name}: " in text, (
+                entry.name,
+                field.name,
+            )
+
+
+def test_every_preset_has_a_row():
+    assert {path.stem for path in (ROOT / "conf/preset").glob("*.yaml")} <= set(rows("docs/heterogeneity.md"))
+
+
+def test_every_group_of_the_config_is_mentioned():
+    text = (ROOT / "docs/config.md").read_text()
+    assert all(f"`{group}`" in text for group in (*GROUPS, *NAMED_GROUPS))
+
+
+def test_the_stated_numbers_of_parameters_are_those_of_the_models():
+    shapes = {"MNIST": (1, 28, 28), "FashionMNIST": (1, 28, 28), "CIFAR-10": (3, 32, 32), "CINIC-10": (3, 32, 32)}
+    stated = {name: cells[-1] for name, cells in rows("docs/models.md").items() if name in MODELS and "(" in cells[-1]}
+    assert len(stated) == 11
+    for name, text in stated.items():
+        count, data = re.fullmatch(r"([\d,]+) \((.+)\)", text).groups()
+        module = MODELS.get(name).cls(in_shape=shapes[data])
+        assert sum(p.numel() for p in module.parameters()) == int(count.replace(",", "")), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_and_pictures_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(), flags=re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in slugs, target
+
+
+def commands(text):
+    """The arguments of `raylfl run|compare|partition|trace` lines in code blocks and in comments of configs."""
+    for line in re.findall(r"^(?:    |# )?(raylfl (?:run|compare|partition|trace) .*)$", text, flags=re.MULTILINE):
+        line = re.split(r"\s{3,}|\s#\s", line)[0]
+        words = shlex.split(line)[1:]
+        overrides = [word for word in words[2:] if "=" in word and not word.startswith("-")]
+        yield pytest.param(words[1], overrides, id=line)
+
+
+WRITTEN = {param.id: param for path in [*PAGES, *CONFIGS] for param in commands(path.read_text())}
+READER = ("mine", "my_package", "fedcm", "ID", ".json", "CONFIG", "...", "<")  # what only the reader has
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides"), [p for name, p in WRITTEN.items() if not any(mark in name for mark in READER)]
+)
+def test_what_people_are_told_to_type_is_accepted(config, overrides, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    check_names(load_config(config, overrides))
+
+
+def test_the_examples_of_configs_are_accepted(tmp_path):
+    for page in PAGES:
+        for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL):
+            if "space:" in block or "fedcm" in block:  # a sweep; a method that is not there
+                continue
+            path = tmp_path / "example.yaml"
+            path.write_text(block)
+            load_config(path, ["num_clients=20"])

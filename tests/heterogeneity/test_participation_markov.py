@@ -1,0 +1,101 @@
+"""Markov availability: stationary from the start, geometric spells, any round without the ones before."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from raylfl.core.population import Population
+from raylfl.heterogeneity.participation.markov import Markov
+from raylfl.heterogeneity.world import World
+
+COUNT, ROUNDS = 400, 150
+Z = 5.0  # standard errors: once in two million comparisons by chance, and keys are fixed
+RATES = [(0.05, 0.2), (0.5, 0.5), (0.9, 0.7), (0.3, 1.0)]  # sluggish, memoryless, alternating, one at a time
+
+
+def world(count=COUNT, seed=0):
+    return World(seed, Population.of(np.full(count, 10)), ROUNDS)
+
+
+def states(process, where=None, rounds=ROUNDS):
+    """bool [R, N]"""
+    return np.array([process.available(r, where or world()) for r in range(rounds)])
+
+
+@pytest.mark.parametrize(("p_on", "p_off"), RATES)
+@pytest.mark.parametrize("r", [0, 1, 70])
+def test_every_round_is_stationary(p_on, p_off, r):
+    """Clients are independent, so one round of 4000 is a binomial sample."""
+    pi = p_on / (p_on + p_off)
+    on = Markov(p_on, p_off).available(r, world(4000))
+    assert abs(on.mean() - pi) < Z * math.sqrt(pi * (1 - pi) / 4000)
+
+
+@pytest.mark.parametrize(("p_on", "p_off"), RATES)
+def test_transitions_happen_as_often_as_the_rates_say(p_on, p_off):
+    on = states(Markov(p_on, p_off))
+    before, after = on[:-1], on[1:]
+    for start, rate, moved in ((False, p_on, after), (True, p_off, ~after)):
+        tries = (before == start).sum()
+        seen = (moved & (before == start)).sum() / tries
+        assert abs(seen - rate) <= Z * math.sqrt(rate * (1 - rate) / tries)
+
+
+@pytest.mark.parametrize(("p_on", "p_off"), RATES[:3])
+@pytest.mark.parametrize("state", [True, False])
+def test_spells_are_geometric(p_on, p_off, state):
+    """Lengths of spells that start in the first half, against scipy's geometric distribution."""
+    on = states(Markov(p_on, p_off)) == state
+    start = on[1:] & ~on[:-1]
+    lengths = []
+    for client in range(COUNT):
+        for first in np.flatnonzero(start[: ROUNDS // 2, client]) + 1:
+            rest = np.flatnonzero(~on[first:, client])
+            lengths.append(rest[0] if len(rest) else ROUNDS)
+    expected = stats.geom(p_off if state else p_on)
+    for k in (1, 2, 3, 5, 10):
+        p, seen = expected.sf(k), np.mean(np.array(lengths) > k)
+        assert abs(seen - p) <= Z * math.sqrt(p * (1 - p) / len(lengths)) + 1e-12
+
+
+@pytest.mark.parametrize(("p_on", "p_off"), [*RATES, (1.0, 1.0), (0.01, 0.01), ({"linspace": [0.1, 1]}, 0.5)])
+def test_a_round_looked_up_alone_is_the_round_walked_to(p_on, p_off):
+    walked = states(Markov(p_on, p_off), world(30))
+    jumping = Markov(p_on, p_off)
+    for r in (149, 10, 11, 80, 0, 148):
+        assert np.array_equal(Markov(p_on, p_off).available(r, world(30)), walked[r])
+        assert np.array_equal(jumping.available(r, world(30)), walked[r])
+
+
+def test_one_instance_serves_several_worlds():
+    process = Markov(0.1, 0.3)
+    for r in range(5):
+        for seed in (0, 1):
+            alone = Markov(0.1, 0.3).available(r, world(50, seed))
+            assert np.array_equal(process.available(r, world(50, seed)), alone)
+
+
+def test_a_matrix_says_the_same_as_two_rates():
+    matrix = Markov(matrix=[[0.9, 0.1], [0.25, 0.75]])
+    assert np.array_equal(states(matrix, rounds=20), states(Markov(0.1, 0.25), rounds=20))
+    np.testing.assert_allclose(matrix.marginals(world(3), 5), 0.1 / 0.35, rtol=1e-12)
+
+
+def test_rates_of_zero_and_one_mean_never_and_always():
+    assert states(Markov(1.0, 0.0), world(20), 30).all()
+    assert not states(Markov(0.0, 1.0), world(20), 30).any()
+
+
+def test_resampling_redraws_the_step_and_leaves_the_chain_alone():
+    skip, resample = Markov(0.05, 0.5), Markov(0.05, 0.5, on_empty="resample")
+    where = world(8)
+    plain = states(skip, where)
+    asked = [resample.draw(r, where).cohort for r in range(ROUNDS)]
+    empty = plain.sum(axis=1) == 0
+    assert empty.any()
+    assert all(len(cohort) for cohort in asked)
+    for r in np.flatnonzero(~empty):
+        assert np.array_equal(asked[r], np.flatnonzero(plain[r]))
+    assert resample.marginals(where, 0) is None

@@ -1,0 +1,82 @@
+"""Unequal sampling without replacement, against the exact enumeration of all orders."""
+
+import math
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from raylfl.core.population import Population
+from raylfl.heterogeneity.participation.weighted import Weighted
+from raylfl.heterogeneity.world import World
+
+ROUNDS = 6000
+Z = 5.0  # standard errors: once in two million comparisons by chance, and keys are fixed
+
+
+def exact_sets(weights, size):
+    """P(S) of every set: sum over its orders of prod_j q_j/(1 - q of those before)."""
+    q, sets = np.array(weights) / sum(weights), {}
+    for order in permutations(np.flatnonzero(q).tolist(), size):
+        p, left = 1.0, 1.0
+        for client in order:
+            p, left = p * q[client] / left, left - q[client]
+        key = tuple(sorted(order))
+        sets[key] = sets.get(key, 0.0) + p
+    assert abs(sum(sets.values()) - 1) < 1e-12
+    return sets
+
+
+def seen_sets(process, count, rounds=ROUNDS):
+    where = World(5, Population.of(np.arange(1, count + 1)), rounds)
+    seen = {}
+    for r in range(rounds):
+        key = tuple(process.draw(r, where).cohort.tolist())
+        seen[key] = seen.get(key, 0) + 1 / rounds
+    return seen
+
+
+def assert_same_distribution(seen, exact):
+    assert set(seen) <= set(exact)
+    for key, p in exact.items():
+        assert abs(seen.get(key, 0.0) - p) < Z * math.sqrt(p * (1 - p) / ROUNDS)
+
+
+@pytest.mark.parametrize("weights", [[1.0, 2.0, 3.0, 4.0], [0.6, 0.0, 0.2, 0.1, 0.1]])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_sets_are_as_likely_as_successive_draws_make_them(weights, size):
+    process = Weighted(size=size, weights=weights)
+    assert_same_distribution(seen_sets(process, len(weights)), exact_sets(weights, size))
+
+
+def test_sampling_among_the_available_renormalises_their_weights():
+    there = {"name": "bernoulli", "p": [1.0, 0.0, 1.0, 1.0, 0.0]}
+    process = Weighted(size=2, weights=[1.0, 9.0, 2.0, 3.0, 9.0], availability=there)
+    assert_same_distribution(seen_sets(process, 5), exact_sets([1.0, 0.0, 2.0, 3.0, 0.0], 2))
+
+
+def test_sets_are_not_those_of_draws_proportional_to_inclusion():
+    """The oracle can tell: inclusion probabilities of M = 2 are not 2 q_i."""
+    exact = exact_sets([1.0, 2.0, 3.0, 4.0], 2)
+    heaviest = sum(p for key, p in exact.items() if 3 in key)
+    assert abs(heaviest - 2 * 0.4) > 0.08
+
+
+def test_fewer_clients_of_positive_weight_than_m_are_all_asked():
+    process = Weighted(size=3, weights=[0.0, 1.0, 0.0, 2.0])
+    assert seen_sets(process, 4, 20) == {(1, 3): pytest.approx(1.0)}
+
+
+def test_random_weights_are_uniform_plus_a_hundredth_normalised():
+    where = World(0, Population.of(np.full(5000, 1)), 1)
+    q = Weighted(size=2, weights="random").probabilities(where)
+    raw = q * (0.51 * 5000)  # the mean weight is 0.51 up to 0.29/sqrt(5000)
+    assert abs(q.sum() - 1) < 1e-12
+    assert 0.0095 < raw.min() < 0.0125
+    assert 0.99 < raw.max() < 1.03
+    assert (q == Weighted(size=3, weights="random", replace=True).probabilities(where)).all()
+
+
+def test_data_size_weights_are_shares_of_the_samples():
+    where = World(0, Population.of(np.array([10, 0, 30])), 1)
+    assert Weighted(size=1, weights="data_size").probabilities(where).tolist() == [0.25, 0.0, 0.75]

@@ -1,0 +1,181 @@
+"""Dirichlet partitions against the moments of the Dirichlet distribution and step-by-step oracles."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from raylfl.heterogeneity.partition import Samples
+from raylfl.heterogeneity.partition.deal import cut, deal
+from raylfl.heterogeneity.partition.dirichlet import Dirichlet, level
+from raylfl.heterogeneity.partition.dirichlet_client import DirichletClient, draw_labels, log_dirichlet
+from raylfl.heterogeneity.partition.stats import class_counts
+from tests.heterogeneity.test_partition import balanced, tasks
+
+RNG = np.random.default_rng
+
+
+@given(
+    weights=st.lists(st.floats(0, 1), min_size=1, max_size=50).filter(lambda w: sum(w) > 0),
+    total=st.integers(0, 10_000),
+)
+def test_cut_loses_nothing_and_rounds_by_less_than_one(weights, total):
+    proportions = np.array(weights) / sum(weights)
+    counts = cut(proportions, total)
+    assert counts.sum() == total
+    assert counts.min() >= 0
+    assert np.abs(counts - proportions * total).max() < 1 + 1e-6
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
+def test_dirichlet_has_the_second_moments_of_its_law(alpha):
+    """E[sum_i p_i^2] = (alpha + 1) / (N alpha + 1), and p_i, p_j correlate by -1 / (N - 1)."""
+    clients, classes, per_class = 20, 400, 1000
+    samples = balanced(classes * per_class, classes)  # 400 independent draws in one split
+    p = class_counts(Dirichlet(alpha, min_size=0).split(samples, clients, 0), samples) / per_class
+    squares = (p**2).sum(axis=0)
+    error = squares.std() / np.sqrt(classes) + clients / per_class**2
+    assert abs(squares.mean() - (alpha + 1) / (clients * alpha + 1)) < 4 * error
+    assert p.mean(axis=1) == pytest.approx(np.full(clients, 1 / clients), abs=5 * p.std() / np.sqrt(classes))
+    correlation = np.corrcoef(p)[np.triu_indices(clients, 1)]
+    assert correlation.mean() == pytest.approx(-1 / (clients - 1), abs=0.02)
+
+
+def test_one_class_of_dirichlet_is_a_beta_variable():
+    """p_1 of Dir(alpha * 1_N) is Beta(alpha, (N - 1) alpha): the whole law, not only its moments."""
+    samples = balanced(600 * 1000, 600)
+    counts = class_counts(Dirichlet(0.5, min_size=0).split(samples, 8, 1), samples)
+    fractions = (counts[3] + 0.5) / 1000
+    assert stats.kstest(fractions, stats.beta(0.5, 3.5).cdf).pvalue > 0.001
+
+
+@settings(max_examples=40, deadline=None)
+@given(task=tasks(), alpha=st.floats(0.01, 10))
+def test_cap_gives_no_further_class_to_who_has_n_over_n(task, alpha):
+    samples, clients, seed = task
+    counts = class_counts(Dirichlet(alpha, 0, "cap").split(samples, clients, seed), samples)
+    before = np.cumsum(counts, axis=1) - counts
+    assert np.all(counts[before >= samples.count / clients] == 0)
+
+
+def test_cap_makes_sizes_less_uneven():
+    samples = balanced(50_000, 10)
+    none, cap = (Dirichlet(0.1, 0, balance).split(samples, 50, 0).sizes.std() for balance in ("none", "cap"))
+    assert cap < 0.85 * none
+
+
+@settings(max_examples=40, deadline=None)
+@given(task=tasks(), alpha=st.floats(0.01, 10))
+def test_equal_moves_samples_from_rich_to_poor_only(task, alpha):
+    samples, clients, seed = task
+    drawn = class_counts(Dirichlet(alpha, 0).split(samples, clients, seed), samples)
+    levelled = class_counts(Dirichlet(alpha, 0, "equal").split(samples, clients, seed), samples)
+    assert np.ptp(levelled.sum(axis=1)) <= 1
+    gained = levelled.sum(axis=1) > drawn.sum(axis=1)
+    assert np.all(levelled[gained] >= drawn[gained])
+    assert np.all(levelled[~gained] <= drawn[~gained])
+
+
+def test_any_sample_of_a_rich_client_may_move():
+    moved = np.flatnonzero(level(np.zeros(1000, dtype=np.int64), 2, RNG(0)) == 1)
+    assert len(moved) == 500
+    # 500 of 0..999 without replacement: sd of the mean 1000 / sqrt(12) / sqrt(500) * sqrt(1 / 2) = 9.1
+    assert abs(moved.mean() - 499.5) < 4 * 9.1
+
+
+def test_any_sample_of_a_class_may_go_to_any_of_its_clients():
+    counts = np.array([[30, 0], [10, 60]])
+    codes = np.repeat([0, 1], [40, 60])
+    first = sum((deal(counts, codes, RNG(seed)) == 0).astype(int) for seed in range(400))
+    assert np.all(first[40:] == 0)
+    assert np.abs(first[:40] - 300).max() < 4.5 * np.sqrt(400 * 0.75 * 0.25)
+
+
+@pytest.mark.parametrize("balance", ["none", "cap"])
+def test_min_size_is_kept_by_redrawing(balance):
+    samples = balanced(50_000, 10)
+    unguarded = [Dirichlet(0.1, 0, balance).split(samples, 100, seed).sizes.min() for seed in range(20)]
+    guarded = [Dirichlet(0.1, 10, balance).split(samples, 100, seed).sizes.min() for seed in range(20)]
+    assert min(unguarded) < 10 <= min(guarded)
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-6, 1e6])
+def test_extreme_alphas_still_partition(alpha):
+    samples = balanced(1000, 10)
+    for plan in (Dirichlet(alpha, 0), Dirichlet(alpha, 0, "cap"), DirichletClient(alpha)):
+        assert plan.split(samples, 20, 0).sizes.sum() == 1000
+
+
+@settings(max_examples=40, deadline=None)
+@given(task=tasks(), alpha=st.floats(0.01, 10))
+def test_dirichlet_client_sizes_differ_by_at_most_one(task, alpha):
+    samples, clients, seed = task
+    assert np.ptp(DirichletClient(alpha).split(samples, clients, seed).sizes) <= 1
+
+
+@pytest.mark.parametrize("alpha", [0.05, 1.0, 20.0])
+def test_log_dirichlet_has_the_second_moments_of_its_law(alpha):
+    """E[q_c] = p_c and E[q_c^2] = a_c (a_c + 1) / (alpha (alpha + 1)), where a = alpha p."""
+    prior = np.array([0.5, 0.3, 0.15, 0.05])
+    log_q = log_dirichlet(alpha * prior, 40_000, RNG(0))
+    q = np.exp(log_q - log_q.max(axis=1, keepdims=True))
+    q /= q.sum(axis=1, keepdims=True)
+    a = alpha * prior
+    for measured, exact in ((q, prior), (q**2, a * (a + 1) / (alpha * (alpha + 1)))):
+        assert np.all(np.abs(measured.mean(axis=0) - exact) < 5 * measured.std(axis=0) / np.sqrt(len(q)))
+    assert np.all(np.isfinite(log_q))
+
+
+def one_by_one(size, mix, left):
+    """The exact law of the class counts when samples are drawn singly and a used-up class leaves the mix."""
+    law = {(0,) * len(mix): 1.0}
+    for _ in range(size):
+        following = {}
+        for counts, probability in law.items():
+            rest = np.where(np.array(counts) < left, mix, 0.0)
+            for c in np.flatnonzero(rest):
+                after = (*counts[:c], counts[c] + 1, *counts[c + 1 :])
+                following[after] = following.get(after, 0.0) + probability * rest[c] / rest.sum()
+        law = following
+    return law
+
+
+def test_labels_are_drawn_as_if_one_by_one():
+    mix, left, size, draws = np.array([0.6, 0.3, 0.1]), np.array([2, 2, 5]), 4, 8000
+    law, rng = one_by_one(size, mix, left), RNG(0)
+    seen = [tuple(draw_labels(size, np.log(mix) + 3.0, left, rng).tolist()) for _ in range(draws)]
+    assert set(seen) <= set(law)
+    observed = [seen.count(counts) for counts in law]
+    assert stats.chisquare(observed, [draws * p for p in law.values()]).pvalue > 0.001
+
+
+def test_improbable_labels_follow_their_ratios_once_the_others_are_gone():
+    """Proportions 1 : e^-2000 : e^-2001 underflow, yet the last two share what is left as e : 1."""
+    log_mix, left = np.array([0.0, -2000.0, -2001.0]), np.array([10, 10_000, 10_000])
+    drawn = draw_labels(8010, log_mix, left, RNG(0))
+    assert drawn[0] == 10
+    assert drawn[1] / 8000 == pytest.approx(np.e / (1 + np.e), abs=0.025)  # 5 sigma
+
+
+def test_focus_partition_is_nearly_one_class_a_client():
+    samples = balanced(50_000, 10)
+    counts = class_counts(DirichletClient(0.05).split(samples, 32, 0), samples)
+    # E[sum_c q_c^2] = (alpha/K + 1) / (alpha + 1) = 0.957; late clients take what is left, which mixes some
+    concentration = ((counts / counts.sum(axis=1, keepdims=True)) ** 2).sum(axis=1)
+    assert 0.75 < concentration.mean() < 0.98
+
+
+def test_alpha_is_spread_over_the_classes():
+    """Of 100 clients most find all classes in stock: E[sum_c q_c^2] = (alpha/K + 1) / (alpha + 1) = 1/7."""
+    samples = balanced(100_000, 10)
+    counts = class_counts(DirichletClient(20.0).split(samples, 100, 0), samples)
+    squares = ((counts / 1000) ** 2).sum(axis=1)
+    noise = (1 - 1 / 7) / 1000  # of a multinomial of 1000 draws
+    assert squares.mean() == pytest.approx(1 / 7 + noise, abs=0.015)
+
+
+def test_a_large_alpha_gives_every_client_the_global_mix():
+    samples = Samples(9000, np.repeat([0, 1, 2], [6000, 2000, 1000]))
+    counts = class_counts(DirichletClient(1e5).split(samples, 9, 0), samples)
+    assert np.abs(counts / 1000 - samples.class_sizes / 9000).max() < 0.08

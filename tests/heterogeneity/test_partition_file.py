@@ -1,0 +1,107 @@
+"""Partition files: what is written is read, also by others; what is no partition is refused in words."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.partition import PARTITIONS, Samples
+from raylfl.heterogeneity.partition.dirichlet import Dirichlet
+from raylfl.heterogeneity.partition.file import File, load, save
+from tests.heterogeneity.test_partition import balanced
+
+CONF = Path(__file__).parents[2] / "conf" / "partition"
+
+
+@settings(max_examples=40, deadline=None)
+@given(owner=st.lists(st.integers(0, 5), min_size=6, max_size=60))
+def test_a_written_file_gives_the_same_split(owner, tmp_path_factory):
+    path = tmp_path_factory.mktemp("partition") / "partition.json"
+    clients = [np.flatnonzero(np.array(owner) == i) for i in range(6)]  # some may be empty
+    save(path, clients)
+    split = File(str(path)).split(Samples(len(owner)), 6, seed=0)
+    assert split.dropped == 0
+    assert all(map(np.array_equal, split.clients, clients))
+
+
+def test_a_written_file_is_plain_json_with_clients_in_order(tmp_path):
+    path = tmp_path / "new" / "partition.json"
+    save(path, [np.array([2, 4]), np.array([], dtype=np.int64), np.array([0])])
+    assert list(json.loads(path.read_text()).items()) == [("0", [2, 4]), ("1", []), ("2", [0])]
+    assert [file.name for file in path.parent.iterdir()] == ["partition.json"]  # no draft is left
+
+
+def test_a_published_sfl_file_is_read_as_it_is(tmp_path):
+    """One line, string keys, unsorted indices: json.dump of {int: list}, as its code writes it."""
+    path = tmp_path / "cifar10_M[3]_exdir[2 10.0].txt"
+    path.write_text(json.dumps({0: [5, 1, 3], 1: [0, 2], 2: [4]}))
+    assert [c.tolist() for c in load(path)] == [[5, 1, 3], [0, 2], [4]]
+    split = File(str(path)).split(Samples(6), 3, seed=0)
+    assert [c.tolist() for c in split.clients] == [[1, 3, 5], [0, 2], [4]]
+    assert File(str(path)).fixed_clients(Samples(6)) == 3
+
+
+def test_sfl_code_reads_what_we_write(tmp_path):
+    path = tmp_path / "digits_M[8]_dir[0.5].txt"
+    split = Dirichlet(0.5, min_size=0).split(balanced(300, 10), 8, 0)
+    save(path, split.clients)
+    read = json.loads(path.read_text())
+    theirs = [np.array(read[str(i)], dtype=int) for i in range(len(read))]  # their loader, in one line
+    assert all(map(np.array_equal, theirs, split.clients))
+
+
+def test_samples_the_file_leaves_out_are_counted(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text('{"1": [7], "0": [1, 2]}')
+    split = File(str(path)).split(Samples(9), 2, seed=0)
+    assert split.dropped == 6
+    assert split.clients[1].tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{0: [1]}", "Expecting property name"),
+        ("[[0], [1]]", "names its clients otherwise"),
+        ("{}", "names its clients otherwise"),
+        ('{"0": [0], "2": [1]}', "names its clients otherwise"),
+        ('{"0": [0], "1": 1}', "client 1 has no list of whole numbers"),
+        ('{"0": [0.5], "1": [1]}', "client 0 has no list of whole numbers"),
+        ('{"0": [true], "1": [1]}', "client 0 has no list of whole numbers"),
+        ('{"0": [99999999999999999999], "1": [1]}', "client 0 has no list of whole numbers"),
+        ('{"0": [0], "1": [5]}', "client 1 has 5"),
+        ('{"0": [0, 3], "1": [3]}', "3 is listed by clients 0 and 1"),
+    ],
+)
+def test_a_file_that_is_no_partition_is_refused_in_words(tmp_path, text, words):
+    path = tmp_path / "p.json"
+    path.write_text(text)
+    with pytest.raises(BadValue, match=words) as refused:
+        File(str(path)).split(Samples(5), 2, seed=0)
+    assert refused.value.key == "path"
+
+
+def test_a_missing_file_and_another_number_of_clients_are_refused(tmp_path):
+    with pytest.raises(BadValue, match=r"^path=.*No such file"):
+        File(str(tmp_path / "none.json")).split(Samples(5), 2, seed=0)
+    save(tmp_path / "p.json", [np.array([0]), np.array([1])])
+    with pytest.raises(BadValue, match=r"^num_clients=3, but must be 2, "):
+        File(str(tmp_path / "p.json")).split(Samples(5), 3, seed=0)
+
+
+@pytest.mark.parametrize("entry", PARTITIONS, ids=lambda entry: entry.name)
+def test_conf_has_each_partition_with_its_default_options(entry):
+    path = CONF / f"{entry.name}.yaml"
+    assert path.read_text().startswith("# raylfl partition ")
+    options = OmegaConf.to_container(OmegaConf.load(path))["partition"]
+    assert options.pop("name") == entry.name
+    assert f"partition.name={entry.name}" in path.read_text().splitlines()[0]
+    checked = OmegaConf.merge(OmegaConf.structured(entry.cls), options)  # types and names of all options
+    assert set(checked) == set(options)
+    if entry.name != "file":
+        assert entry.cls(**options) == entry.cls()

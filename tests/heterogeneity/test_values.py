@@ -1,0 +1,238 @@
+"""The grammar of one value per client, against its definition and scipy's distributions."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from raylfl.core.population import Population
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.values import COUNT, FAILURE, POSITIVE, PROBABILITY, Domain, PerClient
+from raylfl.heterogeneity.world import World
+
+Z = 5.0  # standard errors: a right draw exceeds it once in two million comparisons, and keys are fixed
+ANY = Domain("a number", -math.inf)
+ANY_COUNT = Domain("a whole number", -math.inf, integer=True)
+
+
+def world(count, seed=0, rounds=100):
+    return World(seed, Population.of(np.full(count, 10)), rounds)
+
+
+def values(spec, count, domain=ANY, r=0, clients=None, seed=0, rounds=100, top=None, **options):
+    clients = np.arange(count) if clients is None else np.asarray(clients)
+    parsed = PerClient.parse(spec, "q", domain, purpose="test", **options)
+    return parsed.at(r, clients, world(count, seed, rounds), top=top)
+
+
+@pytest.mark.parametrize("spec", [0.25, {"value": 0.25}])
+def test_a_number_is_everyones(spec):
+    assert values(spec, 4).tolist() == [0.25] * 4
+
+
+@pytest.mark.parametrize("spec", [[3, 1, 2], {"list": [3, 1, 2]}, (3, 1, 2)])
+def test_a_list_is_looked_up_by_client(spec):
+    assert values(spec, 3, clients=[2, 0]).tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("count", [1, 2, 20])
+def test_linspace_spreads_from_the_first_to_the_last_client(count):
+    np.testing.assert_allclose(values({"linspace": [2, 40]}, count), np.linspace(2, 40, count), rtol=1e-15)
+
+
+def test_linspace_of_whole_numbers_is_rounded():
+    assert values({"linspace": [1, 2]}, 4, COUNT).tolist() == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_uniform_draws_are_uniform_over_clients_and_over_rounds(seed):
+    over_clients = values({"uniform": [-1, 3]}, 4000, seed=seed)
+    spec = PerClient.parse({"uniform": [-1, 3]}, "q", ANY, purpose="test", dynamic=True)
+    over_rounds = [spec.at(r, np.array([7]), world(10, seed))[0] for r in range(1000)]
+    for sample in (over_clients, over_rounds):
+        assert stats.kstest(sample, stats.uniform(-1, 4).cdf).pvalue > 1e-4
+
+
+def test_uniform_whole_numbers_include_both_ends_equally_often():
+    drawn = values({"uniform": [3, 8]}, 12000, COUNT)
+    numbers, seen = np.unique(drawn, return_counts=True)
+    assert numbers.tolist() == [3, 4, 5, 6, 7, 8]
+    assert (abs(seen - 2000) < Z * math.sqrt(12000 * (1 / 6) * (5 / 6))).all()
+
+
+def test_lognormal_takes_mean_and_sigma_of_the_logarithm():
+    drawn = values({"lognormal": [-3.0, 0.5]}, 4000, POSITIVE)
+    assert stats.kstest(drawn, stats.lognorm(s=0.5, scale=math.exp(-3)).cdf).pvalue > 1e-4
+
+
+def test_lognormal_counts_are_whole_and_at_least_one():
+    drawn = values({"lognormal": [0.0, 2.0]}, 500, COUNT)
+    assert (drawn == np.rint(drawn)).all()
+    assert drawn.min() == 1
+
+
+def test_an_open_end_reaches_up_to_each_clients_own():
+    domain = Domain("a whole number", 1, integer=True, open_top=True)
+    top = np.array([12.0, 30.0, 4.0, 10.0])
+    rounds = [values({"uniform": [10, None]}, 4, domain, r=r, top=top, dynamic=True) for r in range(400)]
+    assert np.min(rounds, axis=0).tolist() == [10, 10, 10, 10]
+    assert np.max(rounds, axis=0).tolist() == [12, 30, 10, 10]  # below 10 there is nothing to draw
+
+
+def test_static_values_stay_and_dynamic_ones_change_with_the_round():
+    spec = {"uniform": [0, 1]}
+    assert (values(spec, 8, r=0) == values(spec, 8, r=5)).all()
+    assert (values(spec, 8, r=0, dynamic=True) != values(spec, 8, r=5, dynamic=True)).all()
+
+
+def test_values_differ_by_seed_and_by_purpose():
+    spec, everyone = {"uniform": [0, 1]}, np.arange(8)
+    one, other = (PerClient.parse(spec, "q", ANY, purpose=name) for name in ("one", "other"))
+    assert (one.at(0, everyone, world(8)) != other.at(0, everyone, world(8))).all()
+    assert (one.at(0, everyone, world(8)) != one.at(0, everyone, world(8, seed=1))).all()
+
+
+@pytest.mark.parametrize("share", [{"fraction": 0.5}, {"count": 3}])
+def test_groups_are_consecutive_and_count_their_own_members(share):
+    spec = {"groups": [{**share, "linspace": [1, 3]}, {**share, "list": [7, 8, 9]}]}
+    assert values(spec, 6).tolist() == [1, 2, 3, 7, 8, 9]
+
+
+def test_group_borders_are_rounded_fractions_of_the_clients():
+    spec = {"groups": [{"fraction": 0.9, "value": 0}, {"fraction": 0.1, "value": 1}]}
+    assert [int(values(spec, n).sum()) for n in (1, 5, 10, 32, 1000)] == [0, 0, 1, 3, 100]
+
+
+def test_ranges_hold_exact_shares_of_clients_who_may_be_anyone():
+    spec = {"ranges": [{"fraction": 0.9, "value": 0}, {"fraction": 0.1, "value": 1}]}
+    members = np.array([values(spec, 20, seed=seed) for seed in range(400)])
+    assert (members.sum(axis=1) == 2).all()
+    assert (abs(members.mean(axis=0) - 0.1) < Z * math.sqrt(0.1 * 0.9 / 400)).all()
+
+
+def test_membership_of_ranges_is_drawn_once_while_values_are_redrawn():
+    spec = {"ranges": [{"count": 5, "uniform": [0, 1]}, {"count": 5, "uniform": [2, 3]}]}
+    rounds = np.array([values(spec, 10, r=r, dynamic=True) for r in range(6)])
+    assert ((rounds > 1.5) == (rounds[0] > 1.5)).all()
+    assert len(np.unique(rounds)) == rounds.size
+
+
+def test_phases_follow_the_fraction_of_the_runs_rounds_and_are_redrawn():
+    spec = {"phases": [{"until": 0.1, "uniform": [0, 1]}, {"until": 0.5, "value": 5}, {"uniform": [7, 8]}]}
+    rounds = np.array([values(spec, 3, r=r, rounds=30) for r in range(30)])  # 0.1*30 is 3.0000000000000004
+    assert (rounds[:3] < 1).all()
+    assert (rounds[3:15] == 5).all()
+    assert (rounds[15:] > 7).all()
+    assert len(np.unique(rounds[15:])) == 45
+
+
+numbers = st.floats(-10, 10, allow_nan=False)
+pairs = st.tuples(numbers, numbers).map(sorted)
+leaves = st.one_of(
+    numbers,
+    st.builds(lambda p: {"linspace": p}, pairs),
+    st.builds(lambda p: {"uniform": p}, pairs),
+    st.builds(lambda m: {"lognormal": [m, 0.5]}, st.floats(-2, 2)),
+)
+
+
+def _inside(child, share):
+    return {**share, **(child if isinstance(child, dict) else {"value": child})}
+
+
+def _nested(children):
+    halves = st.tuples(children, children)
+    return st.one_of(
+        st.builds(
+            lambda kind, f, two: {
+                kind: [_inside(two[0], {"fraction": f}), _inside(two[1], {"fraction": 1 - f})]
+            },
+            st.sampled_from(["groups", "ranges"]), st.floats(0.1, 0.9), halves,
+        ),
+        st.builds(lambda two: {"phases": [_inside(two[0], {"until": 0.4}), _inside(two[1], {})]}, halves),
+    )  # fmt: skip
+
+
+@given(
+    spec=st.recursive(leaves, _nested, max_leaves=5),
+    count=st.integers(1, 30),
+    r=st.integers(0, 99),
+    dynamic=st.booleans(),
+    data=st.data(),
+)
+def test_a_clients_value_does_not_depend_on_who_else_is_asked(spec, count, r, dynamic, data):
+    asked = data.draw(st.lists(st.integers(0, count - 1), unique=True))
+    everyone = values(spec, count, r=r, dynamic=dynamic)
+    some = values(spec, count, r=r, dynamic=dynamic, clients=np.array(asked, dtype=np.int64))
+    assert np.array_equal(some, everyone[asked])
+
+
+def test_ten_million_clients_cost_nothing_when_three_are_asked():
+    spec = {"groups": [{"fraction": 0.5, "uniform": [0, 1]}, {"fraction": 0.5, "linspace": [0, 1]}]}
+    population = Population(np.broadcast_to(np.int64(1), 10**7), np.broadcast_to(1e-7, 10**7))  # no memory
+    clients = np.array([0, 10**7 - 1, 5_000_000])
+    drawn = PerClient.parse(spec, "q", ANY, purpose="test").at(0, clients, World(0, population, 1))
+    assert 0 < drawn[0] < 1
+    assert drawn[1:].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "domain", "key", "says"),
+    [
+        (1.0, FAILURE, "q", "q=1.0, but must be a failure probability in [0, 1)"),
+        (-0.1, PROBABILITY, "q", "a probability in [0, 1]"),
+        (True, PROBABILITY, "q", "a probability in [0, 1]"),
+        (math.nan, ANY, "q", "a number"),
+        ("0.3", PROBABILITY, "q", "{uniform: [lo, hi]}"),
+        (None, PROBABILITY, "q", "a probability in [0, 1]"),
+        (2.5, COUNT, "q", "a whole number, at least 1"),
+        (0, COUNT, "q", "a whole number, at least 1"),
+        (0, POSITIVE, "q", "a number above 0"),
+        ([0.1, 1.5], PROBABILITY, "q[1]", "a probability in [0, 1]"),
+        ({"uniform": [0.4, 1.2]}, PROBABILITY, "q.uniform", "[lo, hi] with lo <= hi, each a probability"),
+        ({"uniform": [0.4, 0.2]}, PROBABILITY, "q.uniform", "lo <= hi"),
+        ({"uniform": [0.4]}, PROBABILITY, "q.uniform", "two numbers"),
+        ({"uniform": [10, None]}, COUNT, "q.uniform", "lo <= hi"),
+        ({"linspace": [0, 2]}, PROBABILITY, "q.linspace", "[first, last]"),
+        ({"lognormal": [0, 1]}, PROBABILITY, "q.lognormal", "another form"),
+        ({"lognormal": [0, -1]}, POSITIVE, "q.lognormal", "sigma >= 0"),
+        ({"normal": [0, 1]}, ANY, "q", "exactly one of value, list, linspace"),
+        ({"uniform": [0, 1], "linspace": [0, 1]}, ANY, "q", "has a base file said the other?"),
+        ({"groups": []}, ANY, "q.groups", "`fraction`"),
+        ({"groups": [3]}, ANY, "q.groups[0]", "a mapping"),
+        ({"groups": [{"fraction": 1, "value": 1}, {"count": 1, "value": 1}]}, ANY, "q.groups", "all say"),
+        ({"groups": [{"fraction": 0.5, "value": 1}]}, ANY, "q.groups", "fractions that sum to 0.5"),
+        ({"groups": [{"fraction": 0, "value": 1}]}, ANY, "q.groups[0].fraction", "(0, 1]"),
+        ({"ranges": [{"count": 2, "value": 7}]}, PROBABILITY, "q.ranges[0].value", "a probability"),
+        ({"phases": [{"value": 1}, {"value": 2}]}, ANY, "q.phases", "rising fractions `until`"),
+        ({"phases": [{"until": 0.5, "value": 1}]}, ANY, "q.phases", "the last without `until`"),
+        ({"phases": [{"until": 0.5, "value": 1}] * 2 + [{"value": 1}]}, ANY, "q.phases", "rising"),
+        ({"phases": [{"value": 1}]}, Domain("a number", 0, phases=False), "q.phases", "all run long"),
+    ],
+)
+def test_refusals_name_key_value_and_remedy(spec, domain, key, says):
+    with pytest.raises(BadValue) as caught:
+        PerClient.parse(spec, "q", domain, purpose="test")
+    assert caught.value.key == key
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ([0.1, 0.2], "q=2 entries, but must be 3, one per client"),
+        ({"groups": [{"count": 4, "value": 1}]}, "q.groups=counts that sum to 4, but must be 3, all clients"),
+        (
+            {"groups": [{"count": 2, "list": [1]}, {"count": 1, "value": 1}]},
+            "q.groups[0].list=1 entries, but must be 2",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_clients_is_refused_before_it_is_used(spec, says):
+    parsed = PerClient.parse(spec, "q", ANY, purpose="test")
+    with pytest.raises(BadValue) as caught:
+        parsed.check(3)
+    assert says in str(caught.value)

@@ -1,0 +1,151 @@
+"""The shipped configs say what the papers say, to the number, and every file begins with how to use it."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from raylfl.core.population import Population
+from raylfl.heterogeneity.links import LINKS
+from raylfl.heterogeneity.participation import PARTICIPATION
+from raylfl.heterogeneity.work import LocalWork
+from raylfl.heterogeneity.world import World
+
+CONF = Path(__file__).parents[2] / "conf"
+PRESETS = sorted(path.stem for path in (CONF / "preset").glob("*.yaml"))
+SOLVER = {"lr"}  # of the group `local`, the part that says how to step, not how much
+
+
+def load(path):
+    return OmegaConf.to_container(OmegaConf.load(CONF / path))
+
+
+def build(registry, options):
+    options = dict(options)
+    return registry.get(options.pop("name")).cls(**options)
+
+
+class System:
+    """A preset's processes, built, with equal clients of 500 samples (or the sizes given)."""
+
+    def __init__(self, name, sizes=None, rounds=200):
+        config = load(f"preset/{name}.yaml")
+        sizes = np.full(config["num_clients"], 500) if sizes is None else sizes
+        self.world = World(0, Population.of(sizes), rounds)
+        self.clients = np.arange(self.world.count)
+        self.participation = build(PARTICIPATION, config["participation"])
+        self.link = build(LINKS, config.get("link", {"name": "perfect"}))
+        local = {k: v for k, v in config.get("local", {}).items() if k not in SOLVER}
+        self.work = LocalWork(**local)
+        for part in (self.participation, self.link, self.work):
+            part.check(self.world)
+
+    def steps(self, r=0):
+        return self.work.draw(r, self.clients, self.world)[0]
+
+    def q(self, r=0):
+        return self.link.failure(r, self.clients, self.world)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_builds_and_says_where_it_is_from_and_how_to_use_it(name):
+    assert len(System(name).participation.draw(0, System(name).world).cohort) > 0
+    comment = re.match(r"(#.*\n)+", (CONF / "preset" / f"{name}.yaml").read_text()).group()
+    assert f"base: preset/{name}" in comment
+    assert re.search(r"(Fig\.|App\.|Sec\.|experiments)", comment)
+
+
+@pytest.mark.parametrize("group", ["participation", "link"])
+def test_every_process_has_a_config_with_its_command(group):
+    registry = {"participation": PARTICIPATION, "link": LINKS}[group]
+    assert sorted(path.stem for path in (CONF / group).glob("*.yaml")) == registry.names()
+    for name in registry.names():
+        options = load(f"{group}/{name}.yaml")
+        assert list(options) == [group]
+        assert options[group]["name"] == name
+        command = (CONF / group / f"{name}.yaml").read_text().splitlines()[0]
+        assert command.startswith(f"# raylfl run digits {group}.name={name}")
+        if name != "trace":  # which needs a recorded run
+            build(registry, options[group])
+
+
+def test_fedacs_static_has_odd_steps_to_39_and_links_from_60_to_98_percent():
+    system = System("fedacs_static")
+    assert system.world.count == 20
+    assert system.steps().tolist() == list(range(1, 40, 2))
+    np.testing.assert_allclose(1 - system.q(), np.arange(60, 99, 2) / 100, rtol=1e-12)
+    assert system.participation.cohort_size(system.world) == 6
+    assert (system.steps(0) == system.steps(9)).all()
+
+
+def test_fedacs_dynamic_redraws_two_halves_of_the_clients_every_round():
+    system = System("fedacs_dynamic")
+    steps, q = np.array([system.steps(r) for r in range(200)]), np.array([system.q(r) for r in range(200)])
+    assert (steps[:, :10].min(), steps[:, :10].max()) == (1, 10)
+    assert (steps[:, 10:].min(), steps[:, 10:].max()) == (20, 30)
+    assert 0.4 < q[:, :10].min() < 0.402 < 0.498 < q[:, :10].max() < 0.5
+    assert 0.0 < q[:, 10:].min() < 0.002 < 0.098 < q[:, 10:].max() < 0.1
+    assert (q[0] != q[1]).all()
+
+
+def test_fedacs_figure_4_left_is_equal():
+    system = System("fedacs_fig4_left")
+    assert (system.world.count, system.participation.cohort_size(system.world)) == (30, 15)
+    assert set(system.steps()) == {15}
+    assert set(system.q()) == {0.2}
+
+
+def test_fedacs_figure_4_middle_is_spread():
+    system = System("fedacs_fig4_middle")
+    assert system.steps().tolist() == list(range(1, 31))
+    np.testing.assert_allclose(system.q(), np.arange(1, 31) / 100, rtol=1e-12)
+
+
+def test_fedacs_figure_4_right_redraws_first_fifteen_and_the_rest():
+    system = System("fedacs_fig4_right")
+    steps, q = np.array([system.steps(r) for r in range(200)]), np.array([system.q(r) for r in range(200)])
+    assert (steps[:, :15].min(), steps[:, :15].max()) == (1, 10)
+    assert (steps[:, 15:].min(), steps[:, 15:].max()) == (20, 30)
+    assert 0.2 < q[:, :15].min() < 0.202 < 0.398 < q[:, :15].max() < 0.4
+    assert 0.0 < q[:, 15:].min() < 0.002 < 0.198 < q[:, 15:].max() < 0.2
+
+
+def test_fedaware_hybrid_takes_three_epochs_of_64():
+    sizes = np.arange(10, 1010, 10)
+    system = System("fedaware_hybrid", sizes)
+    assert system.participation.cohort_size(system.world) == 10
+    assert system.steps().tolist() == [3 * -(-n // 64) for n in sizes]
+
+
+def test_fedaware_hybrid_plus_is_the_floor_of_epochs_times_samples_over_batch():
+    sizes = np.tile([5, 60, 300, 1000], 25)
+    system = System("fedaware_hybrid_plus", sizes)
+    steps, batch = (np.array(x) for x in zip(*(_draw(system, r) for r in range(100)), strict=True))
+    assert (batch[:, sizes == 5] == 5).all()
+    assert (batch[:, sizes == 60].min(), batch[:, sizes == 60].max()) == (10, 60)
+    possible = np.stack([np.maximum(epochs * sizes // batch, 1) for epochs in (2, 3, 4, 5)])
+    assert (steps == possible).any(axis=0).all()
+    assert set(np.unique(steps[:, sizes == 5])) == {2, 3, 4, 5}  # one batch an epoch
+
+
+def _draw(system, r):
+    return system.work.draw(r, system.clients, system.world)
+
+
+def test_focus_bernoulli_has_29_rare_clients_and_3_mixed_ones():
+    system = System("focus_bernoulli")
+    p = system.participation.marginals(system.world, 0)
+    assert system.world.count == 32
+    assert 0.1 < p.min() < p.max() < 0.9
+    assert (p < 0.3).sum() >= 29
+    assert set(system.steps()) == {3}
+
+
+def test_fedawe_sinusoid_swings_between_2_fifths_and_all_of_p():
+    system = System("fedawe_sinusoid")
+    p = np.array([system.participation.marginals(system.world, r) for r in range(20)])
+    np.testing.assert_allclose(p[15] / p[5], 0.4, rtol=1e-12)
+    np.testing.assert_allclose(p[0] / p[5], 0.7, rtol=1e-12)
+    assert (p[5] < 0.9).all()

@@ -1,0 +1,120 @@
+"""K_i and B_i against their formulas, computed by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from raylfl.core.population import Population
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.work import LocalWork
+from raylfl.heterogeneity.world import World
+
+SIZES = [1, 10, 63, 64, 65, 640]
+
+
+def draw(work, sizes=SIZES, r=0, clients=None, seed=0):
+    world = World(seed, Population.of(np.array(sizes)), 100)
+    clients = np.arange(len(sizes)) if clients is None else np.asarray(clients)
+    return work.draw(r, clients, world)
+
+
+def test_the_default_is_five_steps():
+    assert set(draw(LocalWork())[0]) == {5}
+
+
+def test_steps_do_not_depend_on_how_much_data_there_is_but_batches_do():
+    steps, batch = draw(LocalWork(steps=7, batch_size=64))
+    assert steps.tolist() == [7] * 6
+    assert batch.tolist() == [1, 10, 63, 64, 64, 64]
+    assert steps.dtype == batch.dtype == np.int64
+
+
+def test_epochs_count_batches_the_last_one_smaller():
+    assert draw(LocalWork(epochs=3, batch_size=64))[0].tolist() == [3, 3, 3, 3, 6, 30]
+
+
+def test_an_epoch_of_the_full_batch_is_one_step():
+    steps, batch = draw(LocalWork(epochs=4, batch_size="full"))
+    assert steps.tolist() == [4] * 6
+    assert batch.tolist() == SIZES
+
+
+def test_steps_may_differ_by_client():
+    assert draw(LocalWork(steps=[1, 2, 3, 4, 5, 6]))[0].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("options", [{"steps": 5}, {"epochs": 3}, {"epochs": 3, "batch_size": {"uniform": [10, None]}}])
+def test_a_client_without_data_takes_no_step(options):
+    steps, batch = draw(LocalWork(**options), sizes=[0, 40])
+    assert (steps[0], batch[0]) == (0, 0)
+    assert steps[1] > 0
+
+
+@given(
+    sizes=st.lists(st.integers(1, 2000), min_size=1, max_size=8),
+    low=st.integers(1, 50),
+    epochs=st.integers(1, 9),
+    r=st.integers(0, 1000),
+)
+def test_drawn_batches_give_the_floor_of_epochs_times_samples_over_batch(sizes, low, epochs, r):
+    """FedAWARE's hybrid+, with whole-number arithmetic of Python's own."""
+    work = LocalWork(epochs=epochs, batch_size={"uniform": [low, None]}, dynamic=True)
+    steps, batch = draw(work, sizes, r)
+    for n, k, b in zip(sizes, steps.tolist(), batch.tolist(), strict=True):
+        assert min(low, n) <= b <= n
+        assert k == epochs * n // b >= 1
+
+
+def test_drawn_batches_cover_their_whole_range():
+    work = LocalWork(epochs=1, batch_size={"uniform": [10, None]}, dynamic=True)
+    seen = {int(draw(work, [14], r)[1][0]) for r in range(200)}
+    assert seen == {10, 11, 12, 13, 14}
+
+
+def test_dynamic_redraws_steps_epochs_and_batches_together():
+    work = LocalWork(epochs={"uniform": [1, 1000]}, batch_size={"uniform": [1, 1000]}, dynamic=True)
+    one, two = draw(work, [1000] * 30, r=0), draw(work, [1000] * 30, r=1)
+    assert (one[0] != two[0]).any()
+    assert (one[1] != two[1]).any()
+    still = LocalWork(epochs={"uniform": [1, 1000]}, batch_size={"uniform": [1, 1000]})
+    assert np.array_equal(draw(still, [1000] * 30, r=0), draw(still, [1000] * 30, r=1))
+
+
+@given(asked=st.lists(st.integers(0, 19), unique=True), r=st.integers(0, 99))
+def test_a_clients_work_does_not_depend_on_who_else_is_asked(asked, r):
+    work = LocalWork(epochs={"uniform": [2, 5]}, batch_size={"uniform": [10, None]}, dynamic=True)
+    sizes = list(range(0, 400, 20))
+    clients = np.array(asked, dtype=np.int64)
+    some, everyone = draw(work, sizes, r, clients), draw(work, sizes, r)
+    assert np.array_equal(some[0], everyone[0][clients])
+    assert np.array_equal(some[1], everyone[1][clients])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"steps": 5, "epochs": 2}, "steps=5 beside epochs=2, but must be left out where epochs are given"),
+        ({"steps": 0}, "steps=0, but must be a whole number, at least 1"),
+        ({"epochs": 1.5}, "epochs=1.5, but must be a whole number, at least 1"),
+        ({"batch_size": "all"}, "batch_size=all, but must be a whole number, at least 1, or full"),
+        ({"batch_size": {"uniform": [0, None]}}, "batch_size.uniform=[0, None], but must be [lo, hi]"),
+        ({"steps": {"uniform": [1, None]}}, "steps.uniform=[1, None], but must be [lo, hi] with lo <= hi"),
+    ],
+)
+def test_refusals_name_key_value_and_remedy(options, says):
+    with pytest.raises(BadValue) as caught:
+        LocalWork(**options)
+    assert says in str(caught.value)
+
+
+def test_a_list_of_the_wrong_length_is_refused_by_check():
+    with pytest.raises(BadValue, match="steps=2 entries, but must be 3, one per client"):
+        LocalWork(steps=[1, 2]).check(World(0, Population.of(np.ones(3)), 1))
+
+
+def test_local_work_is_a_config_schema():
+    schema = OmegaConf.structured(LocalWork)
+    merged = OmegaConf.merge(schema, {"steps": {"linspace": [1, 39]}, "batch_size": "full"})
+    LocalWork(**OmegaConf.to_container(merged))

@@ -1,0 +1,86 @@
+"""The job scripts and what they ship with, without a cluster."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def run_script(monkeypatch):
+    """jobs/run.py as a module."""
+    monkeypatch.setenv("RAYLFL_RUNS", os.environ.get("RAYLFL_RUNS", "runs"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    spec = importlib.util.spec_from_file_location("run_script", ROOT / "jobs" / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_run_that_is_there_is_gone_on_with(run_script, tmp_path):
+    arguments = ["digits", "logging.id=a", f"logging.dir={tmp_path}", "rounds=9"]
+    assert run_script.command(arguments) == ["run", *arguments]
+    folder = tmp_path / "digits" / "a"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").touch()
+    assert run_script.command(arguments) == ["resume", str(folder), *arguments[1:]]
+    assert run_script.command(["digits", "rounds=9"]) == ["run", "digits", "rounds=9"]
+    assert run_script.command(["--resume", "x", "rounds=9"]) == ["resume", "x", "rounds=9"]
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("run.py", ["digits", "logging.id=a", "roundz=5"]),
+        ("sweep.py", ["digits_lr", "roundz=5"]),
+    ],
+)
+def test_a_mistake_ends_a_job_with_code_2_and_one_line(script, arguments, tmp_path):
+    """From anywhere: the scripts find the raylfl beside them."""
+    environment = {**os.environ, "RAYLFL_RUNS": str(tmp_path / "runs"), "PYTHONPATH": ""}
+    done = subprocess.run(
+        [sys.executable, ROOT / "jobs" / script, *arguments],
+        capture_output=True, text=True, cwd=ROOT, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "raylfl: unknown key roundz; did you mean rounds?\n"
+    assert done.stdout == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_large_stays_out_of_the_upload():
+    """By the rules of .gitignore, which Ray reads `excludes` by."""
+    from ray._private.runtime_env.packaging import _get_excludes
+
+    content = yaml.safe_load((ROOT / "jobs" / "runtime_env.yaml").read_text())
+    left_out = _get_excludes(ROOT, content["excludes"])
+
+    def travels(path):
+        return not any(left_out(p) for p in (ROOT / path, *(ROOT / path).parents) if ROOT in p.parents)
+
+    for path in (
+        "data/cifar/x.bin",
+        "runs/a/b/config.yaml",
+        ".git/HEAD",
+        ".venv/bin/python",
+        "raylfl/__pycache__/y.pyc",
+    ):
+        assert not travels(path), path
+    for path in ("raylfl/data/digits.py", "conf/digits.yaml", "jobs/run.py", "raylfl/runtime/run_dir.py", "mine.py"):
+        assert travels(path), path
+
+
+def test_the_example_files_parse_and_name_what_exists():
+    environment = yaml.safe_load((ROOT / "jobs" / "runtime_env.yaml").read_text())
+    assert int(environment["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]) >= 60
+    cluster = yaml.safe_load((ROOT / "jobs" / "cluster.yaml").read_text())
+    assert all("auth_token" in path for path in cluster["file_mounts"])
+    assert subprocess.run(["bash", "-n", ROOT / "jobs" / "slurm.sh"], check=False).returncode == 0

@@ -1,0 +1,81 @@
+"""Objective inconsistency ([3]): the p of FedACS, the surrogate weights, chi2, fixed points, calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tests.oracles.local import PLAIN, Local, a_norms
+from tests.oracles.problem import Array, Quadratics
+from tests.oracles.rounds import Round
+
+
+def fedacs_probabilities(w: Array, q: Array, a: Array) -> Array:
+    """p_i = (w_i/((1-q_i)|a_i|_1)) / sum_j (...) ([3] eq. 15; eq. 106 means (1-q)|a|). a: |a_i|_1 [N]."""
+    share = w / ((1 - q) * a)
+    return share / share.sum()
+
+
+def surrogate_weights(p: Array, q: Array, a: Array) -> Array:
+    """Omega_i proportional to p_i (1-q_i) |a_i|_1 ([3] eq. 6). a: |a_i|_1 [N]."""
+    share = p * (1 - q) * a
+    return share / share.sum()
+
+
+def chi2(w: Array, omega: Array) -> float:
+    """chi2(w || Omega) = sum_i (w_i - Omega_i)^2 / Omega_i ([3] Thm 2)."""
+    return float(np.sum((w - omega) ** 2 / omega))
+
+
+def biased_fixed_point(centres: Array, q: Array, a: Array, p: Array | None = None) -> Array:
+    """sum_i Omega_i E_i [d]: where FedAvg ends on f_i = |x - E_i|^2/2 as eta goes to 0 ([3] eq. 4).
+
+    Eq. 4 prints no sum over the E_i; it is meant. centres: E [N, d]; a: |a_i|_1 [N], K_i for SGD; p: 1/N if
+    None.
+    """
+    return surrogate_weights(np.full(len(q), 1 / len(q)) if p is None else p, q, a) @ centres
+
+
+def expected_fixed_point(
+    problem: Quadratics, q: Array, steps: Array, eta: float, *, mu: float = 0.0, p: Array | None = None
+) -> Array:
+    """Where E[x_r] of FedAvg or FedProx ends on quadratics at finite eta, [d] ([3] eqs. 32-36).
+
+    K_i = (I - (I - eta mu I - eta H_i)^{T_i})(H_i + mu I)^-1; x = (sum p(1-q) K_i H_i)^-1 sum p(1-q) K_i E_i,
+    with E_i the linear term. Eq. 36 prints the inverse of I - sum, the fixed point of eq. 35 is the inverse
+    of the sum. p: w if None.
+    """
+    eye = np.eye(problem.dim)
+    matrix, vector = np.zeros((problem.dim, problem.dim)), np.zeros(problem.dim)
+    for i, share in enumerate((problem.weights if p is None else p) * (1 - q)):
+        h = problem.hessians[i]
+        shrink = np.linalg.matrix_power(eye - eta * mu * eye - eta * h, int(steps[i]))
+        k = (eye - shrink) @ np.linalg.inv(h + mu * eye)
+        matrix += share * k @ h
+        vector += share * k @ problem.linear[i]
+    return np.asarray(np.linalg.solve(matrix, vector), dtype=np.float64)
+
+
+def calibrated_lr(name: str, eta: float, w: Array, q: Array, a: Array) -> float:
+    """The eta that gives `name` the effective step of FedAvg with eta ([3] App. I.2), over all N."""
+    t = np.sum(w * (1 - q) * a)
+    match name:
+        case "fedacs":
+            return float(eta * t * np.sum(w / ((1 - q) * a)))
+        case "cafedavg" | "fedvarp":
+            return float(eta * t / np.sum(w * a))
+        case "fedavg" | "fedau" | "optimal_sampling" | "fednova":
+            return eta
+    raise ValueError(f"{name} is not in the comparison of [3] App. I.2")
+
+
+def calibrated_rounds(name: str, rounds: Sequence[Round], w: Array, local: Local = PLAIN) -> list[Round]:
+    """The same rounds with every eta calibrated from that round's q and K."""
+    calibrated = []
+    for r in rounds:
+        assert r.q is not None
+        lr = calibrated_lr(name, r.lr, w, np.array(r.q), a_norms(r, len(w), local))
+        calibrated.append(replace(r, lr=lr))
+    return calibrated

@@ -1,0 +1,122 @@
+"""A recorded round, and random ones: unequal K_i, lost uploads, rounds in which nothing arrives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass
+class Round:
+    """What happened in round r; `draws`, `received`, `steps` align with `cohort`.
+
+    index: r. cohort: S_r, distinct ids, in the order in which sfl visits them. draws: s_i. received: i in
+    R_r. steps: K_i. lr: eta of the round. q: failure probabilities over all N; p: sampling probabilities over
+    all N. steps_all: K_i over all N, for the quantities that the server takes over everyone (fednova `sent`,
+    calibration, fresh norms, centralized); it agrees with `steps` on the cohort.
+    """
+
+    index: int
+    cohort: list[int]
+    draws: list[int]
+    received: list[bool]
+    steps: list[int]
+    lr: float
+    q: list[float] | None = None
+    p: list[float] | None = None
+    steps_all: list[int] | None = None
+
+    @property
+    def arrived(self) -> list[int]:
+        """R_r, in cohort order."""
+        return [i for i, here in zip(self.cohort, self.received, strict=True) if here]
+
+    @property
+    def lost(self) -> list[int]:
+        """S_r minus R_r, in cohort order."""
+        return [i for i, here in zip(self.cohort, self.received, strict=True) if not here]
+
+    @property
+    def total_draws(self) -> int:
+        """M = sum of s_i over all who were asked."""
+        return sum(self.draws)
+
+    def draws_of(self, i: int) -> int:
+        """s_i of a client of the cohort."""
+        return self.draws[self.cohort.index(i)]
+
+    def steps_of(self, i: int) -> int:
+        """K_i; of a client outside the cohort it is known only from `steps_all`."""
+        if i in self.cohort:
+            return self.steps[self.cohort.index(i)]
+        assert self.steps_all is not None, "steps_all says what a client outside the cohort would do"
+        return self.steps_all[i]
+
+
+def random_rounds(
+    seed: int,
+    count: int,
+    clients: int,
+    *,
+    size: int | None = None,
+    lr: float = 0.05,
+    lr_decay: float = 0.97,
+    max_steps: int = 5,
+    lossy: bool = True,
+    unequal_steps: bool = True,
+    with_replacement: bool = False,
+    include_empty: bool = True,
+) -> list[Round]:
+    """`count` rounds over `clients` clients.
+
+    size: M, drawn uniformly in 1..N each round if None. Without replacement: M distinct clients in random
+    order, s_i = 1, p_i = 1/N. With: M draws from a random p, the distinct clients in order of their first
+    draw. lr: eta_r = lr * lr_decay^r, so that a rule that takes the wrong round's eta is seen. max_steps: K_i
+    uniform in 1..max_steps (unequal_steps), else all max_steps. lossy: q_i ~ U(0, 0.5), else 0.
+    include_empty: one round in the middle loses every upload, whatever q.
+    """
+    rng = np.random.default_rng(seed)
+    rounds = []
+    for r in range(count):
+        m = size if size is not None else int(rng.integers(1, clients + 1))
+        p = rng.dirichlet(np.full(clients, 3.0)) if with_replacement else np.full(clients, 1 / clients)
+        drawn = rng.choice(clients, m, replace=with_replacement, p=p).tolist()
+        cohort = list(dict.fromkeys(drawn))
+        q = rng.uniform(0.0, 0.5, clients) if lossy else np.zeros(clients)
+        steps = rng.integers(1, max_steps + 1, clients) if unequal_steps else np.full(clients, max_steps)
+        arrives = rng.random(clients) >= q
+        if include_empty and r == count // 2:
+            arrives[:] = False
+        rounds.append(
+            Round(
+                index=r,
+                cohort=cohort,
+                draws=[drawn.count(i) for i in cohort],
+                received=[bool(arrives[i]) for i in cohort],
+                steps=[int(steps[i]) for i in cohort],
+                lr=lr * lr_decay**r,
+                q=q.tolist(),
+                p=p.tolist(),
+                steps_all=steps.tolist(),
+            )
+        )
+    return rounds
+
+
+def full_rounds(count: int, clients: int, *, steps: int = 1, lr: float = 0.05) -> list[Round]:
+    """Everyone, every round, over perfect links, the same K and eta."""
+    return [
+        Round(
+            index=r,
+            cohort=list(range(clients)),
+            draws=[1] * clients,
+            received=[True] * clients,
+            steps=[steps] * clients,
+            lr=lr,
+            q=[0.0] * clients,
+            p=[1 / clients] * clients,
+            steps_all=[steps] * clients,
+        )
+        for r in range(count)
+    ]

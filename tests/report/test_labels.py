@@ -1,0 +1,105 @@
+"""Labels and roles of config keys."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylfl.report.labels import canonical, flatten, is_world, labels, short_keys, show_value, varying
+from tests.report.synthetic import config_of
+
+
+def flats(*changes):
+    return [flatten(config_of(change)) for change in changes]
+
+
+def test_one_config_is_called_by_its_method():
+    assert labels(flats({"algorithm.name": "fedacs"})) == ["FedACS"]
+
+
+def test_the_method_comes_first_and_options_that_follow_from_it_stay_out():
+    three = flats({"algorithm.name": "focus"}, {"algorithm.name": "fedavg"}, {"algorithm.name": "mine"})
+    assert labels(three) == ["FOCUS", "FedAvg", "mine"]
+
+
+def test_a_label_says_only_what_is_needed_to_tell_it_from_the_others():
+    given_ = flats(
+        {"algorithm.name": "focus", "local.lr": 0.1},
+        {"algorithm.name": "focus", "local.lr": 1e-05},
+        {"algorithm.name": "fedavg", "local.lr": 0.1},
+    )
+    assert labels(given_) == ["FOCUS, lr=0.1", "FOCUS, lr=1e-5", "FedAvg"]
+
+
+def test_a_key_with_a_namesake_keeps_its_group():
+    two = flats({"partition.alpha": 0.1}, {"partition.alpha": 0.5})
+    assert labels(two) == ["alpha=0.1", "alpha=0.5"]
+    for flat in two:
+        flat["algorithm.alpha"] = 3
+    assert labels(two) == ["partition.alpha=0.1", "partition.alpha=0.5"]
+
+
+def test_components_are_called_by_their_group():
+    two = flats({"partition.name": "iid"}, {"model.class_path": "some.where.MLP"})
+    assert labels(two) == ["model=LeNet5", "model=MLP"]
+    assert labels(flats({"partition.name": "iid"}, {})) == ["partition=iid", "partition=dirichlet"]
+    assert short_keys(["partition.name", "model.class_path"], []) == {
+        "partition.name": "partition",
+        "model.class_path": "model",
+    }
+
+
+def test_a_key_that_is_absent_reads_as_none():
+    with_clip, without = flats({"local.clip_norm": 10}, {})
+    del without["local.clip_norm"]
+    assert labels([with_clip, without]) == ["clip_norm=10", "clip_norm=none"]
+
+
+values = st.one_of(st.integers(0, 3), st.sampled_from([0.1, 0.5, None, "a", [1, 2, 3, 4, 5], [1, 2, 4, 4, 5]]))
+configs = st.dictionaries(st.sampled_from(["algorithm.name", "local.lr", "data.x", "x.lr"]), values)
+
+
+@given(st.lists(configs, min_size=1, max_size=6, unique_by=canonical))
+def test_distinct_configs_get_distinct_labels(given_):
+    known = {canonical({k: v for k, v in flat.items() if v is not None}) for flat in given_}
+    if len(known) == len(given_):  # null and absent mean the same
+        assert len(set(labels(given_))) == len(given_)
+
+
+@pytest.mark.parametrize(
+    ("key", "world"),
+    [
+        ("partition.alpha", True),
+        ("participation.size", True),
+        ("local.steps", True),
+        ("local.steps.linspace", True),
+        ("num_clients", True),
+        ("local.lr", False),
+        ("local.clip_norm", False),
+        ("algorithm.gamma", False),
+        ("algorithm.name", False),
+    ],
+)
+def test_what_is_tuned_is_no_part_of_the_world(key, world):
+    assert is_world(key) is world
+
+
+def test_varying_keys_are_sorted_by_role():
+    two = flats(
+        {"algorithm.name": "focus", "local.lr": 0.1, "partition.alpha": 0.1, "num_clients": 8},
+        {"algorithm.name": "sfl", "local.lr": 0.2, "partition.alpha": 0.5, "num_clients": 9},
+    )
+    assert varying(two) == [
+        "algorithm.name",
+        "num_clients",
+        "partition.alpha",
+        "local.lr",
+        "algorithm.gamma",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1e-5, "1e-5"), (0.25, "0.25"), (None, "none"), (True, "true"), ([1, 3, 5, 7, 39], "[1, 3, …, 39]")],
+)
+def test_values_are_short(value, text):
+    assert show_value(value) == text

@@ -1,0 +1,135 @@
+"""Pictures of partitions show the counts: areas, heights, shades, and what was left out."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.collections import EllipseCollection
+from matplotlib.figure import Figure
+
+from raylfl.report.partition_plot import (
+    MAX_COLUMNS,
+    bubble,
+    class_colors,
+    columns,
+    figure,
+    grid,
+    heat,
+    stacked,
+)
+
+
+def random_counts(clients, classes, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 400, (clients, classes)) * (rng.random((clients, classes)) < 0.5)
+
+
+def axes():
+    return Figure(figsize=(6, 4)).subplots()
+
+
+def bubbles(ax):
+    return [item for item in ax.collections if isinstance(item, EllipseCollection)]
+
+
+def test_bubble_areas_are_proportional_to_counts():
+    counts = random_counts(10, 6)
+    ax = axes()
+    bubble(ax, counts)
+    data, key = bubbles(ax)
+    i, c = data.get_offsets().T.astype(int)
+    assert len(i) == np.count_nonzero(counts)
+    per_sample = data.get_widths() ** 2 / counts[i, c]
+    np.testing.assert_allclose(per_sample, per_sample[0], rtol=1e-12)
+    assert data.get_widths().max() <= 0.94  # of a cell
+    largest, smallest = key.get_widths()
+    assert largest**2 == pytest.approx(200 * per_sample[0])  # round numbers below the largest count
+    assert smallest**2 == pytest.approx(20 * per_sample[0])
+
+
+def test_bubbles_of_a_class_have_its_colour_in_both_panels():
+    counts = random_counts(4, 3)
+    drawn = figure(counts)
+    above, below = drawn.axes[:2]
+    c = bubbles(above)[0].get_offsets()[:, 1].astype(int)
+    np.testing.assert_allclose(bubbles(above)[0].get_facecolors(), class_colors(3)[c])
+    shown = np.vstack([item.get_facecolor() for item in below.collections])
+    np.testing.assert_allclose(shown, class_colors(3))
+
+
+def test_ten_classes_have_ten_colours_and_a_hundred_a_hundred():
+    for count in (1, 10, 11, 100):
+        assert len(np.unique(class_colors(count), axis=0)) == count
+
+
+@pytest.mark.parametrize("clients", [7, 100])
+def test_bars_stack_up_to_the_clients_sizes(clients):
+    counts = random_counts(clients, 5)
+    ax = axes()
+    stacked(ax, counts)
+    order = columns(counts)
+    tops = np.cumsum(counts[order], axis=1)
+    for c, band in enumerate(ax.collections):
+        for place, top in enumerate(tops[:, c]):
+            covered = [any(path.contains_point((place, top + off)) for path in band.get_paths()) for off in (-0.5, 0.5)]
+            assert covered == [counts[order[place], c] > 0, False]
+    assert ax.get_ylim()[1] > counts.sum(axis=1).max()
+
+
+def test_many_clients_become_a_heat_map_sorted_by_their_main_class():
+    counts = random_counts(100, 10)
+    ax = axes()
+    bubble(ax, counts)
+    assert not bubbles(ax)
+    shown = ax.images[0].get_array()
+    np.testing.assert_array_equal(np.sort(shown.sum(axis=0)), np.sort(counts.sum(axis=1)))  # all are there
+    assert np.all(np.diff(shown.argmax(axis=0)) >= 0)
+    assert ax.get_xlabel() == "100 clients, sorted by most frequent class"
+
+
+def test_clients_that_do_not_fit_are_left_out_and_it_says_so():
+    counts = random_counts(5 * MAX_COLUMNS, 4)
+    ax = axes()
+    heat(ax, counts)
+    assert ax.images[0].get_array().shape == (4, MAX_COLUMNS)
+    assert ax.get_xlabel() == "every 5. of 3,000 clients, sorted by most frequent class"
+
+
+def test_a_small_heat_map_shows_its_numbers():
+    counts = random_counts(6, 4)
+    ax = axes()
+    heat(ax, counts)
+    written = {text.get_position(): text.get_text() for text in ax.texts}
+    assert written == {(i, c): str(counts[i, c]) for i, c in np.argwhere(counts)}
+
+
+def test_class_names_label_the_rows():
+    ax = axes()
+    bubble(ax, random_counts(5, 3), ["cat", "dog", "fox"])
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["cat", "dog", "fox"]
+
+
+def test_panels_of_a_grid_share_one_scale():
+    panels = {"a": random_counts(10, 10), "b": 3 * random_counts(10, 10, 1), "c": random_counts(8, 10, 2)}
+    drawn = grid(panels, across=2)
+    assert [ax.get_title(loc="left") for ax in drawn.axes] == ["a", "b", "c"]
+    assert {ax.images[0].norm.vmax for ax in drawn.axes} == {max(c.max() for c in panels.values())}
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(1, 1), (2, 2), (32, 10), (100, 10), (20, 100), (700, 3)])
+def test_every_size_is_drawn_to_a_file(clients, classes, tmp_path):
+    figure(random_counts(clients, classes), title="partition").savefig(tmp_path / "p.png", dpi=50)
+    assert (tmp_path / "p.png").stat().st_size > 2000
+
+
+def test_an_empty_partition_is_drawn_too(tmp_path):
+    figure(np.zeros((4, 3), dtype=np.int64)).savefig(tmp_path / "p.png", dpi=50)
+
+
+def test_drawing_leaves_pyplot_alone():
+    code = (
+        "import sys, numpy as np; from raylfl.report.partition_plot import figure;"
+        "figure(np.eye(3, dtype=int)).savefig(sys.argv[1]); sys.exit('matplotlib.pyplot' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, "/dev/null"], check=False).returncode == 0

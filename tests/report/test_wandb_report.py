@@ -1,0 +1,94 @@
+"""The report at wandb, up to the save: what it shows, and how it is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import pytest
+
+from raylfl.errors import BadConfig, RaylflError
+from raylfl.report import wandb_report
+from raylfl.report.wandb_report import Outline, build, outline, publish
+from tests.report.synthetic import rows_of, write_run
+
+INSTALLED = importlib.util.find_spec("wandb_workspaces") is not None
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Two algorithms at two learning rates, as a sweep leaves them."""
+    for k, (name, lr) in enumerate([("fedavg", 0.1), ("fedavg", 0.3), ("focus", 0.1), ("focus", 0.3)]):
+        curve = [0.1 * k + 0.01 * r for r in range(10)]
+        write_run(tmp_path / f"00{k}", rows_of(curve), {"algorithm.name": name, "local.lr": lr, "name": "tuning"})
+    return tmp_path
+
+
+def test_an_outline_has_every_metric_under_a_heading_and_the_keys_that_differ(sweep):
+    found = outline([sweep])
+    assert (found.title, found.groups, found.metric) == ("tuning", ["tuning"], "test/accuracy")
+    assert found.keys == ["local.lr", "algorithm.gamma"]  # what all have, and in which they differ
+    shown = [name for names in found.sections.values() for name in names]
+    assert len(shown) == len(set(shown))
+    assert found.sections["Test set"] == ["test/accuracy", "test/loss"]
+    assert set(found.sections["Costs"]) >= {"cost/uplink_floats", "cost/local_steps"}
+    assert "FOCUS, lr=0.3" in found.summary
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(sweep, monkeypatch):
+    monkeypatch.setattr(wandb_report.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BadConfig, match=r"pip install 'raylfl\[reports\]' \(wandb-workspaces\)"):
+        build(outline([sweep]), "somebody", "project")
+
+
+@pytest.mark.parametrize("target", ["", "project", "/project", "entity/", "a/b/c"])
+def test_a_place_that_cannot_be_is_refused(sweep, target):
+    with pytest.raises(BadConfig, match="ENTITY/PROJECT"):
+        publish([sweep], target)
+
+
+class Recorder:
+    """Stands for wandb's package: every class makes a (name, arguments) pair, as build puts them together."""
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: (name, [*args, *kwargs.values()], kwargs)
+
+
+def test_every_metric_has_a_panel_grouped_by_algorithm(sweep, monkeypatch):
+    monkeypatch.setattr(wandb_report.importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(wandb_report.importlib, "import_module", lambda name: Recorder())
+    content = outline([sweep])
+    _, _, report = build(content, "somebody", "project")
+    assert (report["entity"], report["project"], report["title"]) == ("somebody", "project", "tuning")
+    grids = [block for block in report["blocks"] if block[0] == "PanelGrid"]
+    lines = [panel[2] for grid in grids for panel in grid[2]["panels"] if panel[0] == "LinePlot"]
+    assert [line["y"] for line in lines] == [[name] for names in content.sections.values() for name in names]
+    assert all(line["x"] == "round" and line["groupby"][1] == ["algorithm.name"] for line in lines)
+    assert all(runset[2]["filters"] == "Group in ['tuning']" for grid in grids for runset in grid[2]["runsets"])
+
+
+@pytest.mark.skipif(not INSTALLED, reason="wandb-workspaces is not installed")
+def test_wandbs_own_package_takes_the_report_as_it_is_built(sweep):
+    spec = json.loads(build(outline([sweep]), "somebody", "project")._to_model().spec.model_dump_json(by_alias=True))
+    grids = [block for block in spec["blocks"] if block["type"] == "panel-grid"]
+    runset = grids[0]["metadata"]["runSets"][0]
+    assert runset["filters"]["filters"][0]["value"] == ["tuning"]
+    assert runset["grouping"] == [{"section": "config", "name": "algorithm.value.name"}]
+    panels = grids[0]["metadata"]["panelBankSectionConfig"]["panels"]
+    assert panels[0]["config"]["metrics"] == ["test/accuracy"]
+    assert grids[-1]["metadata"]["runSets"][0]["grouping"] == []
+    assert panels[0]["config"]["groupBy"] == "algorithm.value.name"
+
+
+def test_what_wandb_refuses_ends_in_one_line(sweep, monkeypatch):
+    class Refused:
+        def save(self):
+            raise ConnectionError("no route to host\nand more")
+
+    monkeypatch.setattr(wandb_report, "build", lambda content, entity, project: Refused())
+    with pytest.raises(RaylflError, match=r"did not take the report \(no route to host\): `wandb login` first"):
+        publish([sweep], "somebody/project")
+
+
+def test_an_outline_is_plain_data(sweep):
+    assert isinstance(outline([sweep]), Outline)

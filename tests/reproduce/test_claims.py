@@ -1,0 +1,93 @@
+"""The papers' claims on problems with known optima, as the full reproductions check them but with fewer rounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raylfl.data.quadratics import Quadratics
+from raylfl.report.derived import to_target
+from raylfl.reproduce import fedacs, focus, sfl_quadratics
+from raylfl.reproduce.base import setting
+from raylfl.reproduce.lab import Lab
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    return Lab(tmp_path_factory.mktemp("lab"), processes=1)
+
+
+@pytest.mark.parametrize(("panel", "rounds"), [("full", 160), ("uniform", 330)])
+def test_focus_is_exact_and_linear_where_fedavg_stalls(lab, panel, rounds):
+    presets, within, _ = focus.Fig4.panels[panel]
+    own, other = lab.groups(
+        [
+            setting(name, ["reproduce/focus_fig4", *presets], {"algorithm.name": name, "rounds": rounds})
+            for name in ("focus", "fedavg")
+        ]
+    )
+    distance = own.runs[0].column("global/distance")
+    assert to_target(own.runs[0], "global/distance", 1e-12) <= within
+    assert focus.straightness(distance) > 0.98
+    assert not focus.stalled(distance)
+    stuck = other.runs[0].column("global/distance")
+    assert focus.stalled(stuck)
+    assert 1e-5 < focus.level(other) < 1e-2  # client drift at eta tau = 1e-3
+
+
+def test_stalling_is_told_from_converging_and_from_diverging():
+    rounds = np.arange(400.0)
+    assert focus.stalled(1e-3 + 10.0 ** (-rounds / 20))
+    assert not focus.stalled(10.0 ** (-rounds / 40))
+    assert not focus.stalled(10.0 ** np.minimum(rounds, 300))
+    assert focus.straightness(10.0 ** (-rounds / 20)) == pytest.approx(1.0)
+    assert focus.straightness(1.0 / (1.0 + rounds)) < 0.9  # sublinear
+
+
+@pytest.mark.parametrize("delta", [0.0, 1 / 3, 1.0])
+def test_pfl_ends_where_the_surrogate_at_a_finite_step_has_its_minimum(lab, delta):
+    clients = sfl_quadratics.pairs(delta, 10.0)
+    options = {"data.init_args.pairs": clients, "local.lr": 0.06, "rounds": 60}
+    run = lab.groups([setting(f"pfl {delta}", ["reproduce/sfl_fig1"], options)])[0].runs[0]
+    expected = sfl_quadratics.predicted_limit(clients, 0.06)
+    assert run.column("global/distance_abs")[-1] == pytest.approx(expected, abs=1e-9)
+    assert (expected > 0.5) == (delta > 0)  # with equal Hessians the drifts cancel
+
+
+def test_sfl_is_faster_than_pfl_and_noisier_where_only_gradients_differ(lab):
+    settings = [
+        setting(
+            f"{name}, {zeta}",
+            ["reproduce/sfl_fig1"],
+            {
+                "algorithm.name": key,
+                "data.init_args.pairs": sfl_quadratics.pairs(0.0, zeta),
+                "local.lr": 0.03,
+                "rounds": 60,
+            },
+        )
+        for zeta in (0.0, 1.0)
+        for name, key in sfl_quadratics.METHODS.items()
+    ]
+    pfl, sfl, pfl_apart, sfl_apart = (g.runs[0].column("global/distance_abs") for g in lab.groups(settings))
+    np.testing.assert_allclose(sfl[:20], pfl[1:41:2], rtol=1e-9)  # two clients in turn: two rounds in one
+    np.testing.assert_allclose(pfl_apart, pfl, atol=1e-12)
+    assert sfl_apart[-10:].mean() > 1e-3
+
+
+def test_fedacs_ends_at_the_optimum_and_fedavg_where_its_surrogate_weights_say(lab):
+    bases, options = ["preset/fedacs_fig4_middle"], {"rounds": 120, "local.lr": 0.006}
+    groups = lab.groups(
+        [
+            setting(name, ["reproduce/fedacs_fig4", *bases], options | fedacs.Fig4.methods[name])
+            for name in ("FedAvg, SGD", "FedACS")
+        ]
+    )
+    biased, own = (fedacs.Limit(group.runs[0], 90) for group in groups)
+    q, steps = np.linspace(0.01, 0.3, 30), np.arange(1, 31)
+    omega = (1 - q) * steps / ((1 - q) * steps).sum()
+    np.testing.assert_allclose(biased.predicted, omega @ Quadratics(30).centres.numpy(), rtol=1e-9)
+    np.testing.assert_allclose(own.predicted, own.optimum, atol=1e-12)
+    assert biased.bias > 2 * own.bias
+    assert biased.surprise < 0.5 * biased.bias
+    assert own.surprise == pytest.approx(own.bias)

@@ -1,0 +1,103 @@
+"""A user's own model and data, as an importable module: what tests bring instead of shipped ones."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule
+from torch import nn
+from torch.utils.data import TensorDataset
+
+
+class Quadratic(LightningModule):
+    """Sample (H [d, d], b [d]): mean over the batch of x'Hx/2 - b'x."""
+
+    def __init__(self, dim: int = 3):
+        super().__init__()
+        self.x = nn.Parameter(torch.ones(dim))
+
+    def training_step(self, batch, batch_idx):
+        hessian, b = batch
+        return (0.5 * torch.einsum("i,nij,j->n", self.x, hessian, self.x) - b @ self.x).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Quadratics:
+    """One sample a client, so that a full batch is the client's own quadratic."""
+
+    def __init__(self, clients: int = 6, dim: int = 3, seed: int = 0):
+        rng = np.random.default_rng(seed)
+        half = rng.standard_normal((clients, dim, dim))
+        self.hessians = half @ half.transpose(0, 2, 1) / dim + np.eye(dim)
+        self.b = rng.standard_normal((clients, dim))
+        self.client_indices = [[i] for i in range(clients)]
+
+    def train_dataset(self):
+        return TensorDataset(torch.from_numpy(self.hessians), torch.from_numpy(self.b))
+
+    def optimum(self):
+        return torch.from_numpy(np.linalg.solve(self.hessians.mean(0), self.b.mean(0)))
+
+
+class Noisy(LightningModule):
+    """Dropout, a BatchNorm, logging, and rude use of every global generator."""
+
+    def __init__(self, seed_globally: bool = False):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 10)
+        )
+        self.seed_globally = seed_globally
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        if self.seed_globally:
+            torch.manual_seed(1)
+            np.random.seed(1)
+            random.seed(1)
+        loss = nn.functional.cross_entropy(self.body(x + 0.01 * random.random() + 0.01 * np.random.rand()), y)
+        self.log("train_loss", loss)
+        return {"loss": loss}
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        logits = self.body(x)
+        self.log_dict(
+            {"val_loss": nn.functional.cross_entropy(logits, y), "val_acc": (logits.argmax(1) == y).float().mean()}
+        )
+
+
+class Faulty(Quadratic):
+    """Misbehaves where the environment of its process says: FAULT=kind:client sum of b."""
+
+    def training_step(self, batch, batch_idx):
+        kind, _, marker = os.environ.get("RAYLFL_TEST_FAULT", "").partition(":")
+        if kind and os.path.exists(marker):
+            with open(marker) as file:
+                index = int(file.read())
+            if index == int(batch[0].shape[0]):
+                if kind == "raise":
+                    raise RuntimeError("a bug in somebody's model")
+                if kind == "hang":
+                    time.sleep(60)
+        return super().training_step(batch, batch_idx)
+
+
+class DigitsModule(LightningDataModule):
+    """A LightningDataModule with the attributes the interface asks for after `setup`."""
+
+    def setup(self, stage=None):
+        from sklearn.datasets import load_digits
+
+        source = load_digits()
+        x = torch.from_numpy(source.images / 16.0)[:, None].float()
+        y = torch.from_numpy(source.target).long()
+        self.train_dataset = TensorDataset(x[:1000], y[:1000])
+        self.test_dataset = TensorDataset(x[1000:1200], y[1000:1200])
+        self.targets = y[:1000]

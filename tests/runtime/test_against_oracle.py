@@ -1,0 +1,124 @@
+"""Whole runs through the public interface, replayed by the dense simulator from their participation.jsonl."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import raylfl
+from tests import oracles
+from tests.runtime.modules import Quadratics
+
+CLIENTS, DIM, ROUNDS, LR = 6, 3, 12, 0.05
+UNIFORM = ["participation.name=uniform", "participation.size=3"]
+REPLACED = [
+    "participation.name=weighted",
+    "participation.weights=data_size",
+    "participation.size=4",
+    "participation.replace=true",
+]
+AVAILABLE = ["participation.name=bernoulli", "participation.p=0.5"]
+LOSSY = ["link.name=bernoulli", "link.q={linspace: [0.0, 0.4]}"]
+UNEQUAL = ["local.steps={list: [1, 2, 3, 4, 5, 2]}"]
+
+CASES: list[tuple[str, dict, list[str]]] = [
+    ("fedavg", {"aggregate": "mean"}, AVAILABLE),
+    ("fedavg", {"aggregate": "weighted", "gamma": 0.7}, UNIFORM),
+    ("fedavg", {"aggregate": "anonymous"}, REPLACED),
+    ("fedavg", {"aggregate": "anonymous_uniform"}, UNIFORM),
+    ("fedavg", {"aggregate": "anonymous_importance"}, REPLACED),
+    ("fedavg", {"aggregate": "full"}, AVAILABLE),
+    ("fedavgm", {"beta": 0.9}, UNIFORM),
+    ("fedprox", {"mu": 0.3}, AVAILABLE),
+    ("focus", {}, AVAILABLE),
+    ("focus", {"gamma": 0.02}, UNIFORM),
+    ("sfl", {}, UNIFORM),
+    ("sfl", {"gamma": 0.5}, AVAILABLE),
+    ("scaffold", {"option": 2}, AVAILABLE),
+    ("scaffold", {"option": 1}, UNIFORM),
+    ("fednova", {}, AVAILABLE),
+    ("fedadam", {"gamma": 0.1}, UNIFORM),
+    ("fedyogi", {"gamma": 0.1}, AVAILABLE),
+    ("fedadagrad", {"gamma": 0.1}, UNIFORM),
+    ("feddyn", {"alpha": 0.5}, AVAILABLE),
+    ("fedau", {"cutoff": 3}, AVAILABLE),
+    ("fedawe", {}, AVAILABLE),
+    ("mifa", {}, UNIFORM),
+    ("fedvarp", {"lost": "reuse"}, REPLACED),
+    ("fedvarp", {}, UNIFORM),
+    ("fedaware", {"alpha": 0.5}, AVAILABLE),
+    ("fedaware", {"alpha": 0.3, "normalize": True}, UNIFORM),
+    ("fedmgda", {}, UNIFORM),
+    ("fedacs", {}, UNIFORM),
+    ("cafedavg", {}, REPLACED),
+    ("optimal_sampling", {"norms": "stale"}, UNIFORM),
+    ("fedsgd", {}, UNIFORM),
+    ("local_only", {}, AVAILABLE),
+]
+
+
+def configured(runs, name, options, overrides):
+    config = {
+        "dtype": "float64",
+        "rounds": ROUNDS,
+        "model": {"class_path": "tests.runtime.modules.Quadratic"},
+        "data": {"class_path": "tests.runtime.modules.Quadratics"},
+        "partition": {"name": "natural"},
+        "local": {"batch_size": "full", "lr": LR},
+        "algorithm": {"name": name, **options},
+        "runtime": {"backend": "local"},
+    }
+    return raylfl.run(config, [*runs, *LOSSY, *UNEQUAL, *overrides])
+
+
+def replayed(result, with_p):
+    """The rounds of a run as the oracle reads them; q and K over everybody are those of LOSSY and UNEQUAL."""
+    q = np.linspace(0.0, 0.4, CLIENTS).tolist()
+    rows = [json.loads(line) for line in (result.run_dir / "participation.jsonl").read_text().splitlines()]
+    return [
+        oracles.Round(
+            row["round"], row["cohort"], row["draws"], row["received"], row["steps"], LR, q,
+            row.get("p", [1 / CLIENTS] * CLIENTS if with_p else None), [1, 2, 3, 4, 5, 2],
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "options", "participation"), CASES, ids=lambda v: v if isinstance(v, str) else None)
+def test_a_run_is_what_the_oracle_makes_of_its_own_trace(runs, name, options, participation):
+    result = configured(runs, name, options, participation)
+    data = Quadratics()
+    problem = oracles.Quadratics(data.hessians, data.b, np.full(CLIENTS, 1 / CLIENTS), np.ones(CLIENTS, dtype=np.int64))
+    rounds = replayed(result, participation is REPLACED)
+    assert any(not all(r.received) for r in rounds)
+    assert len({tuple(r.cohort) for r in rounds}) > 1
+    history = oracles.simulate(name, problem, rounds, np.ones(DIM), **options)
+    expected = np.array([problem_distance(problem, state["x"]) for state in history])
+    np.testing.assert_allclose([m["global/distance"] for m in result.metrics], expected, rtol=1e-9)
+    np.testing.assert_allclose(result.params.numpy(), history[-1]["x"], rtol=1e-10, atol=1e-12)
+
+
+def problem_distance(problem, x):
+    optimum = problem.optimum()
+    return np.linalg.norm(x - optimum) / np.linalg.norm(optimum)
+
+
+def test_fedacs_samples_by_its_formula_and_is_consistent(runs):
+    result = configured(runs, "fedacs", {}, UNIFORM)
+    rows = [json.loads(line) for line in (result.run_dir / "participation.jsonl").read_text().splitlines()]
+    q, a = np.linspace(0, 0.4, CLIENTS), np.array([1, 2, 3, 4, 5, 2.0])
+    p = 1 / ((1 - q) * a)
+    for row in rows:
+        np.testing.assert_allclose(row["p"], p / p.sum(), rtol=1e-12)
+        assert sum(row["draws"]) == 3
+    assert all(m["inconsistency/chi2"] == pytest.approx(0, abs=1e-20) for m in result.metrics)
+
+
+def test_fedavgs_inconsistency_is_that_of_its_surrogate(runs):
+    result = configured(runs, "fedavg", {"aggregate": "anonymous"}, REPLACED)
+    omega = (1 - np.linspace(0, 0.4, CLIENTS)) * np.array([1, 2, 3, 4, 5, 2.0])
+    omega /= omega.sum()
+    expected = ((1 / CLIENTS - omega) ** 2 / omega).sum()
+    assert all(m["inconsistency/chi2"] == pytest.approx(expected, rel=1e-12) for m in result.metrics)

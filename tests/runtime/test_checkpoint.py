@@ -1,0 +1,290 @@
+"""Checkpoints on disk: damage is found and passed over, only what changed is written, a full disk costs nothing."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+
+import pytest
+import torch
+
+from raylfl.errors import BadConfig, RaylflError
+from raylfl.runtime import checkpoint, run_dir
+from tests.runtime.faults import carry_out, killed, log_of, outcome, strike
+from tests.runtime.tiny import TINY
+
+FOCUS = {**TINY, "algorithm": {"name": "focus"}, "checkpoint": {"every": 1, "keep": 3}}
+
+
+@pytest.fixture
+def clean(tmp_path):
+    carry_out(FOCUS, tmp_path / "clean", ["checkpoint.every=0"])
+    return outcome(tmp_path / "clean")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run killed in round 4, with checkpoints of rounds 2, 3 and 4 (and older ones that still hold clients)."""
+    killed(lambda: carry_out(FOCUS, tmp_path / "run", fault=strike("draw", 4)))
+    return tmp_path / "run"
+
+
+def checkpoints(folder):
+    return sorted(p.name for p in (folder / "checkpoints").iterdir())
+
+
+def manifest(folder, r):
+    return json.loads((folder / "checkpoints" / f"round_{r:06d}" / "manifest.json").read_text())
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+# -- damage --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", ["server.pt", "clients_000.pt", "manifest.json"])
+@pytest.mark.parametrize("damage", [flip, cut, os.remove])
+def test_a_damaged_newest_is_passed_over_with_a_warning(folder, clean, file, damage):
+    damage(folder / "checkpoints" / "round_000004" / file)
+    carry_out(FOCUS, folder, resume=True)
+    assert outcome(folder) == clean
+    assert "checkpoint round_000004 is damaged" in log_of(folder)
+    assert "resumed at round 3" in log_of(folder)
+    assert "damaged_round_000004" in checkpoints(folder)
+
+
+def test_the_damage_is_named_with_its_file(folder):
+    flip(folder / "checkpoints" / "round_000004" / "server.pt")
+    carry_out(FOCUS, folder, resume=True)
+    assert "round_000004/server.pt does not match its checksum" in log_of(folder)
+
+
+def test_a_damaged_older_one_that_holds_client_states_is_noticed(folder, clean):
+    """Never silently zeroed: every checkpoint that needs the states is passed over."""
+    holder = min(manifest(folder, 4)["clients"])
+    assert holder < "round_000004"
+    flip(folder / "checkpoints" / holder / "clients_000.pt")
+    carry_out(FOCUS, folder, resume=True)
+    assert outcome(folder) == clean
+    assert f"checkpoint round_000004 is damaged ({holder}/clients_000.pt does not match" in log_of(folder)
+
+
+def test_damage_to_what_nobody_needs_is_no_damage(folder, clean):
+    holder = min(manifest(folder, 4)["clients"])
+    flip(folder / "checkpoints" / holder / "server.pt")
+    carry_out(FOCUS, folder, resume=True)
+    assert outcome(folder) == clean
+    assert "resumed at round 4" in log_of(folder)
+
+
+def test_with_every_checkpoint_damaged_the_run_starts_again_and_says_so(folder, clean):
+    for path in (folder / "checkpoints").glob("round_*/server.pt"):
+        flip(path)
+    carry_out(FOCUS, folder, resume=True)
+    assert outcome(folder) == clean
+    assert "starting from round 0" in log_of(folder)
+
+
+def test_leftovers_of_a_killed_writer_are_swept_away(folder, clean):
+    (folder / "checkpoints" / ".round_000005.tmp").mkdir()
+    (folder / "checkpoints" / ".round_000005.tmp" / "server.pt").write_text("half")
+    (folder / ".summary.json.123.tmp").write_text("half")
+    carry_out(FOCUS, folder, resume=True)
+    assert outcome(folder) == clean
+    assert not list(folder.glob(".*.tmp"))
+    assert not list((folder / "checkpoints").glob(".*"))
+
+
+def test_lost_rows_of_the_metrics_are_noticed_and_made_again(folder, clean):
+    rows = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(rows[:3]))  # as many as the checkpoint of round 3 knows of
+    carry_out(FOCUS, folder, resume=True)
+    assert outcome(folder) == clean
+    assert "metrics.jsonl has lost rows since" in log_of(folder)
+
+
+def test_a_row_cut_short_is_written_again(folder, clean):
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"round": 4, "train/lo')
+    carry_out(FOCUS, folder, resume=True)
+    assert outcome(folder) == clean
+
+
+# -- what is written ------------------------------------------------------------------------------------------------
+
+
+def test_only_client_states_that_changed_are_written_again(folder):
+    trace = [json.loads(line) for line in (folder / "participation.jsonl").read_text().splitlines()]
+    for r in (3, 4):
+        stored = torch.load(folder / "checkpoints" / f"round_{r:06d}" / "clients_000.pt", weights_only=True)
+        row = trace[r - 1]
+        arrived = sorted(c for c, got in zip(row["cohort"], row["received"], strict=True) if got)
+        assert stored["clients"].tolist() == arrived
+        assert {name: tuple(rows.shape) for name, rows in stored["states"].items()} == {"g_prev": (len(arrived), 63)}
+
+
+def test_the_manifest_says_what_the_interface_promises(folder):
+    content = manifest(folder, 4)
+    assert content["round"] == 4
+    assert torch.__version__.startswith(content["versions"]["torch"])
+    assert content["device"] == "cpu"
+    files = {p.name for p in (folder / "checkpoints" / "round_000004").iterdir()}
+    assert set(content["sha256"]) == files - {"manifest.json"}
+    for file, digest in content["sha256"].items():
+        data = (folder / "checkpoints" / "round_000004" / file).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == digest
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    assert content["records"]["metrics.jsonl"] == sum(map(len, lines[:4]))
+    assert len(content["config_sha256"]) == 64
+
+
+def test_states_in_many_files_come_back_whole(folder, tmp_path, clean, monkeypatch):
+    monkeypatch.setattr(checkpoint, "CHUNK_BYTES", 600)  # two states of 63 floats a file
+    monkeypatch.setattr(checkpoint, "FOLD_AFTER", 1)
+    killed(lambda: carry_out(FOCUS, tmp_path / "small", fault=strike("draw", 5)))
+    files = [p.name for p in (tmp_path / "small" / "checkpoints" / "round_000005").glob("clients_*.pt")]
+    assert len(files) >= 2
+    carry_out(FOCUS, tmp_path / "small", resume=True)
+    assert outcome(tmp_path / "small") == clean
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_sixty_checkpoints_fold_into_few_that_hold_every_client(tmp_path, monkeypatch, keep):
+    """However rare a client, its state is never pruned while it is the newest."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    config = {**FOCUS, "rounds": 60, "num_clients": 20, "participation": {"name": "uniform", "size": 2}}
+    config |= {"checkpoint": {"every": 1, "keep": keep}, "eval": {"every": 0, "inconsistency": False}}
+    carry_out(config, tmp_path / "clean", ["checkpoint.every=0"])
+    killed(lambda: carry_out(config, tmp_path / "run", fault=strike("checkpoint", 50)))
+    kept = checkpoints(tmp_path / "run")
+    assert keep <= len(kept) <= checkpoint.FOLD_AFTER + keep
+    held = [c for clients in manifest(tmp_path / "run", 51)["clients"].values() for c in clients]
+    assert sorted(held) == sorted(set(held))
+    assert set(manifest(tmp_path / "run", 51)["clients"]) <= set(kept)
+    carry_out(config, tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "clean")
+
+
+def test_keep_is_how_many_stay(tmp_path):
+    carry_out({**TINY, "checkpoint": {"every": 1, "keep": 2}}, tmp_path / "run")  # fedavg: no client states
+    assert checkpoints(tmp_path / "run") == ["round_000005", "round_000006"]
+
+
+# -- a full disk ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """A switch: once on, whatever is synced, renamed or appended in a run directory finds no space."""
+    state = {"on": False}
+
+    def failing(real):
+        def call(*args, **kwargs):
+            if state["on"]:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*args, **kwargs)
+
+        return call
+
+    return state, failing, monkeypatch
+
+
+@pytest.mark.parametrize("operation", ["fsync", "replace"])
+def test_a_disk_that_fills_during_a_checkpoint_leaves_the_one_before_and_says_so(
+    folder, tmp_path, clean, full, operation
+):
+    state, failing, monkeypatch = full
+    monkeypatch.setattr(os, operation, failing(getattr(os, operation)))
+
+    def fill(phase, r):
+        state["on"] = (phase, r) == ("log", 3)
+
+    with pytest.raises(RaylflError, match=r"checkpoint of round 4 could not be written .*No space left on device"):
+        carry_out(FOCUS, tmp_path / "full", fault=fill)
+    state["on"] = False
+    assert checkpoints(tmp_path / "full") == [c for c in checkpoints(folder) if c < "round_000004"]
+    carry_out(FOCUS, tmp_path / "full", resume=True)
+    assert outcome(tmp_path / "full") == clean
+
+
+def test_a_disk_that_fills_while_a_row_is_written_leaves_no_half_row(tmp_path, clean, monkeypatch):
+    class Full:
+        """A file that takes ten bytes and then has no space."""
+
+        def __init__(self, file):
+            self.file, self.room = file, 10
+
+        def write(self, data):
+            if not self.room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written = self.file.write(data[: self.room])
+            self.room = 0
+            return written
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+    append = run_dir.RunDirectory.append
+
+    def filling(self, name, line):
+        if name == "metrics.jsonl" and line.startswith('{"round": 3,'):
+            self._files[name] = Full(self._files[name])
+        append(self, name, line)
+
+    monkeypatch.setattr(run_dir.RunDirectory, "append", filling)
+    with pytest.raises(RaylflError, match=r"metrics.jsonl could not be written \(No space left"):
+        carry_out(FOCUS, tmp_path / "full")
+    monkeypatch.undo()
+    assert [json.loads(line)["round"] for line in (tmp_path / "full" / "metrics.jsonl").open()] == [0, 1, 2]
+    carry_out(FOCUS, tmp_path / "full", resume=True)
+    assert outcome(tmp_path / "full") == clean
+
+
+# -- another world --------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_another_config_is_refused_with_the_keys_named(folder):
+    with pytest.raises(BadConfig, match=r"local.lr: 0.05 -> 0.01"):
+        carry_out(FOCUS, folder, ["local.lr=0.01"], resume=True)
+    assert "round_000004" in checkpoints(folder)
+
+
+def test_other_versions_are_warned_of(folder, clean, monkeypatch):
+    real = dict(run_dir.versions())
+    monkeypatch.setattr(checkpoint, "versions", lambda: {**real, "torch": "9.9.9"})
+    carry_out(FOCUS, folder, resume=True)
+    assert f"was written with torch {real['torch']}, this is 9.9.9" in log_of(folder)
+    assert outcome(folder) == clean
+
+
+def test_other_data_are_refused(folder, monkeypatch):
+    monkeypatch.setattr(checkpoint, "sha256_of_shards", lambda shards: "of another partition")
+    with pytest.raises(BadConfig, match="the clients' samples are not those of round_000004"):
+        carry_out(FOCUS, folder, resume=True)
+
+
+def test_a_checkpoint_of_a_future_format_is_refused_not_discarded(folder):
+    path = folder / "checkpoints" / "round_000004" / "manifest.json"
+    content = {**json.loads(path.read_text()), "version": 99}
+    del content["manifest_sha256"]
+    path.write_text(json.dumps({**content, "manifest_sha256": checkpoint.sha256_of_manifest(content)}))
+    with pytest.raises(RaylflError, match="has checkpoint format 99"):
+        carry_out(FOCUS, folder, resume=True)
+    assert "round_000004" in checkpoints(folder)
+
+
+def test_a_moved_run_directory_resumes_where_it_is_now(folder, tmp_path, clean):
+    shutil.move(folder, tmp_path / "elsewhere")
+    carry_out(FOCUS, tmp_path / "elsewhere", resume=True)
+    assert outcome(tmp_path / "elsewhere") == clean

@@ -1,0 +1,93 @@
+"""The same bits whoever works, in whatever order, with whatever before it; in fresh processes, too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from raylfl.algorithms.base import ALGORITHMS
+from raylfl.runtime import inprocess
+from raylfl.runtime.backend import LocalBackend
+from raylfl.runtime.worker import Worker
+from tests.runtime.faults import carry_out, outcome
+from tests.runtime.tiny import TINY
+
+SPLIT = ("ssl", "splitfed")
+
+
+class Crowd(LocalBackend):
+    """Several workers, each task to a random one, in random order; answers in task order, as `Backend` wants it."""
+
+    crowd = 7
+
+    def __init__(self, setup):
+        super().__init__(setup)
+        self.others = [Worker(setup) for _ in range(self.crowd)]
+        self.rng = np.random.default_rng()
+
+    def _someone(self):
+        self.worker = self.others[self.rng.integers(self.crowd)]
+
+    def run(self, tasks, down, own):
+        outcomes = {}
+        for k in self.rng.permutation(len(tasks)):
+            self._someone()
+            outcomes[k] = self._attempt(tasks[k], down, own[k])
+        return [outcomes[k] for k in range(len(tasks))]
+
+    def _attempt(self, task, down, own):
+        self._someone()  # of a ring, too, each link is somebody else's
+        return super()._attempt(task, down, own)
+
+    def evaluate(self, down, chunks):
+        self._someone()
+        return super().evaluate(down, chunks)
+
+    def objective(self, down, groups):
+        self._someone()
+        return super().objective(down, groups)
+
+
+@pytest.fixture(autouse=True)
+def _no_syncing(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.mark.parametrize("norm", [True, False], ids=["one by one", "vectorised"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS.names())
+def test_it_does_not_matter_who_works_and_in_which_order(tmp_path, monkeypatch, algorithm, norm):
+    options = {"name": algorithm, **({"cut": "body.1"} if algorithm in SPLIT else {})}
+    model = {**TINY["model"], "init_args": {"norm": norm}}
+    config = {**TINY, "algorithm": options, "model": model, "rounds": 4, "num_clients": 12}
+    config |= {"participation": {"name": "uniform", "size": 8}, "eval": {"every": 2, "global": True}}
+    carry_out(config, tmp_path / "one")
+    monkeypatch.setattr(inprocess, "LocalBackend", Crowd)
+    carry_out(config, tmp_path / "crowd")
+    assert outcome(tmp_path / "crowd") == outcome(tmp_path / "one")
+
+
+ALL = """
+import sys
+from pathlib import Path
+from raylfl.algorithms.base import ALGORITHMS
+from tests.runtime.faults import carry_out, outcome
+from tests.runtime.tiny import TINY
+
+for name in ALGORITHMS.names():
+    config = {**TINY, "rounds": 3, "algorithm": {"name": name, **({"cut": "body.1"} if name in ("ssl", "splitfed") else {})}}
+    carry_out(config, Path(sys.argv[1]) / name)
+"""
+
+
+def test_fresh_processes_with_other_hash_seeds_agree_on_every_algorithm(tmp_path):
+    processes = [
+        subprocess.Popen([sys.executable, "-c", ALL, str(tmp_path / seed)], env=os.environ | {"PYTHONHASHSEED": seed})
+        for seed in ("1", "271828")
+    ]
+    assert [process.wait(200) for process in processes] == [0, 0]
+    for name in ALGORITHMS.names():
+        assert outcome(tmp_path / "1" / name) == outcome(tmp_path / "271828" / name)

@@ -1,0 +1,190 @@
+"""Stopped anywhere, resumed, and the same bits: every algorithm, participation models, every phase of a round."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import zlib
+
+import pytest
+import torch
+import yaml
+
+import raylfl
+from raylfl.algorithms.base import ALGORITHMS, Algorithm
+from raylfl.errors import BadConfig
+from raylfl.runtime.session import Interrupted
+from tests.runtime.faults import PHASES, carry_out, killed, log_of, outcome, strike
+from tests.runtime.tiny import TINY
+
+PARTICIPATION = {
+    "full": {"name": "full"},
+    "uniform": {"name": "uniform", "size": 3},
+    "markov": {"name": "uniform", "size": 2, "availability": {"name": "markov", "p_on": 0.4, "p_off": 0.3}},
+    "permutation": {"name": "permutation", "size": 2},
+}
+WITH_SIZE = ("uniform", "markov")  # for algorithms that sample clients themselves
+
+
+@pytest.fixture(autouse=True)
+def _no_syncing(monkeypatch):
+    """No power fails here, and syncing is most of what these runs take."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+def matrix():
+    """Algorithm x participation, each with a phase and a round of its own to be killed in."""
+    for entry in ALGORITHMS:
+        cls = entry.cls
+        samples = cls.probabilities is not Algorithm.probabilities or cls.probes is not Algorithm.probes
+        for name in WITH_SIZE if samples else ("full", "markov", "permutation"):
+            number = zlib.crc32(f"{entry.name}/{name}".encode())
+            yield entry.name, name, PHASES[number % len(PHASES)], 1 + number // 6 % 5
+
+
+def with_algorithm(name, **options):
+    return {
+        **TINY,
+        "algorithm": {"name": name, **({"cut": "body.1"} if name in ("ssl", "splitfed") else {}), **options},
+    }
+
+
+@pytest.mark.parametrize(("algorithm", "participation", "phase", "r"), list(matrix()))
+def test_a_killed_run_resumes_into_the_undisturbed_one(tmp_path, algorithm, participation, phase, r):
+    config = {**with_algorithm(algorithm), "participation": PARTICIPATION[participation]}
+    carry_out(config, tmp_path / "clean", ["checkpoint.every=0"])
+    killed(lambda: carry_out(config, tmp_path / "killed", fault=strike(phase, r)))
+    carry_out(config, tmp_path / "killed", resume=True)
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "clean")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("algorithm", ["focus", "fedvarp", "sfl"])
+def test_every_phase_of_a_round_is_safe_to_die_in(tmp_path, algorithm, phase):
+    """Client states, a server's table, a ring; killed again while it goes on from the first kill."""
+    config = with_algorithm(algorithm)
+    carry_out(config, tmp_path / "clean", ["checkpoint.every=0"])
+    killed(lambda: carry_out(config, tmp_path / "killed", fault=strike(phase, 3)))
+    killed(lambda: carry_out(config, tmp_path / "killed", resume=True, fault=strike(phase, 4)))
+    carry_out(config, tmp_path / "killed", resume=True)
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "clean")
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "focus", "scaffnew", "fedawe"])
+def test_buffers_that_stay_with_the_clients_are_resumed_too(tmp_path, algorithm):
+    config, local = with_algorithm(algorithm), ["local.buffers=local"]
+    carry_out(config, tmp_path / "clean", [*local, "checkpoint.every=0"])
+    killed(lambda: carry_out(config, tmp_path / "killed", local, fault=strike("log", 4)))
+    carry_out(config, tmp_path / "killed", local, resume=True)
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "clean")
+
+
+def test_adam_moments_and_a_replayed_trace_are_resumed(tmp_path):
+    carry_out(with_algorithm("fedavg"), tmp_path / "first")
+    replayed = {"name": "trace", "path": str(tmp_path / "first" / "participation.jsonl")}
+    config = {**with_algorithm("fedadam"), "participation": replayed, "link": {"name": "perfect"}}
+    carry_out(config, tmp_path / "clean", ["checkpoint.every=0"])
+    killed(lambda: carry_out(config, tmp_path / "killed", fault=strike("aggregate", 5)))
+    carry_out(config, tmp_path / "killed", resume=True)
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "clean")
+    assert outcome(tmp_path / "killed")["participation"] == (tmp_path / "first" / "participation.jsonl").read_text()
+
+
+def test_without_a_checkpoint_a_run_starts_again_from_round_0_and_says_so(tmp_path):
+    carry_out(TINY, tmp_path / "clean")
+    killed(lambda: carry_out(TINY, tmp_path / "killed", fault=strike("log", 1)))
+    assert len((tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()) == 2
+    carry_out(TINY, tmp_path / "killed", resume=True)
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "clean")
+    assert "starting from round 0" in log_of(tmp_path / "killed")
+
+
+def begun(runs, *overrides, rounds=4):
+    """The directory of a run that was asked to stop after round 2 of `rounds`."""
+
+    def watch(progress):
+        if progress.metrics["round"] == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="stopped before round 3: raylfl resume "):
+        raylfl.run(TINY, [*runs, f"rounds={rounds}", "logging.id=it", *overrides], watch)
+    return pathlib.Path(runs[0].removeprefix("logging.dir=")) / "tiny" / "it"
+
+
+def test_a_stopped_run_resumes_through_the_interface_and_its_watcher_sees_each_round_once(runs):
+    folder, seen = begun(runs, "checkpoint.every=0"), []
+    assert [p.name for p in (folder / "checkpoints").iterdir()] == ["round_000003"]
+    assert not (folder / "summary.json").exists()
+    again = raylfl.resume(folder, watch=lambda progress: seen.append(progress.metrics["round"]))
+    assert seen == [0, 1, 2, 3]
+    clean = raylfl.run(TINY, [*runs, "rounds=4"])
+    assert torch.equal(again.params, clean.params)
+    assert outcome(folder) == outcome(clean.run_dir)
+
+
+def test_rounds_may_be_raised_and_give_what_a_longer_run_gives(runs):
+    short = raylfl.run(TINY, [*runs, "rounds=3", "eval.every=1"])
+    longer = raylfl.resume(short.run_dir, ["rounds=6"])
+    clean = raylfl.run(TINY, [*runs, "rounds=6", "eval.every=1"])
+    assert outcome(longer.run_dir) == outcome(clean.run_dir)
+    assert yaml.safe_load((short.run_dir / "config.yaml").read_text())["rounds"] == 6
+    assert json.loads((short.run_dir / "summary.json").read_text())["rounds"] == 6
+
+
+def test_a_run_that_is_being_prolonged_no_longer_counts_as_finished(tmp_path):
+    carry_out(TINY, tmp_path / "run")
+    killed(lambda: carry_out(TINY, tmp_path / "run", ["rounds=8"], resume=True, fault=strike("commit", 6)))
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_resuming_a_finished_run_changes_nothing(runs):
+    first = raylfl.run(TINY, runs)
+    before = outcome(first.run_dir)
+    again = raylfl.resume(first.run_dir)
+    assert outcome(first.run_dir) == before
+    assert again.metrics == first.metrics
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["local.lr=0.1"], "local.lr: 0.05 -> 0.1"),
+        (["algorithm.name=focus"], "algorithm.name: fedavg -> focus"),
+        (["seed=1", "participation.size=2"], "participation.size: 3 -> 2, seed: 0 -> 1"),
+        (["rounds=2"], "rounds=2, but must be >= 4"),
+        (["runtime.threads=2"], "runtime.threads: 1 -> 2"),
+        (["local.lrr=0.1"], "unknown key local.lrr"),
+    ],
+)
+def test_a_change_of_what_defines_the_run_is_refused_with_the_keys_named(runs, overrides, words):
+    folder = begun(runs)
+    before = (folder / "config.yaml").read_text()
+    with pytest.raises(BadConfig) as caught:
+        raylfl.resume(folder, overrides)
+    assert words in str(caught.value)
+    assert (folder / "config.yaml").read_text() == before
+
+
+def test_a_config_changed_by_hand_is_refused_too(runs):
+    folder = begun(runs)
+    text = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(text.replace("lr: 0.05", "lr: 0.06"))
+    with pytest.raises(BadConfig, match=r"local.lr: 0.05 -> 0.06"):
+        raylfl.resume(folder)
+
+
+def test_phases_that_would_move_refuse_more_rounds(runs):
+    phased = "participation={name: bernoulli, p: {phases: [{until: 0.5, uniform: [0.1, 0.5]}, {uniform: [0.5, 1.0]}]}}"
+    folder = begun(runs, phased)
+    with pytest.raises(BadConfig, match=r"rounds=8, but must stay 4: participation has values in phases"):
+        raylfl.resume(folder, ["rounds=8"])
+
+
+def test_what_is_no_run_directory_is_refused(tmp_path):
+    with pytest.raises(BadConfig, match=r"no config\.yaml"):
+        raylfl.resume(tmp_path)
+    (tmp_path / "config.yaml").write_text("rounds: [1,\n")
+    with pytest.raises(BadConfig, match="not readable yaml"):
+        raylfl.resume(tmp_path)

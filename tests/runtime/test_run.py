@@ -1,0 +1,208 @@
+"""Whole runs in process: closed forms, records, replay, the interface's promises to user code."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import raylfl
+from raylfl.errors import BadConfig, NonFinite
+from tests.runtime.modules import Quadratics
+
+QUADRATICS = {
+    "name": "quadratics",
+    "dtype": "float64",
+    "rounds": 6,
+    "model": {"class_path": "tests.runtime.modules.Quadratic"},
+    "data": {"class_path": "tests.runtime.modules.Quadratics"},
+    "partition": {"name": "natural"},
+    "local": {"steps": 3, "batch_size": "full", "lr": 0.1},
+    "runtime": {"backend": "local"},
+}
+DIGITS = {
+    "name": "digits",
+    "rounds": 4,
+    "num_clients": 8,
+    "data": {"class_path": "tests.runtime.modules.DigitsModule"},
+    "model": {"class_path": "tests.runtime.modules.Noisy"},
+    "participation": {"name": "uniform", "size": 3},
+    "local": {"steps": 2, "batch_size": 16},
+    "runtime": {"backend": "local"},
+}
+
+
+def run(config, runs, *overrides):
+    return raylfl.run(config, [*runs, *overrides])
+
+
+def test_fedavg_on_quadratics_is_the_average_of_plain_gradient_descents(runs):
+    result, data = run(QUADRATICS, runs), Quadratics()
+    x = np.ones(3)
+    for _ in range(6):
+        ends = []
+        for hessian, b in zip(data.hessians, data.b, strict=True):
+            z = x.copy()
+            for _ in range(3):
+                z = z - 0.1 * (hessian @ z - b)
+            ends.append(z)
+        x = np.mean(ends, axis=0)
+    np.testing.assert_allclose(result.params.numpy(), x, rtol=1e-12)
+    assert result.params.dtype == torch.float64
+    optimum = data.optimum().numpy()
+    expected = np.linalg.norm(x - optimum) / np.linalg.norm(optimum)
+    assert result.metrics[-1]["global/distance"] == pytest.approx(expected, rel=1e-10)
+
+
+def test_focus_with_one_step_and_everybody_is_gradient_descent_with_step_n_gamma(runs):
+    result = run(QUADRATICS, runs, "algorithm.name=focus", "local.steps=1", "algorithm.gamma=0.02", "rounds=5")
+    data, x = Quadratics(), np.ones(3)
+    for _ in range(5):
+        gradient = np.mean(data.hessians @ x - data.b, axis=0)
+        x = x - 6 * 0.02 * gradient
+    np.testing.assert_allclose(result.params.numpy(), x, rtol=1e-12)
+
+
+def test_the_objective_and_its_gradient_are_those_of_f(runs):
+    result, data = run(QUADRATICS, runs, "eval.global=true"), Quadratics()
+    x = result.params.numpy()
+    losses = [0.5 * x @ h @ x - b @ x for h, b in zip(data.hessians, data.b, strict=True)]
+    gradient = np.mean(data.hessians @ x - data.b, axis=0)
+    last = result.metrics[-1]
+    assert last["global/loss"] == pytest.approx(np.mean(losses), rel=1e-12)
+    assert last["global/grad_norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-12)
+
+
+def test_traffic_and_work_are_counted_from_what_is_sent_and_done(runs):
+    overrides = ["participation.name=uniform", "participation.size=4", "link.name=bernoulli", "link.q=0.5"]
+    star = run(QUADRATICS, runs, *overrides).metrics[-1]
+    assert star["cost/downlink_floats"] == star["cost/uplink_floats"] == 6 * 4 * 3
+    assert star["cost/local_steps"] == star["cost/gradients"] == 6 * 4 * 3
+    ring = run(QUADRATICS, runs, *overrides, "algorithm.name=sfl").metrics[-1]
+    assert (ring["cost/downlink_floats"], ring["cost/uplink_floats"]) == (6 * 3, 6 * 3)
+    assert ring["cost/peer_floats"] == 6 * 3 * 3
+
+
+def test_a_run_leaves_the_records_that_the_interface_names(runs):
+    result = run(DIGITS, runs)
+    folder = result.run_dir
+    assert {p.name for p in folder.iterdir()} >= {
+        "config.yaml",
+        "metrics.jsonl",
+        "participation.jsonl",
+        "checkpoints",
+        "final.pt",
+        "summary.json",
+        "log.txt",
+        "partition.json",
+    }
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == [0, 1, 2, 3]
+    assert rows == result.metrics
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["final"]["test/accuracy"] == rows[-1]["test/accuracy"]
+    assert summary["seed"] == 0
+    final = torch.load(folder / "final.pt", weights_only=True)
+    assert torch.equal(final["params"], result.params)
+    flat = torch.cat([p.detach().reshape(-1) for p in result.module.parameters()])
+    assert torch.equal(flat, result.params)
+
+
+def test_the_saved_config_reproduces_the_run(runs):
+    first = run(DIGITS, runs)
+    saved = yaml.safe_load((first.run_dir / "config.yaml").read_text())
+    again = run(saved, runs)
+    assert torch.equal(first.params, again.params)
+    assert again.run_dir != first.run_dir
+
+
+def test_a_replayed_trace_gives_the_same_file_and_the_same_parameters(runs):
+    lossy = ["link.name=bernoulli", "link.q=0.4", "local.steps={uniform: [1, 5]}", "local.dynamic=true"]
+    first = run(DIGITS, runs, *lossy)
+    trace = first.run_dir / "participation.jsonl"
+    again = run(DIGITS, runs, "participation.name=trace", f"participation.path={trace}")
+    assert (again.run_dir / "participation.jsonl").read_bytes() == trace.read_bytes()
+    assert torch.equal(again.params, first.params)
+
+
+def test_one_seed_is_one_world_for_every_algorithm(runs):
+    """Partition, initial weights, cohorts, links and batch order do not depend on the algorithm."""
+    lossy = ["link.name=bernoulli", "link.q=0.3", "rounds=3"]
+    traces, losses = [], []
+    for name in ("fedavg", "focus"):
+        result = run(DIGITS, runs, *lossy, f"algorithm.name={name}")
+        traces.append((result.run_dir / "participation.jsonl").read_text())
+        losses.append(result.metrics[0].get("train/loss"))
+        partition = (result.run_dir / "partition.json").read_text()
+        traces.append(partition)
+    assert traces[0] == traces[2]
+    assert traces[1] == traces[3]
+
+
+def test_user_code_cannot_disturb_other_clients_randomness_by_seeding_globally(runs):
+    """The first client's step sees the same noise whether or not some other module seeds; and runs repeat."""
+    a, b = run(DIGITS, runs), run(DIGITS, runs)
+    assert torch.equal(a.params, b.params)
+    before = torch.get_rng_state()
+    run(DIGITS, runs, "model.init_args.seed_globally=true")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_dropout_differs_between_rounds_clients_and_seeds(runs):
+    a, b = run(DIGITS, runs), run(DIGITS, runs, "seed=1")
+    assert not torch.equal(a.params, b.params)
+
+
+def test_an_empty_round_changes_nothing_and_is_recorded(runs):
+    result = run(QUADRATICS, runs, "participation.name=bernoulli", "participation.p=0.0", "rounds=2")
+    assert result.params.tolist() == [1.0, 1.0, 1.0]
+    assert [m["cohort/sampled"] for m in result.metrics] == [0, 0]
+    assert all("train/loss" not in m for m in result.metrics)
+
+
+def test_divergence_ends_in_one_line_that_names_client_round_and_remedy(runs):
+    with pytest.raises(NonFinite, match=r"client \d+ sent a non-finite update in round \d+.*local.lr"):
+        run(QUADRATICS, runs, "local.lr=1e200")
+
+
+def test_non_finite_updates_can_be_dropped_and_count_as_lost(runs):
+    result = run(QUADRATICS, runs, "local.lr=1e200", "runtime.on_nonfinite=drop", "rounds=2")
+    assert result.params.tolist() == [1.0, 1.0, 1.0]
+    rows = [json.loads(line) for line in (result.run_dir / "participation.jsonl").read_text().splitlines()]
+    assert all(not any(row["received"]) for row in rows)
+    assert all("non-finite" in event for m in result.metrics for event in m["events"])
+
+
+def test_the_modules_own_optimizer_is_used_where_asked_for(runs):
+    plain = run(QUADRATICS, runs, "local.lr=0.1")
+    own = run(QUADRATICS, runs, "local.optimizer=module", "local.lr=0.7")  # its SGD has lr 0.1
+    np.testing.assert_allclose(own.params.numpy(), plain.params.numpy(), rtol=1e-13)
+
+
+def test_an_existing_id_is_never_overwritten(runs):
+    run(QUADRATICS, runs, "logging.id=mine")
+    with pytest.raises(BadConfig, match="never overwritten"):
+        run(QUADRATICS, runs, "logging.id=mine")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["model.class_path=tests.runtime.modules.Quadratik"], "did you mean Quadratic"),
+        (["model.class_path=no.such.Module"], "cannot import"),
+        (["model.init_args.dim=4"], "cannot be trained on a batch of"),
+        (["model.init_args.dims=4"], "unknown key model.init_args.dims; did you mean model.init_args.dim"),
+        (["num_clients=5"], "num_clients"),
+        (["participation.name=uniform", "participation.size=99"], "participation.size=99"),
+        (["local.lr=-1"], "local.lr=-1"),
+        (["partition.name=dirichlet", "num_clients=3"], "label"),
+    ],
+)
+def test_mistakes_end_before_anything_is_written(runs, tmp_path, overrides, words):
+    with pytest.raises(BadConfig) as caught:
+        run(QUADRATICS, runs, *overrides)
+    assert words in str(caught.value)
+    assert not (tmp_path / "runs").exists()

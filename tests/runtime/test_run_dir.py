@@ -1,0 +1,163 @@
+"""A run's directory: never overwritten, one process at a time, refused before training where it cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import raylfl
+from raylfl.errors import BadConfig, RaylflError
+from raylfl.runtime import run_dir
+from raylfl.runtime.run_dir import RunDirectory, atomic_write, metrics_line, read_rows
+from tests.runtime.tiny import TINY
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from raylfl.runtime.run_dir import RunDirectory
+directory = RunDirectory(Path(sys.argv[1]))
+directory.open() if sys.argv[2] == ".lock" else directory.claim()
+print("held", flush=True)
+time.sleep(float(sys.argv[3]))
+"""
+
+
+def hold(folder, lock, seconds):
+    """Another process that holds a lock of this directory for a while."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder), lock, str(seconds)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+@pytest.fixture
+def finished(runs):
+    return raylfl.run(TINY, [*runs, "rounds=2"]).run_dir
+
+
+def test_a_second_process_on_one_run_directory_is_refused(finished):
+    other = hold(finished, ".lock", 60)
+    try:
+        with pytest.raises(BadConfig, match="is in use by another process"):
+            raylfl.resume(finished, ["rounds=4"])
+    finally:
+        other.kill()
+        other.wait()
+    raylfl.resume(finished, ["rounds=4"])  # the lock died with its holder
+
+
+def test_a_second_run_in_the_same_process_is_refused_too(finished):
+    def again(progress):
+        with pytest.raises(BadConfig, match="is in use"):
+            raylfl.resume(finished, ["rounds=4"])
+
+    assert len(raylfl.resume(finished, ["rounds=4"], watch=again).metrics) == 4
+
+
+def test_a_round_loop_that_outlives_its_driver_is_waited_for(finished):
+    """A server actor is gone a moment after its killed driver: until then it may still write rows."""
+    started = time.monotonic()
+    other = hold(finished, ".writing", 1.5)
+    raylfl.resume(finished, ["rounds=4"])
+    assert time.monotonic() - started > 1.0
+    assert other.wait(10) == 0
+
+
+def test_a_round_loop_that_never_ends_is_not_waited_for_for_ever(finished, monkeypatch):
+    monkeypatch.setattr(run_dir, "WAIT_SECONDS", 0.2)
+    other = hold(finished, ".writing", 60)
+    try:
+        with pytest.raises(RaylflError, match="still writes to"):
+            raylfl.resume(finished, ["rounds=4"])
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_the_locks_are_given_back_even_if_the_watcher_raises(runs, tmp_path):
+    def fail(progress):
+        raise ValueError("a bug in a watcher")
+
+    with pytest.raises(ValueError, match="a bug"):
+        raylfl.run(TINY, [*runs, "logging.id=it"], fail)
+    assert len(raylfl.resume(tmp_path / "runs" / "tiny" / "it").metrics) == TINY["rounds"]
+
+
+def test_an_existing_id_is_refused_with_the_way_to_go_on(runs):
+    folder = raylfl.run(TINY, [*runs, "logging.id=it", "rounds=1"]).run_dir
+    before = {p: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+    with pytest.raises(BadConfig, match=f"never overwritten; `raylfl resume {folder}` goes on"):
+        raylfl.run(TINY, [*runs, "logging.id=it"])
+    assert {p: p.read_bytes() for p in folder.iterdir() if p.is_file()} == before
+
+
+def test_runs_started_in_the_same_second_have_directories_of_their_own(tmp_path):
+    made: list[RunDirectory] = []
+    threads = [
+        threading.Thread(target=lambda: made.append(RunDirectory.create(tmp_path, "x", None, 0))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({d.path for d in made}) == 8
+    for directory in made:
+        directory.close()
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_training(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("not a folder")
+    for place in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with pytest.raises(BadConfig, match=r"logging.dir=.*cannot make a run directory there"):
+            raylfl.run(TINY, [f"logging.dir={place}"])
+
+    def readonly(self, *args, **kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("pathlib.Path.mkdir", readonly)
+    with pytest.raises(BadConfig, match="Read-only file system"):
+        raylfl.run(TINY, [f"logging.dir={tmp_path}/runs"])
+
+
+def test_a_disk_full_from_the_start_is_said_before_training(runs, tmp_path, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(run_dir, "atomic_write", full)
+    with pytest.raises(RaylflError, match=r"config.yaml could not be written \(No space left on device\)"):
+        raylfl.run(TINY, [*runs, "logging.id=it"])
+    assert not (tmp_path / "runs" / "tiny" / "it" / "metrics.jsonl").exists()
+
+
+def test_a_log_that_cannot_be_written_ends_no_run(finished):
+    (finished / "log.txt").unlink()
+    (finished / "log.txt").mkdir()
+    assert len(raylfl.resume(finished, ["rounds=3"]).metrics) == 3
+
+
+def test_a_file_is_the_old_one_or_the_new_one(tmp_path, monkeypatch):
+    atomic_write(tmp_path / "f", "old")
+
+    def killed_here(source, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", killed_here)
+    with pytest.raises(KeyboardInterrupt):
+        atomic_write(tmp_path / "f", "new" * 1000)
+    assert (tmp_path / "f").read_text() == "old"
+
+
+def test_rows_are_read_up_to_one_cut_short(tmp_path):
+    (tmp_path / "rows").write_text('{"round": 0}\n{"round": 1}\n{"rou')
+    assert list(read_rows(tmp_path / "rows")) == [{"round": 0}, {"round": 1}]
+
+
+def test_a_metric_that_is_not_finite_is_left_out():
+    assert metrics_line({"round": 0, "a": float("nan"), "b": [float("inf"), 1.0]}) == '{"round": 0, "b": [null, 1.0]}\n'

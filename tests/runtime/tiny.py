@@ -1,0 +1,139 @@
+"""A problem so small that a whole run takes a tenth of a second, and yet has all that a checkpoint must carry."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+import raylfl  # noqa: F401 - before Lightning, which imports torchvision
+
+TINY = {
+    "name": "tiny",
+    "rounds": 6,
+    "num_clients": 6,
+    "data": {"class_path": "tests.runtime.tiny.Points"},
+    "model": {"class_path": "tests.runtime.tiny.Net"},
+    "participation": {"name": "uniform", "size": 3},
+    "link": {"name": "bernoulli", "q": 0.3},
+    "local": {"steps": {"uniform": [1, 3]}, "batch_size": 4, "lr": 0.05},
+    "eval": {"every": 3},
+    "checkpoint": {"every": 2, "keep": 1},
+    "runtime": {"backend": "local"},
+    "logging": {"report": False},
+}
+
+
+class Points:
+    """Sixty labelled points of three Gaussians in four dimensions; with owners, ten consecutive ones a client."""
+
+    def __init__(self, owners: int | None = None):
+        rng = np.random.default_rng(0)
+        labels = np.arange(60) % 3
+        points = rng.standard_normal((60, 4)) + 2.0 * np.eye(3, 4)[labels]
+        self.x, self.targets = torch.from_numpy(points).float(), torch.from_numpy(labels)
+        self.client_indices = None if owners is None else np.array_split(np.arange(60), owners)
+
+    def train_dataset(self):
+        return TensorDataset(self.x, self.targets)
+
+    def test_dataset(self):
+        return TensorDataset(self.x[::3], self.targets[::3])
+
+
+class BrokenFile(Points):
+    """Samples fetched one by one, of which the thirteenth is damaged."""
+
+    def __init__(self):
+        super().__init__(owners=6)
+
+    def train_dataset(self):
+        return _Fetched(self.x, self.targets)
+
+
+class _Fetched(Dataset):
+    def __init__(self, x, targets, broken=(13,)):
+        self.x, self.targets, self.broken = x, targets, broken
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, k):
+        if k in self.broken:
+            raise OSError(f"damaged: point {k}")
+        return self.x[k], self.targets[k]
+
+
+class AllBroken(Points):
+    """Not one sample can be read."""
+
+    def train_dataset(self):
+        return _Fetched(self.x, self.targets, range(60))
+
+
+class Unlabelled:
+    """Points without labels."""
+
+    def train_dataset(self):
+        return TensorDataset(Points().x)
+
+
+class Empty:
+    """A data class that offers nothing."""
+
+
+class OddTest(Points):
+    """A test set with one dimension too many."""
+
+    def test_dataset(self):
+        return TensorDataset(torch.zeros(3, 5), torch.zeros(3, dtype=torch.int64))
+
+
+class WrongOptimum(Points):
+    """An optimum of some other problem."""
+
+    def optimum(self):
+        return torch.zeros(2)
+
+
+class Net(LightningModule):
+    """Two layers with dropout (randomness a step) and BatchNorm (buffers)."""
+
+    def __init__(self, norm: bool = True, dropout: float = 0.2, width: int = 6):
+        super().__init__()
+        middle = nn.BatchNorm1d(width) if norm else nn.Identity()
+        self.body = nn.Sequential(nn.Linear(4, width), middle, nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, 3))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return nn.functional.cross_entropy(self.body(x), y)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Cursed(Net):
+    """Comes to grief over certain points: raises, hangs, kills its process, or returns no loss."""
+
+    def __init__(self, raises: int = -1, hangs: int = -1, dies: int = -1, strays: int = -1):
+        super().__init__(norm=False)
+        self.trouble = {raises: "raises", hangs: "hangs", dies: "dies", strays: "strays"}
+        self.points = Points().x
+
+    def training_step(self, batch, batch_idx):
+        for point, kind in self.trouble.items():
+            if point >= 0 and bool((batch[0] == self.points[point]).all(dim=1).any()):
+                if kind == "raises":
+                    raise ValueError("cursed")
+                if kind == "hangs":
+                    time.sleep(3600)
+                if kind == "dies":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return batch[0]
+        return super().training_step(batch, batch_idx)

@@ -1,0 +1,279 @@
+"""The command line: what each command leaves behind, exit codes, and mistakes in at most two lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from raylfl.cli import KINDS, main
+from raylfl.config.load import load_config
+from raylfl.console import registry_of
+
+SMALL = ["rounds=3", "num_clients=4", "partition=iid", "runtime.backend=local", "logging.report=false"]
+RUN = ["run", "digits", *SMALL]
+OWN_MODEL = """
+import torch
+from lightning import LightningModule
+
+
+class Net(LightningModule):
+    def __init__(self, hidden: int = 4):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, hidden), torch.nn.Linear(hidden, 10))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return torch.nn.functional.cross_entropy(self.body(x), y)
+"""
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """An empty working directory; main() adds it to sys.path, which is put back."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAYLFL_RUNS", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+@pytest.fixture
+def call(fresh, capsys):
+    """main() in this process: (exit code, stdout, stderr)."""
+
+    def called(*argv):
+        try:
+            code = main(argv)
+        except SystemExit as end:  # argparse's own
+            code = end.code
+        return (code, *capsys.readouterr())
+
+    return called
+
+
+def lines_of(path):
+    return Path(path).read_text().splitlines()
+
+
+# -- what the commands do --------------------------------------------------------------------------------------
+
+
+def test_run_trains_and_says_where_the_run_is(call, fresh):
+    code, out, err = call(*RUN)
+    assert (code, err) == (0, "")
+    folder = fresh / re.search(r"^run +(.+)$", out, re.MULTILINE)[1]
+    assert len(lines_of(folder / "metrics.jsonl")) == 3
+    assert re.search(r"^round 3/3  loss \d\.\d{4}  accuracy \d+\.\d\d%  \d\.\d{3} s/round$", out, re.MULTILINE)
+    assert "\x1b" not in out
+
+
+def test_a_terminal_sees_a_bar(call, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    code, out, _ = call(*RUN)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out)
+    assert code == 0
+    assert re.search(r"fedavg ━+ 3/3 loss \d\.\d{4}  accuracy \d+\.\d\d% \d\.\d{3} s/round", plain)
+
+
+def test_resume_goes_on_and_rounds_may_be_raised(call, fresh):
+    call(*RUN, "logging.id=mine")
+    code, out, err = call("resume", "runs/digits/mine", "rounds=5")
+    assert (code, err) == (0, "")
+    assert "resumed at round 3" in out
+    assert [json.loads(line)["round"] for line in lines_of("runs/digits/mine/metrics.jsonl")] == [0, 1, 2, 3, 4]
+
+
+def test_compare_runs_each_and_ends_with_one_page_and_a_table(call, fresh):
+    code, out, err = call("compare", "digits", "-a", "fedavg,focus", *SMALL, "-o", "both")
+    assert (code, err) == (0, "")
+    assert len(list((fresh / "runs/digits").iterdir())) == 2
+    assert (fresh / "both/index.html").is_file()
+    assert (fresh / "both/report.png").is_file()
+    assert re.search(r"^ ?FOCUS +1 +3 ", out, re.MULTILINE)
+    assert re.search(r"^report +both/index.html$", out, re.MULTILINE)
+
+
+def test_report_takes_runs_and_folders_of_runs(call, fresh):
+    call(*RUN, "logging.id=a")
+    call(*RUN, "logging.id=b", "algorithm.name=focus")
+    code, out, err = call("report", "runs", "-o", "page", "--target", "0.5", "--last", "2")
+    assert (code, err) == (0, "")
+    assert "last 2" in out
+    assert "FOCUS" in out
+    assert (fresh / "page/index.html").is_file()
+
+
+def test_partition_writes_what_a_run_would_own(call, fresh):
+    code, out, err = call("partition", "digits", "num_clients=5", "partition.name=exdir", "-o", "p")
+    assert (code, err) == (0, "")
+    owners = json.loads((fresh / "p/partition.json").read_text())
+    assert sorted(index for own in owners.values() for index in own) == list(range(1438))
+    assert (fresh / "p/partition.png").stat().st_size > 1000
+    counts = {line.split()[0]: line.split()[1] for line in out.splitlines()[1:6]}
+    assert counts == {client: str(len(own)) for client, own in owners.items()}
+    call(*RUN, "num_clients=5", "partition.name=exdir", "logging.id=mine")
+    assert json.loads((fresh / "runs/digits/mine/partition.json").read_text()) == owners
+
+
+def test_trace_draws_what_a_run_would_see(call, fresh):
+    world = ["participation.name=markov", "participation.p_on=0.3", "participation.p_off=0.4", "link=bernoulli"]
+    code, out, err = call("trace", "digits", *SMALL, *world, "-o", "t")
+    assert (code, err) == (0, "")
+    assert out.startswith("3 rounds, ")
+    assert (fresh / "t/participation.png").stat().st_size > 1000
+    call(*RUN, *world, "logging.id=mine")
+    drawn, seen = (fresh / folder / "participation.jsonl" for folder in ("t", "runs/digits/mine"))
+    assert drawn.read_bytes() == seen.read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_list_has_a_line_for_each(call, kind):
+    code, out, err = call("list", kind)
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()] == registry_of(kind).names()
+    assert all(line == line.rstrip() for line in out.splitlines())
+
+
+def test_list_without_a_kind_has_all_of_them(call):
+    code, out, _ = call("list")
+    assert code == 0
+    assert [line for line in out.splitlines() if line in KINDS] == list(KINDS)
+
+
+def test_runs_shows_what_is_finished_and_what_is_not(call, fresh):
+    call(*RUN, "logging.id=done")
+    call(*RUN, "logging.id=cut")
+    (fresh / "runs/digits/cut/summary.json").unlink()
+    code, out, _ = call("runs")
+    assert code == 0
+    assert re.search(r"^runs/digits/done +fedavg +finished +3/3 +\d", out, re.MULTILINE)
+    assert re.search(r"^runs/digits/cut +fedavg +unfinished", out, re.MULTILINE)
+
+
+def test_the_printed_config_is_a_config(call):
+    code, out, _ = call("run", "digits", "--print-config", "algorithm.name=focus", "rounds=7")
+    assert code == 0
+    printed = yaml.safe_load(out)
+    assert (
+        load_config(printed).resolved == printed == load_config("digits", ["algorithm.name=focus", "rounds=7"]).resolved
+    )
+
+
+def test_overrides_may_stand_before_and_after_options(call):
+    code, out, _ = call("run", "digits", "seed=3", "--print-config", "rounds=7")
+    assert code == 0
+    assert (yaml.safe_load(out)["seed"], yaml.safe_load(out)["rounds"]) == (3, 7)
+
+
+# -- mistakes --------------------------------------------------------------------------------------------------
+
+USAGE = [
+    ((), "COMMAND"),
+    (("rnu", "digits"), "invalid choice: 'rnu'"),
+    (("run",), "CONFIG"),
+    (("run", "digits", "--fast"), "unrecognised: --fast"),
+    (("list", "everything"), "invalid choice: 'everything'"),
+    (("compare", "digits"), "--algorithms"),
+    (("compare", "digits", "-a", ","), "focus,fedavg,sfl"),
+]
+CONFIGS = [
+    (["run", "digitz"], "did you mean digits?"),
+    (["run", "digits", "algoritm.name=focus"], "unknown key algoritm; did you mean algorithm?"),
+    (["run", "digits", "local.lr=fast"], "local.lr=fast, but must be a number"),
+    (["run", "digits", "local.lr=-1"], "local.lr=-1"),
+    (["run", "digits", "rounds"], "key=value"),
+    (["run", "digits", "algorithm.name=focuss"], "did you mean focus?"),
+    (["run", "digits", "data.name=mnist", "data.init_args.root=nowhere"], "train-images-idx3-ubyte is missing"),
+    (["run", "digits", "data.name=cifar10", "data.init_args.root=nowhere"], "data.init_args.download=true"),
+    (["run", "digits", "model.class_path=no.such.Net"], "cannot import no.such"),
+    (["run", "digits", "model.class_path=broken.Net"], "importing broken raised"),
+    (["run", "digits", "model.class_path=torch.nn.Lineer"], "did you mean Linear"),
+    (
+        ["partition", "digits", "partition.name=classes", "partition.classes=12"],
+        "partition.classes=12, but must be 1..10",
+    ),
+    (["partition", "digits", "partition.min_size=100"], "partition.min_size=100, but must be at most 44"),
+    (["trace", "digits", "participation.name=uniform", "participation.size=99"], "participation.size=99"),
+    (["resume", "runs/nowhere"], "not a run directory"),
+    (["report", "runs/nowhere"], "runs/nowhere"),
+    (["run", "digits", "a=1", "b=2", "rounds=x", "local.lr=y"], "rounds=x, but must be a whole number"),
+]
+
+
+def assert_short(err):
+    lines = err.splitlines()
+    assert 1 <= len(lines) <= 2, err
+    assert all(line.startswith("raylfl: ") for line in lines)
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"), [*USAGE, *CONFIGS], ids=lambda value: " ".join(value) if value and value[0] else ""
+)
+def test_mistakes_are_two_lines_and_exit_code_2(call, fresh, argv, words):
+    (fresh / "broken.py").write_text("1 / 0\n")
+    code, _, err = call(*argv)
+    assert code == 2
+    assert words in err
+    assert_short(err)
+    assert not (fresh / "runs").exists()
+
+
+@pytest.mark.parametrize("argv", [["run", "digits", "--debug", "rounds=x"], ["--debug", "run", "digits", "rounds=x"]])
+def test_debug_shows_where_it_happened(call, argv):
+    code, _, err = call(*argv)
+    assert code == 2
+    assert "Traceback (most recent call last)" in err
+
+
+def test_a_run_that_fails_ends_with_1_and_the_way_on(call, fresh):
+    code, _, err = call(*RUN, "local.lr=1e30", "logging.id=mine")
+    assert code == 1
+    assert_short(err)
+    assert "non-finite" in err
+    assert "raylfl resume" in err
+
+
+def test_what_nobody_foresaw_ends_with_1_and_points_to_debug(call, monkeypatch):
+    def fails(*args, **kwargs):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("raylfl.console.list_registry", fails)
+    code, _, err = call("list", "models")
+    assert code == 1
+    assert_short(err)
+    assert "KeyError: 'a bug'" in err
+    assert "--debug" in err
+
+
+# -- the installed program ---------------------------------------------------------------------------------------
+
+
+def program(*argv, **options):
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    return subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=120, **options)
+
+
+def test_the_installed_command_finds_a_model_in_the_working_directory(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN_MODEL)
+    own = ["model.class_path=mine.Net", "model.init_args.hidden=3"]
+    done = program(str(Path(sys.executable).with_name("raylfl")), *RUN, *own, "logging.id=own", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "runs/digits/own/summary.json").read_text())["parameters"] == 64 * 3 + 3 + 3 * 10 + 10
+
+
+def test_the_module_is_the_same_program_and_a_closed_pipe_is_no_error(tmp_path):
+    done = program("bash", "-c", f"{sys.executable} -m raylfl list | head -n 1", cwd=tmp_path)
+    assert done.stdout == "algorithms\n"
+    assert done.stderr == ""
+    wrong = program(sys.executable, "-m", "raylfl", "run", "digitz", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert_short(wrong.stderr)

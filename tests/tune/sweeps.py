@@ -1,0 +1,60 @@
+"""A small sweep over the tests' own quadratics, and how to carry out its trials without Ray."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from raylfl.runtime.run_dir import RunDirectory
+from raylfl.tune.journal import Trial
+from raylfl.tune.spec import Sweep, load_sweep
+from raylfl.tune.trial import Job, run_trial
+
+QUADRATICS: dict[str, Any] = {
+    "dtype": "float64",
+    "rounds": 6,
+    "model": {"class_path": "tests.runtime.modules.Quadratic"},
+    "data": {"class_path": "tests.runtime.modules.Quadratics"},
+    "partition": {"name": "natural"},
+    "local": {"steps": 3, "batch_size": "full", "lr": 0.1},
+    "eval": {"global": True, "inconsistency": False},
+    "checkpoint": {"every": 2},
+    "runtime": {"backend": "local", "cpus_per_worker": 1.0},
+    "space": {"local.lr": {"grid": [0.1, 0.01]}},
+    "metric": "global/distance",
+}
+
+
+def write(folder: Path, name: str = "quadratics", **changes: Any) -> Path:
+    """A sweep file of QUADRATICS with some keys changed."""
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({**QUADRATICS, **changes}))
+    return path
+
+
+def sweep_of(folder: Path, **changes: Any) -> Sweep:
+    return load_sweep(write(folder, **changes))
+
+
+def carry_out(sweep: Sweep, trial: Trial, folder: Path, stop_after: int | None = None, taken: Path | None = None):
+    """The reports of a trial run in this process; stop_after: rounds after which Ray Tune would stop it."""
+    reports: list[dict[str, Any]] = []
+    snapshots: list[Path | None] = []
+
+    def report(row: dict[str, Any], snapshot: Path | None) -> None:
+        reports.append(row)
+        snapshots.append(snapshot)
+        if row["round"] == stop_after:
+            raise SystemExit  # as tune.report does in a trial that is stopped
+
+    with suppress(SystemExit):
+        run_trial(Job(sweep.content, str(folder), 1), trial, report, taken)
+    return reports, snapshots
+
+
+def metrics(folder: Path, without: str = "time/round") -> list[dict[str, Any]]:
+    """The rows of a run, without what is measured with a clock."""
+    return [{k: v for k, v in row.items() if k != without} for row in RunDirectory(folder).metrics()]

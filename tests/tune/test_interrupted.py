@@ -1,0 +1,100 @@
+"""A sweep killed with SIGKILL goes on where it was, and repeats nothing that was finished."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+import raylfl
+from raylfl.tune.sweep import ended_by_signals
+from tests.tune.sweeps import QUADRATICS, write
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDS = 12
+
+
+def start(arguments, log):
+    command = [sys.executable, "-m", "raylfl", "sweep", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def wait_for(condition, process, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, "the sweep ended before it could be killed"
+        assert time.monotonic() < deadline, "the sweep did not get there"
+        time.sleep(0.1)
+
+
+def vanish(processes, seconds=60):
+    """Wait until all of them are gone: Ray ends what has lost its driver."""
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    assert not alive, alive
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_a_killed_sweep_goes_on_without_repeating_finished_trials(tmp_path):
+    model = {"class_path": "tests.tune.modules.Slow", "init_args": {"seconds": 0.01}}  # 12 rounds: two seconds
+    path = write(
+        tmp_path,
+        rounds=ROUNDS,
+        model=model,
+        concurrent=1,
+        space={"local.lr": {"grid": [0.1, 0.05, 0.01]}},
+        logging={"dir": str(tmp_path / "runs")},
+    )
+    with open(tmp_path / "log", "w") as log:
+        process = start([str(path)], log)
+        try:
+            wait_for(lambda: list(tmp_path.glob("runs/*/001-*/checkpoints/round_*")), process)
+        finally:
+            family = psutil.Process(process.pid).children(recursive=True)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        vanish(family)
+        (folder,) = tmp_path.glob("runs/*")
+        ends = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines() if "state" in line]
+        assert ends == [{"id": "000-fedavg-s0", "state": "finished", "reason": ""}]
+        assert not (folder / "001-fedavg-s0" / "summary.json").exists()
+        written = (folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns
+
+        again = start(["--resume", str(folder), "concurrent=2"], log)
+        family = []
+        while again.poll() is None:
+            family += [p for p in psutil.Process(again.pid).children(recursive=True) if p not in family]
+            time.sleep(0.5)
+        assert again.returncode == 0, (tmp_path / "log").read_text()
+        vanish(family)
+    assert (folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns == written
+    assert "resumed at round" in (folder / "001-fedavg-s0" / "log.txt").read_text()
+    assert (folder / "report" / "index.html").exists()
+    said = (tmp_path / "log").read_text()
+    assert "[3/3]" in said
+    assert said.count("000-fedavg-s0  finished") == 1
+    plain = {k: v for k, v in QUADRATICS.items() if k not in ("space", "metric")}
+    for trial, lr in (("000", 0.1), ("001", 0.05), ("002", 0.01)):
+        overrides = [f"local.lr={lr}", f"rounds={ROUNDS}", f"logging.dir={tmp_path}/plain", "logging.report=false"]
+        params = torch.load(folder / f"{trial}-fedavg-s0" / "final.pt", weights_only=True)["params"]
+        assert torch.equal(params, raylfl.run(plain, overrides).params)
+
+
+def test_sigterm_ends_a_sweep_as_ctrl_c_does():
+    def terminated():
+        with ended_by_signals():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        terminated()
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,156 @@
+"""Sweep files: how they compose, what the command line may change, and what is refused before Ray starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from raylfl.errors import BadConfig
+from raylfl.tune.journal import Trial
+from raylfl.tune.spec import check_settings, load_sweep, make_sweep
+from raylfl.tune.sweep import changed, resume, sweep, tried
+from tests.tune.sweeps import sweep_of, write
+
+SHIPPED = ("digits_lr", "heterogeneity", "coarse_fine")
+
+
+def test_a_sweep_file_is_a_config_with_a_space_beside_it(tmp_path):
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump({"rounds": 9, "local": {"lr": 0.7, "steps": 2}}))
+    (tmp_path / "mine.yaml").write_text("base: base\nlocal: {steps: 4}\nspace: {local.lr: {grid: [1e-3, 2]}}\n")
+    spec = load_sweep(tmp_path / "mine.yaml", ["seeds=[3, 4]", "num_clients=7"])
+    assert (spec.name, spec.seeds(0), spec.stages[0].rounds) == ("mine", [3, 4], 9)
+    assert spec.points() == [{"local.lr": 0.001}, {"local.lr": 2}]
+    config = spec.config(Trial("t", 0, 0, 4, 9, {"local.lr": 0.001}), tmp_path / "runs" / "mine-1")
+    assert (config.local.lr, config.local.steps, config.top.num_clients, config.top.seed) == (0.001, 4, 7, 4)
+    assert (config.top.name, config.logging.id, config.logging.dir) == ("mine-1", "t", str(tmp_path / "runs"))
+
+
+def test_interpolations_follow_the_trials_seed(tmp_path):
+    path = write(tmp_path, data={"class_path": "tests.runtime.modules.Quadratics", "init_args": {"seed": "${seed}"}})
+    spec = load_sweep(path, ["seeds=[5, 6]"])
+    again = make_sweep(yaml.safe_load(yaml.safe_dump(spec.content)))  # as from sweep.yaml
+    for seed in (5, 6):
+        config = again.config(Trial("t", 0, 0, seed, 6, {}), tmp_path / "s")
+        assert config.data.init_args["seed"] == seed
+
+
+def test_changing_the_algorithm_starts_its_options_anew(tmp_path):
+    spec = sweep_of(
+        tmp_path,
+        algorithm={"name": "fedavgm", "beta": 0.5},
+        space={"algorithm.name": {"grid": ["fedavgm", "focus"]}},
+    )
+    configs = [spec.config(Trial("t", 0, 0, 0, 6, values), tmp_path / "s") for values in spec.points()]
+    assert configs[0].algorithm.beta == 0.5
+    assert configs[1].resolved["algorithm"]["name"] == "focus"
+
+
+def test_the_command_line_reaches_into_the_sweep_and_into_its_config(tmp_path):
+    path = write(tmp_path, scheduler="asha")
+    overrides = ["scheduler.grace=2", "space.local.lr={uniform: [1, 2]}", "samples=3", "rounds=40", "name=other"]
+    spec = load_sweep(path, overrides)
+    assert (spec.scheduler.grace, spec.scheduler.reduction) == (2, 3.0)
+    assert (spec.options.samples, spec.stages[0].rounds, spec.name) == (3, 40, "other")
+    assert all(1 <= point["local.lr"] <= 2 for point in spec.points())
+
+
+def test_trials_are_named_by_setting_algorithm_and_seed(tmp_path):
+    spec = sweep_of(tmp_path, seeds=[0, 7], space={"algorithm.name": {"grid": ["focus"]}})
+    assert [trial.id for trial in spec.trials(0, 3, spec.points()[0])] == ["003-focus-s0", "003-focus-s7"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_sweeps_compose_in_all_their_settings(name):
+    spec = load_sweep(name)
+    points = spec.points()
+    assert check_settings(spec, points)
+    assert len(points) > 1
+
+
+def test_the_heterogeneity_sweep_varies_what_it_promises():
+    points = load_sweep("heterogeneity").points()
+    for key in ("partition.alpha", "partition.classes", "link.q", "local.steps", "algorithm.name", "local.lr"):
+        assert len({point[key] for point in points if key in point}) >= 2, key
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"space": {"local.lrr": {"grid": [1]}}}, "unknown key local.lrr; did you mean local.lr?"),
+        ({"space": {"local.lr": {"grid": [-1.0]}}}, "local.lr=-1"),
+        ({"spce": {}}, "unknown key spce; did you mean space?"),
+        ({"schedular": "asha"}, "unknown key schedular; did you mean scheduler?"),
+        ({"scheduler": "hyperband"}, "scheduler=hyperband, but must be one of fifo, asha, pbt"),
+        ({"scheduler": {"name": "asha", "grce": 3}}, "unknown key scheduler.grce; did you mean scheduler.grace?"),
+        ({"scheduler": {"name": "asha", "reduction": 1.0}}, "scheduler.reduction=1.0"),
+        ({"mode": "mean"}, "mode=mean, but must be one of last, best, target"),
+        ({"mode": "target"}, "target=None"),
+        ({"target": 0.5}, "target=0.5"),
+        ({"samples": 4}, "the space holds only grids"),
+        ({"samples": 0}, "samples=0"),
+        ({"seeds": [1, 1]}, "seeds=[1, 1]"),
+        ({"search": "grid"}, "one of random, optuna"),
+        ({"space": {"seed": {"grid": [1, 2]}}}, "write seeds: [0, 1, 2]"),
+        ({"space": {"rounds": {"grid": [1, 2]}}}, "write stages"),
+        ({"stages": [{"rounds": 3}]}, None),
+        ({"stages": [{"rounds": 3}, {"rounds": 6}]}, "stages[0].within=None"),
+        ({"stages": [{"rounds": 6, "within": 0.1}, {"rounds": 3}]}, "stages[1].rounds=3, but must be >= 6"),
+        ({"stages": [{"round": 3}]}, "unknown key stages[0].round; did you mean stages[0].rounds?"),
+        ({"metric": "test/accuracy"}, "never measured"),
+        ({"eval": {"global": False}}, "only with eval.global=true"),
+        ({"scheduler": "pbt", "samples": 4}, "the space holds only grids"),
+        (
+            {"scheduler": "pbt", "samples": 4, "space": {"partition.alpha": {"uniform": [0.1, 1]}}},
+            "space.partition.alpha cannot change in the middle of a run",
+        ),
+        ({"scheduler": "pbt", "space": {"local.lr": {"uniform": [0.1, 1]}}}, "samples=1"),
+        (
+            {"scheduler": "pbt", "samples": 2, "seeds": [0, 1], "space": {"local.lr": {"uniform": [0.1, 1]}}},
+            "takes one seed",
+        ),
+    ],
+)
+def test_mistakes_end_before_ray_starts(tmp_path, changes, words):
+    if words is None:
+        assert tried(sweep_of(tmp_path, **changes))
+        return
+    with pytest.raises(BadConfig) as caught:
+        tried(sweep_of(tmp_path, **changes))
+    assert words in str(caught.value)
+    assert "ray" not in str(caught.value).lower()
+
+
+def test_a_mistake_names_the_setting_that_has_it(tmp_path):
+    space = {"local.lr": {"grid": [0.1]}, "local.steps": {"grid": [1, 2]}, "local.clip_norm": {"grid": ["high"]}}
+    with pytest.raises(BadConfig, match=r"local.clip_norm=high.*\[with .*local.lr=0.1, local.steps=1"):
+        tried(sweep_of(tmp_path, space=space))
+
+
+def test_nothing_is_written_for_a_sweep_that_cannot_be(tmp_path):
+    path = write(tmp_path, logging={"dir": str(tmp_path / "runs")}, space={"local.lrr": {"grid": [1]}})
+    with pytest.raises(BadConfig):
+        sweep(path)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_resumed_sweep_stays_the_same_but_for_where_and_how_often(tmp_path):
+    content = sweep_of(tmp_path).content
+    other = make_sweep(changed(content, ["concurrent=2", "retries=5", "runtime.backend=ray", "runtime.workers=3"]))
+    assert (other.options.concurrent, other.options.retries) == (2, 5)
+    assert other.base["runtime"] == {"backend": "ray", "cpus_per_worker": 1.0, "workers": 3}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(BadConfig, match=r"samples defines the sweep: of a resumed one only concurrent, retries and"):
+        resume(tmp_path, ["samples=4"])
+    with pytest.raises(BadConfig, match=r"not a sweep's directory"):
+        resume(tmp_path / "elsewhere")
+
+
+def test_reading_a_sweep_starts_no_ray():
+    code = (
+        "import sys; from raylfl.tune.spec import load_sweep, check_settings; s = load_sweep('digits_lr'); "
+        "check_settings(s, s.points()); sys.exit('ray' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

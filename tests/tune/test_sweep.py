@@ -1,0 +1,217 @@
+"""Sweeps on Ray Tune: schedulers, failures, resources. One small cluster for the whole file."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+
+import pytest
+import ray
+import torch
+import yaml
+
+import raylfl
+from raylfl.errors import BadConfig
+from raylfl.tune.sweep import resume, sweep
+from tests.tune.sweeps import QUADRATICS, write
+
+pytestmark = pytest.mark.cluster  # minutes of Tune on a real cluster: make test ARGS="-m cluster"
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two CPUs; it outlives a single sweep, which would else start one of its own."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init("local", num_cpus=2, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def carry_out(folder, **changes):
+    """(result, lines said) of a sweep over QUADRATICS with these changes."""
+    said: list[str] = []
+    path = write(folder, **{"logging": {"dir": str(folder / "runs")}, **changes})
+    return sweep(path, [], said.append), said
+
+
+def table(folder):
+    with open(folder / "trials.csv") as file:
+        return {row["trial"]: row for row in csv.DictReader(file)}
+
+
+def params(folder):
+    return torch.load(folder / "final.pt", weights_only=True)["params"]
+
+
+def plain(folder, *overrides):
+    config = {k: v for k, v in QUADRATICS.items() if k not in ("space", "metric")}
+    place = [f"logging.dir={folder}/plain", "logging.report=false"]
+    return raylfl.run(config, [*place, "runtime.backend=local", *overrides])
+
+
+def test_two_trials_of_two_workers_share_two_cpus(cluster, tmp_path):
+    """All four workers hold half a CPU at once; the bits are those of one process."""
+    result, said = carry_out(
+        tmp_path, rounds=3, runtime={"backend": "ray", "workers": 2, "cpus_per_worker": 0.5}, concurrent=2
+    )
+    assert "2 settings x 1 seed = 2 trials of 3 rounds, 2 at once, each 1 server + 2 workers" in said[0]
+    for trial, lr in (("000-fedavg-s0", 0.1), ("001-fedavg-s0", 0.01)):
+        summary = json.loads((result.folder / trial / "summary.json").read_text())
+        assert summary["runtime"]["workers"] == 2
+        assert torch.equal(params(result.folder / trial), plain(tmp_path, "rounds=3", f"local.lr={lr}").params)
+    assert [group.setting for group in result.settings] == [0, 1]  # the larger step is nearer after three rounds
+
+
+def test_a_whole_run_stays_inside_the_placement_group_of_its_caller(cluster, tmp_path):
+    """The group holds all the CPUs there are: outside it nothing could start."""
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    group = placement_group([{"CPU": 1.0}, {"CPU": 1.0}])
+    ray.get(group.ready())
+
+    @ray.remote(num_cpus=1)
+    def caller(folder):
+        config = {k: v for k, v in QUADRATICS.items() if k not in ("space", "metric")}
+        overrides = [f"logging.dir={folder}", "runtime.backend=ray", "rounds=2", "logging.report=false"]
+        return json.loads((raylfl.run(config, overrides).run_dir / "summary.json").read_text())["runtime"]["workers"]
+
+    inside = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
+    assert ray.get(caller.options(scheduling_strategy=inside).remote(str(tmp_path)), timeout=120) == 1
+    remove_placement_group(group)
+
+
+def test_deaths_are_retried_from_the_checkpoint_and_divergence_is_not(cluster, tmp_path):
+    marker = tmp_path / "died"
+    model = {"name": None, "class_path": "tests.tune.modules.Mortal"}
+    result, said = carry_out(
+        tmp_path,
+        model={**model, "init_args": {"marker": ""}},
+        seeds=[0, 1],
+        concurrent=1,
+        space={
+            "local.lr": {"grid": [0.1, 1e200]},
+            "model.init_args": {"grid": [{"marker": str(marker)}], "when": {"local.lr": 0.1}},
+        },
+    )
+    assert marker.exists()
+    states = {trial: row["state"] for trial, row in table(result.folder).items()}
+    assert states == {
+        "000-fedavg-s0": "finished",
+        "000-fedavg-s1": "finished",
+        "001-fedavg-s0": "diverged",
+        "001-fedavg-s1": "diverged",
+    }
+    assert result.failed == {}
+    assert sum("tried again" in line for line in said) == 1
+    assert "resumed at round 2" in (result.folder / "000-fedavg-s0" / "log.txt").read_text()
+    assert torch.equal(params(result.folder / "000-fedavg-s0"), plain(tmp_path).params)
+    assert [group.setting for group in result.settings] == [0, 1]
+    assert result.settings[0].finished == 2
+
+
+def test_what_keeps_failing_ends_alone_and_is_tried_again_by_a_resumed_sweep(cluster, tmp_path):
+    gone = tmp_path / "trace.jsonl"
+    participation = {"participation": {"grid": [{"name": "full"}, {"name": "trace", "path": str(gone)}]}}
+    row = {"cohort": [0, 1], "draws": [1, 1], "received": [True, True], "steps": [3, 3]}
+    rows = [json.dumps({"round": r, **row}) for r in range(6)]
+    gone.write_text("\n".join(rows) + "\n")
+
+    def vanish(line):
+        if "trials of" in line:  # after the settings were checked, before the trials read it
+            gone.unlink()
+
+    path = write(tmp_path, logging={"dir": str(tmp_path / "runs")}, space=participation, concurrent=1)
+    result = sweep(path, [], vanish)
+    assert list(result.failed) == ["001-fedavg-s0"]
+    assert str(gone) in result.failed["001-fedavg-s0"]
+    before = (result.folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns
+    gone.write_text("\n".join(rows) + "\n")
+    again = resume(result.folder, ["retries=0"], lambda line: None)
+    assert again.failed == {}
+    assert {row["state"] for row in table(again.folder).values()} == {"finished"}
+    assert (result.folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns == before
+
+
+def test_asha_stops_what_is_behind_and_never_a_harder_world(cluster, tmp_path):
+    """fedavg descends faster the larger the step; of each algorithm one in three goes on after two rounds."""
+    result, _ = carry_out(
+        tmp_path,
+        rounds=18,
+        concurrent=1,
+        space={
+            "algorithm.name": {"grid": ["fedavg", "fedavgm"]},
+            "algorithm.gamma": {"grid": [0.001], "when": {"algorithm.name": "fedavgm"}},  # the slower one
+            "local.lr": {"grid": [0.1, 0.03, 0.01, 0.003]},
+        },
+        scheduler={"name": "asha", "grace": 2, "reduction": 3},
+    )
+    rows = table(result.folder)
+    for name in ("fedavg", "fedavgm"):
+        own = [row for row in rows.values() if row["algorithm.name"] == name]
+        assert [(row["state"], row["rounds"]) for row in own] == [("finished", "18")] + [("stopped", "2")] * 3
+    stopped = result.folder / "001-fedavg-s0"
+    assert not (stopped / "summary.json").exists()
+    longer = raylfl.resume(stopped)  # what a scheduler stopped can be gone on with by hand
+    assert torch.equal(longer.params, plain(tmp_path, "rounds=18", "local.lr=0.03").params)
+
+
+def test_pbt_moves_the_worst_to_the_state_of_the_best(cluster, tmp_path):
+    result, _ = carry_out(  # four runs take turns on two places, so that they meet
+        tmp_path,
+        rounds=15,
+        space={"local.lr": {"loguniform": [0.0001, 0.1]}},
+        samples=4,
+        scheduler={"name": "pbt", "interval": 3},
+    )
+    rows = table(result.folder)
+    assert result.failed == {}
+    assert {(row["state"], row["rounds"]) for row in rows.values()} == {("finished", "15")}
+    lineages = list(result.folder.glob("*/lineage.txt"))
+    assert lineages
+    for lineage in lineages:
+        final = yaml.safe_load((lineage.parent / "config.yaml").read_text())["local"]["lr"]
+        assert f"local.lr={final}" in lineage.read_text().splitlines()[-1]
+        assert float(rows[lineage.parent.name]["local.lr"]) == final
+        assert 0.0001 <= final <= 0.1
+    assert not (result.folder / ".tune").exists()
+
+
+def test_coarse_then_fine_goes_on_with_what_is_near_the_best(cluster, tmp_path):
+    result, said = carry_out(
+        tmp_path,
+        concurrent=1,
+        space={"local.lr": {"grid": [0.1, 0.09, 0.001]}},
+        stages=[{"rounds": 2, "within": 0.5}, {"rounds": 6}],
+    )
+    assert ["settings x 1 seed" in line and line.split(": ")[1][0] for line in said if "trials of" in line] == [
+        "3",
+        "2",
+    ]
+    assert [group.setting for group in result.settings] == [0, 1]
+    for setting, lr in enumerate((0.1, 0.09)):
+        run = result.folder / f"00{setting}-fedavg-s0-r6"
+        assert torch.equal(params(run), plain(tmp_path, f"local.lr={lr}").params)
+        assert "resumed at round 2" in (run / "log.txt").read_text()
+
+
+def test_impossible_resources_are_refused_before_anything_is_written(cluster, tmp_path):
+    with pytest.raises(BadConfig, match=r"needs 5 x 1 CPUs = 5.*has 2 CPUs"):
+        carry_out(tmp_path, runtime={"backend": "ray", "workers": 5})
+    assert not (tmp_path / "runs").exists()
+
+
+def test_optuna_is_named_where_it_is_missing(cluster, tmp_path):
+    pytest.importorskip("ray")
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        with pytest.raises(BadConfig, match=r"Optuna is not installed: pip install 'raylfl\[optuna\]'"):
+            carry_out(tmp_path, search="optuna", space={"local.lr": {"uniform": [0.01, 0.1]}})
+        return
+    result, _ = carry_out(
+        tmp_path, search="optuna", samples=3, seeds=[0, 1], space={"local.lr": {"uniform": [0.01, 0.1]}}
+    )
+    assert [row["state"] for row in table(result.folder).values()] == ["finished"] * 6
+    assert len({row["local.lr"] for row in table(result.folder).values()}) == 3

@@ -1,0 +1,122 @@
+"""Tables of trials and settings: seeds pooled, the best first, and who goes on to the next stage."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+from raylfl.config.load import load_config
+from raylfl.tune.journal import DIVERGED, FINISHED, STOPPED, Journal
+from raylfl.tune.spec import load_sweep
+from raylfl.tune.sweep import plan
+from raylfl.tune.table import setting_rows, survivors, trial_rows, write_tables
+from tests.tune.sweeps import write
+
+SPACE = {
+    "algorithm.name": {"grid": ["fedavg", "focus"]},
+    "local.lr": {"grid": [0.1, 0.2]},
+}
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A sweep directory with the curves it is told, as if its trials had been run."""
+
+    def build(curves, states=None, **changes):
+        spec = load_sweep(write(tmp_path, **{"space": SPACE, "metric": "test/accuracy", "last": 2, **changes}))
+        folder, journal = tmp_path / "sweep", Journal(tmp_path / "sweep") if (tmp_path / "sweep").mkdir() else None
+        journal = Journal(folder)
+        for setting, values in enumerate(spec.points()):
+            for trial in spec.trials(0, setting, values):
+                journal.plan(trial)
+                curve = curves[setting, trial.seed]
+                run(folder / trial.id, spec, trial, curve)
+                journal.end(trial.id, (states or {}).get((setting, trial.seed), FINISHED))
+        return spec, folder, journal
+
+    def run(path, spec, trial, curve):
+        path.mkdir()
+        (path / "config.yaml").write_text(yaml.safe_dump(spec.config(trial, path.parent).resolved))
+        rows = [{"round": r, "test/accuracy": value, "time/round": 0.5} for r, value in enumerate(curve)]
+        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    return build
+
+
+def read(path):
+    with open(path) as file:
+        return list(csv.DictReader(file))
+
+
+CURVES = {  # (setting, seed): accuracy a round; settings: fedavg 0.1, fedavg 0.2, focus 0.1, focus 0.2
+    (0, 0): [0.1, 0.7, 0.8], (0, 1): [0.1, 0.8, 0.9],
+    (1, 0): [0.1, 0.7, 0.7], (1, 1): [0.1, 0.8, 0.9],
+    (2, 0): [0.1, 0.2, 0.3], (2, 1): [0.1, 0.2, 0.4],
+    (3, 0): [0.1, 0.1, 0.1], (3, 1): [0.1, 0.1, 0.1],
+}  # fmt: skip
+
+
+def test_settings_pool_their_seeds_and_the_best_comes_first(make):
+    spec, folder, journal = make(CURVES, seeds=[0, 1])
+    best = write_tables(spec, folder, journal)
+    assert [group.setting for group in best] == [0, 1, 2, 3]
+    scores = [np.mean(CURVES[0, 0][1:]), np.mean(CURVES[0, 1][1:])]  # the last two rounds
+    row = read(folder / "settings.csv")[0]
+    assert float(row["last:test/accuracy"]) == pytest.approx(np.mean(scores))
+    assert float(row["std"]) == pytest.approx(np.std(scores, ddof=1))
+    assert (row["algorithm.name"], row["local.lr"], row["seeds"], row["finished"]) == ("fedavg", "0.1", "2", "2")
+    trials = read(folder / "trials.csv")
+    assert [float(t["last:test/accuracy"]) for t in trials[:2]] == pytest.approx(scores)
+    assert [t["state"] for t in trials] == ["finished"] * 8
+    assert float(trials[0]["seconds"]) == 1.5
+
+
+def test_a_setting_with_a_lost_seed_stands_behind_the_whole_ones(make):
+    states = {(0, 1): DIVERGED}
+    spec, folder, journal = make(CURVES, states, seeds=[0, 1])
+    groups = setting_rows(spec, trial_rows(spec, folder, journal), 0)
+    assert [group.setting for group in groups] == [1, 2, 3, 0]
+    assert groups[-1].score.mean == pytest.approx(0.75)  # of the seed that finished
+
+
+def test_what_a_scheduler_stopped_later_stands_before_what_it_stopped_early(make):
+    curves = {**CURVES, (2, 0): [0.1], (3, 0): [0.1, 0.2], (1, 0): [0.9]}
+    states = {(k, 0): STOPPED for k in (1, 2, 3)}
+    spec, folder, journal = make(curves, states, seeds=[0])
+    groups = setting_rows(spec, trial_rows(spec, folder, journal), 0)
+    assert [group.setting for group in groups] == [0, 3, 1, 2]
+
+
+def test_every_algorithm_keeps_what_is_within_reach_of_its_own_best(make):
+    """fedavg: 0.80 and 0.775; focus: 0.275 and 0.1. Within 3 points of the best of each."""
+    spec, folder, journal = make(CURVES, seeds=[0, 1])
+    groups = setting_rows(spec, trial_rows(spec, folder, journal), 0)
+    assert [g.setting for g in survivors(spec, groups, 0.03)] == [0, 1, 2]
+    assert [g.setting for g in survivors(spec, groups, 0.02)] == [0, 2]
+    assert [g.setting for g in survivors(spec, groups, 1.0)] == [0, 1, 2, 3]
+
+
+def test_the_next_stage_continues_the_same_seeds_and_begins_the_others(make):
+    stages = [{"rounds": 3, "within": 0.02, "seeds": [0, 1]}, {"rounds": 9, "seeds": [1, 2]}]
+    spec, folder, journal = make(CURVES, stages=stages)
+    plan(spec, 1, folder, journal)
+    later = journal.of_stage(1)
+    assert [(t.id, t.rounds, t.parent) for t in later] == [
+        ("000-fedavg-s1-r9", 9, "000-fedavg-s1-r3"),
+        ("000-fedavg-s2-r9", 9, None),
+        ("002-focus-s1-r9", 9, "002-focus-s1-r3"),
+        ("002-focus-s2-r9", 9, None),
+    ]
+    assert load_config(spec.config(later[1], folder).resolved).top.seed == 2
+
+
+def test_fewer_rounds_to_the_target_are_better(make):
+    spec, folder, journal = make(CURVES, seeds=[0, 1], mode="target", target=0.8, last=None)
+    groups = setting_rows(spec, trial_rows(spec, folder, journal), 0)
+    assert groups[0].setting == 0
+    assert groups[0].score.mean == 2.5  # three rounds and two
+    assert (groups[1].setting, groups[1].score.count) == (1, 1)  # one of its seeds gets there
