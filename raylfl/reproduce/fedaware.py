@@ -53,7 +53,7 @@ def world(
     if not more:
         smoke["data.init_args.upscale"] = 20  # the least of which the paper's convolutions leave something
     if system != "statistical only":
-        smoke["partition.min_size"] = 5
+        smoke["partition.min_size"] = 2  # 1,438 digits over 50 clients
     if system == "hybrid+":
         smoke["local.batch_size"] = {"uniform": [5, None]}
     return setting(label, bases, lab.pick(smoke, {}) | dict(options or {}))

@@ -1,4 +1,4 @@
-"""BatchNorm and a single sample: what torch refuses is normalised by the running statistics, and nothing else changes."""
+"""BatchNorm and a lone sample: what torch refuses is normalised by the running statistics; all else is as before."""
 
 from __future__ import annotations
 

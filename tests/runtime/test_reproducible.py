@@ -78,7 +78,8 @@ from tests.runtime.faults import carry_out, outcome
 from tests.runtime.tiny import TINY
 
 for name in ALGORITHMS.names():
-    config = {**TINY, "rounds": 3, "algorithm": {"name": name, **({"cut": "body.1"} if name in ("ssl", "splitfed") else {})}}
+    cut = {"cut": "body.1"} if name in ("ssl", "splitfed") else {}
+    config = {**TINY, "rounds": 3, "algorithm": {"name": name, **cut}}
     carry_out(config, Path(sys.argv[1]) / name)
 """
 
