@@ -40,13 +40,23 @@ class DataSource:
 
 
 @dataclass(frozen=True)
+class Optimum:
+    """x [d] = argmin_x F(x), as the data know it; of: weights [N] -> argmin_x sum_i weights_i f_i(x), where they
+    know it for any weights.
+    """
+
+    x: np.ndarray
+    of: Callable[[np.ndarray], np.ndarray] | None
+
+
+@dataclass(frozen=True)
 class Experiment:
     """All parts of a run; built and checked before anything is started."""
 
     config: Config
     labels: Ints | None  # of the training set [n]
     split: Split
-    optimum: np.ndarray | None  # x* [d] of F with the run's weights, where the problem knows it
+    optimum: Optimum | None  # of F with the run's weights, where the problem knows it
     world: World
     algorithm: Algorithm
     participation: Participation
@@ -57,8 +67,8 @@ class Experiment:
     warnings: list[str]
 
 
-def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> np.ndarray | None:
-    """x* [d] of `data.optimum(weights)`, or of `data.optimum()` where it takes none; None without one.
+def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | None:
+    """That of `data.optimum(weights)`, or of `data.optimum()` where it takes none; None without one.
 
     One that takes weights speaks of the data's own clients: it is asked under `partition: natural` only.
     """
@@ -68,7 +78,11 @@ def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> np.ndarray |
     takes_weights = len(inspect.signature(optimum).parameters) > 0
     if takes_weights and not natural:
         return None
-    return np.asarray(optimum(weights) if takes_weights else optimum(), dtype=np.float64).reshape(-1)
+
+    def of(*given: np.ndarray) -> np.ndarray:
+        return np.asarray(optimum(*given), dtype=np.float64).reshape(-1)
+
+    return Optimum(of(weights), of) if takes_weights else Optimum(of(), None)
 
 
 def fitted_model(config: Config, data: Any) -> ComponentConfig:

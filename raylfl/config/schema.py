@@ -103,7 +103,7 @@ class EvalConfig:
     clients: bool = False  # accuracy of every client's own data: fairness
     random_clients: int = 0  # accuracy on the training data of so many random clients
     participants: bool = False  # accuracy on the training data of the round's cohort
-    inconsistency: bool = True  # chi2(w||Omega), from p, q and a of all N clients
+    inconsistency: bool = True  # chi2(w||Omega), and where it leads, from p, q and a of all N clients
 
     def __post_init__(self) -> None:
         _at_least(self, "every", 0, "rounds between evaluations (0: never)")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from torch import Tensor
 
 from raylfl.core.population import Floats
 
@@ -32,7 +31,7 @@ def chi2(weights: Floats, omega: Floats) -> float:
     return float(((weights[heard] - omega[heard]) ** 2 / omega[heard]).sum())
 
 
-def fixed_point(omega: Floats, optimum: Callable[[Floats], Tensor]) -> Tensor:
+def fixed_point(omega: Floats, optimum: Callable[[Floats], Floats]) -> Floats:
     """Where a method with surrogate weights Omega ends as eta -> 0: argmin sum_i Omega_i f_i, [d].
 
     optimum: weights [N] -> argmin sum_i weights_i f_i, from data that knows it in closed form. [3] eq. (4) is

@@ -18,6 +18,7 @@ NAMES = {
     "update/norm": "update norm",
     "update/diversity": "gradient diversity",
     "inconsistency/chi2": "inconsistency χ²(w‖Ω)",
+    "inconsistency/predicted_distance": "predicted distance to optimum",
     "cohort/sampled": "clients asked",
     "cohort/received": "uploads received",
 }

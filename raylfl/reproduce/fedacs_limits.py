@@ -69,7 +69,7 @@ class Limit:
                 return None
             total += expected * c.a_norm
         omega = surrogate_weights(total, np.ones(len(total)))
-        return fixed_point(omega, lambda w: data.optimum(w.tolist())).numpy()
+        return fixed_point(omega, lambda w: data.optimum(w.tolist()).numpy())
 
     @property
     def predicted_bias(self) -> float:

@@ -114,7 +114,7 @@ def predicted_limit(clients: Pairs, lr: float, steps: int = 10) -> float:
 
     weights = local_weights(clients, lr, steps)
     data = Coefficients(tuple((a, b) for a, b in clients))
-    return float(fixed_point(weights / weights.sum(), lambda w: data.optimum(w.tolist())).abs())
+    return abs(fixed_point(weights / weights.sum(), lambda w: data.optimum(w.tolist()).numpy()).item())
 
 
 class Simulations(Experiment):

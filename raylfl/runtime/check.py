@@ -42,9 +42,9 @@ def check(experiment: Experiment) -> None:
         _try_training(worker, label)
         _try_evaluation(worker, label)
     optimum = experiment.optimum
-    if optimum is not None and len(optimum) != worker.flat.width:
+    if optimum is not None and len(optimum.x) != worker.flat.width:
         raise BadConfig(
-            f"the data's optimum() has {len(optimum)} entries, but model {label} has {worker.flat.width} parameters"
+            f"the data's optimum() has {len(optimum.x)} entries, but model {label} has {worker.flat.width} parameters"
         )
 
 

@@ -9,8 +9,9 @@ import torch
 
 from raylfl.core.keyed import keyed
 from raylfl.core.metrics import distance_metrics, update_metrics
-from raylfl.core.population import Ints
+from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import tree_sum
+from raylfl.core.surrogate import chi2, fixed_point, surrogate_weights
 from raylfl.experiment import Experiment
 from raylfl.runtime.backend import Backend
 from raylfl.runtime.plan import Planner
@@ -30,7 +31,8 @@ class Measurements:
     def __init__(self, experiment: Experiment, backend: Backend, planner: Planner):
         self.e, self.backend, self.planner = experiment, backend, planner
         optimum = experiment.optimum
-        self.optimum = None if optimum is None else torch.from_numpy(optimum.copy())
+        self.optimum = None if optimum is None else torch.from_numpy(optimum.x.copy())
+        self._predicted: tuple[bytes, dict[str, float]] = b"", {}  # the last Omega, and where it leads
 
     def of_round(
         self, got: Collected, state: FederationState, before: ServerState, info: dict[str, float], last: bool
@@ -111,12 +113,11 @@ class Measurements:
         }
 
     def _inconsistency(self, r: int, server: ServerState) -> dict[str, float]:
-        """inconsistency/chi2 = chi2(w || Omega) of round r, where the expected coefficients are known.
+        """inconsistency/chi2 = chi2(w || Omega) of round r, where the expected coefficients are known; where the data
+        know the optimum for any weights, inconsistency/predicted_distance, too.
 
         server: as it was when the round was drawn.
         """
-        from raylfl.core.surrogate import chi2, surrogate_weights
-
         e = self.e
         if e.algorithm.route == "ring" or e.algorithm.pooled or self.planner.replayed:
             return {}
@@ -128,7 +129,20 @@ class Measurements:
         if expected is None or not expected.any():
             return {}
         omega = surrogate_weights(expected, conditions.a_norm)
-        return {"inconsistency/chi2": chi2(e.world.population.weights, omega)}
+        return {"inconsistency/chi2": chi2(e.world.population.weights, omega)} | self._prediction(omega)
+
+    def _prediction(self, omega: Floats) -> dict[str, float]:
+        """inconsistency/predicted_distance = |x_Omega - x*| / |x*| (|x_Omega - x*| where x* = 0): the value at which
+        global/distance stalls for small eta if Omega stays as it is; x_Omega = argmin sum_i Omega_i f_i.
+        """
+        known = self.e.optimum
+        if known is None or known.of is None or self.optimum is None:
+            return {}
+        if self._predicted[0] != omega.tobytes():  # mostly the same every round, and the optimum may cost a solve
+            limit = torch.from_numpy(fixed_point(omega, known.of))
+            distance = distance_metrics(limit, self.optimum)["global/distance"]
+            self._predicted = omega.tobytes(), {"inconsistency/predicted_distance": distance}
+        return self._predicted[1]
 
 
 def pooled_means(chunks: list[dict[str, float]]) -> dict[str, float]:

@@ -45,6 +45,13 @@ class Points:
         return weights @ self.centres
 
 
+class OneOptimum(Points):
+    """Knows x* for equal weights and no other."""
+
+    def optimum(self):
+        return self.centres.mean(axis=0)
+
+
 POINTS = {
     "rounds": 8,
     "dtype": "float64",
@@ -183,8 +190,26 @@ def test_chi2_is_that_of_the_surrogate_weights(overrides, omega):
     w = np.full(N, 1 / N) if "weights=uniform" in overrides else W
     omega = omega / omega.sum()
     expected = np.sum((w - omega) ** 2 / omega)
+    bias = np.linalg.norm((omega - w) @ Points().centres) / np.linalg.norm(w @ Points().centres)  # [3] eq. (4)
     for _, metrics, _, _ in walk([*overrides, "rounds=2"])[1]:
         assert metrics["inconsistency/chi2"] == pytest.approx(expected, rel=1e-10, abs=1e-14)
+        assert metrics["inconsistency/predicted_distance"] == pytest.approx(bias, rel=1e-10, abs=1e-14)
+
+
+def test_a_run_stalls_at_the_predicted_distance():
+    """Full participation, unequal K and a small step: exactly there but for O(eta K)."""
+    small = ["weights=uniform", "local.lr=1e-4", "algorithm.gamma=100", "rounds=400"]
+    *_, (_, metrics, _, _) = walk(small)[1]
+    assert metrics["inconsistency/predicted_distance"] > 0.01
+    assert metrics["global/distance"] == pytest.approx(metrics["inconsistency/predicted_distance"], rel=0.01)
+
+
+def test_no_distance_is_predicted_where_the_data_know_one_optimum_only():
+    rows = walk(["data.class_path=tests.runtime.test_measure.OneOptimum", "rounds=2"])[1]
+    for _, metrics, _, _ in rows:
+        assert "global/distance" in metrics
+        assert "inconsistency/chi2" in metrics
+        assert "inconsistency/predicted_distance" not in metrics
 
 
 @pytest.mark.parametrize(
