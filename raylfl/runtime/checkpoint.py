@@ -216,7 +216,7 @@ class Checkpoints:
             blob["round"],
             unpack_server(blob["server"]),
             blob["buffers"],
-            {},
+            handles,
             set(),
             Costs(**blob["costs"]),
             blob["seconds"],
@@ -276,7 +276,12 @@ def save_hashed(content: Any, path: Path) -> str:
     """torch.save to `path`, synced; its sha256."""
     with open(path, "wb") as file:
         hashed = _HashedFile(file)
-        torch.save(content, hashed)  # type: ignore[arg-type]
+        try:
+            torch.save(content, hashed)  # type: ignore[arg-type]
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # a full disk, hidden by what torch's writer makes of it
+                raise error.__context__ from None
+            raise
         file.flush()
         os.fsync(file.fileno())
     return hashed.sha256.hexdigest()
