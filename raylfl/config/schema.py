@@ -125,7 +125,7 @@ class CheckpointConfig:
 
 @dataclass
 class RuntimeConfig:
-    """`runtime`: where the work happens; nothing here changes the result but vectorize, precision and device."""
+    """`runtime`: where the work happens; nothing here changes the result but vectorize, channels_last, precision and device."""
 
     backend: str = "ray"  # or local: the same code in the calling process
     workers: int | None = None  # null: one a client, at most one a CPU slot (or GPU share)
@@ -137,6 +137,7 @@ class RuntimeConfig:
     precision: str | None = None  # Fabric's: 32-true, 64-true, bf16-mixed; null: that of dtype
     micro_cohort: int = 32  # clients a vectorised call holds; fixed, so that the bits are
     vectorize: str = "auto"  # auto (a fixed rule), always, never
+    channels_last: str = "auto"  # memory order of images and convolutions; auto (a fixed rule), always, never
     client_retries: int = 2  # further attempts at a client's work before on_client_error applies
     on_client_error: str = "fail"  # or drop: its upload counts as lost
     on_nonfinite: str = "fail"  # or drop
@@ -145,6 +146,7 @@ class RuntimeConfig:
     def __post_init__(self) -> None:
         _one_of(self, "backend", "ray", "local")
         _one_of(self, "vectorize", "auto", "always", "never")
+        _one_of(self, "channels_last", "auto", "always", "never")
         _one_of(self, "on_client_error", "fail", "drop")
         _one_of(self, "on_nonfinite", "fail", "drop")
         _at_least(self, "workers", 1, "worker actors")

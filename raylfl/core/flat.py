@@ -8,15 +8,30 @@ from torch import Tensor, nn
 from raylfl.errors import BadConfig
 
 
+def in_channels_last(images: Tensor) -> Tensor:
+    """The same [n, channels, h, w] in the memory order [n, h, w, channels]; a copy only where that differs.
+
+    The strides say so even for a single channel, where kernels would else take either order.
+    """
+    _, channels, height, width = images.shape
+    moved = images.permute(0, 2, 3, 1).contiguous()
+    return moved.as_strided(
+        images.shape, (height * width * channels, 1, width * channels, channels), moved.storage_offset()
+    )
+
+
 class FlatModule:
     """Owns `params` [d], into which the trainable parameters of `module` are views, in `named_parameters` order.
 
     Buffers (BatchNorm statistics) are a second vector [b], gathered and scattered by `read_buffers` and
     `write_buffers`; frozen parameters stay as the module was built. Raises BadConfig for a module without
     trainable parameters.
+
+    channels_last: weights of convolutions [out, in, h, w] lie in memory as [out, h, w, in], which CPUs convolve
+    faster. Those alone are copies, renewed by `load`; order and values of `params` are the same.
     """
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype, device: torch.device):
+    def __init__(self, module: nn.Module, dtype: torch.dtype, device: torch.device, channels_last: bool = False):
         self.module = module.to(device=device, dtype=dtype)
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
@@ -26,8 +41,11 @@ class FlatModule:
         self.shapes = [p.shape for p in self.parameters]
         self.sizes = [p.numel() for p in self.parameters]
         self.params = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        self._copies: list[tuple[Tensor, Tensor]] = []  # (a weight in another memory order, its place in params)
         for p, view in zip(self.parameters, self.views(self.params), strict=True):
-            p.data = view
+            p.data = in_channels_last(view) if channels_last and view.ndim == 4 else view
+            if p.data_ptr() != view.data_ptr():
+                self._copies.append((p.data, view))
         self.buffers = list(module.buffers())
         self.buffer_width = sum(b.numel() for b in self.buffers)
 
@@ -43,19 +61,18 @@ class FlatModule:
         return [piece.reshape(*lead, *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def load(self, vector: Tensor) -> None:
-        """Set the module's parameters to this vector [d]; free where it is the module's own memory."""
+        """Set the module's parameters to this vector [d]; all but free where it is the module's own memory."""
         if vector.data_ptr() != self.params.data_ptr():
             self.params.copy_(vector)
+        for weight, view in self._copies:
+            weight.copy_(view)
 
     def gradient(self, loss: Tensor) -> Tensor:
         """d loss / d params as a new vector [d]; 0 for parameters that the loss does not reach."""
         pieces = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        return torch.cat(
-            [
-                g.reshape(-1) if g is not None else p.new_zeros(p.numel())
-                for g, p in zip(pieces, self.parameters, strict=True)
-            ]
-        )
+        if any(g is None for g in pieces):
+            pieces = tuple(p.new_zeros(()).expand_as(p) if g is None else g for g, p in zip(pieces, self.parameters))
+        return torch.cat([g.reshape(-1) for g in pieces])
 
     def read_buffers(self) -> Tensor:
         """All buffers as one vector [b] in the parameters' dtype (integer counters become floats)."""

@@ -168,13 +168,14 @@ def run_local(
 
     loss_sum, last = np.zeros(count), np.full(count, np.nan)
     samples = np.zeros(count) if full_batches is None else np.array([float(b.size) for b in whole])
+    ids, falling = order.tolist(), steps[order]
     for t in range(int(steps.max(initial=0))):
-        active = int((steps[order] > t).sum())
-        rows = [int(i) for i in order[:active]]
+        active = int(np.count_nonzero(falling > t))
+        rows = ids[:active]
         at, batch = x[:active], batches(t, rows)
         losses, g = oracle.gradients(at, batch, lambda c, t=t, rows=rows: seeds(t, rows[c]))  # type: ignore[misc]
         loss_sum[:active] += losses
-        last[:active] = np.where(np.isfinite(losses), losses, last[:active])
+        np.copyto(last[:active], losses, where=np.isfinite(losses))
         samples[:active] += [b.size for b in batch]
         if rule.clip_norm is not None:
             g *= (rule.clip_norm / (torch.linalg.vector_norm(g, dim=1, keepdim=True) + 1e-6)).clamp(max=1.0)

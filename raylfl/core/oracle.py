@@ -103,13 +103,19 @@ def seed_torch(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
 
 
-@contextmanager
-def private_randomness(seed: int) -> Iterator[None]:
-    """Global generators (torch, numpy, random) seeded for user code and put back afterwards."""
-    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+def seed_everything(seed: int) -> None:
+    """Seed the global generators of torch, numpy and random, for user code that draws from them."""
     seed_torch(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+@contextmanager
+def private_randomness(seed: int | None = None) -> Iterator[None]:
+    """The global generators are put back afterwards; seeded for what happens inside, if a seed is given."""
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    if seed is not None:
+        seed_everything(seed)
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raylfl.core.flat import in_channels_last
 from raylfl.core.keyed import keyed
 from raylfl.core.oracle import Batch
 from raylfl.core.population import Ints
@@ -95,7 +96,7 @@ class BatchSource:
                 if inputs.is_floating_point():
                     inputs = inputs.to(self.dtype)
             if self.channels_last and inputs.ndim == 4:
-                inputs = inputs.contiguous(memory_format=torch.channels_last)
+                inputs = in_channels_last(inputs)
             content = (inputs, *content[1:])
         return content
 

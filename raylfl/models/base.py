@@ -4,8 +4,7 @@ A model is a LightningModule like any user's: `training_step` returns the loss, 
 `test_step` log `loss` (and `accuracy`), `configure_optimizers` is SGD. Nothing is logged in
 `training_step`, nothing is done in place and no branch depends on values, so that torch.func can run many
 clients in one call; batch normalisation, which updates its statistics in place, is the exception. Initial
-weights come from torch's global
-generator: who builds a model seeds it.
+weights come from torch's global generator: who builds a model seeds it.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ def fitted_args(cls: type, init_args: Mapping[str, Any], data: object) -> dict[s
 class Classifier(ShippedModel):
     """Cross-entropy over batches (x [B, *in_shape], y [B] int64); the network is one chain of named layers.
 
-    layers: nn.Sequential with names such as conv1, relu1, pool1, fc1: split learning cuts after
-    `layers.pool1`.
+    layers: nn.Sequential with names such as conv1, pool1, relu1, fc1: split learning cuts after
+    `layers.relu1`.
     """
 
     from_data: ClassVar[tuple[str, ...]] = ("in_shape", "num_classes")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms.base import State
+from raylfl.core.oracle import private_randomness
 from raylfl.core.population import Ints
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.task import Outcome, Report, Task, WorkerSetup
@@ -95,7 +96,8 @@ class LocalBackend(Backend):
         return list(handles)
 
     def run(self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]]) -> list[Outcome]:
-        return [self._attempt(task, down, states) for task, states in zip(tasks, own, strict=True)]
+        with private_randomness():  # the caller's process
+            return [self._attempt(task, down, states) for task, states in zip(tasks, own, strict=True)]
 
     def _attempt(self, task: Task, down: State, own: Sequence[Handle | None]) -> Outcome:
         outcome = Outcome(task, [])
@@ -110,6 +112,12 @@ class LocalBackend(Backend):
         return outcome
 
     def run_ring(
+        self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]], arrives: Sequence[bool]
+    ) -> tuple[list[Outcome], State]:
+        with private_randomness():
+            return self._run_ring(tasks, down, own, arrives)
+
+    def _run_ring(
         self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]], arrives: Sequence[bool]
     ) -> tuple[list[Outcome], State]:
         outcomes, last = [], {}

@@ -1,10 +1,12 @@
 """One vector under a module: views, round trips, gradients, buffers."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
-from raylfl.core.flat import FlatModule
+from raylfl.core.flat import FlatModule, in_channels_last
 from raylfl.errors import BadConfig
 
 
@@ -29,6 +31,34 @@ def test_the_vector_is_the_parameters_in_their_order():
     module = small()
     expected = torch.cat([p.detach().double().reshape(-1) for p in module.parameters()])
     assert torch.equal(flat_of(module).params, expected)
+
+
+def test_channels_last_changes_the_memory_of_convolutions_and_nothing_else():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 16, 2)).double()
+    twin = copy.deepcopy(module)
+    flat, plain = FlatModule(module, torch.float64, torch.device("cpu"), channels_last=True), flat_of(twin)
+    assert torch.equal(flat.params, plain.params)
+    assert module[0].weight.is_contiguous(memory_format=torch.channels_last)
+    x, moved = torch.randn(4, 3, 6, 6, dtype=torch.float64), torch.randn(flat.width, dtype=torch.float64)
+    for vector in (flat.params.clone(), moved):
+        flat.load(vector)
+        plain.load(vector)
+        ours = flat.gradient(module(in_channels_last(x)).square().sum())
+        torch.testing.assert_close(ours, plain.gradient(twin(x).square().sum()), rtol=1e-12, atol=1e-12)
+    flat.params.mul_(2.0)  # as a local step moves it, in place
+    flat.load(flat.params)
+    assert torch.equal(module[0].weight.reshape(-1), 2 * moved[: module[0].weight.numel()])
+
+
+def test_images_in_channels_last_order_are_the_same_images():
+    x = torch.randn(2, 3, 4, 5)
+    y = in_channels_last(x)
+    assert torch.equal(x, y)
+    assert y.stride() == (60, 1, 15, 3)
+    one = torch.randn(2, 1, 4, 5)
+    assert in_channels_last(one).data_ptr() == one.data_ptr()  # one channel: the same memory in either order
+    assert in_channels_last(one).stride() == (20, 1, 5, 1)
 
 
 def test_the_gradient_is_that_of_backward():

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylfl.core.reduce import tree_sum, weighted_sum
+from raylfl.core.reduce import BLOCK, finite_rows, tree_sum, weighted_sum
 from raylfl.core.table import Table
 
 
@@ -28,6 +28,23 @@ def test_the_sum_does_not_depend_on_the_number_of_threads():
     torch.set_num_threads(before)
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+def test_a_sum_of_many_columns_has_the_bits_of_its_pieces():
+    rows, c = torch.randn(7, 3 * BLOCK + 5, generator=torch.Generator().manual_seed(0)), np.linspace(-1, 2, 7)
+    whole = weighted_sum(rows, c)
+    assert torch.equal(whole, torch.cat([weighted_sum(piece, c) for piece in rows.split(1000, dim=1)]))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rows_with_one_bad_entry_are_found_among_any_others(bad):
+    rows = torch.full((4, 3, 5), 3e38)  # finite, though their sum is not
+    assert finite_rows(rows).tolist() == [True] * 4
+    rows[2, 1, 4] = bad
+    assert finite_rows(rows).tolist() == [True, True, False, True]
+    rows[2, 0, 0] = -bad  # inf - inf
+    assert finite_rows(rows).tolist() == [True, True, False, True]
+    assert finite_rows(torch.zeros(2, 0)).tolist() == [True, True]
 
 
 def test_nothing_has_no_sum():

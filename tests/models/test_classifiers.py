@@ -14,6 +14,7 @@ from raylfl.data.digits import SyntheticImages
 from raylfl.errors import BadValue
 from raylfl.models.base import MODELS, Classifier, fitted_args
 from raylfl.models.deep import BasicBlock
+from raylfl.models.stack import Stack
 
 CLASSIFIERS = [entry.name for entry in MODELS if issubclass(entry.cls, Classifier)]
 NARROW = {"vgg9": {"width": 4}, "resnet18": {"width": 4}}
@@ -250,11 +251,11 @@ def test_layers_have_names_to_cut_a_model_at():
     assert list(dict(build("lenet5").layers.named_children())) == (
         [
             "conv1",
-            "relu1",
             "pool1",
+            "relu1",
             "conv2",
-            "relu2",
             "pool2",
+            "relu2",
             "flatten",
             "fc1",
             "relu3",
@@ -343,3 +344,22 @@ def test_arguments_left_out_are_taken_from_the_data():
     assert fitted_args(cls, {"num_classes": 9}, data) == {"in_shape": (3, 4, 4), "num_classes": 9}
     assert fitted_args(cls, {}, object()) == {}
     assert fitted_args(nn.Linear, {"bias": False}, data) == {"bias": False}
+
+
+def test_a_pool_right_behind_a_relu_goes_before_it_with_the_same_bits():
+    torch.manual_seed(0)
+    stack = Stack((3, 9, 8)).conv(4, 3).relu().pool()
+    assert list(stack.layers) == ["conv1", "pool1", "relu1"]
+    assert stack.shape == (4, 3, 3)
+    conv = stack.layers["conv1"]
+    x = torch.randn(5, 3, 9, 8)
+    ours = nn.Sequential(stack.layers)(x)
+    theirs = F.max_pool2d(F.relu(conv(x)), 2)
+    assert torch.equal(ours, theirs)
+    weight = torch.randn_like(ours)
+    for mine, other in zip(
+        torch.autograd.grad((ours * weight).sum(), list(conv.parameters())),
+        torch.autograd.grad((theirs * weight).sum(), list(conv.parameters())),
+        strict=True,
+    ):
+        assert torch.equal(mine, other)
