@@ -125,7 +125,7 @@ class CheckpointConfig:
 
 @dataclass
 class RuntimeConfig:
-    """`runtime`: where the work happens; nothing here changes the result but vectorize, channels_last, precision and device."""
+    """`runtime`: where the work happens; of it only what docs/config.md names can change a result's last bits."""
 
     backend: str = "ray"  # or local: the same code in the calling process
     workers: int | None = None  # null: one a client, at most one a CPU slot (or GPU share)

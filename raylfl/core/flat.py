@@ -71,7 +71,8 @@ class FlatModule:
         """d loss / d params as a new vector [d]; 0 for parameters that the loss does not reach."""
         pieces = torch.autograd.grad(loss, self.parameters, allow_unused=True)
         if any(g is None for g in pieces):
-            pieces = tuple(p.new_zeros(()).expand_as(p) if g is None else g for g, p in zip(pieces, self.parameters))
+            pairs = zip(pieces, self.parameters, strict=True)
+            pieces = tuple(p.new_zeros(p.shape) if g is None else g for g, p in pairs)
         return torch.cat([g.reshape(-1) for g in pieces])
 
     def read_buffers(self) -> Tensor:

@@ -157,8 +157,8 @@ def run_local(
         return rows if identity or len(rows) == 1 else rows[torch.from_numpy(order)]
 
     x = oracle.workspace(count)
-    x.copy_(sorted_rows(algorithm.start_point(down, own).expand(count, width)))
-    carry: State = {"x_start": x.clone()}
+    carry: State = {"x_start": sorted_rows(algorithm.start_point(down, own).expand(count, width))}
+    x.copy_(carry["x_start"])
     if full_batches is not None:
         whole = [full_batches[i] for i in order]
         _, carry["full_gradient"] = oracle.gradients(x, whole, lambda c: seeds(-1, int(order[c])))
@@ -166,17 +166,16 @@ def run_local(
     carry |= {name: sorted_rows(rows.expand(count, *rows.shape[1:])) for name, rows in started.items()}
     momentum = torch.zeros_like(x) if rule.momentum else None
 
-    loss_sum, last = np.zeros(count), np.full(count, np.nan)
-    samples = np.zeros(count) if full_batches is None else np.array([float(b.size) for b in whole])
     ids, falling = order.tolist(), steps[order]
-    for t in range(int(steps.max(initial=0))):
-        active = int(np.count_nonzero(falling > t))
+    actives = [int(np.count_nonzero(falling > t)) for t in range(int(steps.max(initial=0)))]
+    losses: list[Floats] = []
+    samples: list[list[int]] = []
+    for t, active in enumerate(actives):
         rows = ids[:active]
         at, batch = x[:active], batches(t, rows)
-        losses, g = oracle.gradients(at, batch, lambda c, t=t, rows=rows: seeds(t, rows[c]))  # type: ignore[misc]
-        loss_sum[:active] += losses
-        np.copyto(last[:active], losses, where=np.isfinite(losses))
-        samples[:active] += [b.size for b in batch]
+        loss, g = oracle.gradients(at, batch, lambda c, t=t, rows=rows: seeds(t, rows[c]))  # type: ignore[misc]
+        losses.append(loss)
+        samples.append([b.size for b in batch])
         if rule.clip_norm is not None:
             g *= (rule.clip_norm / (torch.linalg.vector_norm(g, dim=1, keepdim=True) + 1e-6)).clamp(max=1.0)
         if rule.weight_decay:
@@ -193,11 +192,31 @@ def run_local(
         else:
             at.sub_(v, alpha=work.lr * rule.step_factor(t))
 
-    back = torch.from_numpy(inverse)
-    if not identity:
-        carry = {name: rows[back] for name, rows in carry.items()}
-    final = x.clone() if identity else x[back]
-    up, new_own = algorithm.finish(final, carry, own, work)
+    if identity:
+        up, new_own = algorithm.finish(x, carry, own, work)
+        up, new_own = ({name: _kept(rows, x) for name, rows in state.items()} for state in (up, new_own))
+    else:
+        back = torch.from_numpy(inverse)
+        up, new_own = algorithm.finish(x[back], {name: rows[back] for name, rows in carry.items()}, own, work)
+    first = [b.size for b in whole] if full_batches is not None else [0] * count
+    mean_loss, last, seen = _tally(falling, losses, samples, first)
+    return LocalResult(up, new_own, mean_loss[inverse], last[inverse], seen[inverse])
+
+
+def _tally(
+    steps: np.ndarray, losses: Sequence[Floats], samples: Sequence[Sequence[int]], first: Sequence[int]
+) -> tuple[Floats, Floats, Floats]:
+    """(mean loss, last finite loss, sample gradients) [C] of what each step's active clients, a prefix, had."""
+    total, last, seen = np.zeros(len(steps)), np.full(len(steps), np.nan), np.array(first, dtype=np.float64)
+    for loss, sizes in zip(losses, samples, strict=True):
+        active = len(loss)
+        total[:active] += loss
+        np.copyto(last[:active], loss, where=np.isfinite(loss))
+        seen[:active] += sizes
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean_loss = (loss_sum / steps[order])[inverse]
-    return LocalResult(up, new_own, mean_loss, last[inverse], samples[inverse])
+        return total / steps, last, seen
+
+
+def _kept(rows: Tensor, workspace: Tensor) -> Tensor:
+    """These rows, copied where they are the workspace's own memory, which the next call writes on."""
+    return rows.clone() if rows.untyped_storage().data_ptr() == workspace.untyped_storage().data_ptr() else rows

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raylfl.core.chain import Chain
 from raylfl.core.flat import FlatModule
 from raylfl.core.population import Floats
 from raylfl.errors import BadConfig
@@ -23,6 +24,8 @@ from raylfl.errors import BadConfig
 
 class Batch:
     """One mini-batch as `training_step` gets it (`content`), and how many samples it holds."""
+
+    random = False  # whether looking at `content` draws random numbers (augmentation)
 
     def __init__(self, content: Any, size: int):
         self._content, self.size = content, size
@@ -62,6 +65,8 @@ class LoopOracle(Oracle):
         self.flat, self.autocast = flat, autocast
         self.module: Any = flat.module
         self.split = SplitPoint(flat, split_after) if split_after else None
+        plain = autocast is nullcontext and flat.params.device.type == "cpu"
+        self.chain = Chain.of(flat.module) if plain and not split_after else None
 
     @property
     def width(self) -> int:
@@ -76,10 +81,16 @@ class LoopOracle(Oracle):
         losses, rows = np.empty(len(batches)), []
         for c, batch in enumerate(batches):
             self.flat.load(x[c])
-            seed_torch(seeds(c))
-            with self.autocast():
-                loss = loss_of(self.module.training_step(batch.content, 0), self.module)
-            rows.append(self.split.gradient(loss) if self.split else self.flat.gradient(loss))
+            if self.chain is None or batch.random:
+                seed_torch(seeds(c))
+            if self.chain is not None:
+                row = self.flat.params.new_empty(self.flat.width)
+                loss = self.chain.loss_and_gradient(batch.content, self.flat.views(row))
+            else:
+                with self.autocast():
+                    loss = loss_of(self.module.training_step(batch.content, 0), self.module)
+                row = self.split.gradient(loss) if self.split else self.flat.gradient(loss)
+            rows.append(row)
             losses[c] = float(loss.detach())
         return losses, rows[0][None] if len(rows) == 1 else torch.stack(rows)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-
 
 BLOCK = 16_384  # columns
 
@@ -41,6 +42,8 @@ def weighted_sum(rows: Tensor, coefficients: npt.ArrayLike) -> Tensor:
 
 def finite_rows(rows: Tensor) -> Tensor:
     """Which rows [C, ...] have finite entries only, bool [C]; one pass where all have."""
+    if len(rows) == 1 and math.isfinite(float(rows.sum())):
+        return torch.ones(1, dtype=torch.bool)
     flat = rows.flatten(1)
     finite = torch.isfinite(flat.sum(dim=1))  # a sum is finite only if all its terms are
     return finite if bool(finite.all()) else torch.isfinite(flat).all(dim=1)  # finite terms may overflow

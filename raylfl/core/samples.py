@@ -1,4 +1,4 @@
-"""Samples and the order in which a client sees them."""
+"""Samples, who owns which, and batches of them on a device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from raylfl.core.flat import in_channels_last
-from raylfl.core.keyed import keyed
 from raylfl.core.oracle import Batch
 from raylfl.core.population import Ints
 
@@ -80,6 +79,22 @@ class BatchSource:
         """The samples of these indices; gathered when they are looked at."""
         return IndexedBatch(self, indices)
 
+    @property
+    def plain(self) -> bool:
+        """Arrays, seen without a transform: what is gathered together may be cut apart."""
+        return self.tensors is not None and self.samples.transform is None
+
+    @property
+    def sample_bytes(self) -> int:
+        """Of one sample of arrays."""
+        return sum(t[0].numel() * t.element_size() for t in self.tensors or ())
+
+    def batches(self, indices: Sequence[Ints]) -> list[Batch]:
+        """Several batches of a `plain` source out of one gather."""
+        sizes = [len(at) for at in indices]
+        pieces = zip(*(t.split(sizes) for t in self.gather(np.concatenate(indices))), strict=True)
+        return [Batch(content, size) for content, size in zip(pieces, sizes, strict=True)]
+
     def gather(self, indices: Ints) -> Any:
         """The samples of these indices, collated, on the device, transformed."""
         if self.tensors is not None:
@@ -116,7 +131,7 @@ class IndexedBatch(Batch):
 
     def __init__(self, source: BatchSource, indices: Ints):
         super().__init__(None, len(indices))
-        self.source, self.indices = source, indices
+        self.source, self.indices, self.random = source, indices, not source.plain
 
     @property
     def content(self) -> Any:
@@ -136,38 +151,6 @@ class IndexedBatch(Batch):
         if all(b._content is not None for b in same):  # whole shards, kept from the step before
             return tuple(torch.cat(parts) for parts in zip(*(b.content for b in same), strict=True))
         return first.source.gather(np.concatenate([b.indices for b in same]))
-
-
-class BatchOrder:
-    """Which samples client i sees at local step t of round r.
-
-    reshuffle: a fresh permutation of its n_i samples an epoch, cut into batches (the last one may be smaller),
-    starting anew every round; with_replacement: B samples drawn uniformly. A batch as large as the shard is the
-    shard itself, in order.
-    """
-
-    def __init__(self, seed: int, r: int, client: int, shard: Ints, batch_size: int, sampling: str):
-        self.key, self.shard, self.size, self.sampling = (seed, r, client), shard, batch_size, sampling
-        self.batches_per_epoch = max(1, -(-len(shard) // batch_size)) if batch_size else 1
-        self._epoch, self._order = -1, shard
-
-    @property
-    def whole(self) -> bool:
-        """Every batch is the whole shard."""
-        return self.size >= len(self.shard) and self.sampling == "reshuffle"
-
-    def indices(self, t: int) -> Ints:
-        """Indices into the data set of the batch of local step t."""
-        if self.whole:
-            return self.shard
-        seed, r, client = self.key
-        if self.sampling == "with_replacement":
-            return self.shard[keyed(seed, "batches", r, client, t).integers(len(self.shard), size=self.size)]
-        epoch, at = divmod(t, self.batches_per_epoch)
-        if epoch != self._epoch:
-            self._order = self.shard[keyed(seed, "batches", r, client, epoch).permutation(len(self.shard))]
-            self._epoch = epoch
-        return self._order[at * self.size : (at + 1) * self.size]
 
 
 @dataclass(frozen=True)

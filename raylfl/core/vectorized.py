@@ -2,7 +2,9 @@
 
 Losses of C clients are one vmapped forward pass at X [C, d]; their sum has X's gradient rows as the clients'
 own gradients, since no loss reaches another client's row. On a GPU that is many times faster than C passes; on
-a CPU it pays for small models without convolutions only. The two forms differ in the last bits, so which one a
+a CPU it pays for small models without convolutions only. A module may offer the same losses as a method of its
+own, `cohort_losses(parameters, batch)`, which is then called in place of the vmap: a chain of batched matrix
+products has neither vmap's overhead nor its missing rules. The two forms differ in the last bits, so which one a
 run uses is decided by a rule on the config and the model, never by a timing.
 """
 
@@ -62,10 +64,14 @@ class VectorizedOracle(Oracle):
         self.flat, self.autocast = flat, autocast
         self.step = _Step(flat.module)
         self.names = [f"module.{name}" for name in flat.names]
-        self.forward = vmap(self._loss, randomness="different")
+        vmapped = vmap(self._loss, randomness="different")
+        self.forward = self._by_hand if getattr(flat.module, "cohort_losses", None) else vmapped
 
     def _loss(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
         return functional_call(self.step, dict(zip(self.names, parameters, strict=True)), batch)
+
+    def _by_hand(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
+        return self.flat.module.cohort_losses(dict(zip(self.flat.names, parameters, strict=True)), batch)  # type: ignore[operator]
 
     @property
     def width(self) -> int:
@@ -89,9 +95,9 @@ class VectorizedOracle(Oracle):
         return all_losses.cpu().numpy(), all_rows
 
     def _together(self, x: Tensor, batches: Sequence[Batch], seed: int) -> tuple[Tensor, Tensor]:
+        seed_torch(seed)
         content = stacked(batches)
         at = x.detach().requires_grad_()
-        seed_torch(seed)
         with self.autocast():
             losses = self.forward(self.flat.views(at), content)
         (g,) = torch.autograd.grad(losses.sum(), at)

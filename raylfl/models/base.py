@@ -10,7 +10,7 @@ weights come from torch's global generator: who builds a model seeds it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -69,6 +69,39 @@ class Classifier(ShippedModel):
         """Mean cross-entropy of the batch."""
         x, y = batch
         return F.cross_entropy(self(x), y)
+
+    @property
+    def chain(self) -> nn.Sequential | None:
+        """The network, where its cross-entropy is all of the training loss, for `raylfl.core.chain` to work on; None
+        where a subclass has a training step or forward pass of its own.
+        """
+        cls = type(self)
+        own = cls.training_step is not Classifier.training_step or cls.forward is not Classifier.forward
+        return None if own else self.layers
+
+    @property
+    def cohort_losses(self) -> Callable[[Mapping[str, Tensor], Sequence[Tensor]], Tensor] | None:
+        """(parameters [C, *shape] by name, batches [C, B, ...]) -> C training losses: `training_step` for each client,
+        as C batched matrix products.
+
+        None for a network that is more than linear layers and what goes entry by entry between them, that has frozen
+        parameters, or whose class has a training step or forward pass of its own.
+        """
+        kinds = (nn.Flatten, nn.Linear, nn.ReLU, nn.Dropout)
+        dense = all(type(layer) in kinds for layer in self.chain or [None])
+        return self._dense_losses if dense and all(p.requires_grad for p in self.parameters()) else None
+
+    def _dense_losses(self, parameters: Mapping[str, Tensor], batch: Sequence[Tensor]) -> Tensor:
+        x, y = batch
+        for name, layer in self.layers.named_children():
+            if isinstance(layer, nn.Flatten):
+                x = x.flatten(2)
+            elif isinstance(layer, nn.Linear):
+                weight, bias = parameters[f"layers.{name}.weight"], parameters[f"layers.{name}.bias"]
+                x = torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+            else:
+                x = layer(x)
+        return F.cross_entropy(x.flatten(0, 1), y.flatten(), reduction="none").view_as(y).mean(dim=1)
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Logs `loss` and `accuracy`, both means over the batch."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from raylfl.algorithms.base import ServerState, State
 from raylfl.core.costs import Costs, floats_in
 from raylfl.core.population import Floats, Round
-from raylfl.core.reduce import weighted_sum
+from raylfl.core.reduce import finite_rows, weighted_sum
 from raylfl.errors import ClientFailed, NonFinite
 from raylfl.experiment import Experiment
 from raylfl.heterogeneity.trace import Row
@@ -236,7 +236,7 @@ class Federation:
         up = {k: v for k, v in got.up.items() if k != BUFFERS}
         with self.blas.limit(limits=1):  # sums in a solver depend on its threads: the bits must not
             after, info = algorithm.server_step(server, up, arrived)
-        if not torch.isfinite(after["x"]).all():
+        if not finite_rows(after["x"][None]).all():
             raise NonFinite(
                 f"the server's parameters are not finite after round {r.index}; last finite mean loss "
                 f"{self.state.last_finite_loss:.6g} (lower algorithm.gamma or local.lr)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +16,15 @@ from torch import Tensor
 from raylfl.algorithms.base import State, Work
 from raylfl.config.components import construct, import_class
 from raylfl.config.schema import ComponentConfig
+from raylfl.core.batches import BatchOrder, CohortBatches
 from raylfl.core.flat import FlatModule
-from raylfl.core.keyed import keyed, keyed_int
+from raylfl.core.keyed import Keyed, keyed, keyed_int
 from raylfl.core.local import LocalResult, run_local
 from raylfl.core.lone import allow_lone_samples
 from raylfl.core.oracle import Batch, LoopOracle, Oracle, private_randomness, seed_everything, seed_torch
 from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import column, finite_rows, tree_sum
-from raylfl.core.samples import BatchOrder, BatchSource, SampleSet
+from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import VectorizedOracle, refusal
 from raylfl.errors import BadConfig
 from raylfl.runtime.evaluate import Recorder, measure
@@ -62,6 +63,8 @@ class Worker:
         allow_lone_samples(module)
         self.channels_last = prefers_channels_last(module, self.device, setup)
         self.flat = FlatModule(module, setup.torch_dtype, self.device, self.channels_last)
+        self._parts, self._modes = list(module.modules()), list[bool]()
+        self.keyed = Keyed()
         self.recorder = Recorder()
         self.recorder.attach(module)
         self.x0 = self.flat.params.clone()
@@ -168,7 +171,7 @@ class Worker:
         kept_buffers = states.pop(BUFFERS, None)
         if buffers is not None or kept_buffers is not None:
             self.flat.write_buffers(kept_buffers[0] if kept_buffers is not None else buffers)  # type: ignore[arg-type]
-        self.flat.module.train()
+        self._to_training()
         split = self.loop.split
         if split:
             split.exchanged_floats = 0  # measurements pass through the cut, too
@@ -197,6 +200,12 @@ class Worker:
         new_own = [{k: v[c : c + 1].cpu() for k, v in result.own.items()} for c in range(len(task.clients))]
         return reports, up, new_own
 
+    def _to_training(self) -> None:
+        """Training mode, as the module's own `train` has it; a walk over its parts is cheaper than that call."""
+        if [m.training for m in self._parts] != self._modes:
+            self.flat.module.train()
+            self._modes = [m.training for m in self._parts]
+
     def _states(self, own: Sequence[State | None]) -> State:
         fresh = self.algorithm.init_clients(self.x0, 1)
         if self.setup.buffers == "local" and self.flat.buffers:
@@ -214,25 +223,18 @@ class Worker:
         if task.clients == (POOL,):
             return self._solve_pooled(task, down, states)
         seed, population = self.setup.seed, self.setup.population
-        orders = [
-            BatchOrder(seed, task.round, c, self.setup.shards[c], b, self.setup.sampling)
-            for c, b in zip(task.clients, task.batch_sizes, strict=True)
-        ]
-        whole: dict[int, Batch] = {}
-
-        def batches(t: int, rows: Sequence[int]) -> list[Batch]:
-            out: list[Batch] = []
-            for k in rows:
-                if not orders[k].whole:
-                    out.append(self.train.batch(orders[k].indices(t)))
-                elif self.setup.train.transform is not None:  # random augmentation differs from step to step
-                    seed_torch(keyed_int(seed, "augment", task.round, task.clients[k], t))
-                    out.append(self.train.batch(orders[k].shard))
-                else:
-                    if k not in whole:
-                        whole[k] = self.train.batch(orders[k].shard)
-                    out.append(whole[k])
-            return out
+        shards = [self.setup.shards[c] for c in task.clients]
+        batches = CohortBatches(
+            self.train,
+            seed,
+            task.round,
+            task.clients,
+            shards,
+            task.batch_sizes,
+            task.steps,
+            self.setup.sampling,
+            self.keyed,
+        )
 
         def seeds(t: int, row: int) -> int:
             return keyed_int(seed, "module", task.round, task.clients[row], t)
@@ -244,9 +246,7 @@ class Worker:
             population.weights[clients] / (1.0 / population.count),
             task.lr,
         )
-        full: list[Batch] | None = None
-        if self.algorithm.full_gradient:
-            full = [self.train.batch(o.shard) for o in orders]
+        full = batches.full() if self.algorithm.full_gradient else None
         return run_local(
             self.algorithm,
             self.oracle,
@@ -391,4 +391,5 @@ def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractCont
     if accelerator == "gpu":
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
-    return fabric.device, fabric.autocast
+    full = precision == f"{setup.dtype[-2:]}-true" and accelerator == "cpu"
+    return fabric.device, nullcontext if full else fabric.autocast

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from raylfl.core.keyed import keyed, keyed_int, keyed_uniform, philox4x32
+from raylfl.core.keyed import Keyed, keyed, keyed_int, keyed_uniform, philox4x32
 
 
 def test_philox_gives_the_published_known_answers():
@@ -41,3 +41,12 @@ def test_generators_of_one_key_agree_and_of_different_keys_do_not():
     assert keyed(1, "batches", 2, 3).random() != keyed(1, "batches", 3, 2).random()
     assert 0 <= keyed_int(1, "init") < 2**63
     assert keyed_int(1, "init") != keyed_int(2, "init")
+
+
+def test_one_generator_for_many_keys_has_the_streams_of_many_generators():
+    many = Keyed()
+    for ids in [(1, 2), (1, 3), (1, 2), (0,)]:
+        ours, theirs = many(7, "batches", *ids), keyed(7, "batches", *ids)
+        assert ours.permutation(9).tolist() == theirs.permutation(9).tolist()
+        assert ours.integers(2**31, size=3).tolist() == theirs.integers(2**31, size=3).tolist()
+        np.testing.assert_array_equal(ours.standard_normal(5), theirs.standard_normal(5))

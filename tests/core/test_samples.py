@@ -1,4 +1,4 @@
-"""The order in which a client sees its samples, and batches out of a set."""
+"""Batches out of a set, and who owns which samples."""
 
 import numpy as np
 import torch
@@ -6,38 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
-from raylfl.core.samples import BatchOrder, BatchSource, SampleSet, Shards
+from raylfl.core.samples import BatchSource, SampleSet, Shards
 
 CPU = torch.device("cpu")
-
-
-@given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 5))
-def test_an_epoch_shows_every_sample_once(count, batch_size, client):
-    shard = np.arange(100, 100 + count)
-    order = BatchOrder(0, 3, client, shard, batch_size, "reshuffle")
-    epochs = [
-        np.concatenate([order.indices(e * order.batches_per_epoch + t) for t in range(order.batches_per_epoch)])
-        for e in range(2)
-    ]
-    for seen in epochs:
-        assert sorted(seen) == list(shard)
-
-
-def test_rounds_and_epochs_have_orders_of_their_own_and_can_be_looked_up_in_any_order():
-    shard = np.arange(50)
-    order = BatchOrder(0, 1, 2, shard, 10, "reshuffle")
-    forward = [order.indices(t).tolist() for t in range(10)]
-    fresh = BatchOrder(0, 1, 2, shard, 10, "reshuffle")
-    assert [fresh.indices(t).tolist() for t in reversed(range(10))] == forward[::-1]
-    assert forward[:5] != forward[5:]
-    assert BatchOrder(0, 2, 2, shard, 10, "reshuffle").indices(0).tolist() != forward[0]
-
-
-def test_sampling_with_replacement_repeats_samples():
-    order = BatchOrder(0, 0, 0, np.arange(5), 200, "with_replacement")
-    drawn = order.indices(0)
-    assert len(drawn) == 200
-    assert set(drawn) == set(range(5))
 
 
 class Items(Dataset):

@@ -14,6 +14,7 @@ from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import VectorizedOracle, refusal
+from raylfl.models.base import MODELS
 from raylfl.runtime.loop import chunks
 
 CPU = torch.device("cpu")
@@ -69,6 +70,26 @@ def test_losses_and_gradients_are_those_of_one_pass_a_client(convolve, sizes):
     ours, g = together.gradients(rows.clone(), batches, lambda c: c)
     np.testing.assert_allclose(ours, losses, rtol=1e-12)
     torch.testing.assert_close(g, gradients, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [[5, 5, 5, 5], [3, 7, 3, 1]])
+@pytest.mark.parametrize("name", ["logistic", "mlp"])
+def test_batched_matrix_products_give_the_same(name, sizes):
+    torch.manual_seed(0)
+    flat, source, rows = setting(MODELS.get(name).cls(in_shape=(1, 8, 8), num_classes=4))
+    batches = [source.batch(np.arange(k, k + size)) for k, size in enumerate(sizes)]
+    assert flat.module.cohort_losses is not None
+    losses, gradients = LoopOracle(flat).gradients(rows.clone(), batches, lambda c: c)
+    ours, g = VectorizedOracle(flat).gradients(rows.clone(), batches, lambda c: c)
+    np.testing.assert_allclose(ours, losses, rtol=1e-12)
+    torch.testing.assert_close(g, gradients, rtol=1e-10, atol=1e-12)
+
+
+def test_only_chains_of_linear_layers_are_batched_by_hand():
+    assert MODELS.get("lenet5").cls(in_shape=(1, 28, 28)).cohort_losses is None
+    frozen = MODELS.get("logistic").cls(in_shape=(1, 8, 8))
+    frozen.layers.fc1.bias.requires_grad_(False)
+    assert frozen.cohort_losses is None
 
 
 def test_batches_that_are_not_of_one_source_are_stacked():
