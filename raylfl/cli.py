@@ -116,6 +116,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for partition.json and partition.png")
     sub = with_config(command("trace", _trace, "draw the participation of a config without training"))
     sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for participation.jsonl and .png")
+    sub = with_config(command("profile", _profile, "where a round's time goes, and which oracle is the fastest here"))
+    sub.add_argument("--rounds", type=_positive, default=9, metavar="N", help="rounds timed of each form (default: 9)")
     sub = command("list", _list, "what there is, one line each with its paper")
     sub.add_argument("kind", nargs="?", choices=KINDS)
     sub = command("runs", _runs, "runs with their state and key metrics")
@@ -260,6 +262,25 @@ def _trace(args: argparse.Namespace) -> None:
     say(participation_line(read_trace(written[0]), experiment.world.count))
     for path in written:
         say(f"written  {path}")
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}, but must be a whole number >= 1")
+    return int(text)
+
+
+def _profile(args: argparse.Namespace) -> None:
+    from raylfl.api import checked
+    from raylfl.config.load import load_config
+    from raylfl.console import profile_tables, working
+    from raylfl.runtime.profile import profile
+
+    free = ["runtime.backend=local", "eval.every=0", "runtime.vectorize=auto", "runtime.channels_last=auto"]
+    experiment = checked(load_config(args.config, [*args.overrides, *free]))
+    with working("timing rounds"):
+        timings, kernels = profile(experiment, args.rounds)
+    profile_tables(timings, kernels)
 
 
 def _list(args: argparse.Namespace) -> None:

@@ -9,14 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
 from rich.table import Table
 
+from raylfl.errors import BadConfig
+
 if TYPE_CHECKING:
     from raylfl.api import Progress as RunProgress
+    from raylfl.experiment import Experiment
+    from raylfl.report.runs import RunRecord
+    from raylfl.runtime.profile import Timing
 
 PLAIN_SECONDS = 2.0  # between lines where there is no terminal
 UNFOLDED = 10_000  # columns where there is no terminal: a line an entry, for grep and awk
@@ -95,8 +101,9 @@ class Watcher:
     def _begin(self, progress: RunProgress, total: int) -> None:
         self.__exit__()
         self._run, self._latest = progress.run_dir, {}
-        name = progress.experiment.config.resolved["algorithm"]["name"]
-        what = f"{name}: {progress.experiment.world.count} clients, {total} rounds"
+        experiment = progress.experiment
+        name = experiment.config.resolved["algorithm"]["name"]
+        what = f"{name}: {experiment.world.count} clients, {total} rounds, {workers_of(experiment)}"
         self.console.print(f"{what} -> {shown(progress.run_dir)}", soft_wrap=True)
         if self.console.is_terminal:
             self._live = Progress(
@@ -117,6 +124,20 @@ class Watcher:
         if self.console.is_terminal:
             self._live = self.console.status(text)
             self._live.start()
+
+
+def workers_of(experiment: Experiment) -> str:
+    """Who trains, while a run is under way: `2 workers`, `1 process`."""
+    runtime, clients = experiment.config.runtime, experiment.world.count
+    if runtime.backend == "local":
+        return "1 process"
+    from raylfl.runtime.cluster import count_workers, resources_here
+
+    try:
+        count = count_workers(runtime, clients, resources_here())
+    except BadConfig:  # nodes have left since the run began
+        return "workers"
+    return f"{count} worker{'s' * (count > 1)}"
 
 
 def list_registry(kind: str, with_title: bool) -> None:
@@ -175,6 +196,32 @@ def _numbers(values: Sequence[Any]) -> list[str]:
     return [f"{v:.{3 if fractions else 0}f}" if isinstance(v, float) else str(v) for v in values]
 
 
+def profile_tables(timings: Sequence[Timing], kernels: Sequence[dict[str, Any]]) -> None:
+    """Settings of the oracle with their round times, the fastest first; its phases; its kernels; what to write."""
+    best, rule = timings[0], next(t for t in timings if t.rule)
+    say("Forms of the gradient oracle, one process, median rounds:")
+    rows_table(
+        [
+            {
+                "setting": t.setting + ("  (auto)" if t.rule else ""),
+                "ms": 1e3 * t.median,
+                "fastest": 1e3 * min(t.seconds),
+                "slowest": 1e3 * max(t.seconds),
+                "local steps/s": round(t.steps_per_round / t.median),
+            }
+            for t in timings
+        ]
+    )
+    say("\nA round of the fastest:")
+    rows_table([{"phase": n, "ms": 1e3 * s, "% of the round": 100 * s / best.median} for n, s in best.phases.items()])
+    say("\nIts kernels:")
+    rows_table(kernels)
+    if best.rule:
+        say("\nThe rule's choice is the fastest here: leave both at auto.")
+    else:
+        say(f"\nFaster here than the rule's choice, by {rule.median / best.median:.2f}x: {best.setting}")
+
+
 def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
     """`100 rounds, 4.97 of 20 clients asked in each, 10% of uploads lost, 2 rounds without anybody`."""
     asked = sum(len(row["cohort"]) for row in rows)
@@ -187,21 +234,33 @@ def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
 
 
 def runs_table(paths: Sequence[Path]) -> None:
-    """One line a run: state, rounds done, algorithm, key metrics."""
+    """One line a run: state, rounds done, algorithm, the newest values of the usual few."""
     from raylfl.report.runs import find_runs, load_run
 
+    runs = [load_run(path) for path in find_runs(paths)]
+    measured = [entry for entry in SHOWN if any(run.measured(entry[0]) for run in runs)]
     table = Table(box=None, pad_edge=False)
-    for name in ("run", "algorithm", "state", "rounds", "accuracy", "loss"):
+    for name in ("run", "algorithm", "state", "rounds", *(label for _, label, _ in measured)):
         table.add_column(name, overflow="fold")
-    for path in find_runs(paths):
-        record = load_run(path)
-        final = record.summary.get("final", {}) if record.summary else {}
+    for run in runs:
+        newest = [values[np.isfinite(values)][-1:] for values in (run.column(name) for name, _, _ in measured)]
         table.add_row(
-            str(path),
-            record.config["algorithm"]["name"],
-            "finished" if record.summary else "unfinished",
-            f"{len(record.rounds)}/{record.config['rounds']}",
-            f"{final['test/accuracy']:.2%}" if "test/accuracy" in final else "",
-            f"{final['train/loss']:.4f}" if "train/loss" in final else "",
+            shown(run.path),
+            run.config["algorithm"]["name"],
+            state_of(run),
+            f"{len(run.rounds)}/{run.config['rounds']}",
+            *(form.format(*value) if len(value) else "" for value, (_, _, form) in zip(newest, measured, strict=True)),
         )
     print_table(table)
+
+
+def state_of(run: RunRecord) -> str:
+    """`finished`, `running` (a process holds its lock), or how it ended as a sweep took it down, else `stopped`."""
+    from raylfl.runtime.run_dir import RunDirectory
+    from raylfl.tune.journal import ends
+
+    if run.finished:
+        return "finished"
+    if RunDirectory(run.path).in_use:
+        return "running"
+    return ends(run.path.parent).get(run.path.name, "stopped")

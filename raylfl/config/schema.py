@@ -132,7 +132,7 @@ class RuntimeConfig:
     cpus_per_worker: float = 1.0
     gpus_per_worker: float = 0.0  # fractions share a GPU
     address: str | None = None  # a running cluster; null: RAY_ADDRESS, else an own one
-    object_store_mb: int | None = None  # of an own cluster; null: sized from the data
+    object_store_mb: int | None = None  # of an own cluster; null: 0.3 of the memory, taken as it is used
     threads: int = 1  # of torch in a worker: part of what defines the bits
     precision: str | None = None  # Fabric's: 32-true, 64-true, bf16-mixed; null: that of dtype
     micro_cohort: int = 32  # clients a vectorised call holds; fixed, so that the bits are

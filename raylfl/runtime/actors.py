@@ -15,9 +15,11 @@ import numpy as np
 import ray
 import torch
 from ray.exceptions import GetTimeoutError, RayActorError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
 from raylfl.algorithms.base import State
+from raylfl.config.schema import RuntimeConfig
 from raylfl.core.population import Ints
 from raylfl.core.samples import as_tensor
 from raylfl.errors import RaylflError
@@ -43,24 +45,40 @@ def unpack(packed: Packed) -> State:
 
 
 class WorkerActor:
-    """A worker with an address; its methods take and return packed states."""
+    """A worker with an address; its methods take and return packed states.
 
-    def __init__(self, experiment: Experiment):
-        self.worker = Worker(experiment.setup)
+    Each takes `shared`, [a reference to the experiment], and makes the worker if this process has none of it yet: a
+    fresh or restarted one needs nothing to start, and loads its modules while the server loads its own.
+    """
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        self._reference: Any = None
         self.fault = kill_point()
+        import lightning.pytorch  # noqa: F401 - most of what a module of anybody's needs
 
-    def ping(self) -> None:
+    def worker(self, shared: list[Any]) -> Worker:
+        if self._worker is None or shared[0] != self._reference:
+            self._worker, self._reference = Worker(ray.get(shared[0]).setup), shared[0]
+        return self._worker
+
+    def ping(self, shared: list[Any]) -> None:
         """An answer means: here, and ready."""
+        self.worker(shared)
 
-    def initial(self) -> tuple[Packed, str | None]:
+    def initial(self, shared: list[Any]) -> tuple[Packed, str | None]:
         """The fresh module's x and buffers; why clients go one by one."""
-        return pack({"x": self.worker.x0.cpu(), "buffers": self.worker.buffers0.cpu()}), self.worker.one_by_one
+        worker = self.worker(shared)
+        return pack({"x": worker.x0.cpu(), "buffers": worker.buffers0.cpu()}), worker.one_by_one
 
-    def run(self, tasks: Sequence[Task], down: Packed, keeps: bool, known: Sequence[int], *own: Packed) -> Any:
+    def run(
+        self, shared: list[Any], tasks: Sequence[Task], down: Packed, keeps: bool, known: Sequence[int], *own: Packed
+    ) -> Any:
         """[(reports, up) of each task], then one new state a client where the algorithm keeps any.
 
         known: for each client in order, which of `own` is its state; -1: it has none yet.
         """
+        worker = self.worker(shared)
         states = [unpack(own[k]) if k >= 0 else None for k in known]
         head: list[tuple[list[Report], Packed]] = []
         kept: list[Packed] = []
@@ -69,13 +87,15 @@ class WorkerActor:
         for task in tasks:
             mine = states[at : at + len(task.clients)]
             at += len(task.clients)
-            reports, up, new = self.worker.run(task, unpack(down), mine)
+            reports, up, new = worker.run(task, unpack(down), mine)
             head.append((reports, pack(up)))
             kept += [pack(state) for state in new] if new else [{} for _ in task.clients]
         self.fault("worked", tasks[0].round)
         return (head, *kept) if keeps else head
 
-    def run_link(self, task: Task, previous: Packed, first: bool, keeps: bool, known: int, *own: Packed) -> Any:
+    def run_link(
+        self, shared: list[Any], task: Task, previous: Packed, first: bool, keeps: bool, known: int, *own: Packed
+    ) -> Any:
         """One client of a ring: (reports, up, state); previous: the broadcast, or the upload of the one before."""
         if not previous:
             error = [
@@ -84,42 +104,58 @@ class WorkerActor:
             return error, {}, {}
         down = unpack(previous) if first else first_row(unpack(previous))
         state = unpack(own[0]) if known >= 0 else None
-        reports, up, new = self.worker.run(task, down, [state])
+        reports, up, new = self.worker(shared).run(task, down, [state])
         return reports, pack(up), pack(new[0]) if new and keeps else {}
 
-    def evaluate(self, down: Packed, chunks: Sequence[tuple[str, Ints]]) -> list[dict[str, float]]:
-        return self.worker.evaluate(unpack(down), chunks)
+    def evaluate(self, shared: list[Any], down: Packed, chunks: Sequence[tuple[str, Ints]]) -> list[dict[str, float]]:
+        return self.worker(shared).evaluate(unpack(down), chunks)
 
-    def objective(self, down: Packed, groups: Sequence[Sequence[int]]) -> list[tuple[float, np.ndarray]]:
-        return [(loss, g.numpy()) for loss, g in self.worker.objective(unpack(down), groups)]
+    def objective(
+        self, shared: list[Any], down: Packed, groups: Sequence[Sequence[int]]
+    ) -> list[tuple[float, np.ndarray]]:
+        return [(loss, g.numpy()) for loss, g in self.worker(shared).objective(unpack(down), groups)]
 
-    def state_dict(self, x: np.ndarray, buffers: np.ndarray) -> dict[str, Tensor]:
-        return self.worker.state_dict(as_tensor(x), as_tensor(buffers))
+    def state_dict(self, shared: list[Any], x: np.ndarray, buffers: np.ndarray) -> dict[str, Tensor]:
+        return self.worker(shared).state_dict(as_tensor(x), as_tensor(buffers))
+
+
+def start_workers(runtime: RuntimeConfig, workers: int) -> list[Any]:
+    """Handles of worker actors that are being started; in the caller's placement group, if it is in one."""
+    options: dict[str, Any] = {
+        "num_cpus": runtime.cpus_per_worker,
+        "num_gpus": runtime.gpus_per_worker,
+        "max_restarts": -1,
+        "max_task_retries": 0,
+    }
+    if (group := ray.util.get_current_placement_group()) is not None:
+        options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+            group, placement_group_capture_child_tasks=True
+        )
+    remote = ray.remote(WorkerActor).options(**options)
+    return [remote.remote() for _ in range(workers)]
 
 
 class RayBackend(Backend):
-    """Worker actors; owned by the process that makes it (the server actor)."""
+    """Worker actors, and what to do when they are lost."""
 
-    def __init__(self, experiment: Experiment, shared: Any, workers: int, say: Callable[[str], None]):
-        """shared: a reference to `experiment` in the object store; say: takes one line of news."""
+    def __init__(self, experiment: Experiment, shared: Any, actors: Sequence[Any], say: Callable[[str], None]):
+        """shared: a reference to `experiment` in the object store, which outlives this; actors: from `start_workers`;
+        say: takes one line of news.
+        """
         runtime = experiment.config.runtime
-        self.workers, self.say = workers, say
+        self.shared = [shared]
+        self.actors, self.workers, self.say = list(actors), len(actors), say
         self.attempts = 1 + runtime.client_retries
         self.timeout = runtime.client_timeout
-        remote = ray.remote(WorkerActor).options(
-            num_cpus=runtime.cpus_per_worker,
-            num_gpus=runtime.gpus_per_worker,
-            max_restarts=-1,
-            max_task_retries=0,
-        )
-        self.actors: list[Any] = [remote.remote(shared) for _ in range(workers)]
-        self._absent = {w: actor.ping.remote() for w, actor in enumerate(self.actors)}  # not here yet, or lost
-        for many, patience in ((1, RESTART_SECONDS), (workers, START_SECONDS)):
+        self._absent = {
+            w: actor.ping.remote(self.shared) for w, actor in enumerate(self.actors)
+        }  # not here yet, or lost
+        for many, patience in ((1, RESTART_SECONDS), (self.workers, START_SECONDS)):
             ray.wait(list(self._absent.values()), num_returns=many, timeout=patience)
         self.keeps = False
         fresh, self.one_by_one = self._map("initial", [()])[0]
         self._initial = torch.from_numpy(fresh["x"].copy()), torch.from_numpy(fresh["buffers"].copy())
-        local_buffers = experiment.setup.buffers == "local" and len(self._initial[1]) > 0
+        local_buffers = experiment.setup.local_buffers and len(self._initial[1]) > 0
         self.keeps = bool(experiment.algorithm.init_clients(self._initial[0][:1], 1)) or local_buffers
 
     def initial(self) -> tuple[Tensor, Tensor]:
@@ -192,7 +228,7 @@ class RayBackend(Backend):
                 state = [h for h in own[k] if h is not None]
                 known = 0 if state else -1
                 refs = actor.run_link.options(num_returns=3).remote(
-                    tasks[k], previous, previous is start, self.keeps, known, *state
+                    self.shared, tasks[k], previous, previous is start, self.keeps, known, *state
                 )
                 links.append((here[(k + attempt) % len(here)], *refs))
                 previous = refs[1] if arrives[k] else previous
@@ -261,7 +297,7 @@ class RayBackend(Backend):
             for turn, k in enumerate(todo):
                 worker = here[turn % len(here)]
                 number = returns[k] if returns else 1
-                refs = getattr(self.actors[worker], method).options(num_returns=number).remote(*calls[k])
+                refs = getattr(self.actors[worker], method).options(num_returns=number).remote(self.shared, *calls[k])
                 sent[refs if number == 1 else refs[0]] = (k, worker, refs)
             todo = []
             waiting = list(sent)
@@ -291,14 +327,14 @@ class RayBackend(Backend):
         """A worker died; Ray starts it again, and until it answers its work goes elsewhere."""
         if worker not in self._absent:
             self.say(f"worker {worker} was lost ({_first_line(error)}): its work goes elsewhere")
-            self._absent[worker] = self.actors[worker].ping.remote()
+            self._absent[worker] = self.actors[worker].ping.remote(self.shared)
         return f"the worker was lost: {_first_line(error)}"
 
     def _hanging(self, worker: int) -> str:
         reason = f"no answer within runtime.client_timeout={self.timeout:g} s"
         self.say(f"worker {worker}: {reason}; it is started again")
         ray.kill(self.actors[worker], no_restart=False)
-        self._absent.setdefault(worker, self.actors[worker].ping.remote())
+        self._absent.setdefault(worker, self.actors[worker].ping.remote(self.shared))
         return reason
 
     def _present(self) -> list[int]:
@@ -314,7 +350,7 @@ class RayBackend(Backend):
                 except RayActorError as error:  # not back yet
                     if error.actor_init_failed:
                         raise RaylflError(f"worker {worker} could not be started: {_last_line(error)}") from error
-                    self._absent[worker] = self.actors[worker].ping.remote()
+                    self._absent[worker] = self.actors[worker].ping.remote(self.shared)
             here = [w for w in range(self.workers) if w not in self._absent]
             if here:
                 return here

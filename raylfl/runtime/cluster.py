@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ from raylfl.experiment import Experiment
 from raylfl.runtime.run_dir import RunDirectory
 from raylfl.runtime.stopping import stop_on_signals
 
+SHARED_MEMORY = Path("/dev/shm")  # where Ray keeps objects on Linux
 SERVER_LIVES = 5  # how often a lost server actor is started again without a finished round in between
 
 
 @contextmanager
-def connected(runtime: RuntimeConfig, experiment: Experiment) -> Iterator[None]:
+def connected(runtime: RuntimeConfig) -> Iterator[None]:
     """Inside, Ray is there: the session's own connection if there is one, a given cluster, or an own one."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -39,7 +40,7 @@ def connected(runtime: RuntimeConfig, experiment: Experiment) -> Iterator[None]:
             ray.init(
                 address="local",
                 include_dashboard=False,
-                object_store_memory=_store_bytes(runtime, _data_bytes(experiment)),
+                object_store_memory=_store_bytes(runtime),
                 **quiet,
             )
     except ConnectionError as error:
@@ -50,13 +51,18 @@ def connected(runtime: RuntimeConfig, experiment: Experiment) -> Iterator[None]:
         ray.shutdown()
 
 
-def _store_bytes(runtime: RuntimeConfig, data_bytes: int) -> int:
-    """Of an own cluster: the data, and room for states and broadcasts (which spill to disk beyond it)."""
+def _store_bytes(runtime: RuntimeConfig) -> int:
+    """Of an own cluster: 0.3 of the memory, as far as shared memory goes. Only what is used is taken; the data, two
+    rounds of uploads and the clients' states should fit, as what does not is spilled to disk.
+    """
     if runtime.object_store_mb is not None:
         return runtime.object_store_mb * 2**20
     import psutil
 
-    return int(min(data_bytes * 1.2 + 512 * 2**20, psutil.virtual_memory().total * 0.3))
+    room = psutil.virtual_memory().total * 0.3
+    if SHARED_MEMORY.is_dir():
+        room = min(room, psutil.disk_usage(str(SHARED_MEMORY)).free * 0.9)
+    return max(int(room), 80 * 2**20)
 
 
 def count_workers(runtime: RuntimeConfig, clients: int, resources: dict[str, float]) -> int:
@@ -85,29 +91,38 @@ def count_workers(runtime: RuntimeConfig, clients: int, resources: dict[str, flo
 
 
 class ServerActor:
-    """The round loop with an address; it owns the worker actors and every client's state."""
+    """The round loop with an address; it owns every client's state."""
 
-    def __init__(self, experiment: Experiment, shared: list[Any], workers: int, folder: str):
+    def __init__(self, shared: list[Any], workers: list[Any], folder: str):
+        import ray
         import torch
 
         from raylfl.runtime.actors import RayBackend
         from raylfl.runtime.session import Session
 
         torch.set_num_threads(1)
-        run_dir = RunDirectory(Path(folder))  # the lock stays with the process that started the run
-        self.backend = RayBackend(experiment, shared[0], workers, run_dir.log)
+        experiment: Experiment = ray.get(shared[0])
+        self.session: Session | None = None
+        self.run_dir = run_dir = RunDirectory(Path(folder))  # the lock stays with the process that started the run
+        self.backend = RayBackend(experiment, shared[0], workers, self.say)
         self.session = Session(experiment, self.backend, run_dir)
 
+    def say(self, text: str) -> None:
+        """News of the workers; before there is a session, for log.txt alone."""
+        if self.session is None:
+            self.run_dir.log(text)
+        else:
+            self.session.say(text)
+
     def rows(self, resume: bool) -> Iterator[tuple[dict[str, Any], list[str]]]:
+        assert self.session is not None
         for metrics in self.session.rows(resume):
             messages, self.session.messages = self.session.messages, []
             yield metrics, messages
 
     def stop(self) -> None:
+        assert self.session is not None
         self.session.stop()
-
-    def close(self) -> None:
-        self.backend.close()
 
 
 def rows(
@@ -115,11 +130,13 @@ def rows(
 ) -> Generator[tuple[dict[str, Any] | None, list[str]], None, None]:
     """(metrics, messages) of each round; a lost server actor is started again from its newest checkpoint."""
     runtime = experiment.config.runtime
-    with connected(runtime, experiment):
+    with connected(runtime):
         import ray
         from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 
-        workers = count_workers(runtime, experiment.world.count, resources_here())
+        from raylfl.runtime.actors import start_workers
+
+        count = count_workers(runtime, experiment.world.count, resources_here())
         shared = ray.put(experiment)
         seen, lives = -1, SERVER_LIVES
         unsaid: list[str] = []
@@ -133,7 +150,8 @@ def rows(
 
         with stop_on_signals(ask_to_stop):
             while True:
-                server = _start_server(experiment, shared, workers, run_dir)
+                workers = start_workers(runtime, count)  # they load their modules while the server loads its own
+                server = _start_server(shared, workers, run_dir)
                 if asked:
                     server.stop.remote()
                 try:
@@ -163,7 +181,8 @@ def rows(
                     )
                     resume = True
                 finally:
-                    _end(server)
+                    for actor in (server, *workers):
+                        ray.kill(actor)
 
 
 def check_resources(runtime: RuntimeConfig, clients: int) -> None:
@@ -192,12 +211,12 @@ def resources_here() -> dict[str, float]:
     return left
 
 
-def _start_server(experiment: Experiment, shared: Any, workers: int, run_dir: RunDirectory) -> Any:
+def _start_server(shared: Any, workers: list[Any], run_dir: RunDirectory) -> Any:
     """On this node, where the run directory is; two threads, so that it can be asked to stop while it works."""
     import ray
 
     remote = ray.remote(ServerActor).options(num_cpus=0, max_concurrency=2, scheduling_strategy=_this_node())
-    return remote.remote(shared, [shared], workers, str(run_dir.path))
+    return remote.remote([shared], workers, str(run_dir.path))
 
 
 def _this_node() -> Any:
@@ -215,22 +234,8 @@ def _this_node() -> Any:
     )
 
 
-def _end(server: Any) -> None:
-    import ray
-    from ray.exceptions import RayError
-
-    with suppress(RayError):  # where it was lost, its workers were with it
-        ray.get(server.close.remote(), timeout=10)
-    ray.kill(server)
-
-
 def _original(error: Exception) -> Exception:
     """The exception that was raised inside the actor, or inside one that the actor called."""
     while isinstance(cause := getattr(error, "cause", None), Exception):
         error = cause
     return error
-
-
-def _data_bytes(experiment: Experiment) -> int:
-    sets = [experiment.setup.train, experiment.setup.test]
-    return sum(a.nbytes for s in sets if s is not None and s.arrays is not None for a in s.arrays)

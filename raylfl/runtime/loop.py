@@ -90,7 +90,7 @@ class Federation:
         self.fault("draw", r)
         algorithm, server = self.e.algorithm, self.state.server
         down = algorithm.broadcast(server)
-        if len(self.state.buffers):
+        if len(self.state.buffers) and not self.e.setup.local_buffers:
             down = {**down, BUFFERS: self.state.buffers}
         if algorithm.probes and self.planner.replayed is None:
             planned, p, probed = self._probe(r, down)
@@ -270,7 +270,8 @@ class Federation:
         costs = self._costs(got, down, answered is not None)
         state.costs = state.costs.add(costs)
         self._advance_clock(got, costs)
-        losses = [report.loss for c, report in got.reports.items() if c in arrived or c == POOL]
+        heard = {POOL, *arrived}
+        losses = [report.loss for c, report in got.reports.items() if c in heard]
         if losses and np.isfinite(np.mean(losses)):
             state.last_finite_loss = float(np.mean(losses))
         state.round += 1
@@ -278,7 +279,7 @@ class Federation:
     @property
     def keeps_client_state(self) -> bool:
         """Whether clients have a state of their own between rounds."""
-        local_buffers = self.e.setup.buffers == "local" and len(self.state.buffers) > 0
+        local_buffers = self.e.setup.local_buffers and len(self.state.buffers) > 0
         return bool(self.e.algorithm.init_clients(self.x0[:1], 1)) or local_buffers
 
     def _costs(self, got: Collected, down: State, answered: bool) -> Costs:

@@ -41,7 +41,8 @@ class Measurements:
         r, config = got.round, self.e.config.eval
         arrived = r.arrived
         metrics: dict[str, Any] = {"round": r.index}
-        losses = [report.loss for c, report in got.reports.items() if c == POOL or c in set(arrived.cohort.tolist())]
+        heard = {POOL, *arrived.cohort.tolist()}
+        losses = [report.loss for c, report in got.reports.items() if c in heard]
         losses = [loss for loss in losses if np.isfinite(loss)]
         if losses:
             metrics["train/loss"] = float(np.mean(losses))

@@ -38,6 +38,11 @@ class WorkerSetup:
     runtime: RuntimeConfig
 
     @property
+    def local_buffers(self) -> bool:
+        """Whether clients keep the module's buffers to themselves; the imaginary one that owns all data does not."""
+        return self.buffers == "local" and not self.algorithm.pooled
+
+    @property
     def torch_dtype(self) -> torch.dtype:
         return torch.float64 if self.dtype == "float64" else torch.float32
 

@@ -176,8 +176,8 @@ class Worker:
         if split:
             split.exchanged_floats = 0  # measurements pass through the cut, too
         result = self._solve(task, down, states)
-        if buffers is not None:
-            target = result.own if self.setup.buffers == "local" else result.up
+        if buffers is not None or kept_buffers is not None:
+            target = result.own if self.setup.local_buffers else result.up
             target[BUFFERS] = self.flat.read_buffers()[None]
         finite = self._finite_rows(result)
         exchanged, half = 0, None
@@ -208,7 +208,7 @@ class Worker:
 
     def _states(self, own: Sequence[State | None]) -> State:
         fresh = self.algorithm.init_clients(self.x0, 1)
-        if self.setup.buffers == "local" and self.flat.buffers:
+        if self.setup.local_buffers and self.flat.buffers:
             fresh[BUFFERS] = self.buffers0[None]
         rows = [{k: v.to(self.device) for k, v in state.items()} if state else fresh for state in own]
         return {name: torch.cat([state[name] for state in rows]) for name in fresh}

@@ -399,3 +399,12 @@ def test_every_process_is_a_config_schema_with_a_summary(name, tmp_path):
     assert entry.summary
     assert len(process.draw(0, world()).cohort) > 0
     assert isinstance(process, (Availability, Sampler)) or name == "trace"
+
+
+@pytest.mark.parametrize("name", ["uniform", "weighted"])
+def test_more_draws_than_clients_are_possible_with_replacement_alone(name):
+    process = build(name, size=30, replace=True)
+    process.check(world())
+    assert (draws_of(process, world(), 20).sum(axis=1) == 30).all()
+    with pytest.raises(BadValue, match=r"size=30, but must be 1..12, .* \(replace: true has no such bound\)"):
+        build(name, size=30).check(world())

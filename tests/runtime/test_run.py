@@ -11,7 +11,9 @@ import yaml
 
 import raylfl
 from raylfl.errors import BadConfig, NonFinite
+from tests.runtime.faults import outcome
 from tests.runtime.modules import Quadratics
+from tests.runtime.tiny import TINY
 
 QUADRATICS = {
     "name": "quadratics",
@@ -84,6 +86,23 @@ def test_traffic_and_work_are_counted_from_what_is_sent_and_done(runs):
     ring = run(QUADRATICS, runs, *overrides, "algorithm.name=sfl").metrics[-1]
     assert (ring["cost/downlink_floats"], ring["cost/uplink_floats"]) == (6 * 3, 6 * 3)
     assert ring["cost/peer_floats"] == 6 * 3 * 3
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "focus", "sfl"])
+def test_buffers_that_stay_with_the_clients_are_neither_sent_nor_counted(runs, algorithm):
+    """BatchNorm over six units keeps a mean and a variance of each, and how many batches it saw."""
+    config = {**TINY, "rounds": 2, "algorithm": {"name": algorithm}}
+    both = [run(config, runs, f"local.buffers={kind}").metrics[-1] for kind in ("average", "local")]
+    for way in ("uplink", "downlink", "peer"):
+        averaged, local = (row[f"cost/{way}_floats"] for row in both)
+        hops = local / 63
+        assert averaged == hops * (63 + 13)
+
+
+def test_an_imaginary_client_that_owns_all_data_keeps_no_buffers_from_the_server(runs):
+    config = {**TINY, "rounds": 2, "algorithm": {"name": "centralized"}}
+    average, local = (run(config, runs, f"local.buffers={kind}").run_dir for kind in ("average", "local"))
+    assert outcome(average) == outcome(local)
 
 
 def test_a_run_leaves_the_records_that_the_interface_names(runs):

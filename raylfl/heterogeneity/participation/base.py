@@ -140,8 +140,9 @@ class Independent(Availability):
 class Sampler(Participation):
     """The server asks M clients of those available, or all of them where fewer are.
 
-    size: M; or fraction: M = fraction*N, rounded, at least 1. availability: options of an availability
-    process with its `name`, such as {name: bernoulli, p: 0.3}; without it everyone is available.
+    size: M, at most N unless draws are with replacement; or fraction: M = fraction*N, rounded, at least 1.
+    availability: options of an availability process with its `name`, such as {name: bernoulli, p: 0.3}; without it
+    everyone is available.
     """
 
     size: int | None = None
@@ -164,8 +165,10 @@ class Sampler(Participation):
         if self.size is None:
             assert self.fraction is not None
             return max(1, math.floor(self.fraction * world.count + 0.5))
-        if self.size > world.count:
-            raise BadValue("size", got=self.size, need=f"1..{world.count}, the number of clients")
+        replace = getattr(self, "replace", None)  # None: this definition has no such option
+        if self.size > world.count and not replace:
+            hint = "" if replace is None else "replace: true has no such bound"
+            raise BadValue("size", got=self.size, need=f"1..{world.count}, the number of clients", hint=hint)
         return self.size
 
     def draw_from(self, p: Floats, r: int, world: World) -> Draw:

@@ -1,0 +1,124 @@
+"""Where a round's time goes, and which form of the gradient oracle is the fastest here: `raylfl profile CONFIG`.
+
+`runtime.vectorize: auto` and `channels_last: auto` decide by rules, since a choice by the clock would make results
+depend on a machine's mood. Here the clock is asked, and its answer is what one may then write into a config.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import torch
+
+from raylfl.experiment import Experiment
+from raylfl.runtime.backend import LocalBackend
+from raylfl.runtime.loop import Federation
+
+WARM_UP = 2  # rounds of each setting that do not count: first allocations, first calls
+TURNS = 3  # blocks of rounds a setting, in turn, so that all see the same machine
+PHASES = {"draw": "draw", "train": "local work", "aggregate": "server step", "commit": "commit and metrics"}
+KERNELS = 12  # shown
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One setting of the oracle. seconds: of each round; phases: medians by name; rule: what `auto` takes."""
+
+    vectorize: str
+    channels_last: str
+    rule: bool
+    seconds: list[float]
+    phases: dict[str, float]
+    steps_per_round: float
+
+    @property
+    def setting(self) -> str:
+        return f"runtime.vectorize={self.vectorize} runtime.channels_last={self.channels_last}"
+
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
+
+
+class Candidate:
+    """A federation in this process under one setting, and what its rounds took."""
+
+    def __init__(self, experiment: Experiment, vectorize: str, channels_last: str):
+        runtime = replace(experiment.config.runtime, vectorize=vectorize, channels_last=channels_last)
+        self.vectorize, self.channels_last = vectorize, channels_last
+        self.backend = LocalBackend(replace(experiment.setup, runtime=runtime))
+        self.federation = Federation(experiment, self.backend, self._stamp)
+        self.seconds: list[float] = []
+        self.phases: dict[str, list[float]] = {name: [] for name in PHASES.values()}
+        self._stamps: list[tuple[str, float]] = []
+
+    @property
+    def form(self) -> tuple[bool, bool]:
+        """What really runs: (vectorised, channels-last)."""
+        return self.backend.one_by_one is None, self.backend.worker.channels_last
+
+    def _stamp(self, phase: str, r: int) -> None:
+        self._stamps.append((phase, time.perf_counter()))
+
+    def round(self, counts: bool = True) -> None:
+        self._stamps = []
+        self.federation.step()
+        self._stamps.append(("end", time.perf_counter()))
+        if counts:
+            self.seconds.append(self._stamps[-1][1] - self._stamps[0][1])
+            for (phase, begun), (_, ended) in pairwise(self._stamps):
+                self.phases[PHASES[phase]].append(ended - begun)
+
+    def timing(self, rule: bool) -> Timing:
+        phases = {name: median(values) for name, values in self.phases.items()}
+        steps = self.federation.state.costs.local_steps / self.federation.state.round
+        return Timing(self.vectorize, self.channels_last, rule, self.seconds, phases, steps)
+
+
+def profile(experiment: Experiment, rounds: int) -> tuple[list[Timing], list[dict[str, Any]]]:
+    """(timings of the different forms of the oracle, the fastest first; the fastest one's kernels in one round).
+
+    rounds: so many of each form count. Everything runs in this process with the config's threads.
+    """
+    rule = Candidate(experiment, "auto", "auto").form
+    candidates: dict[tuple[bool, bool], Candidate] = {}
+    for vectorize in ("never", "always"):
+        for channels_last in ("never", "always"):
+            candidate = Candidate(experiment, vectorize, channels_last)
+            candidates.setdefault(candidate.form, candidate)
+    for candidate in candidates.values():
+        for _ in range(WARM_UP):
+            candidate.round(counts=False)
+    for turn in range(TURNS):
+        for candidate in candidates.values():
+            for _ in range(len(range(turn, rounds, TURNS))):
+                candidate.round()
+    timings = [candidate.timing(form == rule) for form, candidate in candidates.items()]
+    order = sorted(range(len(timings)), key=lambda k: timings[k].median)
+    return [timings[k] for k in order], kernels(list(candidates.values())[order[0]])
+
+
+def kernels(candidate: Candidate) -> list[dict[str, Any]]:
+    """The operators that took most of one round: calls, milliseconds without what they called, share in per cent."""
+    from torch.profiler import ProfilerActivity, profile
+
+    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    with profile(activities=kinds) as seen:
+        candidate.round(counts=False)
+    events: Sequence[Any] = seen.key_averages()
+    total = sum(event.self_cpu_time_total for event in events) or 1.0
+    events = sorted(events, key=lambda event: -event.self_cpu_time_total)[:KERNELS]
+    return [
+        {
+            "kernel": event.key,
+            "calls": event.count,
+            "ms": round(event.self_cpu_time_total / 1e3, 2),
+            "% of the round": round(100 * event.self_cpu_time_total / total, 1),
+        }
+        for event in events
+    ]

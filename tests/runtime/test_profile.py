@@ -1,0 +1,69 @@
+"""The profile: which forms are timed, and that their rounds are the same rounds."""
+
+import pytest
+import torch
+
+from raylfl.cli import main
+from raylfl.config.load import load_config
+from raylfl.experiment import assemble
+from raylfl.runtime.profile import PHASES, profile
+
+DIGITS = {
+    "num_clients": 8,
+    "model": {"name": "logistic"},
+    "data": {"name": "digits"},
+    "participation": {"name": "uniform", "size": 4},
+    "local": {"steps": 3, "batch_size": 8, "lr": 0.1},
+    "eval": {"every": 0},
+    "runtime": {"backend": "local"},
+}
+
+
+def timed(overrides, rounds=4):
+    return profile(assemble(load_config(DIGITS, overrides)), rounds)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "forms", "rule"),
+    [
+        ([], {"never never", "always never"}, "always never"),
+        (["algorithm.name=sfl"], {"never never"}, "never never"),  # one client at a time, whatever is asked for
+        (
+            ["model.name=lenet5", "data.init_args.upscale=28"],
+            {"never never", "never always", "always never", "always always"},
+            "never always",
+        ),
+    ],
+)
+def test_each_form_that_differs_is_timed_once_and_the_rules_is_marked(overrides, forms, rule):
+    timings, kernels = timed(overrides)
+    assert {f"{t.vectorize} {t.channels_last}" for t in timings} == forms
+    assert [f"{t.vectorize} {t.channels_last}" for t in timings if t.rule] == [rule]
+    assert [t.median for t in timings] == sorted(t.median for t in timings)
+    for t in timings:
+        assert len(t.seconds) == 4
+        assert t.steps_per_round == 12
+        assert set(t.phases) == set(PHASES.values())
+        assert 0 < sum(t.phases.values()) < 2 * max(t.seconds)
+    assert sum(row["% of the round"] for row in kernels) <= 100.5
+    assert any(row["kernel"].startswith("aten::") for row in kernels)
+
+
+def test_the_command_prints_what_to_write(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    assert main(["profile", "digits", "num_clients=8", "--rounds", "3"]) == 0
+    torch.set_num_threads(threads)
+    out = capsys.readouterr().out
+    assert "runtime.vectorize=never runtime.channels_last=" in out
+    assert "local work" in out
+    assert "(auto)" in out
+    assert "leave both at auto" in out or "Faster here than the rule" in out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_rounds_must_be_counted(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["profile", "digits", "--rounds", "0"])
+    assert stop.value.code == 2
+    assert "must be a whole number >= 1" in capsys.readouterr().err
