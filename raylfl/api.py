@@ -17,7 +17,7 @@ from raylfl.errors import BadConfig, RaylflError
 from raylfl.experiment import Experiment, assemble
 from raylfl.runtime import cluster, inprocess
 from raylfl.runtime.cluster import connected
-from raylfl.runtime.run_dir import RunDirectory
+from raylfl.runtime.run_dir import RunDirectory, existing
 from raylfl.runtime.session import Interrupted, write_records
 from raylfl.runtime.stopping import sigterm_interrupts
 
@@ -73,13 +73,28 @@ def compare(
 ) -> list[Result]:
     """The same config under several algorithms, one run after the other on one Ray session.
 
-    With one seed all see the same partition, initial weights, participation, links and batch order.
+    With one seed all see the same partition, initial weights, participation, links and batch order. A
+    `logging.id` becomes `<id>-<algorithm>`; raises BadConfig where one of those is there already.
     """
     configs = [load_config(source, [*overrides, f"algorithm.name={name}"]) for name in algorithms]
+    _tell_apart(configs)
     experiments = [checked(config) for config in configs]
     runtime = configs[0].runtime
-    with connected(runtime, experiments[0]) if runtime.backend == "ray" else nullcontext():
+    with connected(runtime) if runtime.backend == "ray" else nullcontext():
         return [_begin(experiment, watch) for experiment in experiments]
+
+
+def _tell_apart(configs: Sequence[Config]) -> None:
+    """A directory for each run of a comparison, where `logging.id` names one for all."""
+    names = [config.resolved["algorithm"]["name"] for config in configs]
+    if len(set(names)) < len(names):
+        raise BadConfig(f"algorithms={','.join(names)}: each can be compared only once")
+    for config, name in zip(configs, names, strict=True):
+        if config.logging.id is not None:
+            config.logging.id = config.resolved["logging"]["id"] = f"{config.logging.id}-{name}"
+            folder = Path(config.logging.dir).expanduser().resolve() / config.top.name / config.logging.id
+            if folder.exists():
+                raise existing(folder)
 
 
 def resume(path: str | Path, overrides: Sequence[str] = (), watch: Watch | None = None) -> Result:

@@ -15,6 +15,7 @@ import yaml
 from raylfl.cli import KINDS, main
 from raylfl.config.load import load_config
 from raylfl.console import registry_of
+from raylfl.runtime.run_dir import RunDirectory
 
 SMALL = ["rounds=3", "num_clients=4", "partition=iid", "runtime.backend=local", "logging.report=false"]
 RUN = ["run", "digits", *SMALL]
@@ -101,6 +102,17 @@ def test_compare_runs_each_and_ends_with_one_page_and_a_table(call, fresh):
     assert re.search(r"^report +both/index.html$", out, re.MULTILINE)
 
 
+def test_compared_runs_share_an_id_and_what_is_there_is_refused_before_the_first(call, fresh):
+    fixed = ("compare", "digits", *SMALL, "logging.id=x", "-o", "both", "-a")
+    assert call(*fixed, "fedavg,focus")[0] == 0
+    assert {path.name for path in (fresh / "runs/digits").iterdir()} == {"x-fedavg", "x-focus"}
+    code, out, err = call(*fixed, "sfl,focus")
+    assert (code, out) == (2, "")
+    assert "logging.id=x-focus" in err
+    assert not (fresh / "runs/digits/x-sfl").exists()
+    assert "each can be compared only once" in call(*fixed, "sfl,sfl")[2]
+
+
 def test_report_takes_runs_and_folders_of_runs(call, fresh):
     call(*RUN, "logging.id=a")
     call(*RUN, "logging.id=b", "algorithm.name=focus")
@@ -154,8 +166,14 @@ def test_runs_shows_what_is_finished_and_what_is_not(call, fresh):
     (fresh / "runs/digits/cut/summary.json").unlink()
     code, out, _ = call("runs")
     assert code == 0
+    assert out.splitlines()[0].split() == ["run", "algorithm", "state", "rounds", "loss", "accuracy"]
     assert re.search(r"^runs/digits/done +fedavg +finished +3/3 +\d", out, re.MULTILINE)
-    assert re.search(r"^runs/digits/cut +fedavg +unfinished", out, re.MULTILINE)
+    assert re.search(r"^runs/digits/cut +fedavg +stopped", out, re.MULTILINE)
+    held = RunDirectory(fresh / "runs/digits/cut").open()
+    assert re.search(r"^runs/digits/cut +fedavg +running", call("runs")[1], re.MULTILINE)
+    held.close()
+    (fresh / "runs/digits/trials.jsonl").write_text('{"id": "cut", "state": "diverged", "reason": "too far"}\n')
+    assert re.search(r"^runs/digits/cut +fedavg +diverged", call("runs")[1], re.MULTILINE)
 
 
 def test_the_printed_config_is_a_config(call):

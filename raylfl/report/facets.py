@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raylfl.report.derived import best_setting, by_method, score
-from raylfl.report.labels import canonical, distinct, is_world, labels, say, short_keys, varying
+from raylfl.report.labels import canonical, distinct, is_world, labels, tell_apart, varying
 from raylfl.report.runs import Group
 
 MAX_LINES = 8  # more cannot be told apart by colour
@@ -69,10 +69,9 @@ def facets(groups: Sequence[Group]) -> list[Facet]:
 
 def split(groups: Sequence[Group], keys: Sequence[str]) -> list[Facet]:
     """The groups split by the values of the keys, in order of appearance."""
-    short = short_keys(keys, {key for group in groups for key in group.setting})
     parts: dict[str, list[Group]] = {}
     for group in groups:
         parts.setdefault(canonical([group.setting.get(key) for key in keys]), []).append(group)
     worlds = [own[0].setting for own in parts.values()]
-    texts = [", ".join(say(key, world.get(key), short[key]) for key in keys) for world in worlds]
+    texts = tell_apart(worlds, keys, {key for group in groups for key in group.setting})
     return [Facet.of(label, own) for label, own in zip(distinct(texts), parts.values(), strict=True)]

@@ -86,7 +86,7 @@ def costs(part: Facet, look: Look) -> Block | None:
     panels = [_panel(part, look, look.metric, axis) for axis in axes if axis != "rounds"]
     drawn = [panel for panel in panels if panel]
     caption = "The same lines against what they cost; floats are counted up, down and between clients."
-    return Block("costs", part.label, caption, drawn, _legend(part, look)) if drawn else None
+    return Block("costs", part.label, caption, drawn, _legend(part, look, [look.metric])) if drawn else None
 
 
 def diagnostics(part: Facet, look: Look) -> Block | None:
@@ -126,11 +126,14 @@ def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str
         caption.append(f"Trailing moving averages over {over} measured rounds.")
     caption += [note] if note else []
     panels = [panel for panel in (_panel(part, look, metric) for metric in metrics) if panel]
-    return Block(name, part.label, " ".join(caption), panels, _legend(part, look))
+    return Block(name, part.label, " ".join(caption), panels, _legend(part, look, metrics))
 
 
-def _legend(part: Facet, look: Look) -> list[tuple[str, Line]]:
-    return [(part.names[group], line) for group, line in line_styles(part.groups, look.methods).items()]
+def _legend(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str, Line]]:
+    """The lines of these metrics: a setting that measured none of them has none."""
+    lines = line_styles(part.groups, look.methods)
+    drawn = [group for group in part.groups if any(run.measured(name) for run in group.runs for name in metrics)]
+    return [(part.names[group], lines[group]) for group in drawn]
 
 
 def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
@@ -163,13 +166,14 @@ def trends(groups: Sequence[Group], look: Look) -> list[Block]:
 
 
 def _profile(groups: Sequence[Group], look: Look, key: str, caption: str, best: bool = True) -> Block | None:
-    panels = []
+    panels, drawn = [], set()
     for part in split(groups, [other for other in world_keys(groups) if other != key]):
         points = profile(part.groups, key, look.metric, look.last)
         points = {method: own for method, own in points.items() if len(own) > 1}
+        drawn |= set(points)
         if points:
             panels.append(_profile_panel(points, look, key, part.label, best))
-    legend = [(display(method), look.methods[method]) for method in by_method(groups)]
+    legend = [(display(method), look.methods[method]) for method in by_method(groups) if method in drawn]
     return Block(f"profile_{key}", key, caption, panels, legend) if panels else None
 
 

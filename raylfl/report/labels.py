@@ -98,17 +98,20 @@ def varying(flats: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def labels(flats: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One short label a config, distinct for distinct configs: `FOCUS, lr=0.01`.
+    """One short label a config, distinct for distinct configs: `FOCUS, lr=0.01`; see `tell_apart`."""
+    texts = tell_apart(flats, varying(flats), {key for flat in flats for key in flat})
+    return distinct([text or display(method_of(flat)) for text, flat in zip(texts, flats, strict=True)])
 
-    Keys are taken in the order of `varying`, each only where it tells this config from one that agrees with
-    it on the keys already taken; so options that merely follow from another key stay out. All differences are
-    in `tables.differences`.
+
+def tell_apart(flats: Sequence[Mapping[str, Any]], keys: Sequence[str], known: Iterable[str]) -> list[str]:
+    """What of these keys tells each config from the others: `partition=dirichlet, alpha=0.1`; "" for a single one.
+
+    Keys are taken in their order, each only where it tells this config from one that agrees with it on the keys
+    already taken; so options that merely follow from another key stay out. All differences are in
+    `tables.differences`. known: every key there is, for short names.
     """
-    if len(flats) == 1:
-        return [display(method_of(flats[0]))]
-    keys = varying(flats)
-    names = short_keys(keys, {key for flat in flats for key in flat})
-    return distinct([_label(flat, flats, keys, names) for flat in flats])
+    names = short_keys(keys, known)
+    return [_label(flat, flats, keys, names) for flat in flats]
 
 
 def distinct(texts: Sequence[str]) -> list[str]:
@@ -134,7 +137,7 @@ def _label(
         if len(same) < len(rivals):
             parts.append(say(key, flat.get(key), names[key]))
             rivals = same
-    return ", ".join(parts) or display(method_of(flat))
+    return ", ".join(parts)
 
 
 def say(key: str, value: Any, name: str) -> str:

@@ -21,6 +21,7 @@ from raylfl.report.page import summary_table
 from raylfl.report.render import to_markdown
 from raylfl.report.runs import RunRecord, find_runs, load_run
 from raylfl.report.wording import axis_name, metric_name
+from raylfl.runtime.wandb_run import base_url, logged_in, unreachable
 
 SECTIONS = {  # heading -> how the names of its metrics begin
     "Test set": ("test/",),
@@ -123,12 +124,18 @@ def publish(paths: Sequence[Path], target: str) -> str:
     if not (entity and slash and project) or "/" in project:
         raise BadValue("--wandb", got=target, need="ENTITY/PROJECT")
     report = build(outline(paths), entity, project)
+    url = base_url()
+    if not logged_in():  # wandb would ask for it, in the middle of a script
+        raise RaylflError(f"not logged in at {url}: `wandb login`, or set WANDB_API_KEY")
+    reason = unreachable(url)
+    if reason:
+        raise RaylflError(f"{url} does not answer ({reason}): the report is not saved")
     try:
         report.save()
     except Exception as error:
-        reason = str(error).strip().splitlines()
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RaylflError(
-            f"wandb did not take the report ({reason[0] if reason else type(error).__name__}): "
-            "`wandb login` first, and `wandb sync` the runs that were logged offline"
+            f"wandb did not take the report ({first}): is {target} yours to write to? "
+            "Runs that were logged offline must be there: `wandb sync` sends them"
         ) from error
     return str(report.url)

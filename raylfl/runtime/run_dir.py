@@ -3,9 +3,9 @@
 runs/<name>/<id>/ holds config.yaml, metrics.jsonl, participation.jsonl, partition.json, checkpoints/, final.pt,
 summary.json and log.txt. An existing id is never overwritten.
 
-Two locks, both gone with the process that holds them. `.lock` belongs to the process that carries out the run: a
-second one is refused. `.writing` belongs to the process of the round loop, which may be an actor and outlive a
-killed driver by a moment: whoever goes on with the run waits for it.
+Two locks, both gone with the process that holds them. `.lock` belongs to the process that carries out the run, and
+says by which command: a second one is refused. `.writing` belongs to the process of the round loop, which may be an
+actor and outlive a killed driver by a moment: whoever goes on with the run waits for it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import math
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -59,42 +60,61 @@ class RunDirectory:
 
     def __init__(self, path: Path):
         self.path = path
-        self._locks: dict[str, IO[str]] = {}
+        self._locks: dict[str, IO[bytes]] = {}
         self._files: dict[str, IO[bytes]] = {}
 
     @staticmethod
     def create(base: Path, name: str, run_id: str | None, seed: int) -> RunDirectory:
         """A new directory; raises BadConfig where it cannot be written or the id exists."""
+        stamp = f"{datetime.now():%Y%m%d-%H%M%S}-s{seed}"
         try:
             (base / name).mkdir(parents=True, exist_ok=True)
-            stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
             for attempt in range(1000):
-                suffix = f"-{attempt}" if attempt else ""
-                path = base / name / (run_id or f"{stamp}-s{seed}{suffix}")
-                try:
+                path = base / name / (run_id or (f"{stamp}-{attempt}" if attempt else stamp))
+                with suppress(FileExistsError):
                     path.mkdir()
                     break
-                except FileExistsError:
-                    if run_id is not None:
-                        raise BadConfig(
-                            f"logging.id={run_id}: {path} exists and is never overwritten; "
-                            f"`raylfl resume {path}` goes on with it"
-                        ) from None
+                if run_id is not None:
+                    raise existing(path)
             (path / "checkpoints").mkdir()
             (path / "log.txt").touch()
         except OSError as error:
             raise BadConfig(f"logging.dir={base}: cannot make a run directory there ({error.strerror})") from error
         return RunDirectory(path.resolve()).open()
 
-    def open(self) -> RunDirectory:
-        """Take the run's lock; raises BadConfig where another process holds it or the place is read-only."""
+    def open(self, command: str | None = None) -> RunDirectory:
+        """Take the run's lock; raises BadConfig where another process holds it or the place is read-only.
+
+        command: what was typed to have the run carried out; None: the command line of this process.
+        """
         try:
             free = self._lock(".lock")
+            if not free:  # `in_use` takes it for a moment
+                time.sleep(0.1)
+                free = self._lock(".lock")
         except OSError as error:
             raise BadConfig(f"{self.path} cannot be written ({error.strerror})") from error
         if not free:
-            raise BadConfig(f"{self.path} is in use by another process: wait for it, or stop it first")
+            raise BadConfig(f"{self.path} is in use by another process ({self.command}): wait for it, or stop it first")
+        with suppress(OSError):  # a full disk
+            self._locks[".lock"].truncate(0)
+            self._locks[".lock"].write((command or shlex.join(sys.argv)).encode())
         return self
+
+    @property
+    def command(self) -> str:
+        """By which the run is, or was last, carried out; a server actor's own command line is not what was typed."""
+        return (self.path / ".lock").read_text() if (self.path / ".lock").exists() else shlex.join(sys.argv)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process carries the run out at this moment."""
+        try:
+            with open(self.path / ".lock") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
 
     def claim(self) -> None:
         """Take the lock on writing rounds, once a predecessor that was cut off from its driver has ended."""
@@ -110,7 +130,7 @@ class RunDirectory:
         """Whether the lock is now ours; a file system without locks goes unprotected."""
         if name in self._locks:
             return True
-        lock = open(self.path / name, "w")  # noqa: SIM115 - held for the run's life
+        lock = open(self.path / name, "ab", buffering=0)  # noqa: SIM115 - held for the run's life
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -190,7 +210,7 @@ class RunDirectory:
         self.write("config.yaml", yaml.safe_dump(resolved, sort_keys=False))
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        self.write("summary.json", json.dumps(jsonable(summary), indent=2) + "\n")
+        self.write("summary.json", json.dumps(jsonable({**summary, "command": self.command}), indent=2) + "\n")
 
     def unfinish(self) -> None:
         """Remove what marks a finished run, because more rounds follow; final.pt stays until there is a newer one."""
@@ -202,6 +222,12 @@ class RunDirectory:
             f"{self.path / name} could not be written ({error.strerror}); the checkpoints are intact: "
             "free some space, then resume"
         )
+
+
+def existing(path: Path) -> BadConfig:
+    """What to raise where a run of the wanted id is there already."""
+    hint = f"`raylfl resume {path}` goes on with it"
+    return BadConfig(f"logging.id={path.name}: {path} exists and is never overwritten; {hint}")
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -253,7 +279,6 @@ def environment() -> dict[str, Any]:
         "versions": versions(),
         "git_commit": git_commit(),
         "host": {"platform": platform.platform(), "cpus": os.cpu_count(), "memory_gib": round(memory, 1)},
-        "command": " ".join(sys.argv),
     }
 
 

@@ -14,6 +14,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -74,7 +75,8 @@ class WandbRun:
                 raise
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             self.say(f"wandb does not take the run ({reason}): logged offline, `wandb sync` sends it later")
-            wandb.teardown()  # its service still holds the id
+            with suppress(Exception, SystemExit):  # what a service that died ends with
+                wandb.teardown()  # it still holds the id
             return wandb.init(**options, mode="offline")
 
     def log(self, metrics: dict[str, Any]) -> None:

@@ -43,6 +43,12 @@ class End:
     reason: str = ""
 
 
+def ends(folder: Path) -> dict[str, str]:
+    """How the trials of the sweep in this directory ended, as far as they have: id -> state; empty without a sweep."""
+    path = folder / "trials.jsonl"
+    return {row["id"]: row["state"] for row in (read_rows(path) if path.exists() else ()) if "state" in row}
+
+
 class Journal:
     """The trials of a sweep directory, in the order in which they were planned, and their ends."""
 

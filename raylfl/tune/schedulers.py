@@ -98,10 +98,11 @@ class Pbt:
                 raise BadValue(place, got=[d.kind for d in domains], need=need, hint="as pbt mutates it")
 
     def build(self, space: Space, rounds: int) -> Any:
-        from ray.tune.schedulers import PopulationBasedTraining
+        from raylfl.tune.population import Population
 
         mutations = {key: mutation(domains[0]) for key, domains in space.keys.items()}
-        return PopulationBasedTraining(
+        return Population(
+            rounds,
             time_attr=TIME,
             metric=SCORE,
             mode="max",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
-from raylfl.console import print_table
+from raylfl.console import print_table, shown, working
 from raylfl.report.derived import Stat
 from raylfl.report.labels import show_value
 from raylfl.report.runs import is_run
@@ -23,17 +23,19 @@ def finish(result: SweepResult, say: Callable[[str], None]) -> int:
     """Table, report, folder, failures; returns the exit code: 1 where a trial failed for good."""
     print_table(terminal_table(result.sweep, result.settings))
     if len(result.settings) > MOST:
-        say(f"the best {MOST} of {len(result.settings)} settings: {result.folder / 'settings.csv'} has all")
+        say(f"the best {MOST} of {len(result.settings)} settings: {shown(result.folder / 'settings.csv')} has all")
     if any(is_run(path) for path in result.folder.iterdir()):
         from raylfl.report.page import write_report
 
-        page = write_report([result.folder], result.folder / "report", metric=result.sweep.score.metric)
-        say(f"report   {page}")
-    say(f"sweep    {result.folder}")
+        metric = result.sweep.score.metric if any(group.score.count for group in result.settings) else None
+        with working("drawing the report"):
+            page = write_report([result.folder], result.folder / "report", metric=metric)
+        say(f"report   {shown(page)}")
+    say(f"sweep    {shown(result.folder)}")
     for trial, reason in result.failed.items():
         say(f"failed   {trial}: {reason.splitlines()[0] if reason else 'see its log.txt'}")
     if result.failed:
-        say(f"again    raylfl sweep --resume {result.folder}")
+        say(f"again    raylfl sweep --resume {shown(result.folder)}")
     return int(bool(result.failed))
 
 
@@ -51,7 +53,7 @@ def terminal_table(sweep: Sweep, groups: Sequence[SettingRow]) -> Table:
             *("" if group.values.get(key) is None else show_value(group.values[key]) for key in keys),
             f"{group.finished}/{len(group.rows)}",
             str(group.rounds),
-            shown(group.score),
+            score_text(group.score),
         )
     return table
 
@@ -61,10 +63,12 @@ def meaning(sweep: Sweep) -> str:
     if sweep.score.mode == "target":
         return f"rounds to {sweep.score.target:g}"
     last = sweep.score.window(sweep.stages[-1].rounds)
-    return "best" if sweep.score.mode == "best" else f"mean of the last {last} rounds"
+    if sweep.score.mode == "best":
+        return "best"
+    return f"mean of the last {last} rounds" if last > 1 else "in the last round"
 
 
-def shown(stat: Stat) -> str:
+def score_text(stat: Stat) -> str:
     """`0.912 ± 0.004`; a dash where no seed has a score."""
     if not math.isfinite(stat.mean):
         return "-"

@@ -57,7 +57,9 @@ class Domain:
             raise BadValue(place, got=dict(content), need=f"exactly one of {', '.join(kinds)}")
         kind, args = chosen[0], content[chosen[0]]
         if not isinstance(args, list) or not args:
-            raise BadValue(f"{place}.{kind}", got=args, need="a list")
+            raise BadValue(
+                f"{place}.{kind}", got=args, need="a list of values" if kind in LISTS else "a list [low, high]"
+            )
         when = content.get("when") or {}
         if not isinstance(when, Mapping):
             raise BadValue(f"{place}.when", got=when, need="config keys and the values that they must have")

@@ -27,6 +27,7 @@ from raylfl.config.load import (
     _layers,
     _merge_layer,
     compose,
+    conf_roots,
     find_config,
     load_config,
 )
@@ -133,10 +134,14 @@ def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
 
 
 def find_sweep(source: str | Path) -> Path:
-    try:
-        return find_config(Path("sweep") / source)
-    except BadConfig:
-        return find_config(source)
+    """The file of a path, or of a name under conf/sweep/."""
+    for option in (Path("sweep") / source, source):
+        try:
+            return find_config(option)
+        except BadConfig:
+            continue
+    names = sorted({path.stem for root in conf_roots() for path in (root / "sweep").glob("*.yaml")})
+    raise BadConfig(f"no sweep {source}: not a file, nor a name under conf/sweep/; there are {', '.join(names)}")
 
 
 def _override(part: dict[str, Any], item: str) -> None:
@@ -199,6 +204,8 @@ def check_together(sweep: Sweep) -> None:
         )
     if options.search == "optuna" and (not kinds or "grid" in kinds):
         raise BadValue("search", got="optuna", need="random, or a space without grids", hint="write choice for grid")
+    if (sweep.base.get("logging") or {}).get("id") is not None:
+        raise BadConfig("logging.id: every trial of a sweep has an id of its own")
     if "seed" in sweep.space.keys:
         raise BadConfig("space.seed: seeds are pooled, not compared: write seeds: [0, 1, 2]")
     if "rounds" in sweep.space.keys:
@@ -221,18 +228,19 @@ def check_together(sweep: Sweep) -> None:
 
 def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:
     """Every setting composed (of many, some), so that unknown keys and values out of range end here."""
-    step = max(1, -(-len(points) // CHECKED))
-    problems: dict[str, Values] = {}
+    chosen = points[:: max(1, -(-len(points) // CHECKED))]
+    problems: dict[str, list[Values]] = {}
     first: Config | None = None
-    for values in points[::step]:
+    for values in chosen:
         try:
             config = load_config(sweep.base, sweep.overrides(values, sweep.seeds(0)[0], sweep.stages[0].rounds))
             first = first or config
         except BadConfig as error:
             for problem in error.problems:
-                problems.setdefault(problem, values)
+                problems.setdefault(problem, []).append(values)
     if problems or first is None:
-        raise BadConfig([f"{text} [with {show(values)}]" if values else text for text, values in problems.items()])
+        everywhere = [text for text, at in problems.items() if len(at) == len(chosen)]
+        raise BadConfig([t if t in everywhere else f"{t} [with {show(at[0])}]" for t, at in problems.items()])
     return first
 
 

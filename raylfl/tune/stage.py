@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
+import signal
+import sys
+import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +28,7 @@ from raylfl.tune.resources import Bundle, capacity, nodes_of_cluster
 from raylfl.tune.schedulers import SCORE, TIME, Asha
 from raylfl.tune.score import Running
 from raylfl.tune.spec import Sweep
-from raylfl.tune.trial import Job, as_config, trainable
+from raylfl.tune.trial import Job, as_config, patient, trainable
 from raylfl.tune.watch import Say, Watcher
 
 SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
@@ -37,7 +41,7 @@ class StageRun:
         """trial: the bundles of one trial, the server's and one a worker."""
         self.sweep, self.index, self.folder, self.journal, self.say = sweep, index, folder, journal, say
         self.bundles = list(trial)
-        self.job = Job(sweep.content, str(folder), max(len(trial) - 1, 1))
+        self.job = Job(sweep.content, str(folder), max(len(trial) - 1, 1), shlex.join(sys.argv))
         self.rounds = sweep.stages[index].rounds
         self.searching = sweep.options.search == "optuna" and index == 0
         self.total = len(journal.of_stage(index))
@@ -51,7 +55,7 @@ class StageRun:
             return
         watcher = Watcher(self, len(left))
         searcher = Proposals(self, left) if self.searching else None
-        with quiet():
+        with quiet(), handlers_kept():
             self._tuner(left, watcher, searcher).fit()
         if {trial.id for trial in left} - watcher.ended or (searcher is not None and not searcher.complete):
             raise KeyboardInterrupt
@@ -66,7 +70,7 @@ class StageRun:
             self._replay(scheduler)
         resources = tune.PlacementGroupFactory(self.bundles)
         return tune.Tuner(
-            tune.with_resources(tune.with_parameters(trainable, job=self.job), resources),
+            tune.with_resources(patient(tune.with_parameters(trainable, job=self.job)), resources),
             param_space=None if searcher is not None else space,
             tune_config=tune.TuneConfig(
                 num_samples=self.total if searcher is not None else 1,
@@ -88,7 +92,7 @@ class StageRun:
 
     def _is_over(self, trial: Trial) -> bool:
         """A run that completed after the sweep was killed is taken note of here."""
-        if not self.journal.is_over(trial) and self.is_complete(trial):
+        if trial.id not in self.journal.ends and self.is_complete(trial):
             self.journal.end(trial.id, FINISHED)
         return self.journal.is_over(trial)
 
@@ -112,12 +116,13 @@ class StageRun:
 
     def end(self, trial: Trial, last: Mapping[str, Any] | None, error: str = "") -> str:
         """Take down how a trial ended; returns the line about it."""
-        if self.is_complete(trial):
+        said = last or {}
+        if "state" not in said and self.is_complete(trial):
             state, reason = FINISHED, ""
         elif error:
             state, reason = FAILED, error
         else:
-            state, reason = (last or {}).get("state", STOPPED), (last or {}).get("reason", "")
+            state, reason = said.get("state", STOPPED), said.get("reason", "")
         self.journal.end(trial.id, state, reason)
         score = self.score(trial) if state in (FINISHED, STOPPED) else None
         value = f"  {self.sweep.score.metric} {score:.4g}" if score is not None else ""
@@ -130,7 +135,19 @@ class StageRun:
 
 
 @contextmanager
-def quiet() -> Any:
+def handlers_kept() -> Iterator[None]:
+    """Ray Tune takes SIGINT and SIGUSR1 for itself and would keep them when it is done: Ctrl-C would be lost."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler or signal.SIG_DFL)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
     """Ray Tune's own output and files left out; a sweep says what there is to say. Working directories stay."""
     ours = {
         "RAY_CHDIR_TO_TRIAL_DIR": "0",

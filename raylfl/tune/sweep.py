@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from raylfl.config.schema import LoggingConfig
+from raylfl.console import shown
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.experiment import Experiment
 from raylfl.tune.journal import FAILED, Journal
+from raylfl.tune.measured import require_measured
 from raylfl.tune.optuna_search import require_optuna
 from raylfl.tune.resources import Bundle, bundles, capacity, choose_workers, nodes_of_cluster
 from raylfl.tune.schema import LATER
@@ -90,11 +92,7 @@ def tried(spec: Sweep) -> Experiment:
     if spec.options.search == "optuna":
         require_optuna()
     experiment = checked(check_settings(spec, spec.points()))
-    metric, measures = spec.score.metric, experiment.config.eval
-    if metric.startswith("test/") and (experiment.setup.test is None or not measures.every):
-        raise BadConfig(f"metric={metric} is never measured: there is no test set, or eval.every is 0")
-    if metric.startswith("global/") and not measures.global_:
-        raise BadConfig(f"metric={metric} is measured only with eval.global=true")
+    require_measured(spec.score.metric, experiment)
     return experiment
 
 
@@ -121,7 +119,7 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say
     from raylfl.runtime.cluster import connected
 
     runtime, clients = experiment.config.runtime, experiment.world.count
-    with connected(runtime, experiment):
+    with connected(runtime):
         nodes = nodes_of_cluster()
         trial = bundles(runtime, choose_workers(runtime, clients, spec.options.concurrent, nodes))
         folder = folder or new_folder(spec)
@@ -153,10 +151,15 @@ def announcement(stage: StageRun, fit: int) -> str:
     """`digits_lr: 9 settings x 3 seeds = 27 trials of 40 rounds, 2 at once, each 1 server + 1 worker -> ...`."""
     options, seeds = stage.sweep.options, len(stage.sweep.seeds(stage.index))
     workers = len(stage.bundles) - 1
-    each = f"each 1 server + {workers} worker{'s' * (workers > 1)}" if workers else "each in one process"
-    count = f"{stage.total // seeds} settings x {seeds} seed{'s' * (seeds > 1)} = {stage.total} trials"
+    each = f"each 1 server + {counted(workers, 'worker')}" if workers else "each in one process"
+    count = f"{counted(stage.total // seeds, 'setting')} x {counted(seeds, 'seed')} = {counted(stage.total, 'trial')}"
     at_once = f"{min(options.concurrent or fit, fit, stage.total)} at once, {each}"
-    return f"{stage.sweep.name}: {count} of {stage.rounds} rounds, {at_once} -> {stage.folder}"
+    return f"{stage.sweep.name}: {count} of {counted(stage.rounds, 'round')}, {at_once} -> {shown(stage.folder)}"
+
+
+def counted(count: int, what: str) -> str:
+    """`1 trial`, `2 trials`."""
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:

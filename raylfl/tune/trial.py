@@ -7,10 +7,11 @@ A trial can be repeated at any time: it goes on from what is in its run director
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -30,17 +31,21 @@ from raylfl.tune.spec import Sweep, make_sweep, show
 
 STATE = ("checkpoints", "metrics.jsonl", "participation.jsonl", "partition.json", "partition_counts.json")
 OWN = ("wandb_id.txt", "lineage.txt", "log.txt")  # what stays where a trial takes another's state
-LOCK_SECONDS = 60  # how long a repeated trial waits for the process before it to let go of the directory
+LOCK_SECONDS = 300  # how long a trial waits for whoever had its directory, or its process, before to put things away
 Report = Callable[[dict[str, Any], Path | None], None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all trials of a sweep share: its content (of sweep.yaml), its folder, and the workers of a trial."""
+    """What all trials of a sweep share: its content (of sweep.yaml), its folder, and the workers of a trial.
+
+    command: what was typed to have it carried out; None: the command line of this process.
+    """
 
     content: dict[str, Any]
     folder: str
     workers: int
+    command: str | None = None
 
 
 def trainable(config: dict[str, Any], job: Job) -> None:
@@ -49,6 +54,8 @@ def trainable(config: dict[str, Any], job: Job) -> None:
     from ray import tune
 
     torch.set_num_threads(1)
+    # a trial that was stopped saves its state before another takes its process; Ray Tune would wait for two seconds
+    os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = str(LOCK_SECONDS)
     checkpoint = tune.get_checkpoint()
 
     def report(row: dict[str, Any], snapshot: Path | None) -> None:
@@ -63,6 +70,22 @@ def trainable(config: dict[str, Any], job: Job) -> None:
         run_trial(job, trial, report, Path(taken))
 
 
+def patient(function: Callable[[dict[str, Any]], None]) -> Any:
+    """The class of a trainable function whose process ends after its thread: Ray Tune, and Ray itself, would not
+    wait for the checkpoint and the loggers of a trial that is stopped."""
+    from ray.tune.trainable.function_trainable import get_session, wrap_function
+
+    class Patient(wrap_function(function)):  # type: ignore[misc]
+        def cleanup(self) -> None:
+            session = get_session()
+            if session is not None:
+                with suppress(Exception):  # of the trial: raised by Ray Tune's own cleanup
+                    session.finish(timeout=LOCK_SECONDS)
+            super().cleanup()
+
+    return Patient
+
+
 def run_trial(job: Job, trial: Trial, report: Report, taken: Path | None = None) -> None:
     """Carry out a trial, or what is left of it; `report` gets a row a round, the last once the run is complete.
 
@@ -73,11 +96,11 @@ def run_trial(job: Job, trial: Trial, report: Report, taken: Path | None = None)
     try:
         experiment = assemble(sweep.config(trial, Path(job.folder)))
         if taken is not None:
-            with opened(folder):  # the process that was paused may still be putting its things away
+            with opened(folder, job.command):  # the process that was paused may still be putting its things away
                 take_over(folder, taken, experiment.config.resolved, show(trial.values))
         elif trial.parent is not None and not folder.exists():
             continue_from(Path(job.folder) / trial.parent, folder, experiment.config.resolved)
-        with opened(folder) as run_dir:
+        with opened(folder, job.command) as run_dir:
             try:
                 _rounds(sweep, job, trial, experiment, run_dir, report)
             except Exception as error:
@@ -141,19 +164,20 @@ def make_backend(experiment: Experiment, run_dir: RunDirectory, workers: int) ->
         return LocalBackend(experiment.setup)
     import ray
 
-    from raylfl.runtime.actors import RayBackend
+    from raylfl.runtime.actors import RayBackend, start_workers
 
-    return RayBackend(experiment, ray.put(experiment), workers, run_dir.log)
+    actors = start_workers(experiment.config.runtime, workers)
+    return RayBackend(experiment, ray.put(experiment), actors, run_dir.log)
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[RunDirectory]:
+def opened(folder: Path, command: str | None) -> Iterator[RunDirectory]:
     """The run directory, made where it is missing; waits while the process of an earlier attempt still ends."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
-            run_dir = RunDirectory(folder).open()
+            run_dir = RunDirectory(folder).open(command)
             break
         except BadConfig:
             if time.monotonic() > deadline:

@@ -40,6 +40,9 @@ class Watcher(Callback):
         if time.monotonic() - self._said < PULSE_SECONDS:
             return
         running = [trial for trial in trials if trial.status == "RUNNING"]
+        if not running:
+            self._say("waiting for the trials' processes to start")
+            return
         at = ", ".join(f"{t} {t.last_result.get(TIME, 0)}/{self.stage.rounds}" for t in running[:4])
         self._say(f"{len(running)} running: {at}{', ...' if len(running) > 4 else ''}")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
@@ -18,8 +20,6 @@ import pytest
 import torch
 
 import raylfl
-
-pytestmark = pytest.mark.cluster  # a minute or two of a real cluster: make test ARGS="-m cluster"
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY = str(Path(sys.executable).with_name("ray"))
@@ -67,12 +67,12 @@ def cluster():
             env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     try:
-        until(lambda: "Ray runtime started" in (home / "head.log").read_text(), 120)
+        until(lambda: "Ray runtime started" in (home / "head.log").read_text(), 300)
         yield environment
     finally:
         family = psutil.Process(head.pid).children(recursive=True)
         head.terminate()
-        _, alive = psutil.wait_procs([*family, psutil.Process(head.pid)], timeout=40)
+        _, alive = psutil.wait_procs([*family, psutil.Process(head.pid)], timeout=60)
         for process in alive:
             process.kill()
         head.wait()
@@ -86,50 +86,92 @@ def until(condition, seconds):
         time.sleep(0.2)
 
 
-def ray(environment, *arguments):
+def ray(environment, *arguments, folder=ROOT):
     done = subprocess.run(
-        [RAY, "job", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [RAY, "job", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     return done.returncode, done.stdout + done.stderr
 
 
-def submit(environment, *command, wait=True):
-    """(exit code, output) of a submitted job; without waiting, its id is in the output."""
-    options = ["--working-dir", ".", "--runtime-env", "jobs/runtime_env.yaml", *([] if wait else ["--no-wait"])]
-    return ray(environment, "submit", *options, "--", sys.executable, *command)
+def submit(environment, *command, folder=ROOT, options=()):
+    """(exit code, output) of a job submitted from a folder with jobs/ in it."""
+    options = ["--working-dir", ".", "--runtime-env", "jobs/runtime_env.yaml", *options]
+    return ray(environment, "submit", *options, "--", sys.executable, *command, folder=folder)
 
 
-@pytest.mark.timeout(420)
-def test_a_job_is_stopped_with_a_checkpoint_and_submitted_again_ends_with_the_same_bits(cluster):
-    runs = Path(cluster["RAYLFL_RUNS"])
-    settings = ["digits", "rounds=150", "checkpoint.every=20", "eval.every=50", "eval.inconsistency=false"]
-    command = ["jobs/run.py", *settings, "logging.id=a", "runtime.workers=1", "logging.report=false"]
-    code, said = submit(cluster, *command, wait=False)
+OWN_MODEL = """
+import os
+import time
+
+import torch
+from lightning import LightningModule
+
+
+class Held(LightningModule):
+    def __init__(self, saved: str, gate: str):
+        super().__init__()
+        self.saved, self.gate = saved, gate
+        self.body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+    def training_step(self, batch, batch_idx):
+        while os.path.isdir(self.saved) and not os.path.exists(self.gate):
+            time.sleep(0.05)
+        x, y = batch
+        return torch.nn.functional.cross_entropy(self.body(x), y)
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A user's own working directory: the job scripts and a model, which waits after a checkpoint for its gate."""
+    shutil.copytree(ROOT / "jobs", tmp_path / "project" / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "project" / "mine.py").write_text(OWN_MODEL)
+    return tmp_path / "project"
+
+
+@pytest.mark.timeout(1200)
+def test_a_job_is_stopped_with_a_checkpoint_and_submitted_again_ends_with_the_same_bits(cluster, project, monkeypatch):
+    run, gate = Path(cluster["RAYLFL_RUNS"]) / "digits" / "a", project.parent / "gate"
+    model = {"saved": str(run / "checkpoints" / "round_000020"), "gate": str(gate)}
+    settings = [
+        "rounds=40",
+        "checkpoint.every=20",
+        "eval.every=10",
+        "eval.inconsistency=false",
+        "model.class_path=mine.Held",
+    ]
+    settings += [f"model.init_args.{key}={value}" for key, value in model.items()]
+    command = ["jobs/run.py", "digits", *settings, "logging.id=a", "runtime.workers=1", "logging.report=false"]
+    code, said = submit(cluster, *command, folder=project, options=["--no-wait", "--submission-id", "first"])
     assert code == 0, said
-    job = re.search(r"raysubmit_\w+", said).group()
-    until(lambda: (runs / "digits" / "a" / "checkpoints" / "round_000020").is_dir(), 120)
-    code, said = ray(cluster, "stop", job)
-    assert code == 0, said
-    assert "STOPPED" in ray(cluster, "status", job)[1].upper()
-    log = ray(cluster, "logs", job)[1]
-    stopped = int(re.search(r"stopped before round (\d+): raylfl resume", log).group(1))
-    assert 20 <= stopped < 150
-    assert (runs / "digits" / "a" / "checkpoints" / f"round_{stopped:06d}").is_dir()
-    assert not (runs / "digits" / "a" / "summary.json").exists()
-    assert "\r" not in log  # plain lines, no bars
-    assert re.search(r"^round \d+/150  loss ", log, re.MULTILINE)
+    until((run / "checkpoints" / "round_000020").is_dir, 600)  # the run waits in the round that follows
+    stop = subprocess.Popen([RAY, "job", "stop", "first"], env=cluster, stdout=subprocess.PIPE, text=True)
+    (log,) = Path(cluster["RAY_TMPDIR"]).glob("ray/session_2*/logs/job-driver-first.log")
+    until(lambda: "stopping after this round, with a checkpoint" in log.read_text(), 600)
+    gate.touch()
+    assert "was stopped" in stop.communicate()[0]
+    said = log.read_text()
+    assert f"raylfl: stopped before round 21: raylfl resume {run}" in said
+    assert (run / "checkpoints" / "round_000021").is_dir()
+    assert not (run / "summary.json").exists()
+    assert "\r" not in said  # plain lines, no bars
+    assert re.search(r"^round \d+/40  loss ", said, re.MULTILINE)
 
-    code, said = submit(cluster, *command)  # the same command once more
+    code, said = submit(cluster, *command, folder=project)  # the same command once more
     assert code == 0, said
     assert "succeeded" in said
-    assert f"resumed at round {stopped}" in (runs / "digits" / "a" / "log.txt").read_text()
-    params = torch.load(runs / "digits" / "a" / "final.pt", weights_only=True)["params"]
-    place = ["runtime.backend=local", f"logging.dir={runs}/here", "logging.report=false"]
-    assert torch.equal(params, raylfl.run(settings[0], [*settings[1:], *place]).params)
+    assert "resumed at round 21" in (run / "log.txt").read_text()
+    assert json.loads((run / "summary.json").read_text())["command"] == shlex.join(command)
+    params = torch.load(run / "final.pt", weights_only=True)["params"]
+    monkeypatch.syspath_prepend(project)
+    place = ["runtime.backend=local", f"logging.dir={project}/here", "logging.report=false"]
+    assert torch.equal(params, raylfl.run("digits", [*settings, *place]).params)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.cluster
+@pytest.mark.timeout(1200)
 def test_a_sweep_is_a_job_and_a_mistake_is_a_failed_one(cluster):
+    """The checkout itself as working directory: what is large in it stays out of the upload."""
     space = ["space.algorithm.name={grid: [fedavg]}", "space.local.lr={grid: [0.1, 0.2]}", "seeds=[0]", "rounds=2"]
     code, said = submit(cluster, "jobs/sweep.py", "digits_lr", *space)
     assert code == 0, said

@@ -37,13 +37,14 @@ def test_a_run_that_is_there_is_gone_on_with(run_script, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "arguments"),
+    ("script", "arguments", "words"),
     [
-        ("run.py", ["digits", "logging.id=a", "roundz=5"]),
-        ("sweep.py", ["digits_lr", "roundz=5"]),
+        ("run.py", ["digits", "logging.id=a", "roundz=5"], "unknown key roundz; did you mean rounds?"),
+        ("sweep.py", ["digits_lr", "roundz=5"], "unknown key roundz; did you mean rounds?"),
+        ("reproduce.py", ["focus/fig44"], "no experiment focus/fig44; did you mean focus/fig4?"),
     ],
 )
-def test_a_mistake_ends_a_job_with_code_2_and_one_line(script, arguments, tmp_path):
+def test_a_mistake_ends_a_job_with_code_2_and_one_line(script, arguments, words, tmp_path):
     """From anywhere: the scripts find the raylfl beside them."""
     environment = {**os.environ, "RAYLFL_RUNS": str(tmp_path / "runs"), "PYTHONPATH": ""}
     done = subprocess.run(
@@ -51,7 +52,7 @@ def test_a_mistake_ends_a_job_with_code_2_and_one_line(script, arguments, tmp_pa
         capture_output=True, text=True, cwd=ROOT, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert done.stderr == "raylfl: unknown key roundz; did you mean rounds?\n"
+    assert done.stderr == f"raylfl: {words}\n"
     assert done.stdout == ""
     assert not (tmp_path / "runs").exists()
 

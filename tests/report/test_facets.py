@@ -18,6 +18,19 @@ def test_methods_in_several_worlds_make_a_facet_of_each_world(tmp_path):
     assert [list(part.names.values()) for part in parts] == [["FedAvg", "FOCUS", "SFL"]] * 2
 
 
+def test_a_world_is_told_by_what_it_takes_and_not_by_what_follows_from_that(tmp_path):
+    cnn = {"model.class_path": "raylfl.models.Cnn", "model.init_args": {"classes": 10, "width": 32, "norm": "group"}}
+    mixed = {"partition": {"name": "classes", "classes": 2, "balance": "none"}}
+    worlds = [{}, {"partition.alpha": 0.5}, mixed, {**mixed, **cnn}]
+    changes = [{**world, "algorithm.name": m} for world in worlds for m in ("fedavg", "focus")]
+    assert [part.label for part in facets(groups_of(tmp_path, *changes))] == [
+        "model=Cnn",
+        "model=LeNet5, partition=classes",
+        "model=LeNet5, partition=dirichlet, alpha=0.1",
+        "model=LeNet5, partition=dirichlet, alpha=0.5",
+    ]
+
+
 def test_a_key_that_follows_from_the_method_makes_no_world(tmp_path):
     groups = groups_of(
         tmp_path,

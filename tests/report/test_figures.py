@@ -58,6 +58,15 @@ def test_costs_are_one_panel_each_and_none_if_nothing_was_counted(tmp_path):
     assert diagnostics(bare, look_at()) is None
 
 
+def test_a_legend_names_only_the_settings_that_have_a_line(tmp_path):
+    values = [0.1, 0.5]
+    write_run(tmp_path / "a", [{**row, "algo/y_norm": 1.0} for row in rows_of(values)], {"algorithm.name": "focus"})
+    write_run(tmp_path / "b", [{k: row[k] for k in ("round", "test/accuracy")} for row in rows_of(values)])
+    part = Facet.of("", group_runs([load_run(tmp_path / name) for name in "ab"]))
+    assert [label for label, _ in convergence(part, look_at()).legend] == ["FedAvg", "FOCUS"]
+    assert [label for label, _ in diagnostics(part, look_at()).legend] == ["FOCUS"]
+
+
 def test_a_composed_figure_holds_every_panel_and_the_legend(tmp_path):
     block = convergence(part_of(tmp_path, {}, {"algorithm.name": "focus"}), look_at())
     figure = composed(block)

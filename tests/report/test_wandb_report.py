@@ -80,13 +80,30 @@ def test_wandbs_own_package_takes_the_report_as_it_is_built(sweep):
     assert panels[0]["config"]["groupBy"] == "algorithm.value.name"
 
 
-def test_what_wandb_refuses_ends_in_one_line(sweep, monkeypatch):
-    class Refused:
-        def save(self):
-            raise ConnectionError("no route to host\nand more")
+class Refused:
+    """A report that wandb does not take."""
 
+    def save(self):
+        raise ConnectionError("no route to host\nand more")
+
+
+def test_what_wandb_refuses_ends_in_one_line(sweep, monkeypatch):
     monkeypatch.setattr(wandb_report, "build", lambda content, entity, project: Refused())
-    with pytest.raises(RaylflError, match=r"did not take the report \(no route to host\): `wandb login` first"):
+    monkeypatch.setattr(wandb_report, "logged_in", lambda: True)
+    monkeypatch.setattr(wandb_report, "unreachable", lambda url: None)
+    with pytest.raises(RaylflError, match=r"did not take the report \(no route to host\): is somebody/project yours"):
+        publish([sweep], "somebody/project")
+
+
+def test_who_is_not_logged_in_is_told_and_not_asked(sweep, monkeypatch, tmp_path):
+    monkeypatch.setattr(wandb_report, "build", lambda content, entity, project: Refused())
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    with pytest.raises(RaylflError, match=r"not logged in at http://127.0.0.1:9: `wandb login`"):
+        publish([sweep], "somebody/project")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    with pytest.raises(RaylflError, match=r"http://127.0.0.1:9 does not answer \(.*refused\)"):
         publish([sweep], "somebody/project")
 
 

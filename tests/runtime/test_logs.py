@@ -6,9 +6,9 @@ import csv
 import json
 import os
 import socket
-import struct
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ import raylfl
 from raylfl.runtime import logs, wandb_run
 from raylfl.runtime.run_dir import RunDirectory
 from tests.runtime.test_run import DIGITS, QUADRATICS
+from tests.runtime.wandb_records import keyed, records
 
 
 @pytest.fixture(autouse=True)
@@ -30,31 +31,6 @@ def _wandb_ends():
 
 def run(config, runs, *overrides):
     return raylfl.run(config, [*runs, *overrides])
-
-
-def records(folder):
-    """The records of an offline run, read as LevelDB's log format says: 32 KiB blocks, fragments, protobuf."""
-    from wandb.proto import wandb_internal_pb2
-
-    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
-    data, at, part = path.read_bytes(), 7, b""
-    assert data[:4] == b":W&B"
-    while at + 7 <= len(data):
-        if 32768 - at % 32768 < 7:
-            at += 32768 - at % 32768
-        _, size, kind = struct.unpack_from("<IHB", data, at)
-        part += data[at + 7 : at + 7 + size]
-        at += 7 + size
-        if kind in (1, 4):  # whole, or last of its fragments
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(part)
-            part = b""
-            yield record
-
-
-def keyed(items):
-    """{key: value} of a record's items, whose keys may be nested."""
-    return {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
 
 
 def test_an_offline_run_of_wandb_holds_the_config_the_rounds_a_table_and_a_picture(runs):
@@ -91,34 +67,55 @@ def test_a_resumed_run_goes_on_under_its_id(runs):
     assert all(folder.name.endswith(name) for folder in folders)
 
 
-def test_a_server_that_never_answers_costs_seconds_and_not_the_run(runs, monkeypatch):
-    """It takes connections on loopback and says nothing; the run goes on offline."""
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen(64)
-        held: list[socket.socket] = []
-        threading.Thread(target=take, args=(silent, held), daemon=True).start()
-        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-        monkeypatch.setenv("WANDB_MODE", "online")
-        monkeypatch.setattr(wandb_run, "ANSWER_SECONDS", 1.0)
-        started = time.monotonic()
-        result = run(QUADRATICS, runs, "logging.loggers=[wandb]")
-        assert time.monotonic() - started < 30
-        for connection in held:
-            connection.close()
+@pytest.fixture
+def silent():
+    """The port of a server on loopback that takes connections and never says anything, and how it does answer HEAD."""
+    answers: list[bytes] = []
+    held: list[socket.socket] = []
+
+    def serve():
+        with suppress(OSError):
+            while True:
+                held.append(server.accept()[0])
+                if answers and held[-1].recv(4) == b"HEAD":
+                    held[-1].sendall(answers[0])
+
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(64)
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1], answers
+    for connection in held:
+        connection.close()
+
+
+def logged_in(monkeypatch, port):
+    """As one who is logged in to a wandb server at this port."""
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setattr(wandb_run, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(wandb_run, "INIT_SECONDS", 2.0)
+
+
+@pytest.mark.parametrize("how", ["silent", "refusing", "takes no runs"])
+def test_a_server_that_cannot_be_reached_costs_seconds_and_not_the_run(runs, monkeypatch, silent, how):
+    """It says nothing, or nobody listens there, or it answers and then takes no run: the run goes on offline."""
+    port, answers = silent
+    if how == "refusing":
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            port = nobody.getsockname()[1]
+    if how == "takes no runs":
+        answers.append(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    logged_in(monkeypatch, port)
+    result = run(QUADRATICS, runs, "logging.loggers=[wandb]")
     assert torch.equal(result.params, run(QUADRATICS, runs).params)
-    assert "wandb does not answer" in (result.run_dir / "log.txt").read_text()
+    (said,) = [line for line in (result.run_dir / "log.txt").read_text().splitlines() if "wandb" in line]
+    assert ("wandb does not take the run" if answers else "wandb does not answer") in said
+    assert "logged offline, `wandb sync` sends it later" in said
     rows = [keyed(r.history.item) for r in records(result.run_dir) if r.WhichOneof("record_type") == "history"]
     assert [row["round"] for row in rows if "train/loss" in row] == list(range(6))
-
-
-def take(server, held):
-    while True:
-        try:
-            held.append(server.accept()[0])
-        except OSError:
-            return
 
 
 def test_a_server_that_dies_meanwhile_holds_the_end_up_for_a_bounded_time(runs, monkeypatch, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -45,12 +46,26 @@ def finished(runs):
 def test_a_second_process_on_one_run_directory_is_refused(finished):
     other = hold(finished, ".lock", 60)
     try:
-        with pytest.raises(BadConfig, match="is in use by another process"):
+        assert RunDirectory(finished).in_use
+        with pytest.raises(BadConfig, match=r"is in use by another process \(-c .*: wait for it"):
             raylfl.resume(finished, ["rounds=4"])
     finally:
         other.kill()
         other.wait()
+    assert not RunDirectory(finished).in_use
     raylfl.resume(finished, ["rounds=4"])  # the lock died with its holder
+
+
+def test_the_summary_has_the_command_that_was_typed_and_not_that_of_the_process_of_the_rounds(finished, monkeypatch):
+    """The process that holds the lock leaves its command there; a server actor only reads it."""
+    monkeypatch.setattr(sys, "argv", ["raylfl", "resume", "a b", "rounds=4"])
+    typed = RunDirectory(finished).open()
+    monkeypatch.setattr(sys, "argv", ["default_worker.py", "--node-ip-address=127.0.0.1"])
+    RunDirectory(finished).write_summary({"rounds": 4})
+    typed.close()
+    assert json.loads((finished / "summary.json").read_text())["command"] == "raylfl resume 'a b' rounds=4"
+    RunDirectory(finished).open("raylfl sweep digits_lr").close()  # a trial: what was typed elsewhere
+    assert RunDirectory(finished).command == "raylfl sweep digits_lr"
 
 
 def test_a_second_run_in_the_same_process_is_refused_too(finished):

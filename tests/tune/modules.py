@@ -1,38 +1,37 @@
-"""A model that kills its own process, once: what a node that dies does to a trial."""
+"""Models that wait, or die, in the middle of a run: what a slow machine, or a node that is lost, does to a trial."""
 
 from __future__ import annotations
 
 import os
 import time
+from glob import glob
+from pathlib import Path
 
 from tests.runtime.modules import Quadratic
 
-STEPS = 0  # in this process, of runs that may die
 
+class Held(Quadratic):
+    """Stands still, once a file like `after` is there, until there is a file `gate`; "" for never."""
 
-class Mortal(Quadratic):
-    """Dies at its 60th step where `marker` names a file that is not there yet, which it leaves behind."""
-
-    def __init__(self, dim: int = 3, marker: str = ""):
+    def __init__(self, dim: int = 3, after: str = "", gate: str = ""):
         super().__init__(dim)
-        self.marker = marker
+        self.after, self.gate = after, gate
 
     def training_step(self, batch, batch_idx):
-        global STEPS
-        STEPS += bool(self.marker)
-        if self.marker and STEPS >= 60 and not os.path.exists(self.marker):
-            open(self.marker, "w").close()
-            os._exit(1)
+        while self.gate and not os.path.exists(self.gate) and glob(self.after):
+            time.sleep(0.05)
         return super().training_step(batch, batch_idx)
 
 
-class Slow(Quadratic):
-    """Takes its time, so that a test can come between."""
+class Mortal(Quadratic):
+    """Ends its process, once a file like `after` is there, and leaves a file `marker`, at which it lives on."""
 
-    def __init__(self, dim: int = 3, seconds: float = 0.0):
+    def __init__(self, dim: int = 3, after: str = "", marker: str = ""):
         super().__init__(dim)
-        self.seconds = seconds
+        self.after, self.marker = after, marker
 
     def training_step(self, batch, batch_idx):
-        time.sleep(self.seconds)
+        if self.marker and not os.path.exists(self.marker) and glob(self.after):
+            Path(self.marker).touch()
+            os._exit(1)
         return super().training_step(batch, batch_idx)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
 from raylfl.errors import BadConfig
 from raylfl.tune.journal import Trial
+from raylfl.tune.measured import KNOWN
 from raylfl.tune.spec import check_settings, load_sweep, make_sweep
 from raylfl.tune.sweep import changed, resume, sweep, tried
 from tests.tune.sweeps import sweep_of, write
@@ -99,8 +102,12 @@ def test_the_heterogeneity_sweep_varies_what_it_promises():
         ({"stages": [{"rounds": 3}, {"rounds": 6}]}, "stages[0].within=None"),
         ({"stages": [{"rounds": 6, "within": 0.1}, {"rounds": 3}]}, "stages[1].rounds=3, but must be >= 6"),
         ({"stages": [{"round": 3}]}, "unknown key stages[0].round; did you mean stages[0].rounds?"),
-        ({"metric": "test/accuracy"}, "never measured"),
-        ({"eval": {"global": False}}, "only with eval.global=true"),
+        ({"metric": "test/accuracy"}, "metric=test/accuracy is never measured here: it takes a test set"),
+        ({"metric": "global/loss", "eval": {"global": False}}, "never measured here: it takes eval.global=true"),
+        ({"metric": "clients/accuracy_p10"}, "never measured here: it takes eval.clients=true"),
+        ({"metric": "global/distanse"}, "metric=global/distanse, but must be the name of a metric in metrics.jsonl"),
+        ({"metric": "distance"}, "did you mean global/distance?"),
+        ({"logging": {"id": "x"}}, "logging.id: every trial of a sweep has an id of its own"),
         ({"scheduler": "pbt", "samples": 4}, "the space holds only grids"),
         (
             {"scheduler": "pbt", "samples": 4, "space": {"partition.alpha": {"uniform": [0.1, 1]}}},
@@ -125,8 +132,24 @@ def test_mistakes_end_before_ray_starts(tmp_path, changes, words):
 
 def test_a_mistake_names_the_setting_that_has_it(tmp_path):
     space = {"local.lr": {"grid": [0.1]}, "local.steps": {"grid": [1, 2]}, "local.clip_norm": {"grid": ["high"]}}
+    with pytest.raises(BadConfig, match=r"local.clip_norm=high[^\[]*$"):  # all have it: nothing to name
+        tried(sweep_of(tmp_path, space=space))
+    space["local.clip_norm"] = {"grid": [1.0, "high"]}
     with pytest.raises(BadConfig, match=r"local.clip_norm=high.*\[with .*local.lr=0.1, local.steps=1"):
         tried(sweep_of(tmp_path, space=space))
+
+
+def test_the_metrics_that_a_sweep_knows_are_those_that_the_documentation_names():
+    text = (Path(__file__).resolve().parents[2] / "docs" / "heterogeneity.md").read_text()
+    table = text.partition("## What is measured")[2].partition("### ")[0]
+    names = [name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(.+?)`", row)]
+    assert set(names) - {"algo/..."} == set(KNOWN)
+
+
+def test_what_a_model_of_ones_own_logs_can_be_the_metric(tmp_path):
+    own = sweep_of(tmp_path, metric="random/f1", eval={"random_clients": 2})
+    assert tried(own).config.model.class_path == "tests.runtime.modules.Quadratic"
+    assert tried(sweep_of(tmp_path, metric="algo/y_norm"))
 
 
 def test_nothing_is_written_for_a_sweep_that_cannot_be(tmp_path):

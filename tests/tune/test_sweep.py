@@ -1,10 +1,15 @@
-"""Sweeps on Ray Tune: schedulers, failures, resources. One small cluster for the whole file."""
+"""Sweeps on Ray Tune: schedulers, failures, resources. One small cluster for the whole file.
+
+What takes longest is left to `make test ARGS="-m cluster"`.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
 import os
+import signal
+import sys
 
 import pytest
 import ray
@@ -16,7 +21,7 @@ from raylfl.errors import BadConfig
 from raylfl.tune.sweep import resume, sweep
 from tests.tune.sweeps import QUADRATICS, write
 
-pytestmark = pytest.mark.cluster  # minutes of Tune on a real cluster: make test ARGS="-m cluster"
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +56,12 @@ def plain(folder, *overrides):
 
 
 def test_two_trials_of_two_workers_share_two_cpus(cluster, tmp_path):
-    """All four workers hold half a CPU at once; the bits are those of one process."""
+    """All four workers hold half a CPU at once; the bits are those of one process; Ctrl-C is ours again after it."""
+    interrupted = signal.getsignal(signal.SIGINT)
     result, said = carry_out(
         tmp_path, rounds=3, runtime={"backend": "ray", "workers": 2, "cpus_per_worker": 0.5}, concurrent=2
     )
+    assert signal.getsignal(signal.SIGINT) is interrupted
     assert "2 settings x 1 seed = 2 trials of 3 rounds, 2 at once, each 1 server + 2 workers" in said[0]
     for trial, lr in (("000-fedavg-s0", 0.1), ("001-fedavg-s0", 0.01)):
         summary = json.loads((result.folder / trial / "summary.json").read_text())
@@ -63,6 +70,7 @@ def test_two_trials_of_two_workers_share_two_cpus(cluster, tmp_path):
     assert [group.setting for group in result.settings] == [0, 1]  # the larger step is nearer after three rounds
 
 
+@pytest.mark.cluster
 def test_a_whole_run_stays_inside_the_placement_group_of_its_caller(cluster, tmp_path):
     """The group holds all the CPUs there are: outside it nothing could start."""
     from ray.util.placement_group import placement_group, remove_placement_group
@@ -84,15 +92,15 @@ def test_a_whole_run_stays_inside_the_placement_group_of_its_caller(cluster, tmp
 
 def test_deaths_are_retried_from_the_checkpoint_and_divergence_is_not(cluster, tmp_path):
     marker = tmp_path / "died"
-    model = {"name": None, "class_path": "tests.tune.modules.Mortal"}
+    mortal = {"after": str(tmp_path / "runs/*/000-*-s0/checkpoints/round_*"), "marker": str(marker)}
     result, said = carry_out(
         tmp_path,
-        model={**model, "init_args": {"marker": ""}},
+        model={"name": None, "class_path": "tests.tune.modules.Mortal"},
         seeds=[0, 1],
         concurrent=1,
         space={
             "local.lr": {"grid": [0.1, 1e200]},
-            "model.init_args": {"grid": [{"marker": str(marker)}], "when": {"local.lr": 0.1}},
+            "model.init_args": {"grid": [mortal], "when": {"local.lr": 0.1}},
         },
     )
     assert marker.exists()
@@ -111,6 +119,7 @@ def test_deaths_are_retried_from_the_checkpoint_and_divergence_is_not(cluster, t
     assert result.settings[0].finished == 2
 
 
+@pytest.mark.cluster
 def test_what_keeps_failing_ends_alone_and_is_tried_again_by_a_resumed_sweep(cluster, tmp_path):
     gone = tmp_path / "trace.jsonl"
     participation = {"participation": {"grid": [{"name": "full"}, {"name": "trace", "path": str(gone)}]}}
@@ -158,16 +167,17 @@ def test_asha_stops_what_is_behind_and_never_a_harder_world(cluster, tmp_path):
 
 
 def test_pbt_moves_the_worst_to_the_state_of_the_best(cluster, tmp_path):
-    result, _ = carry_out(  # four runs take turns on two places, so that they meet
+    """Four runs take turns on two places: after each interval the worst of those that were there so far moves."""
+    result, _ = carry_out(
         tmp_path,
-        rounds=15,
+        rounds=9,
         space={"local.lr": {"loguniform": [0.0001, 0.1]}},
         samples=4,
         scheduler={"name": "pbt", "interval": 3},
     )
     rows = table(result.folder)
     assert result.failed == {}
-    assert {(row["state"], row["rounds"]) for row in rows.values()} == {("finished", "15")}
+    assert {(row["state"], row["rounds"]) for row in rows.values()} == {("finished", "9")}
     lineages = list(result.folder.glob("*/lineage.txt"))
     assert lineages
     for lineage in lineages:
@@ -175,9 +185,11 @@ def test_pbt_moves_the_worst_to_the_state_of_the_best(cluster, tmp_path):
         assert f"local.lr={final}" in lineage.read_text().splitlines()[-1]
         assert float(rows[lineage.parent.name]["local.lr"]) == final
         assert 0.0001 <= final <= 0.1
-    assert not (result.folder / ".tune").exists()
+    for log in result.folder.glob("*/log.txt"):  # who is there is not sent back to let others on
+        assert log.read_text().count("finished after 9 rounds") == 1
 
 
+@pytest.mark.cluster
 def test_coarse_then_fine_goes_on_with_what_is_near_the_best(cluster, tmp_path):
     result, said = carry_out(
         tmp_path,
@@ -202,16 +214,38 @@ def test_impossible_resources_are_refused_before_anything_is_written(cluster, tm
     assert not (tmp_path / "runs").exists()
 
 
-def test_optuna_is_named_where_it_is_missing(cluster, tmp_path):
-    pytest.importorskip("ray")
-    try:
-        import optuna  # noqa: F401
-    except ImportError:
-        with pytest.raises(BadConfig, match=r"Optuna is not installed: pip install 'raylfl\[optuna\]'"):
-            carry_out(tmp_path, search="optuna", space={"local.lr": {"uniform": [0.01, 0.1]}})
-        return
+def test_optuna_is_named_where_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(BadConfig, match=r"Optuna is not installed: pip install 'raylfl\[optuna\]'"):
+        carry_out(tmp_path, search="optuna", space={"local.lr": {"uniform": [0.01, 0.1]}})
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.cluster
+def test_a_sweep_is_a_group_at_wandb(cluster, tmp_path):
+    """Two trials one after the other in one process, the second of which the scheduler stops."""
+    from tests.runtime.wandb_records import records
+
     result, _ = carry_out(
-        tmp_path, search="optuna", samples=3, seeds=[0, 1], space={"local.lr": {"uniform": [0.01, 0.1]}}
+        tmp_path,
+        logging={"dir": str(tmp_path / "runs"), "loggers": ["wandb"]},
+        concurrent=1,
+        scheduler={"name": "asha", "grace": 2, "reduction": 2},
     )
-    assert [row["state"] for row in table(result.folder).values()] == ["finished"] * 6
-    assert len({row["local.lr"] for row in table(result.folder).values()}) == 3
+    assert [row["state"] for row in table(result.folder).values()] == ["finished", "stopped"]
+    for trial in table(result.folder):
+        (run,) = [r.run for r in records(result.folder / trial) if r.WhichOneof("record_type") == "run"]
+        assert (run.run_group, run.job_type, run.display_name) == (result.folder.name, "fedavg", trial)
+
+
+@pytest.mark.cluster
+def test_optuna_proposes_settings_and_runs_each_with_all_seeds(cluster, tmp_path):
+    pytest.importorskip("optuna")
+    space = {"local.lr": {"uniform": [0.01, 0.1]}}
+    result, _ = carry_out(tmp_path, search="optuna", samples=3, seeds=[0, 1], space=space)
+    rows = table(result.folder)
+    assert [row["state"] for row in rows.values()] == ["finished"] * 6
+    assert len({row["local.lr"] for row in rows.values()}) == 3
+    again = resume(result.folder, [], lambda line: None)  # all that was proposed is remembered: nothing is left
+    assert [group.setting for group in again.settings] == [group.setting for group in result.settings]
+    assert table(result.folder) == rows

@@ -1,0 +1,54 @@
+"""Whether a run will ever measure the metric that a sweep is judged by: asked before the first trial."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import fields
+
+from raylfl.core.costs import Costs
+from raylfl.errors import BadConfig, BadValue
+from raylfl.experiment import Experiment
+
+EVALUATION = ("loss", "accuracy")  # of shipped models; one's own may log more
+NAMES: dict[str, tuple[str, ...]] = {  # docs/heterogeneity.md, "What is measured"
+    "train": ("loss",),
+    "test": EVALUATION,
+    "participants": EVALUATION,
+    "random": EVALUATION,
+    "clients": ("accuracy_mean", "accuracy_std", "accuracy_p10"),
+    "global": ("loss", "grad_norm", "distance", "distance_abs"),
+    "update": ("norm", "diversity"),
+    "inconsistency": ("chi2", "predicted_distance"),
+    "cohort": ("sampled", "received"),
+    "cost": tuple(field.name for field in fields(Costs)),
+    "time": ("round", "virtual", "computation"),
+}
+KNOWN = [f"{group}/{name}" for group, names in NAMES.items() for name in names]
+
+
+def require_measured(metric: str, experiment: Experiment) -> None:
+    """Raises BadConfig for a metric that no round measures, with the key that would have it measured.
+
+    What only a model or an algorithm of one's own knows (test/f1, algo/...) passes.
+    """
+    group, _, name = metric.partition("/")
+    own = group in ("test", "participants", "random") and experiment.config.model.name is None
+    if metric not in KNOWN and group != "algo" and not own:
+        near = difflib.get_close_matches(metric, KNOWN, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"such as {', '.join(KNOWN[:3])}"
+        raise BadValue("metric", got=metric, need="the name of a metric in metrics.jsonl", hint=hint)
+    config = experiment.config.eval
+    distance = group == "global" and name.startswith("distance")
+    needs: dict[str, tuple[object, str]] = {
+        "test": (experiment.setup.test is not None and config.every, "a test set, and eval.every > 0"),
+        "participants": (config.participants and config.every, "eval.participants=true, and eval.every > 0"),
+        "random": (config.random_clients and config.every, "eval.random_clients > 0, and eval.every > 0"),
+        "clients": (config.clients and config.every, "eval.clients=true, and eval.every > 0"),
+        "global": (config.global_ and config.every, "eval.global=true, and eval.every > 0"),
+        "inconsistency": (config.inconsistency, "eval.inconsistency=true"),
+    }
+    if distance:
+        needs["global"] = (experiment.optimum is not None, "data that know their optimum")
+    met, need = needs.get(group, (True, ""))
+    if not met:
+        raise BadConfig(f"metric={metric} is never measured here: it takes {need}")

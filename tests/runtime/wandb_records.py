@@ -1,0 +1,31 @@
+"""What wandb wrote down of an offline run, read without wandb's own service."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+
+def records(folder):
+    """The records of an offline run, read as LevelDB's log format says: 32 KiB blocks, fragments, protobuf."""
+    from wandb.proto import wandb_internal_pb2
+
+    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+    data, at, part = path.read_bytes(), 7, b""
+    assert data[:4] == b":W&B"
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+        _, size, kind = struct.unpack_from("<IHB", data, at)
+        part += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or last of its fragments
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(part)
+            part = b""
+            yield record
+
+
+def keyed(items):
+    """{key: value} of a record's items, whose keys may be nested."""
+    return {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
