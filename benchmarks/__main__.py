@@ -1,4 +1,4 @@
-"""`python -m benchmarks [speed] [stateful] [processes] [scale] [-o FILE]`: tables on stdout, numbers as JSON."""
+"""`python -m benchmarks [PART ...] [-o FILE]`: tables on stdout, numbers as JSON; all parts where none is named."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rich.table import Table
 
 from benchmarks.processes import start_up_and_memory
 from benchmarks.rounds import measure
-from benchmarks.scale import scale
+from benchmarks.scale import RESNET18, TINY, against_the_oracle, scale
 
-PARTS = ("speed", "stateful", "processes", "scale")
+PARTS = ("speed", "stateful", "processes", "scale", "oracle")
 ROUNDS = {"W1": 60, "W2": 12, "W3": 60}
 STATEFUL = ("fedavg", "focus", "scaffold", "feddyn", "mifa", "fedaware")
 
@@ -65,6 +65,12 @@ def main() -> None:
             results[part] = [start_up_and_memory(w) for w in (1, 2)]
         elif part == "scale":
             results[part] = [scale(n, a) for a in ("fedavg", "scaffold") for n in (1_000, 100_000)]
+        elif part == "oracle":
+            results[part] = [
+                against_the_oracle("ResNet-18, 10 clients", RESNET18, 1, 3),
+                against_the_oracle("1,000 tiny clients", TINY, 1, 20),
+                against_the_oracle("1,000 tiny clients", TINY, 2, 20),
+            ]
         else:
             parser.error(f"no part {part}: there are {', '.join(PARTS)}")
         show(results[part], part)

@@ -1,10 +1,20 @@
-"""Many clients: set-up, round time and memory for N = 1,000 and 100,000 virtual clients, stateless and stateful."""
+"""Scale: 1,000 and 100,000 virtual clients; a model of 11 million parameters; a cohort of 1,000 tiny clients."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
+import time
+from statistics import median
 from typing import Any
+
+import raylfl
+from benchmarks.rounds import WARM_UP
+from raylfl.config.load import load_config
+from raylfl.experiment import assemble
+from raylfl.runtime.backend import LocalBackend
+from raylfl.runtime.loop import Federation
 
 PROGRAM = """
 import json, resource, sys, tempfile, time
@@ -41,3 +51,63 @@ def scale(clients: int, algorithm: str) -> dict[str, Any]:
         [sys.executable, "-c", PROGRAM, str(clients), algorithm], capture_output=True, text=True, check=True
     )
     return json.loads(done.stdout.splitlines()[-1])
+
+
+RESNET18 = {
+    "name": "bench-resnet18",
+    "num_clients": 20,
+    "model": {"name": "resnet18"},
+    "data": {"name": "synthetic_images", "init_args": {"shape": [3, 32, 32], "num_train": 400, "num_test": 10}},
+    "participation": {"name": "uniform", "size": 10},
+    "local": {"steps": 1, "batch_size": 20, "lr": 0.01},
+}
+TINY = {
+    "name": "bench-tiny",
+    "num_clients": 1000,
+    "model": {"name": "logistic"},
+    "data": {"name": "synthetic_images", "init_args": {"shape": [1, 8, 8], "num_train": 20_000, "num_test": 10}},
+    "participation": {"name": "full"},
+    "local": {"steps": 5, "batch_size": 5, "lr": 0.05},
+}
+OFF = {"eval": {"every": 0, "inconsistency": False}, "checkpoint": {"every": 0}, "logging": {"report": False}}
+
+
+def against_the_oracle(name: str, config: dict[str, Any], workers: int, rounds: int) -> dict[str, Any]:
+    """A round on Ray against the time that its gradients take in one process, without any platform around them.
+
+    platform_share: of a round on one worker; throughput: client-steps a second, relative to the oracle's alone.
+    """
+    alone = oracle_seconds(config, rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        run = {**config, **OFF, "rounds": rounds + WARM_UP, "runtime": {"workers": workers}}
+        result = raylfl.run(run, [f"logging.dir={folder}"])
+    ours = median(row["time/round"] for row in result.metrics[WARM_UP:])
+    return {
+        "case": name,
+        "workers": workers,
+        "oracle_ms": 1e3 * alone,
+        "round_ms": 1e3 * ours,
+        "platform_share": 1 - alone / ours if workers == 1 else float("nan"),
+        "throughput": alone / ours,
+    }
+
+
+def oracle_seconds(config: dict[str, Any], rounds: int) -> float:
+    """Median seconds a round that are spent in `Oracle.gradients`, one process, one thread."""
+    experiment = assemble(load_config({**config, **OFF, "rounds": 1, "runtime": {"backend": "local"}}))
+    backend = LocalBackend(experiment.setup)
+    federation, oracle = Federation(experiment, backend), backend.worker.oracle
+    gradients, spent = oracle.gradients, [0.0]
+
+    def timed(*args: Any) -> Any:
+        started = time.perf_counter()
+        out = gradients(*args)
+        spent[-1] += time.perf_counter() - started
+        return out
+
+    oracle.gradients = timed  # type: ignore[method-assign]
+    for _ in range(rounds + 1):
+        federation.step()
+        spent.append(0.0)
+    backend.close()
+    return median(spent[1:-1])

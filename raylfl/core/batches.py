@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from raylfl.core.keyed import Keyed
 from raylfl.core.oracle import Batch
 from raylfl.core.population import Ints
-from raylfl.core.samples import BatchSource
+from raylfl.core.samples import BatchSource, EvenBatches
 
 AHEAD = 8 * 2**20  # bytes of samples that are gathered in one go for a lone client's next steps
 
@@ -42,10 +44,15 @@ class BatchOrder:
         if self.sampling == "with_replacement":
             return self.shard[self.keyed(seed, "batches", r, client, t).integers(len(self.shard), size=self.size)]
         epoch, at = divmod(t, self.batches_per_epoch)
-        if epoch != self._epoch:
-            self._order = self.shard[self.keyed(seed, "batches", r, client, epoch).permutation(len(self.shard))]
-            self._epoch = epoch
-        return self._order[at * self.size : (at + 1) * self.size]
+        return self.epoch(epoch)[at * self.size : (at + 1) * self.size]
+
+    def epoch(self, number: int) -> Ints:
+        """All samples in the order of this epoch."""
+        if number != self._epoch:
+            seed, r, client = self.key
+            self._order = self.shard[self.keyed(seed, "batches", r, client, number).permutation(len(self.shard))]
+            self._epoch = number
+        return self._order
 
 
 class CohortBatches:
@@ -70,11 +77,17 @@ class CohortBatches:
         ]
         self._whole: dict[int, Batch] = {}  # whole shards, gathered once
         self._ready: dict[int, Batch] = {}  # by step, of a lone client
+        shapes = {(len(order.shard), order.size) for order in self.orders}
+        self._even = len(shapes) == 1 and self.source.plain and sampling == "reshuffle"
+        self._epoch, self._orders = -1, np.empty((0, 0), dtype=np.int64)  # [C, n], where all are alike
 
-    def __call__(self, t: int, rows: Sequence[int]) -> list[Batch]:
+    def __call__(self, t: int, rows: Sequence[int]) -> Sequence[Batch]:
         """The batches of local step t for these rows of the cohort."""
-        if len(self.orders) == 1 and not self.orders[0].whole and self.source.plain:
+        whole = self.orders[0].whole
+        if len(self.orders) == 1 and not whole and self.source.plain:
             return [self._ahead(t)]
+        if self._even and not whole:
+            return EvenBatches(self.source, self._together(t)[rows])
         return [self._batch(k, t) for k in rows]
 
     def full(self) -> list[Batch]:
@@ -88,6 +101,14 @@ class CohortBatches:
         if k not in self._whole:
             self._whole[k] = self.source.batch(order.shard)
         return self._whole[k]
+
+    def _together(self, t: int) -> Ints:
+        """Indices [C, B] of step t, where all clients have as many samples and batches of one size."""
+        first = self.orders[0]
+        epoch, at = divmod(t, first.batches_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._orders = epoch, np.stack([order.epoch(epoch) for order in self.orders])
+        return self._orders[:, at * first.size : (at + 1) * first.size]
 
     def _ahead(self, t: int) -> Batch:
         """A lone client's batches of the next steps come out of one gather."""

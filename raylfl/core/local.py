@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from raylfl.core.population import Floats
+from raylfl.core.samples import sizes_of
 from raylfl.errors import BadValue
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class LocalResult:
 def run_local(
     algorithm: Algorithm,
     oracle: Oracle,
-    batches: Callable[[int, Sequence[int]], list[Batch]],
+    batches: Callable[[int, Sequence[int]], Sequence[Batch]],
     seeds: Callable[[int, int], int],
     down: State,
     own: State,
@@ -175,7 +176,7 @@ def run_local(
         at, batch = x[:active], batches(t, rows)
         loss, g = oracle.gradients(at, batch, lambda c, t=t, rows=rows: seeds(t, rows[c]))  # type: ignore[misc]
         losses.append(loss)
-        samples.append([b.size for b in batch])
+        samples.append(sizes_of(batch))
         if rule.clip_norm is not None:
             g *= (rule.clip_norm / (torch.linalg.vector_norm(g, dim=1, keepdim=True) + 1e-6)).clamp(max=1.0)
         if rule.weight_decay:

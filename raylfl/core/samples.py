@@ -153,6 +153,31 @@ class IndexedBatch(Batch):
         return first.source.gather(np.concatenate([b.indices for b in same]))
 
 
+class EvenBatches(Sequence[Batch]):
+    """Mini-batches of one size out of one plain source, a row of `indices` [C, B] each; gathered all at once."""
+
+    def __init__(self, source: BatchSource, indices: Ints):
+        self.source, self.indices = source, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, k: Any) -> Any:
+        return self.source.batch(self.indices[k])
+
+    def stacked(self) -> tuple[Tensor, ...]:
+        """The contents [C, B, ...]."""
+        content = self.source.gather(self.indices.reshape(-1))
+        return tuple(t.unflatten(0, self.indices.shape) for t in content)
+
+
+def sizes_of(batches: Sequence[Batch]) -> list[int]:
+    """Samples in each of these batches."""
+    if isinstance(batches, EvenBatches):
+        return [batches.indices.shape[1]] * len(batches)
+    return [b.size for b in batches]
+
+
 @dataclass(frozen=True)
 class Shards:
     """Who owns which samples: index lists of all clients in one array, so that it can be shared.

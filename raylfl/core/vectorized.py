@@ -21,7 +21,7 @@ from torch.func import functional_call, vmap
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, Oracle, loss_of, seed_torch
 from raylfl.core.population import Floats
-from raylfl.core.samples import IndexedBatch
+from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 
 LARGEST_ON_CPU = 100_000  # d: beyond it the rows fall out of the caches and one client at a time is faster
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -82,7 +82,7 @@ class VectorizedOracle(Oracle):
 
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Floats, Tensor]:
         """Rows whose batches have one size go together; unequal sizes make one call a size."""
-        sizes = [b.size for b in batches]
+        sizes = sizes_of(batches)
         if len(set(sizes)) == 1:
             losses, g = self._together(x, batches, seeds(0))
             return losses.double().cpu().numpy(), g
@@ -106,6 +106,8 @@ class VectorizedOracle(Oracle):
 
 def stacked(batches: Sequence[Batch]) -> tuple[Tensor, ...]:
     """Batches of one size as tensors [C, B, ...]; out of one data set by a single gather."""
+    if isinstance(batches, EvenBatches):
+        return batches.stacked()
     together = IndexedBatch.together(batches)
     if together is not None:
         return tuple(t.unflatten(0, (len(batches), -1)) for t in together)

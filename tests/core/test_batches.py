@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 import raylfl.core.batches
 from raylfl.core.batches import BatchOrder, CohortBatches
 from raylfl.core.keyed import Keyed
-from raylfl.core.samples import BatchSource, SampleSet
+from raylfl.core.samples import BatchSource, EvenBatches, SampleSet, sizes_of
 
 CPU = torch.device("cpu")
 SHARDS = [np.arange(0, 11), np.arange(20, 23), np.arange(30, 30), np.arange(40, 70)]
@@ -80,6 +80,21 @@ def test_each_client_of_a_cohort_sees_what_it_sees_alone():
             (alone,) = cohort([clients[k]], [sizes[k]], [6])(t, [0])
             assert batch.content[1].tolist() == alone.content[1].tolist()
     assert [b.content[1].tolist() for b in together.full()] == [SHARDS[c].tolist() for c in clients]
+
+
+@pytest.mark.parametrize("steps", [[5, 5, 5], [5, 2, 4]])
+def test_clients_that_are_alike_are_gathered_at_once_with_the_same_samples(steps):
+    shards = [np.arange(0, 11), np.arange(20, 31), np.arange(40, 51)]
+    even = CohortBatches(source(), 5, 2, [4, 0, 7], shards, [4] * 3, steps, "reshuffle", Keyed())
+    for t in range(5):
+        rows = [k for k in range(3) if steps[k] > t]
+        batches = even(t, rows)
+        assert isinstance(batches, EvenBatches)
+        expected = [BatchOrder(5, 2, c, shards[k], 4, "reshuffle").indices(t).tolist() for k, c in enumerate([4, 0, 7])]
+        assert sizes_of(batches) == [len(expected[k]) for k in rows] == [b.size for b in batches]
+        x, y = batches.stacked()
+        assert y.tolist() == [expected[k] for k in rows] == [b.content[1].tolist() for b in batches]
+        np.testing.assert_array_equal(x[..., 0, 0, 0], 6 * y)
 
 
 def test_augmentation_sees_every_batch_on_its_own():
