@@ -4,8 +4,9 @@
 
 Again and again until the time is up: a run starts; every few rounds something of it is struck - a worker, the
 server actor, the driver, everything at once, a signal, the newest checkpoint -; whenever the driver is gone,
-`raylfl resume` follows. A finished run must equal the same config carried out in process. Then a long run that
-nobody disturbs must end as light as it began. Ends with a table, and with exit code 1 where anything differed.
+`raylfl resume` follows, with any number of workers. A finished run must equal the same config carried out in process.
+Then a long run that nobody disturbs must end as light as it began. Ends with a table, and with exit code 1 where
+anything differed; what did differ, or hang, stays on disk to be looked at.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,7 +48,8 @@ CONFIG: dict[str, Any] = {
     "logging": {"report": False},
 }
 ALGORITHMS = ("focus", "fedvarp", "sfl", "scaffold", "fedaware")
-PATIENCE = 300  # seconds without a new round that count as a hang
+WORKERS = (1, 2, 3)  # a resumed run has any of these
+PATIENCE = 300  # seconds without a new round, a blow or a new driver that count as a hang
 
 
 class Soak:
@@ -56,6 +59,7 @@ class Soak:
         self.folder, self.rng, self.struck = folder, rng, struck
         self.config = folder.parent / f"{folder.name}.yaml"
         self.config.write_text(yaml.safe_dump(config))
+        self.seen: set[psutil.Process] = set()  # processes of the run as it was struck
         self.driver = self._start("run", str(self.config))
 
     def _start(self, *args: str) -> subprocess.Popen[bytes]:
@@ -64,19 +68,21 @@ class Soak:
 
     def carry_through(self, until: float) -> None:
         """Strikes until the run is finished (from `until` on it is left in peace); raises where it hangs."""
-        last, since, next_blow = -1, time.monotonic(), self._aim()
+        last, waited, next_blow = -1, 0.0, self._aim()
         while not (self.folder / "summary.json").exists() or self.driver.poll() is None:
             if self.driver.poll() is not None:
-                self.driver = self._start("resume", str(self.folder)) if self._begun() else self._again()
+                self.driver, waited = self._resume() if self._begun() else self._again(), 0.0
             done = rounds_done(self.folder)
             if done != last:
-                last, since = done, time.monotonic()
-            elif time.monotonic() - since > PATIENCE:
+                last, waited = done, 0.0
+            elif waited > PATIENCE:
                 raise TimeoutError(f"{self.folder}: no new round for {PATIENCE} s")
-            time.sleep(self.rng.uniform(0.0, 0.2))
+            pause = self.rng.uniform(0.0, 0.2)
+            time.sleep(pause)
+            waited += pause  # not by the clock: whoever stops this process may have stopped the others, too
             if next_blow() and time.monotonic() < until and self.driver.poll() is None:
                 self.strike()
-                next_blow = self._aim()
+                next_blow, waited = self._aim(), 0.0
 
     def _aim(self) -> Callable[[], bool]:
         """When to strike next: after some more rounds, or (one in five) whatever it does in some seconds."""
@@ -88,6 +94,9 @@ class Soak:
 
     def _begun(self) -> bool:
         return (self.folder / "config.yaml").exists()
+
+    def _resume(self) -> subprocess.Popen[bytes]:
+        return self._start("resume", str(self.folder), f"runtime.workers={self.rng.choice(WORKERS)}")
 
     def _again(self) -> subprocess.Popen[bytes]:
         """It died before it had a config: nothing to resume, and the id is taken."""
@@ -104,13 +113,19 @@ class Soak:
             "driver killed": lambda: self._signal(signal.SIGKILL),
             "SIGTERM": lambda: self._signal(signal.SIGTERM),
             "Ctrl-C": lambda: self._signal(signal.SIGINT),
-            "everything killed": self._kill_all,
+            "everything killed": self.kill_all,
             "driver killed, newest checkpoint damaged": self._damage,
         }
         weights = [8, 4, 1, 2, 1, 1, 1, 1]
         name = self.rng.choices(list(blows), weights)[0]
+        self.seen.update(self._family())
         if blows[name]():
             self.struck[name] += 1
+
+    def left(self) -> list[str]:
+        """Names of the run's processes that still live, though it has ended; Ray's own take a minute to notice."""
+        _, alive = psutil.wait_procs(self.seen, timeout=120)
+        return [p.name() for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
     def _family(self) -> list[psutil.Process]:
         try:
@@ -128,7 +143,7 @@ class Soak:
         self.driver.send_signal(number)
         return True
 
-    def _kill_all(self) -> bool:
+    def kill_all(self) -> bool:
         family = self._family()
         self.driver.kill()
         for process in family:
@@ -137,7 +152,7 @@ class Soak:
 
     def _damage(self) -> bool:
         """The driver dies, and a bit of the newest checkpoint with it."""
-        self._kill_all()
+        self.kill_all()
         self.driver.wait()
         newest = sorted((self.folder / "checkpoints").glob("round_*"))[-1:]
         for path in newest:
@@ -237,28 +252,35 @@ def main() -> int:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     rng, struck = random.Random(args.seed), Counter[str]()
     until, wrong, runs = time.monotonic() + 60 * args.minutes, [], 0
-    with tempfile.TemporaryDirectory(prefix="raylfl-soak-", ignore_cleanup_errors=True) as base:
-        while time.monotonic() < until or not runs:
-            algorithm = ALGORITHMS[runs % len(ALGORITHMS)]
-            config = {**CONFIG, "seed": runs, "rounds": args.rounds, "algorithm": {"name": algorithm}}
-            config["logging"] = {**CONFIG["logging"], "dir": base, "id": f"struck-{runs}"}
-            folder = Path(base) / "soak" / f"struck-{runs}"
-            folder.parent.mkdir(exist_ok=True)
-            Soak(config, folder, rng, struck).carry_through(until)
-            clean = raylfl.run(config, ["runtime.backend=local", f"logging.id=clean-{runs}"])
-            found = differences(folder, clean)
-            wrong += [f"{algorithm}: {name} differ" for name in found]
-            log = (folder / "log.txt").read_text()
-            print(
-                f"{algorithm}: {args.rounds} rounds, {log.count('resumed at')} times resumed, "
-                f"{'DIFFERS: ' + ', '.join(found) if found else 'the same bits'}",
-                flush=True,
-            )
-            runs += 1
-        for name, count in struck.most_common():
-            print(f"{count:5d}  {name}")
-        print("\n".join(flat(Path(base), args.rounds)))
+    base = Path(tempfile.mkdtemp(prefix="raylfl-soak-"))
+    while time.monotonic() < until or not runs:
+        algorithm = ALGORITHMS[runs % len(ALGORITHMS)]
+        config = {**CONFIG, "seed": runs, "rounds": args.rounds, "algorithm": {"name": algorithm}}
+        config["logging"] = {**CONFIG["logging"], "dir": str(base), "id": f"struck-{runs}"}
+        folder = base / "soak" / f"struck-{runs}"
+        folder.parent.mkdir(exist_ok=True)
+        soak = Soak(config, folder, rng, struck)
+        try:
+            soak.carry_through(until)
+        finally:
+            soak.kill_all()
+        clean = raylfl.run(config, ["runtime.backend=local", f"logging.id=clean-{runs}"])
+        found = differences(folder, clean)
+        wrong += [f"{algorithm}: {name} differ, see {folder}" for name in found]
+        wrong += [f"{algorithm}: {name} was left behind" for name in soak.left()]
+        log = (folder / "log.txt").read_text()
+        print(
+            f"{algorithm}: {args.rounds} rounds, {log.count('resumed at')} times resumed, "
+            f"{'DIFFERS: ' + ', '.join(found) if found else 'the same bits'}",
+            flush=True,
+        )
+        runs += 1
+    for name, count in struck.most_common():
+        print(f"{count:5d}  {name}")
+    print("\n".join(flat(base, args.rounds)))
     print("\n".join(wrong) or f"{runs} runs, {sum(struck.values())} blows, no difference")
+    if not wrong:
+        shutil.rmtree(base)
     return bool(wrong)
 
 

@@ -19,10 +19,12 @@ from raylfl.errors import BadConfig, BadValue
 from raylfl.experiment import Experiment
 from raylfl.runtime.cluster import check_resources
 from raylfl.runtime.plan import Planner, check_sampling
+from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.task import WorkerSetup
 from raylfl.runtime.worker import Worker
 
 T = TypeVar("T")
+WARM_UP_SECONDS = 60.0  # on top of runtime.client_timeout
 
 
 def check(experiment: Experiment) -> None:
@@ -38,7 +40,8 @@ def check(experiment: Experiment) -> None:
     model = experiment.config.resolved["model"]
     label = model["name"] or model["class_path"]
     with _threads_kept(), private_randomness(keyed_int(setup.seed, "check")):
-        worker = Worker(_on_two_samples(setup))
+        few, seconds = _on_two_samples(setup), _patience(setup)
+        worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
         _try_training(worker, label)
         _try_evaluation(worker, label)
     optimum = experiment.optimum
@@ -53,6 +56,12 @@ def _check_pooled_work(experiment: Experiment) -> None:
         experiment.work.check(Planner(experiment).pooled_world)
     except BadValue as error:
         raise error.at("local") from None
+
+
+def _patience(setup: WorkerSetup) -> float | None:
+    """Seconds after which the user's code counts as hanging; the first call of anything takes its time."""
+    timeout = setup.runtime.client_timeout
+    return None if timeout is None else timeout + WARM_UP_SECONDS
 
 
 def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
@@ -84,7 +93,7 @@ def _try_training(worker: Worker, label: str) -> None:
     _try("the data's first batch cannot be made", lambda: batch.content)
     worker.flat.module.train()
     text = f"model {label} cannot be trained on a batch of {_shapes(batch)}"
-    _try(text, lambda: worker.oracle.gradients(worker.x0[None].clone(), [batch], lambda c: 0))
+    _try(text, lambda: worker.oracle.gradients(worker.x0[None].clone(), [batch], lambda c: 0), _patience(worker.setup))
     worker.optimizer_step()
 
 
@@ -94,13 +103,14 @@ def _try_evaluation(worker: Worker, label: str) -> None:
     batch = source.batch(indices)
     _try("the data's first test batch cannot be made", lambda: batch.content)
     text = f"model {label} cannot be evaluated on a batch of {_shapes(batch)}"
-    _try(text, lambda: worker.evaluate({"x": worker.x0}, [(kind, indices)]))
+    _try(text, lambda: worker.evaluate({"x": worker.x0}, [(kind, indices)]), _patience(worker.setup))
 
 
-def _try(text: str, make: Callable[[], T]) -> T:
-    """The result, or BadConfig: the text and the first line of what went wrong."""
+def _try(text: str, make: Callable[[], T], seconds: float | None = None) -> T:
+    """The result, or BadConfig: the text and the first line of what went wrong; no result in time is wrong, too."""
     try:
-        return make()
+        with time_limit(seconds):
+            return make()
     except BadConfig:
         raise
     except Exception as error:

@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from raylfl.core.table import Table
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.experiment import Experiment
 from raylfl.runtime.backend import Backend, Handle
+from raylfl.runtime.hashed import save_hashed, sha256_of
 from raylfl.runtime.loop import FederationState
 from raylfl.runtime.run_dir import RunDirectory, atomic_write, sync_folder, versions
 
@@ -121,7 +123,8 @@ class Checkpoints:
         kept = folders[-self.keep :]
         needed = {folder.name for folder in kept}
         for folder in kept:
-            needed |= set(json.loads((folder / "manifest.json").read_text())["clients"])
+            with suppress(Damaged):  # of one that cannot be gone on from, nothing is needed
+                needed |= set(self._intact(folder, "manifest")["clients"])
         for folder in folders:
             if folder.name not in needed:
                 shutil.rmtree(folder)
@@ -166,7 +169,7 @@ class Checkpoints:
         return manifest
 
     def _intact(self, folder: Path, prefix: str = "") -> Manifest:
-        """Its manifest, once that and the files of this prefix match their checksums."""
+        """Its manifest, once that and the files of this prefix match their checksums; raises Damaged."""
         try:
             manifest: Manifest = json.loads((folder / "manifest.json").read_text())
             if manifest.pop("manifest_sha256") != sha256_of_manifest(manifest):
@@ -258,35 +261,6 @@ def client_chunks(clients: Sequence[int], handles: dict[int, Handle], backend: B
         yield {"clients": torch.tensor(some, dtype=torch.int64), "states": rows}
 
 
-class _HashedFile:
-    """A file to write to that keeps the sha256 of what went through it."""
-
-    def __init__(self, file: Any):
-        self.file, self.sha256 = file, hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        self.sha256.update(data)
-        return self.file.write(data)
-
-    def flush(self) -> None:
-        self.file.flush()
-
-
-def save_hashed(content: Any, path: Path) -> str:
-    """torch.save to `path`, synced; its sha256."""
-    with open(path, "wb") as file:
-        hashed = _HashedFile(file)
-        try:
-            torch.save(content, hashed)  # type: ignore[arg-type]
-        except RuntimeError as error:
-            if isinstance(error.__context__, OSError):  # a full disk, hidden by what torch's writer makes of it
-                raise error.__context__ from None
-            raise
-        file.flush()
-        os.fsync(file.fileno())
-    return hashed.sha256.hexdigest()
-
-
 def sha256_of_manifest(manifest: Manifest) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
@@ -296,11 +270,6 @@ def sha256_of_shards(shards: Shards) -> str:
     digest = hashlib.sha256(shards.offsets.tobytes())
     digest.update(shards.indices.tobytes())
     return digest.hexdigest()
-
-
-def sha256_of(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def pack_server(server: ServerState) -> dict[str, Any]:

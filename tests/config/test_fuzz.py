@@ -1,9 +1,13 @@
-"""A fuzz over configs: whatever stands in one, it is refused in words or it runs. Never a traceback, never a hang."""
+"""A fuzz over configs: whatever stands in one, it is refused in words or it runs. Never a traceback, never a hang.
+
+RAYLFL_FUZZ=50 tries fifty times as many.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import tempfile
 from dataclasses import fields
 
@@ -24,6 +28,7 @@ from raylfl.heterogeneity.participation.base import PARTICIPATION
 from raylfl.heterogeneity.partition.base import PARTITIONS
 from tests.runtime.tiny import TINY
 
+TIMES = int(os.environ.get("RAYLFL_FUZZ", "1"))
 REGISTRIES = {"partition": PARTITIONS, "participation": PARTICIPATION, "link": LINKS, "algorithm": ALGORITHMS}
 OPTIONS = {group: sorted({o.name for e in registry for o in fields(e.cls)}) for group, registry in REGISTRIES.items()}
 KNOWN = [
@@ -61,7 +66,7 @@ def nested(settings):
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
-@settings(max_examples=150)
+@settings(max_examples=150 * TIMES)
 def test_random_configs_are_accepted_or_refused_in_words(settings):
     try:
         load_config(nested(settings))
@@ -71,7 +76,7 @@ def test_random_configs_are_accepted_or_refused_in_words(settings):
 
 
 @given(st.lists(st.one_of(st.text(max_size=12), st.builds("{}={}".format, KEYS, WORDS)), max_size=3))
-@settings(max_examples=60)
+@settings(max_examples=60 * TIMES)
 def test_random_command_lines_end_with_0_or_2_and_two_lines(overrides):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -98,12 +103,17 @@ STARTS = {
     for group in REGISTRIES
 }
 ELSEWHERE = ("trace", "file", "natural")  # want files or data of their own
+SMALL = {"size": 2, "min_size": 1, "cut": "body.1"}  # what fits the tiny run
 
 
 def plausible(group):
-    """A shipped component, or any by its name, with up to two of its own options at values of their type."""
-    starts = [start for start in STARTS[group] if start["name"] not in ELSEWHERE]
-    starts += [{"name": entry.name} for entry in REGISTRIES[group]]
+    """A shipped component made to fit, or any by its name; every other with two of its own options at any values."""
+    fitting = [
+        {key: SMALL.get(key, value) for key, value in start.items()}
+        for start in STARTS[group]
+        if start["name"] not in ELSEWHERE
+    ]
+    starts = [*fitting, *({"name": entry.name} for entry in REGISTRIES[group])]
 
     def changed(start):
         options = {option.name: str(option.type) for option in fields(REGISTRIES[group].get(start["name"]).cls)}
@@ -112,7 +122,12 @@ def plausible(group):
         chosen = some.flatmap(lambda names: st.fixed_dictionaries({name: values[name] for name in names}))
         return chosen.map(lambda options: {**start, **options})
 
-    return st.sampled_from(starts).flatmap(changed)
+    return st.one_of(st.sampled_from(fitting), st.sampled_from(starts).flatmap(changed))
+
+
+def some(**options):
+    """A group with any of these keys."""
+    return st.fixed_dictionaries({}, optional=options)
 
 
 WORLDS = st.fixed_dictionaries(
@@ -121,30 +136,45 @@ WORLDS = st.fixed_dictionaries(
         "num_clients": st.integers(1, 7),
         "dtype": st.sampled_from(["float32", "float64"]),
         "weights": st.sampled_from(["uniform", "data_size"]),
-        "local": st.fixed_dictionaries(
-            {},
-            optional={
-                "lr": st.sampled_from([1e-3, 0.1, 1e30]),
-                "steps": st.one_of(st.integers(1, 3), ANY),
-                "batch_size": st.one_of(st.integers(1, 70), st.just("full"), ANY),
-                "momentum": st.sampled_from([0.0, 0.9]),
-                "clip_norm": st.sampled_from([0.1, None]),
-                "sampling": st.sampled_from(["reshuffle", "with_replacement"]),
-                "optimizer": st.sampled_from(["sgd", "module"]),
-                "buffers": st.sampled_from(["average", "local"]),
-            },
+        "local": some(
+            lr=st.sampled_from([1e-3, 0.1, 1e30]),
+            steps=st.one_of(st.integers(1, 3), ANY),
+            batch_size=st.one_of(st.integers(1, 70), st.just("full"), ANY),
+            momentum=st.sampled_from([0.0, 0.9]),
+            clip_norm=st.sampled_from([0.1, None]),
+            sampling=st.sampled_from(["reshuffle", "with_replacement"]),
+            optimizer=st.sampled_from(["sgd", "module"]),
+            lr_schedule=st.sampled_from(["constant", "sqrt", {"name": "exponential", "decay": 0.9}]),
+            buffers=st.sampled_from(["average", "local"]),
+            dynamic=st.booleans(),
+        ),
+        "system": some(seconds_per_step=ANY, bandwidth=st.sampled_from([None, 1e6])),
+        "eval": some(
+            every=st.integers(0, 3),
+            batch_size=st.integers(1, 9),
+            random_clients=st.integers(0, 9),
+            **{"global": st.booleans(), "clients": st.booleans(), "participants": st.booleans()},
+        ),
+        "checkpoint": some(every=st.integers(0, 2), keep=st.integers(1, 2)),
+        "runtime": some(
+            vectorize=st.sampled_from(["auto", "always", "never"]),
+            micro_cohort=st.integers(1, 3),
+            client_timeout=st.sampled_from([None, 20.0]),
+            on_nonfinite=st.sampled_from(["fail", "drop"]),
+            precision=st.sampled_from([None, "bf16-mixed", "32-true", "64-true"]),
         ),
     },
 )
 
 
 @given(WORLDS)
-@settings(max_examples=60)
-@pytest.mark.timeout(120)
+@settings(max_examples=60 * TIMES)
+@pytest.mark.timeout(120 * TIMES)
 def test_a_plausible_config_is_refused_in_words_or_runs(world):
     with tempfile.TemporaryDirectory() as folder:
         place = {"dir": folder, "report": False}
-        config = {**TINY, "rounds": 2, "link": {"name": "perfect"}, "logging": place, **world}
+        local = {**world.get("runtime", {}), "backend": "local"}
+        config = {**TINY, "rounds": 2, "logging": place, **world, "runtime": local}
         try:
             result = raylfl.run(config)
         except RaylflError as error:  # BadConfig before it starts; a client or the server that diverges

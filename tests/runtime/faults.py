@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import closing
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
+from raylfl.algorithms.base import ALGORITHMS
 from raylfl.api import checked
 from raylfl.config.load import load_config
-from raylfl.runtime.inprocess import rows
+from raylfl.experiment import Experiment
+from raylfl.runtime import inprocess
 from raylfl.runtime.run_dir import RunDirectory
 from raylfl.runtime.session import write_records
 from raylfl.runtime.task import Fault
 
 PHASES = ("draw", "train", "aggregate", "commit", "log", "checkpoint")
 REAL_TIME = ("time/round",)  # the only metrics that differ between two runs of one config
+
+
+def options_of(algorithm: str) -> dict[str, Any]:
+    """The algorithm with what it cannot do without: split learning wants to know where to cut the tiny model."""
+    cut = any(field.name == "cut" for field in fields(ALGORITHMS.get(algorithm).cls))
+    return {"name": algorithm, **({"cut": "body.1"} if cut else {})}
 
 
 class Killed(BaseException):
@@ -39,12 +48,16 @@ def strike(phase: str, r: int, with_: BaseException | None = None) -> Fault:
     return fault
 
 
+Rows = Callable[[Experiment, RunDirectory, bool, Fault | None], Generator[Any, None, None]]
+
+
 def carry_out(
     config: dict[str, Any],
     folder: Path,
     overrides: list[str] | None = None,
     resume: bool = False,
     fault: Fault | None = None,
+    rows: Rows = inprocess.rows,
 ) -> None:
     """A run of `config` in `folder` on the local backend, as `raylfl run` and `resume` do it, with a fault."""
     experiment = checked(load_config(config, overrides or []))
@@ -81,6 +94,11 @@ def outcome(folder: Path) -> dict[str, Any]:
     }
 
 
+def checkpoints(folder: Path) -> list[str]:
+    """Their names, oldest first."""
+    return sorted(p.name for p in (folder / "checkpoints").iterdir())
+
+
 def log_of(folder: Path) -> str:
     return (folder / "log.txt").read_text()
 
@@ -88,21 +106,28 @@ def log_of(folder: Path) -> str:
 # -- through the command line, in a process of its own -----------------------------------------------------------
 
 
-def command(*args: str, fault: Path | None = None) -> subprocess.Popen[str]:
-    """`raylfl ARGS` in a process group of its own; fault: the file of a kill point."""
-    environment = os.environ | ({"RAYLFL_FAULT": str(fault)} if fault else {})
+def start(*args: str) -> subprocess.Popen[str]:
+    """`raylfl ARGS` in a process group of its own; tests take the fixture `command`, which ends it in any case."""
     return subprocess.Popen(
         [sys.executable, "-m", "raylfl", *args],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
         cwd=Path(__file__).parents[2],
         start_new_session=True,
     )
 
 
-def finished(process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, str, str]:
+def wait_until(there: Callable[[], object], what: str, seconds: float = 240) -> None:
+    """Asks again and again, so many seconds of its own: what stops the whole machine for a while stops this, too."""
+    for _ in range(round(seconds / 0.05)):
+        if there():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no {what} within {seconds} s")
+
+
+def finished(process: subprocess.Popen[str], seconds: float = 280) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) of a command that must end by itself."""
     try:
         out, err = process.communicate(timeout=seconds)
@@ -116,6 +141,15 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """The process and everything it started, while it lives."""
     parent = psutil.Process(process.pid)
     return [parent, *parent.children(recursive=True)]
+
+
+def actors(name: str, below: int | None = None) -> list[psutil.Process]:
+    """The processes that run such actors below this process, or another: nobody else's on this machine."""
+    found = []
+    for process in psutil.Process(below).children(recursive=True):
+        with suppress(psutil.Error):  # it ended meanwhile
+            found += [process] * (f"ray::{name}" in " ".join(process.cmdline()))
+    return found
 
 
 def alive(processes: list[psutil.Process], seconds: float = 15) -> list[psutil.Process]:

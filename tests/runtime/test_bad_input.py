@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from raylfl.cli import main
-from tests.runtime.faults import command, finished
+from tests.runtime.faults import finished
 from tests.runtime.tiny import TINY
 
 RAY = {**TINY, "runtime": {"backend": "ray"}}
@@ -121,7 +121,7 @@ def test_a_mistake_costs_two_lines_and_exit_code_2(config, files, tmp_path, caps
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_mistake_in_a_process_of_its_own(config, tmp_path):
+def test_a_mistake_in_a_process_of_its_own(command, config, tmp_path):
     code, out, err = finished(command("run", str(config), "local.lrate=1"))
     assert (code, out) == (2, "")
     assert err.splitlines() == ["raylfl: unknown key local.lrate; did you mean local.lr?"]

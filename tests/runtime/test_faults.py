@@ -13,8 +13,9 @@ import raylfl
 from raylfl.algorithms.base import ALGORITHMS
 from raylfl.errors import BadConfig, ClientFailed, NonFinite
 from raylfl.heterogeneity.trace import make_row, write_trace
+from raylfl.runtime import check
 from raylfl.runtime.worker import Worker
-from tests.runtime.faults import log_of, outcome
+from tests.runtime.faults import actors, log_of, options_of, outcome, wait_until
 from tests.runtime.tiny import TINY
 
 PERFECT = {**TINY, "participation": {"name": "full"}, "link": {"name": "perfect"}, "rounds": 3}
@@ -109,6 +110,13 @@ def test_a_client_that_hangs_is_timed_out_in_process_too(runs):
     assert time.monotonic() - started < 20
 
 
+def test_a_model_that_hangs_over_its_first_batch_is_found_out_before_anything_starts(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "WARM_UP_SECONDS", 2.0)
+    with pytest.raises(BadConfig, match=r"Cursed cannot be .*: TimeoutError: no answer within"):
+        run(CURSED, runs, "model.init_args={raises: -1, hangs: 0}", "runtime.client_timeout=0.1")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_data_that_cannot_be_fetched_is_a_failure_of_the_client_that_wanted_it(runs):
     config = {**CURSED, "model": TINY["model"], "data": {"class_path": "tests.runtime.tiny.BrokenFile"}}
     with pytest.raises(ClientFailed, match=r"client 1 failed in round 0 after 3 attempts: OSError: .*point 13"):
@@ -123,7 +131,6 @@ def test_clients_without_data_and_with_a_single_sample_are_defined(runs, tmp_pat
     """Client 0 has nothing, client 1 one sample, client 2 a last batch of one, under BatchNorm."""
     path = tmp_path / "partition.json"
     path.write_text(json.dumps({"0": [], "1": [0], "2": [1, 2, 3, 4, 5], "3": list(range(6, 20))}))
-    options = {"name": entry.name, **({"cut": "body.1"} if entry.name in ("ssl", "splitfed") else {})}
     config = {
         **TINY,
         "num_clients": None,
@@ -131,7 +138,7 @@ def test_clients_without_data_and_with_a_single_sample_are_defined(runs, tmp_pat
         "participation": {"name": "uniform", "size": 4},
         "link": {"name": "perfect"},
         "local": {"steps": 2, "batch_size": 4, "lr": 0.05},
-        "algorithm": options,
+        "algorithm": options_of(entry.name),
         "rounds": 3,
     }
     result = run(config, runs)
@@ -251,21 +258,36 @@ def test_a_module_that_returns_no_loss_is_a_mistake_of_the_config_even_on_ray(cl
         on_ray(CURSED, runs, "model.init_args={raises: -1, strays: 13}")
 
 
-def test_a_lost_node_costs_nothing_but_time(cluster, runs):
-    """Two workers' states, too large to travel inside replies, lie on the node that goes down."""
+def workers_on(node):
+    """Ids of the processes in which this node runs worker actors."""
+    return {worker.pid for worker in actors("WorkerActor", node.all_processes["raylet"][0].process.pid)}
+
+
+def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, runs, tmp_path):
+    """Two workers' states, too large to travel inside replies, lie on the node that goes down in mid-round."""
+    seen = tmp_path / "seen"
+    seen.mkdir()
     config = {**PERFECT, "algorithm": {"name": "focus"}, "rounds": 30, "checkpoint": {"every": 5, "keep": 1}}
-    config["model"] = {"class_path": "tests.runtime.tiny.Net", "init_args": {"norm": False, "width": 8000}}
+    config["model"] = {"class_path": "tests.runtime.tiny.Gated", "init_args": {"folder": str(seen), "width": 8000}}
     clean = run(config, runs)
-    node = cluster.add_node(num_cpus=2, object_store_memory=100 * 2**20)
-    deadline, gone = time.monotonic() + 30, []
-    while ray.cluster_resources()["CPU"] < 4 and time.monotonic() < deadline:
-        time.sleep(0.1)
+    small = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
+    nodes = [cluster.add_node(**small)]
+    wait_until(lambda: ray.cluster_resources()["CPU"] >= 4, "second node")
 
     def watch(progress):
-        if progress.metrics["round"] == 7 and not gone:
-            cluster.remove_node(node, allow_graceful=False)
-            gone.append(node)
+        if progress.metrics["round"] == 7 and len(nodes) == 1:
+            (seen / "closed").touch()  # rounds wait until the new node is there
+            assert workers_on(nodes[0]) & ids(seen)
+            cluster.remove_node(nodes[0], allow_graceful=False)
+            nodes.append(cluster.add_node(**small))
+            wait_until(lambda: len(workers_on(nodes[1])) == 2, "worker on the new node")
+            (seen / "closed").unlink()
 
     struck = on_ray(config, runs, "runtime.workers=4", "runtime.cpus_per_worker=1", watch=watch)
-    assert gone
     assert outcome(struck.run_dir) == outcome(clean.run_dir)
+    assert len(nodes) == 2
+    assert "was lost" in log_of(struck.run_dir)
+
+
+def ids(folder):
+    return {int(path.name) for path in folder.iterdir() if path.name.isdigit()}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
-import psutil
 import pytest
 import ray
 import torch
@@ -18,7 +16,7 @@ from raylfl.errors import BadConfig
 from raylfl.runtime.actors import RayBackend, WorkerActor
 from raylfl.runtime.cluster import count_workers
 from raylfl.runtime.session import Session
-from tests.runtime.faults import carry_out, options_of, outcome
+from tests.runtime.faults import actors, carry_out, options_of, outcome, wait_until
 from tests.runtime.test_run import DIGITS, QUADRATICS
 from tests.runtime.tiny import TINY
 
@@ -27,7 +25,7 @@ from tests.runtime.tiny import TINY
 def cluster():
     """One small cluster for the whole file: starting Ray is the slow part."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(num_cpus=4, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=4, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
@@ -88,11 +86,6 @@ def test_every_algorithm_gives_the_same_bits_with_1_2_3_and_7_workers(veterans, 
         assert outcome(tmp_path / str(workers)) == outcome(tmp_path / "here")
 
 
-def actors_of_this_cluster(kind):
-    """Processes of actors below this one; other clusters of the machine are not ours."""
-    return [p for p in psutil.Process().children(recursive=True) if kind in " ".join(p.cmdline() or [])]
-
-
 def test_a_killed_worker_costs_nothing_but_time(cluster, runs):
     world = ["algorithm.name=focus", "rounds=12"]
     undisturbed = raylfl.run(QUADRATICS, [*runs, *world])
@@ -100,7 +93,7 @@ def test_a_killed_worker_costs_nothing_but_time(cluster, runs):
 
     def kill(progress):
         if progress.metrics["round"] in (2, 7):
-            victim = actors_of_this_cluster("WorkerActor")[0]
+            victim = actors("WorkerActor")[0]
             victim.send_signal(signal.SIGKILL)
             killed.append(victim.pid)
 
@@ -117,7 +110,7 @@ def test_a_killed_server_starts_again_from_its_checkpoint(cluster, runs):
 
     def kill(progress):
         if progress.metrics["round"] == 7 and not struck:
-            servers = actors_of_this_cluster("ServerActor")
+            servers = actors("ServerActor")
             servers[0].send_signal(signal.SIGKILL)
             struck.append(servers[0].pid)
 
@@ -128,10 +121,7 @@ def test_a_killed_server_starts_again_from_its_checkpoint(cluster, runs):
 
 def test_no_actor_outlives_its_run(cluster, runs):
     on_ray(QUADRATICS, runs, "runtime.workers=2", "rounds=1")
-    deadline = time.monotonic() + 20
-    while actors_of_this_cluster("WorkerActor") and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not actors_of_this_cluster("WorkerActor")
+    wait_until(lambda: not actors("WorkerActor") and not actors("ServerActor"), "end of the actors")
 
 
 def test_resources_that_cannot_fit_are_refused_with_the_arithmetic():

@@ -13,10 +13,8 @@ from raylfl.algorithms.base import ALGORITHMS
 from raylfl.runtime import inprocess
 from raylfl.runtime.backend import LocalBackend
 from raylfl.runtime.worker import Worker
-from tests.runtime.faults import carry_out, outcome
+from tests.runtime.faults import carry_out, options_of, outcome
 from tests.runtime.tiny import TINY
-
-SPLIT = ("ssl", "splitfed")
 
 
 class Crowd(LocalBackend):
@@ -60,9 +58,8 @@ def _no_syncing(monkeypatch):
 @pytest.mark.parametrize("norm", [True, False], ids=["one by one", "vectorised"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS.names())
 def test_it_does_not_matter_who_works_and_in_which_order(tmp_path, monkeypatch, algorithm, norm):
-    options = {"name": algorithm, **({"cut": "body.1"} if algorithm in SPLIT else {})}
     model = {**TINY["model"], "init_args": {"norm": norm}}
-    config = {**TINY, "algorithm": options, "model": model, "rounds": 4, "num_clients": 12}
+    config = {**TINY, "algorithm": options_of(algorithm), "model": model, "rounds": 4, "num_clients": 12}
     config |= {"participation": {"name": "uniform", "size": 8}, "eval": {"every": 2, "global": True}}
     carry_out(config, tmp_path / "one")
     monkeypatch.setattr(inprocess, "LocalBackend", Crowd)
@@ -74,13 +71,11 @@ ALL = """
 import sys
 from pathlib import Path
 from raylfl.algorithms.base import ALGORITHMS
-from tests.runtime.faults import carry_out, outcome
+from tests.runtime.faults import carry_out, options_of
 from tests.runtime.tiny import TINY
 
 for name in ALGORITHMS.names():
-    cut = {"cut": "body.1"} if name in ("ssl", "splitfed") else {}
-    config = {**TINY, "rounds": 3, "algorithm": {"name": name, **cut}}
-    carry_out(config, Path(sys.argv[1]) / name)
+    carry_out({**TINY, "rounds": 3, "algorithm": options_of(name)}, Path(sys.argv[1]) / name)
 """
 
 

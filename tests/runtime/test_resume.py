@@ -1,4 +1,4 @@
-"""Stopped anywhere, resumed, and the same bits: every algorithm, participation models, every phase of a round."""
+"""Stopped anywhere, resumed, and the same bits: every algorithm, every participation, every phase of a round."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import zlib
 
 import pytest
@@ -16,16 +18,24 @@ import raylfl
 from raylfl.algorithms.base import ALGORITHMS, Algorithm
 from raylfl.errors import BadConfig
 from raylfl.runtime.session import Interrupted
-from tests.runtime.faults import PHASES, carry_out, killed, log_of, outcome, strike
+from tests.runtime.faults import PHASES, carry_out, killed, log_of, options_of, outcome, strike
 from tests.runtime.tiny import TINY
 
 PARTICIPATION = {
     "full": {"name": "full"},
     "uniform": {"name": "uniform", "size": 3},
-    "markov": {"name": "uniform", "size": 2, "availability": {"name": "markov", "p_on": 0.4, "p_off": 0.3}},
+    "replaced": {"name": "uniform", "size": 3, "replace": True},
+    "weighted": {"name": "weighted", "size": 3},
+    "bernoulli": {"name": "bernoulli", "p": 0.4},
+    "markov": {"name": "markov", "p_on": 0.4, "p_off": 0.3},
+    "both": {"name": "uniform", "size": 2, "availability": {"name": "markov", "p_on": 0.4, "p_off": 0.3}},
+    "cyclic": {"name": "cyclic", "groups": 2, "size": 2, "reshuffle": True},
+    "sinusoid": {"name": "sinusoid", "p": 0.6, "period": 4},
+    "staircase": {"name": "staircase", "p": 0.6, "period": 2},
     "permutation": {"name": "permutation", "size": 2},
 }
-WITH_SIZE = ("uniform", "markov")  # for algorithms that sample clients themselves
+SAMPLERS = ("uniform", "replaced", "weighted", "both", "cyclic", "permutation")  # for algorithms that sample themselves
+SHARE = 3  # one in so many pairs of algorithm and participation in the usual suite; all with `-m cluster`
 
 
 @pytest.fixture(autouse=True)
@@ -36,19 +46,19 @@ def _no_syncing(monkeypatch):
 
 def matrix():
     """Algorithm x participation, each with a phase and a round of its own to be killed in."""
+    turn = 0
     for entry in ALGORITHMS:
         cls = entry.cls
         samples = cls.probabilities is not Algorithm.probabilities or cls.probes is not Algorithm.probes
-        for name in WITH_SIZE if samples else ("full", "markov", "permutation"):
+        for name in SAMPLERS if samples else PARTICIPATION:
             number = zlib.crc32(f"{entry.name}/{name}".encode())
-            yield entry.name, name, PHASES[number % len(PHASES)], 1 + number // 6 % 5
+            marks = [pytest.mark.cluster] if turn % SHARE else []
+            yield pytest.param(entry.name, name, PHASES[number % len(PHASES)], 1 + number // 6 % 5, marks=marks)
+            turn += 1
 
 
-def with_algorithm(name, **options):
-    return {
-        **TINY,
-        "algorithm": {"name": name, **({"cut": "body.1"} if name in ("ssl", "splitfed") else {}), **options},
-    }
+def with_algorithm(name):
+    return {**TINY, "algorithm": options_of(name)}
 
 
 @pytest.mark.parametrize(("algorithm", "participation", "phase", "r"), list(matrix()))
@@ -70,6 +80,41 @@ def test_every_phase_of_a_round_is_safe_to_die_in(tmp_path, algorithm, phase):
     killed(lambda: carry_out(config, tmp_path / "killed", resume=True, fault=strike(phase, 4)))
     carry_out(config, tmp_path / "killed", resume=True)
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "clean")
+
+
+KILLED_AGAIN_AND_AGAIN = """
+import os, sys
+from pathlib import Path
+from tests.runtime.faults import PHASES, carry_out, options_of
+from tests.runtime.tiny import TINY
+
+for algorithm in sys.argv[2:]:
+    folder = Path(sys.argv[1]) / algorithm
+    kills = folder.with_suffix(".kills")
+    kills.write_text("".join(f"{phase}:{r}\\n" for r, phase in enumerate(PHASES, 1)))
+    os.environ["RAYLFL_FAULT"] = str(kills)
+    code, deaths = None, 0
+    while code != 0:
+        child = os.fork()  # this process itself never computes
+        if child == 0:
+            carry_out({**TINY, "rounds": 8, "algorithm": options_of(algorithm)}, folder, resume=deaths > 0)
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        deaths += code == -9
+        assert code in (0, -9), code
+    print(algorithm, deaths, flush=True)
+"""
+
+
+def test_a_driver_killed_in_every_phase_resumes_each_time(tmp_path):
+    """By SIGKILL, in processes of their own: in draw of round 1, train of round 2, and so on."""
+    some = ["focus", "fedvarp", "sfl"]
+    command = [sys.executable, "-c", KILLED_AGAIN_AND_AGAIN, str(tmp_path), *some]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=250)
+    assert done.stdout.splitlines() == [f"{algorithm} {len(PHASES)}" for algorithm in some]
+    for algorithm in some:
+        carry_out({**with_algorithm(algorithm), "rounds": 8}, tmp_path / "clean" / algorithm, ["checkpoint.every=0"])
+        assert outcome(tmp_path / algorithm) == outcome(tmp_path / "clean" / algorithm)
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "focus", "scaffnew", "fedawe"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -28,6 +30,7 @@ TINY = {
     "runtime": {"backend": "local"},
     "logging": {"report": False},
 }
+FOCUS = {**TINY, "algorithm": {"name": "focus"}, "checkpoint": {"every": 1, "keep": 3}}  # a state a client
 
 
 class Points:
@@ -116,6 +119,28 @@ class Net(LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Dawdling(Net):
+    """Takes its time, now more, now less, so that whoever began first may be done last."""
+
+    def training_step(self, batch, batch_idx):
+        time.sleep(random.SystemRandom().uniform(0.0, 0.01))
+        return super().training_step(batch, batch_idx)
+
+
+class Gated(Net):
+    """Leaves the id of whichever process works in `folder`, and waits there while a file `closed` is in it."""
+
+    def __init__(self, folder: str, width: int = 6):
+        super().__init__(norm=False, width=width)
+        self.folder = Path(folder)
+
+    def training_step(self, batch, batch_idx):
+        while (self.folder / "closed").exists():
+            time.sleep(0.05)
+        (self.folder / str(os.getpid())).touch()
+        return super().training_step(batch, batch_idx)
 
 
 class Cursed(Net):

@@ -1,0 +1,35 @@
+"""What several tests of runs need: commands that end with the test, and a run to compare with."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+
+import pytest
+
+from tests.runtime.faults import carry_out, outcome, start
+from tests.runtime.tiny import FOCUS
+
+
+@pytest.fixture
+def command():
+    """`command("run", ...)` starts `raylfl run ...`; whatever is left of it when the test ends is killed."""
+    started = []
+
+    def call(*args):
+        started.append(start(*args))
+        return started[-1]
+
+    yield call
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def clean(tmp_path):
+    """The outcome of FOCUS undisturbed."""
+    carry_out(FOCUS, tmp_path / "clean", ["checkpoint.every=0"])
+    return outcome(tmp_path / "clean")

@@ -1,0 +1,112 @@
+"""A disk that fills up, at whatever is written last: the checkpoints stay intact, one message, and the run resumes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from raylfl.errors import RaylflError
+from raylfl.runtime import run_dir
+from tests.runtime.faults import carry_out, checkpoints, log_of, outcome
+from tests.runtime.tiny import FOCUS, TINY
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """A switch: once on, whatever is synced, renamed or appended in a run directory finds no space."""
+    state = {"on": False}
+
+    def failing(real):
+        def call(*args, **kwargs):
+            if state["on"]:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*args, **kwargs)
+
+        return call
+
+    return state, failing, monkeypatch
+
+
+@pytest.mark.parametrize("operation", ["fsync", "replace"])
+def test_a_disk_that_fills_during_a_checkpoint_leaves_the_one_before_and_says_so(tmp_path, clean, full, operation):
+    state, failing, monkeypatch = full
+    monkeypatch.setattr(os, operation, failing(getattr(os, operation)))
+
+    def fill(phase, r):
+        state["on"] = (phase, r) == ("log", 3)
+
+    with pytest.raises(RaylflError, match=r"checkpoint of round 4 could not be written .*No space left on device"):
+        carry_out(FOCUS, tmp_path / "full", fault=fill)
+    state["on"] = False
+    assert checkpoints(tmp_path / "full") == ["round_000001", "round_000002", "round_000003"]
+    carry_out(FOCUS, tmp_path / "full", resume=True)
+    assert outcome(tmp_path / "full") == clean
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of a few hundred kilobytes, and what gives it so many."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def size(kilobytes, *options):
+        command = ["mount", "-t", "tmpfs", "-o", ",".join([*options, f"size={kilobytes}k"]), "tmpfs", str(place)]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+    if shutil.which("mount") is None or not size(400):
+        pytest.skip("no right to mount a file system")
+    yield place, lambda kilobytes: size(kilobytes, "remount")
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_real_disk_that_fills_up_costs_no_checkpoint(disk, tmp_path):
+    """Whatever the last bytes were for; with room again, the run goes on."""
+    place, resize = disk
+    config = {**FOCUS, "model": {**TINY["model"], "init_args": {"width": 700}}, "checkpoint": {"every": 1, "keep": 4}}
+    carry_out(config, tmp_path / "wide", ["checkpoint.every=0"])
+    with pytest.raises(RaylflError, match=r"could not be written.*\(No space left on device\).*free some space"):
+        carry_out(config, place / "run")
+    written = checkpoints(place / "run")
+    assert written
+    assert resize(4000)
+    carry_out(config, place / "run", resume=True)
+    assert f"resumed at round {int(written[-1].removeprefix('round_'))}" in log_of(place / "run")
+    assert outcome(place / "run") == outcome(tmp_path / "wide")
+
+
+def test_a_disk_that_fills_while_a_row_is_written_leaves_no_half_row(tmp_path, clean, monkeypatch):
+    class Full:
+        """A file that takes ten bytes and then has no space."""
+
+        def __init__(self, file):
+            self.file, self.room = file, 10
+
+        def write(self, data):
+            if not self.room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written = self.file.write(data[: self.room])
+            self.room = 0
+            return written
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+    append = run_dir.RunDirectory.append
+
+    def filling(self, name, line):
+        if name == "metrics.jsonl" and line.startswith('{"round": 3,'):
+            self._files[name] = Full(self._files[name])
+        append(self, name, line)
+
+    monkeypatch.setattr(run_dir.RunDirectory, "append", filling)
+    with pytest.raises(RaylflError, match=r"metrics.jsonl could not be written \(No space left"):
+        carry_out(FOCUS, tmp_path / "full")
+    monkeypatch.undo()
+    assert [json.loads(line)["round"] for line in (tmp_path / "full" / "metrics.jsonl").open()] == [0, 1, 2]
+    carry_out(FOCUS, tmp_path / "full", resume=True)
+    assert outcome(tmp_path / "full") == clean
