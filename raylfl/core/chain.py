@@ -26,16 +26,22 @@ class Chain:
 
     @staticmethod
     def of(module: nn.Module) -> Chain | None:
-        """That of `module.chain`, a nn.Sequential whose cross-entropy is the training loss; None where the module
-        offers none, or one with other layers, frozen parameters, hooks, or parameters in another order.
+        """That of `module.cross_entropy_chain`, a nn.Sequential whose cross-entropy is the training loss; None where the
+        module offers none, or one with other layers, frozen parameters, hooks, or parameters in another order.
         """
-        layers = getattr(module, "chain", None)
+        layers = getattr(module, "cross_entropy_chain", None)
         if not isinstance(layers, nn.Sequential) or not all(map(_known, layers)):
             return None
         own = [p for layer in layers for p in layer.parameters(recurse=False)]
         theirs = list(module.parameters())
         same = len(own) == len(theirs) and all(a is b for a, b in zip(own, theirs, strict=True))
         return Chain(list(layers)) if same and own and all(p.requires_grad for p in own) else None
+
+    @staticmethod
+    def takes(content: Any) -> bool:
+        """Whether a batch is (inputs, a class each); targets may also be probabilities, for example."""
+        pair = isinstance(content, (tuple, list)) and len(content) == 2
+        return pair and isinstance(content[1], Tensor) and content[1].dtype == torch.int64 and content[1].ndim == 1
 
     @torch.no_grad()
     def loss_and_gradient(self, batch: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:

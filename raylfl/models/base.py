@@ -71,7 +71,7 @@ class Classifier(ShippedModel):
         return F.cross_entropy(self(x), y)
 
     @property
-    def chain(self) -> nn.Sequential | None:
+    def cross_entropy_chain(self) -> nn.Sequential | None:
         """The network, where its cross-entropy is all of the training loss, for `raylfl.core.chain` to work on; None
         where a subclass has a training step or forward pass of its own.
         """
@@ -88,7 +88,7 @@ class Classifier(ShippedModel):
         parameters, or whose class has a training step or forward pass of its own.
         """
         kinds = (nn.Flatten, nn.Linear, nn.ReLU, nn.Dropout)
-        dense = all(type(layer) in kinds for layer in self.chain or [None])
+        dense = all(type(layer) in kinds for layer in self.cross_entropy_chain or [None])
         return self._dense_losses if dense and all(p.requires_grad for p in self.parameters()) else None
 
     def _dense_losses(self, parameters: Mapping[str, Tensor], batch: Sequence[Tensor]) -> Tensor:

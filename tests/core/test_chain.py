@@ -6,6 +6,7 @@ from torch import nn
 
 from raylfl.core.chain import Chain
 from raylfl.core.flat import FlatModule, in_channels_last
+from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.models.base import MODELS, Classifier
 from raylfl.models.stack import Stack
 
@@ -50,11 +51,11 @@ def test_loss_and_gradient_have_the_bits_of_autograd(name, channels_last, dtype)
 
 def test_a_relu_that_comes_first_leaves_the_batch_alone():
     module = nn.Module()
-    module.chain = nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(4, 3))
+    module.cross_entropy_chain = nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(4, 3))
     x, y = torch.randn(5, 2, 2), torch.randint(0, 3, (5,))
     kept, gradients = x.clone(), [torch.empty_like(p) for p in module.parameters()]
     loss = Chain.of(module).loss_and_gradient((x, y), gradients)
-    expected = nn.functional.cross_entropy(module.chain(kept), y)
+    expected = nn.functional.cross_entropy(module.cross_entropy_chain(kept), y)
     assert torch.equal(x, kept)
     assert torch.equal(loss, expected)
     for ours, theirs in zip(gradients, torch.autograd.grad(expected, list(module.parameters())), strict=True):
@@ -77,3 +78,12 @@ def test_what_is_no_plain_chain_is_left_to_autograd():
         assert Chain.of(module) is None
     assert own_loss.cohort_losses is None
     assert Chain.of(build("lenet5")) is not None
+
+
+def test_targets_that_are_no_classes_are_left_to_autograd():
+    flat = FlatModule(build("logistic"), torch.float64, CPU)
+    x, y = torch.randn(6, 1, 28, 28, dtype=torch.float64), torch.randn(6, 10, dtype=torch.float64).softmax(1)
+    losses, rows = LoopOracle(flat).gradients(flat.params[None].clone(), [Batch((x, y), 6)], lambda c: 0)
+    expected = flat.module.training_step((x, y), 0)
+    assert losses[0] == float(expected.detach())
+    assert torch.equal(rows[0], flat.gradient(expected))
