@@ -26,8 +26,10 @@ class Chain:
 
     @staticmethod
     def of(module: nn.Module) -> Chain | None:
-        """That of `module.cross_entropy_chain`, a nn.Sequential whose cross-entropy is the training loss; None where the
-        module offers none, or one with other layers, frozen parameters, hooks, or parameters in another order.
+        """That of `module.cross_entropy_chain`, a nn.Sequential whose cross-entropy is the training loss.
+
+        None where the module offers none, or one with other layers, frozen parameters, hooks, or parameters in
+        another order.
         """
         layers = getattr(module, "cross_entropy_chain", None)
         if not isinstance(layers, nn.Sequential) or not all(map(_known, layers)):
