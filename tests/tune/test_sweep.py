@@ -90,6 +90,7 @@ def test_a_whole_run_stays_inside_the_placement_group_of_its_caller(cluster, tmp
     remove_placement_group(group)
 
 
+@pytest.mark.cluster
 def test_deaths_are_retried_from_the_checkpoint_and_divergence_is_not(cluster, tmp_path):
     marker = tmp_path / "died"
     mortal = {"after": str(tmp_path / "runs/*/000-*-s0/checkpoints/round_*"), "marker": str(marker)}
@@ -166,6 +167,7 @@ def test_asha_stops_what_is_behind_and_never_a_harder_world(cluster, tmp_path):
     assert torch.equal(longer.params, plain(tmp_path, "rounds=18", "local.lr=0.03").params)
 
 
+@pytest.mark.cluster
 def test_pbt_moves_the_worst_to_the_state_of_the_best(cluster, tmp_path):
     """Four runs take turns on two places: after each interval the worst of those that were there so far moves."""
     result, _ = carry_out(
