@@ -113,7 +113,7 @@ class Algorithm(ABC):
     def start(self, down: State, own: State, work: Work) -> State:
         """What the clients carry through their local steps, rows [C, d] (or [1, d]: the same for all).
 
-        The solver adds carry["x_start"].
+        The solver adds carry["x_start"], to be read only: it may be the broadcast itself.
         """
         return {}
 
