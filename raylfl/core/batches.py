@@ -40,8 +40,8 @@ class BatchOrder:
         """Indices into the data set of the batch of local step t."""
         if self.whole:
             return self.shard
-        seed, r, client = self.key
         if self.sampling == "with_replacement":
+            seed, r, client = self.key
             return self.shard[self.keyed(seed, "batches", r, client, t).integers(len(self.shard), size=self.size)]
         epoch, at = divmod(t, self.batches_per_epoch)
         return self.epoch(epoch)[at * self.size : (at + 1) * self.size]

@@ -64,14 +64,14 @@ class VectorizedOracle(Oracle):
         self.flat, self.autocast = flat, autocast
         self.step = _Step(flat.module)
         self.names = [f"module.{name}" for name in flat.names]
-        vmapped = vmap(self._loss, randomness="different")
-        self.forward = self._by_hand if getattr(flat.module, "cohort_losses", None) else vmapped
+        self.cohort_losses: Any = getattr(flat.module, "cohort_losses", None)  # asked once: it looks through the layers
+        self.forward = self._by_hand if self.cohort_losses else vmap(self._loss, randomness="different")
 
     def _loss(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
         return functional_call(self.step, dict(zip(self.names, parameters, strict=True)), batch)
 
     def _by_hand(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
-        return self.flat.module.cohort_losses(dict(zip(self.flat.names, parameters, strict=True)), batch)  # type: ignore[operator]
+        return self.cohort_losses(dict(zip(self.flat.names, parameters, strict=True)), batch)
 
     @property
     def width(self) -> int:
