@@ -94,7 +94,7 @@ def against_the_oracle(name: str, config: dict[str, Any], workers: int, rounds: 
 
 def oracle_seconds(config: dict[str, Any], rounds: int) -> float:
     """Median seconds a round that are spent in `Oracle.gradients`, one process, one thread."""
-    experiment = assemble(load_config({**config, **OFF, "rounds": 1, "runtime": {"backend": "local"}}))
+    experiment = assemble(load_config({**config, **OFF, "rounds": rounds + 1, "runtime": {"backend": "local"}}))
     backend = LocalBackend(experiment.setup)
     federation, oracle = Federation(experiment, backend), backend.worker.oracle
     gradients, spent = oracle.gradients, [0.0]
@@ -106,8 +106,7 @@ def oracle_seconds(config: dict[str, Any], rounds: int) -> float:
         return out
 
     oracle.gradients = timed  # type: ignore[method-assign]
-    for _ in range(rounds + 1):
-        federation.step()
+    for _ in federation.rounds(rounds + 1):
         spent.append(0.0)
     backend.close()
     return median(spent[1:-1])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -13,15 +13,22 @@ from torch import Tensor
 from raylfl.algorithms.base import State
 from raylfl.core.oracle import private_randomness
 from raylfl.core.population import Ints
+from raylfl.errors import RaylflError
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.task import Outcome, Report, Task, WorkerSetup
 from raylfl.runtime.worker import Worker
 
+T = TypeVar("T")
 Handle = Any  # of a client's state or a broadcast: the tensors themselves, or a reference to them
+Pending: TypeAlias = Callable[[], T]  # something under way; called, it waits for its end
 
 
 class Backend(ABC):
-    """Carries out tasks. Client states stay behind handles, so that only those that are asked for travel."""
+    """Carries out tasks. Client states stay behind handles, so that only those that are asked for travel.
+
+    Work is asked for by one call and waited for by calling what that returns, so that the caller may see to other
+    things meanwhile; whether anything happens before the second call is the backend's affair.
+    """
 
     workers: int
 
@@ -41,13 +48,13 @@ class Backend(ABC):
         """The tensors behind handles; read-only."""
 
     @abstractmethod
-    def run(self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]]) -> list[Outcome]:
+    def run(self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]]) -> Pending[list[Outcome]]:
         """The outcomes in task order. A task that keeps failing has reports with `error` and no rows."""
 
     @abstractmethod
     def run_ring(
         self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]], arrives: Sequence[bool]
-    ) -> tuple[list[Outcome], State]:
+    ) -> Pending[tuple[list[Outcome], State]]:
         """One client a task, each starting from the last upload that arrived; (outcomes, that last upload).
 
         Only the last upload comes to the server; the others pass from worker to worker. Outcomes carry no `up`,
@@ -55,11 +62,11 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def evaluate(self, down: State, chunks: Sequence[tuple[str, Ints]]) -> list[dict[str, float]]:
+    def evaluate(self, down: State, chunks: Sequence[tuple[str, Ints]]) -> Pending[list[dict[str, float]]]:
         """Mean metrics of each chunk, in order."""
 
     @abstractmethod
-    def objective(self, down: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
+    def objective(self, down: State, groups: Sequence[Sequence[int]]) -> Pending[list[tuple[float, Tensor]]]:
         """Loss and gradient of F restricted to each group of clients, in order."""
 
     @abstractmethod
@@ -76,7 +83,9 @@ class Backend(ABC):
 
 
 class LocalBackend(Backend):
-    """The same worker class in the calling process: for debugging, and for tests."""
+    """The same worker class in the calling process, for debugging, for tests, and for models too small to pay for
+    actors; work is done when it is waited for.
+    """
 
     workers = 1
 
@@ -95,9 +104,12 @@ class LocalBackend(Backend):
     def get(self, handles: Sequence[Handle]) -> list[State]:
         return list(handles)
 
-    def run(self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]]) -> list[Outcome]:
-        with private_randomness():  # the caller's process
-            return [self._attempt(task, down, states) for task, states in zip(tasks, own, strict=True)]
+    def run(self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]]) -> Pending[list[Outcome]]:
+        def outcomes() -> list[Outcome]:
+            with private_randomness():  # the caller's process
+                return [self._attempt(task, down, states) for task, states in zip(tasks, own, strict=True)]
+
+        return outcomes
 
     def _attempt(self, task: Task, down: State, own: Sequence[Handle | None]) -> Outcome:
         outcome = Outcome(task, [])
@@ -113,33 +125,44 @@ class LocalBackend(Backend):
 
     def run_ring(
         self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]], arrives: Sequence[bool]
-    ) -> tuple[list[Outcome], State]:
-        with private_randomness():
-            return self._run_ring(tasks, down, own, arrives)
+    ) -> Pending[tuple[list[Outcome], State]]:
+        def chain() -> tuple[list[Outcome], State]:
+            outcomes, last, here = [], {}, down
+            with private_randomness():
+                for task, states, arrived in zip(tasks, own, arrives, strict=True):
+                    outcome = self._attempt(task, here, states)
+                    usable = not outcome.failed and all(r.finite for r in outcome.reports)
+                    if arrived and usable:
+                        last, here = outcome.up, first_row(outcome.up)
+                    outcomes.append(Outcome(task, outcome.reports, {}, outcome.own))
+            return outcomes, last
 
-    def _run_ring(
-        self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]], arrives: Sequence[bool]
-    ) -> tuple[list[Outcome], State]:
-        outcomes, last = [], {}
-        for task, states, arrived in zip(tasks, own, arrives, strict=True):
-            outcome = self._attempt(task, down, states)
-            usable = not outcome.failed and all(r.finite for r in outcome.reports)
-            if arrived and usable:
-                last, down = outcome.up, first_row(outcome.up)
-            outcomes.append(Outcome(task, outcome.reports, {}, outcome.own))
-        return outcomes, last
+        return chain
 
-    def evaluate(self, down: State, chunks: Sequence[tuple[str, Ints]]) -> list[dict[str, float]]:
-        return self.worker.evaluate(down, chunks)
+    def evaluate(self, down: State, chunks: Sequence[tuple[str, Ints]]) -> Pending[list[dict[str, float]]]:
+        return lambda: self._within(len(chunks), lambda: self.worker.evaluate(down, chunks))
 
-    def objective(self, down: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
-        return self.worker.objective(down, groups)
+    def objective(self, down: State, groups: Sequence[Sequence[int]]) -> Pending[list[tuple[float, Tensor]]]:
+        return lambda: self._within(len(groups), lambda: self.worker.objective(down, groups))
+
+    def _within(self, items: int, measure: Callable[[], T]) -> T:
+        """Raises RaylflError where a measurement takes `client_timeout` for each of its items, and more."""
+        try:
+            with time_limit(patience(self.timeout, items)):
+                return measure()
+        except TimeoutError as error:
+            raise RaylflError(f"evaluation: {error}") from error
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         return self.worker.state_dict(x, buffers)
 
     def close(self) -> None:
         torch.set_num_threads(self._threads)
+
+
+def patience(timeout: float | None, items: int) -> float | None:
+    """Seconds that a call may take which measures so many chunks of samples or groups of clients."""
+    return None if timeout is None else timeout * max(items, 1)
 
 
 def first_row(up: State) -> State:

@@ -97,7 +97,7 @@ class ServerActor:
         import ray
         import torch
 
-        from raylfl.runtime.actors import RayBackend
+        from raylfl.runtime.ray_backend import RayBackend
         from raylfl.runtime.session import Session
 
         torch.set_num_threads(1)

@@ -1,8 +1,8 @@
 """Kill points: where tests take a process down, to see that nothing is lost.
 
 RAYLFL_FAULT names a file of lines `phase:round`. The process that first comes to one of them takes it off the list
-and dies as by `kill -9`, so every line kills once. Phases: draw, train, aggregate, commit, log, checkpoint in the
-process of the round loop; work (before a worker's share of a round) and worked (after it) in workers on Ray.
+and dies as by `kill -9`, so every line kills once. Phases: draw, train, collect, aggregate, commit, log, checkpoint in
+the process of the round loop; work (before a worker's share of a round) and worked (after it) in workers on Ray.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The round loop: draw, local work, server step, measure, commit. It knows a Backend, not Ray.
+"""The round loop: draw, local work, server step, commit, measure. It knows a Backend, not Ray.
 
 A round is a transaction: nothing of `FederationState` changes until all of a round's uploads are in and the
 server step is done; then everything changes together, and only then is the round written down.
@@ -7,29 +7,30 @@ server step is done; then everything changes together, and only then is the roun
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
-from raylfl.algorithms.base import ServerState, State
-from raylfl.core.costs import Costs, floats_in
-from raylfl.core.population import Floats, Round
+from raylfl.algorithms.base import Algorithm, ServerState, State
+from raylfl.core.costs import Costs
 from raylfl.core.reduce import finite_rows, weighted_sum
-from raylfl.errors import ClientFailed, NonFinite
+from raylfl.errors import NonFinite
 from raylfl.experiment import Experiment
 from raylfl.heterogeneity.trace import Row
-from raylfl.runtime.backend import Backend, Handle
-from raylfl.runtime.measure import Measurements
-from raylfl.runtime.plan import Planner, check_sampling, dropped
-from raylfl.runtime.task import POOL, Fault, Outcome, Report, Task
+from raylfl.runtime.accounts import Accounts
+from raylfl.runtime.backend import Backend, Handle, Pending
+from raylfl.runtime.cohort import Cohorts, Collected, Probed
+from raylfl.runtime.measure import Measurements, Metrics
+from raylfl.runtime.plan import Planner, check_sampling
+from raylfl.runtime.task import POOL, Fault
 from raylfl.runtime.worker import BUFFERS
 
-Metrics = dict[str, Any]
+T = TypeVar("T")
 
 
 @dataclass
@@ -51,18 +52,6 @@ class FederationState:
     last_finite_loss: float = float("nan")
 
 
-@dataclass
-class Collected:
-    """What came back in a round: the round with who really arrived, reports, uploads and new states of those."""
-
-    round: Round
-    reports: dict[int, Report]
-    up: State
-    own: list[Handle]
-    up_floats: int  # of one client's upload
-    events: list[str] = field(default_factory=list)
-
-
 class Federation:
     """One run of one experiment on one backend, round by round."""
 
@@ -70,163 +59,65 @@ class Federation:
         check_sampling(experiment)
         self.e, self.backend = experiment, backend
         self.planner = Planner(experiment)
+        self.cohorts = Cohorts(experiment, backend, self.planner)
+        self.accounts = Accounts(experiment, self.planner)
         self.fault: Fault = fault or (lambda phase, r: None)
         self.blas = ThreadpoolController()
         x, buffers = backend.initial()
         self.x0 = x
         self.state = FederationState(0, experiment.algorithm.init_server(x, experiment.world.population), buffers)
         self.measurements = Measurements(experiment, backend, self.planner)
-        self.whole = True  # between rounds, or in one that has not begun to change the state
+        self.whole = True  # the state is that after the last round handed out: no round has begun to change it
 
     def rounds(self, until: int) -> Iterator[tuple[Metrics, Row]]:
-        """(metrics, participation row) of each round from `state.round` on; the state is then after that round."""
-        while self.state.round < until:
-            yield self.step(last=self.state.round == until - 1)
+        """(metrics, participation row) of each round from `state.round` on; the state is then after that round.
 
-    def step(self, last: bool = False) -> tuple[Metrics, Row]:
-        """One round."""
-        started, r = time.perf_counter(), self.state.round
-        self.whole = True
+        A round is measured, and handed out, while the workers are at the next one: the server's work between two
+        rounds is what the next cohort and its broadcast need, and no more.
+        """
+        stamp = time.perf_counter()
+        measured: Pending[tuple[Metrics, Row]] | None = None
+        while self.state.round < until or measured is not None:
+            work = _or_later(self._begin) if self.state.round < until else None
+            if measured is not None:
+                metrics, row = measured()
+                measured = None
+                now = time.perf_counter()
+                metrics["time/round"], stamp = now - stamp, now
+                yield metrics, row
+            self.whole = True
+            if work is not None:
+                measured = self._end(work, last=self.state.round == until - 1)
+
+    def _begin(self) -> Callable[[], tuple[State, Probed]]:
+        """Draw the next round's cohort and send its work out; (broadcast, what came back) when called."""
+        r, algorithm, server = self.state.round, self.e.algorithm, self.state.server
         self.fault("draw", r)
-        algorithm, server = self.e.algorithm, self.state.server
         down = algorithm.broadcast(server)
         if len(self.state.buffers) and not self.e.setup.local_buffers:
             down = {**down, BUFFERS: self.state.buffers}
         if algorithm.probes and self.planner.replayed is None:
-            planned, p, probed = self._probe(r, down)
-        else:
-            drawn, p = self.planner.draw(r, server)
-            planned, probed = self.planner.round_of(r, drawn, p), None
+            probe = self.cohorts.probe(r, down, self.state)
+            self.fault("train", r)
+            return lambda: (down, probe())
+        drawn, p = self.planner.draw(r, server)
+        planned = self.planner.round_of(r, drawn, p)
         self.fault("train", r)
-        got = probed or self._train(planned, down)
+        work = self.cohorts.send(planned, down, self.state)
+        return lambda: (down, (work(), p))
+
+    def _end(self, work: Callable[[], tuple[State, Probed]], last: bool) -> Pending[tuple[Metrics, Row]]:
+        """Wait for the round's work, step, commit; then its metrics and row, when called."""
+        r, server = self.state.round, self.state.server
+        self.fault("collect", r)
+        down, (got, p) = work()
         self.fault("aggregate", r)
         self.whole = False  # Tables change in place, and the round is not written down yet
         after, info, answered = self._server_step(got)
         self.fault("commit", r)
         self._commit(got, after, answered, down)
-        metrics = self.measurements.of_round(got, self.state, server, info, last)
-        metrics["time/round"] = time.perf_counter() - started
-        return metrics, self.planner.row(got.round, p)
-
-    # -- the clients' half -----------------------------------------------------------------------------------
-
-    def _train(self, r: Round, down: State) -> Collected:
-        if self.e.algorithm.pooled:
-            return self._train_pooled(r, down)
-        tasks = self._tasks(r)
-        own = [[self.state.clients.get(c) for c in task.clients] for task in tasks]
-        if self.e.algorithm.route == "ring":
-            outcomes, last = self.backend.run_ring(tasks, down, own, [bool(b) for b in r.received])
-            return self._collect(r, outcomes, last)
-        return self._collect(r, self.backend.run(tasks, down, own), None)
-
-    def _tasks(self, r: Round) -> list[Task]:
-        """The cohort cut into micro-cohorts of consecutive clients: one client each, or for vectorised calls
-        chunks of nearly equal size. Who works with whom follows from the cohort and the config, not from the
-        number of workers.
-        """
-        count = len(r.cohort)
-        pieces = count if self.backend.one_by_one else chunks(count, self.e.setup.runtime.micro_cohort)
-        return [
-            Task(
-                r.index,
-                tuple(int(c) for c in r.cohort[rows]),
-                tuple(int(s) for s in r.steps[rows]),
-                tuple(int(b) for b in r.batch_sizes[rows]),
-                tuple(float(a) for a in r.a_norm[rows]),
-                r.lr,
-            )
-            for rows in (np.array_split(np.arange(count), pieces) if count else [])
-        ]
-
-    def _train_pooled(self, r: Round, down: State) -> Collected:
-        n = int(self.e.world.population.sizes.sum())
-        batch = int(r.batch_sizes[0])
-        task = Task(r.index, (POOL,), (int(r.steps[0]),), (0 if batch >= n else batch,), (float(r.a_norm[0]),), r.lr)
-        outcome = self.backend.run([task], down, [[None]])[0]
-        report = outcome.reports[0]
-        events = self._refuse(r, [report])
-        if events:
-            r = dropped(r, set(map(int, r.cohort)))
-        return Collected(r, {POOL: report}, outcome.up, [], 0, events)
-
-    def _collect(self, r: Round, outcomes: list[Outcome], ring_last: State | None) -> Collected:
-        """Uploads of those that arrived, in cohort order; failures by `runtime.on_client_error`, `on_nonfinite`."""
-        reports = {report.client: report for outcome in outcomes for report in outcome.reports}
-        events = self._refuse(r, list(reports.values()))
-        bad = {c for c, report in reports.items() if report.error or not report.finite}
-        r = dropped(r, bad) if bad else r
-        arrived = {int(c) for c in r.arrived.cohort}
-        own = [
-            o for outcome in outcomes for c, o in zip(outcome.task.clients, outcome.own, strict=False) if c in arrived
-        ]
-        if ring_last is not None:
-            return Collected(r, reports, ring_last, own, 0, events)
-        rows: dict[str, list[Tensor]] = {}
-        width = 0
-        for outcome in outcomes:
-            if not outcome.up:
-                continue
-            width = width or self._upload_floats(outcome.up)
-            keep = [k for k, c in enumerate(outcome.task.clients) if c in arrived]
-            for name, values in outcome.up.items():
-                rows.setdefault(name, []).append(values if len(keep) == len(values) else values[keep])
-        up = {name: torch.cat(pieces) for name, pieces in rows.items()}
-        return Collected(r, reports, up, own, width, events)
-
-    def _upload_floats(self, up: State) -> int:
-        """Floats of one client's upload, without what the server knows already."""
-        return floats_in({k: v[0] for k, v in up.items() if k not in self.e.algorithm.known})
-
-    def _refuse(self, r: Round, reports: list[Report]) -> list[str]:
-        """Raises for what `fail` says must end the run; otherwise one line for each upload dropped."""
-        runtime, events = self.e.setup.runtime, []
-        for report in reports:
-            who = "everybody's data" if report.client == POOL else f"client {report.client}"
-            if report.error:
-                reason = report.error.strip().splitlines()[-1]
-                text = f"{who} failed in round {r.index} after {1 + runtime.client_retries} attempts: {reason}"
-                if runtime.on_client_error == "fail":
-                    raise ClientFailed(f"{text} (runtime.on_client_error=drop goes on without it)\n{report.error}")
-                events.append(text)
-            elif not report.finite:
-                last = report.last_loss if np.isfinite(report.last_loss) else self.state.last_finite_loss
-                text = f"{who} sent a non-finite update in round {r.index}; last finite loss {last:.6g}"
-                if runtime.on_nonfinite == "fail":
-                    raise NonFinite(f"{text} (lower local.lr, set local.clip_norm, or runtime.on_nonfinite=drop)")
-                events.append(text)
-        return events
-
-    def _probe(self, r: int, down: State) -> tuple[Round, Floats | None, Collected]:
-        """Every available client computes and sends the norm of its update; then the server samples by them."""
-        algorithm: Any = self.e.algorithm
-        conditions = self.planner.conditions(r)
-        everyone = np.flatnonzero(conditions.available)
-        from raylfl.heterogeneity.participation.base import Draw
-
-        probe = self.planner.round_of(r, Draw.once(everyone), None)
-        all_arrive = Round(**{**vars(probe), "received": np.ones(len(everyone), dtype=bool)})
-        tried = self._train(all_arrive, down)
-        norms = np.full(self.e.world.count, np.nan)
-        seen = tried.round.arrived.cohort
-        if len(seen):
-            norms[seen] = torch.linalg.vector_norm(tried.up["update"], dim=1).double().numpy()
-        p = algorithm.probe_probabilities(self.state.server, conditions, norms)
-        planned = self.planner.round_of(r, self.planner.sample(p, r), p)
-        planned = dropped(planned, set(map(int, planned.cohort)) - set(map(int, seen)))
-        where = {int(c): k for k, c in enumerate(seen)}
-        keep = [where[int(c)] for c in planned.arrived.cohort]
-        got = Collected(
-            planned,
-            tried.reports,
-            {k: v[keep] for k, v in tried.up.items()},
-            [tried.own[k] for k in keep] if tried.own else [],
-            tried.up_floats,
-            tried.events,
-        )
-        return planned, p, got
-
-    # -- the server's half -----------------------------------------------------------------------------------
+        measured = self.measurements.of_round(got, self.state, server, info, last)
+        return lambda: (measured(), self.planner.row(got.round, p))
 
     def _server_step(self, got: Collected) -> tuple[ServerState, dict[str, float], State | None]:
         algorithm, server, r = self.e.algorithm, self.state.server, got.round
@@ -244,8 +135,6 @@ class Federation:
         return after, info, self._acknowledge(after, up, got)
 
     def _acknowledge(self, after: ServerState, up: State, got: Collected) -> State | None:
-        from raylfl.algorithms.base import Algorithm
-
         if type(self.e.algorithm).acknowledge is Algorithm.acknowledge:
             return None
         states = self.backend.get(got.own)
@@ -267,9 +156,12 @@ class Federation:
         if BUFFERS in got.up and len(got.up[BUFFERS]):
             state.buffers = weighted_sum(got.up[BUFFERS], np.full(len(got.up[BUFFERS]), 1.0 / len(got.up[BUFFERS])))
         state.server = after
-        costs = self._costs(got, down, answered is not None)
+        answer = None if answered is None else self.e.algorithm.answer(after)
+        costs = self.accounts.costs(got, down, answer)
         state.costs = state.costs.add(costs)
-        self._advance_clock(got, costs)
+        whole, computation = self.accounts.seconds(got, costs)
+        state.seconds += whole
+        state.computation_seconds += computation
         heard = {POOL, *arrived}
         losses = [report.loss for c, report in got.reports.items() if c in heard]
         if losses and np.isfinite(np.mean(losses)):
@@ -282,47 +174,15 @@ class Federation:
         local_buffers = self.e.setup.local_buffers and len(self.state.buffers) > 0
         return bool(self.e.algorithm.init_clients(self.x0[:1], 1)) or local_buffers
 
-    def _costs(self, got: Collected, down: State, answered: bool) -> Costs:
-        """What this round really sent and computed."""
-        algorithm, r = self.e.algorithm, got.round
-        asked, steps = len(r.cohort), int(r.steps.sum())
-        gradients = sum(report.gradients for report in got.reports.values())
-        if algorithm.pooled:
-            return Costs(0, 0, 0, int(r.steps[0]), gradients)
-        down_floats, up_floats = floats_in(down), got.up_floats
-        exchanged = sum(report.exchanged for report in got.reports.values())
-        if algorithm.cut is not None:  # only the client's half of the model moves; activations one way, gradients back
-            down_floats = up_floats = max((report.client_half or 0) for report in got.reports.values()) if asked else 0
-        if algorithm.route == "ring":
-            entering = min(asked, 1) * down_floats
-            handed = max(asked - 1, 0) * down_floats
-            return Costs(entering + exchanged, entering + exchanged, handed, steps, gradients)
-        answer = floats_in(algorithm.answer(self.state.server)) * len(r.arrived.cohort) if answered else 0
-        fetched, norms = asked, 0
-        if algorithm.probes and self.planner.replayed is None:  # all available fetch, work, and send a norm each
-            fetched = norms = len(got.reports)
-            steps = self._probe_steps(got)
-        up, downs = asked * up_floats + norms + exchanged, fetched * down_floats + answer + exchanged
-        return Costs(up, downs, 0, steps, gradients)
 
-    def _probe_steps(self, got: Collected) -> int:
-        clients = np.array(sorted(got.reports), dtype=np.int64)
-        return int(self.e.work.draw(got.round.index, clients, self.e.world)[0].sum())
+def _or_later(begin: Callable[[], Callable[[], T]]) -> Callable[[], T]:
+    """What `begin` returns; where it raises, the error comes when that is called, and the round before is not lost."""
+    try:
+        return begin()
+    except Exception as error:
+        failure = error
 
-    def _advance_clock(self, got: Collected, costs: Costs) -> None:
-        clock, r = self.e.config.system, got.round
-        if not len(r.cohort) or self.e.algorithm.pooled:
-            return
-        route = "ring" if self.e.algorithm.route == "ring" else "parallel"
-        floats = np.full(
-            len(r.cohort), (costs.uplink_floats + costs.downlink_floats + costs.peer_floats) / len(r.cohort)
-        )
-        self.state.seconds += clock.round_seconds(r.steps, floats, np.zeros(len(floats)), r.cohort, route, self.e.world)
-        self.state.computation_seconds += clock.computation_seconds(r.steps, r.cohort, self.e.world)
+        def fail() -> T:
+            raise failure
 
-
-def chunks(count: int, largest: int) -> int:
-    """Into how many micro-cohorts of at most `largest` a cohort goes: a multiple of 4, which 1, 2 or 4 workers share
-    evenly, or one client each where there are fewer.
-    """
-    return min(count, 4 * -(-count // (4 * largest)))
+        return fail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,15 +14,17 @@ from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import tree_sum
 from raylfl.core.surrogate import chi2, fixed_point, surrogate_weights
 from raylfl.experiment import Experiment
-from raylfl.runtime.backend import Backend
+from raylfl.runtime.backend import Backend, Pending
 from raylfl.runtime.plan import Planner
 from raylfl.runtime.task import POOL
 from raylfl.runtime.worker import BUFFERS
 
 if TYPE_CHECKING:
     from raylfl.algorithms.base import ServerState, State
-    from raylfl.runtime.loop import Collected, FederationState
+    from raylfl.runtime.cohort import Collected
+    from raylfl.runtime.loop import FederationState
 
+Metrics = dict[str, Any]
 GROUP = 16  # clients whose full gradients a worker adds up before they travel; fixed, so that the sum's order is
 
 
@@ -36,11 +39,31 @@ class Measurements:
 
     def of_round(
         self, got: Collected, state: FederationState, before: ServerState, info: dict[str, float], last: bool
-    ) -> dict[str, Any]:
-        """One row of metrics.jsonl. state: after the round; before: the server as the round was drawn."""
+    ) -> Pending[Metrics]:
+        """One row of metrics.jsonl. state: after the round, and until the row is waited for; before: the server as
+        the round was drawn. Evaluations are asked for at once, the rest is computed while they are under way.
+        """
+        r, config = got.round, self.e.config.eval
+        down: State = {"x": state.server["x"]}
+        if len(state.buffers):
+            down[BUFFERS] = state.buffers
+        due = config.every > 0 and (r.index % config.every == 0 or last)
+        evaluations = self._evaluations(down, r.index, r.arrived.cohort) if due else dict
+        objective = self._objective(down) if config.global_ and due else dict
+        return lambda: self._row(got, state, before, info, evaluations, objective)
+
+    def _row(
+        self,
+        got: Collected,
+        state: FederationState,
+        before: ServerState,
+        info: dict[str, float],
+        evaluations: Pending[dict[str, float]],
+        objective: Pending[dict[str, float]],
+    ) -> Metrics:
         r, config = got.round, self.e.config.eval
         arrived = r.arrived
-        metrics: dict[str, Any] = {"round": r.index}
+        metrics: Metrics = {"round": r.index}
         heard = {POOL, *arrived.cohort.tolist()}
         losses = [report.loss for c, report in got.reports.items() if c in heard]
         losses = [loss for loss in losses if np.isfinite(loss)]
@@ -48,18 +71,9 @@ class Measurements:
             metrics["train/loss"] = float(np.mean(losses))
         if self.e.algorithm.uploads_update and "update" in got.up and len(arrived.cohort):
             metrics |= update_metrics(got.up["update"], arrived.weights)
-        down: State = {"x": state.server["x"]}
-        if len(state.buffers):
-            down[BUFFERS] = state.buffers
-        due = config.every > 0 and (r.index % config.every == 0 or last)
-        if due:
-            metrics |= self._evaluations(down, r.index, arrived.cohort)
-        if config.global_ and due:
-            metrics |= self._objective(down)
-        if self.optimum is not None:
-            metrics |= distance_metrics(state.server["x"], self.optimum)
-        if config.inconsistency:
-            metrics |= self._inconsistency(r.index, before)
+        distance = {} if self.optimum is None else distance_metrics(state.server["x"], self.optimum)
+        inconsistency = self._inconsistency(r.index, before) if config.inconsistency else {}
+        metrics |= evaluations() | objective() | distance | inconsistency
         metrics["cohort/sampled"], metrics["cohort/received"] = len(r.cohort), len(arrived.cohort)
         metrics |= state.costs.metrics()
         metrics["time/virtual"] = state.seconds
@@ -69,10 +83,9 @@ class Measurements:
             metrics["events"] = got.events
         return metrics
 
-    def _evaluations(self, down: State, r: int, cohort: Ints) -> dict[str, float]:
+    def _evaluations(self, down: State, r: int, cohort: Ints) -> Pending[dict[str, float]]:
         """Test set; and training data of participants, of random clients, of every client (fairness)."""
         config, shards = self.e.config.eval, self.e.setup.shards
-        out: dict[str, float] = {}
         jobs: list[tuple[str, str, Ints]] = []  # (name, kind, indices)
         if self.e.setup.test is not None:
             jobs.append(("test", "test", np.arange(len(self.e.setup.test), dtype=np.int64)))
@@ -87,31 +100,23 @@ class Measurements:
         size = config.batch_size
         pieces = [(name, kind, ids[k : k + size]) for name, kind, ids in jobs for k in range(0, len(ids), size)]
         results = self.backend.evaluate(down, [(kind, ids) for _, kind, ids in pieces])
-        values: dict[str, list[dict[str, float]]] = {}
-        for (name, _, _), result in zip(pieces, results, strict=True):
-            values.setdefault(name, []).append(result)
-        per_client = []
-        for name, chunks in values.items():
-            means = pooled_means(chunks)
-            if name.startswith("client "):
-                per_client.append(means)
-            else:
-                out |= {f"{name}/{metric}": value for metric, value in means.items()}
-        if per_client and all("accuracy" in m for m in per_client):
-            accuracy = np.array([m["accuracy"] for m in per_client])
-            out |= fairness(accuracy)
-        return out
+        return lambda: summary([name for name, _, _ in pieces], results())
 
-    def _objective(self, down: State) -> dict[str, float]:
+    def _objective(self, down: State) -> Pending[dict[str, float]]:
         """global/loss = F(x), global/grad_norm = |grad F(x)|, over all clients' data."""
         count = self.e.world.count
         groups = [list(range(k, min(k + GROUP, count))) for k in range(0, count, GROUP)]
-        results = self.backend.objective(down, groups)
-        gradient = tree_sum(torch.stack([g for _, g in results]))
-        return {
-            "global/loss": float(sum(loss for loss, _ in results)),
-            "global/grad_norm": float(torch.linalg.vector_norm(gradient)),
-        }
+        pending = self.backend.objective(down, groups)
+
+        def measured() -> dict[str, float]:
+            results = pending()
+            gradient = tree_sum(torch.stack([g for _, g in results]))
+            return {
+                "global/loss": float(sum(loss for loss, _ in results)),
+                "global/grad_norm": float(torch.linalg.vector_norm(gradient)),
+            }
+
+        return measured
 
     def _inconsistency(self, r: int, server: ServerState) -> dict[str, float]:
         """inconsistency/chi2 = chi2(w || Omega) of round r, where the expected coefficients are known; where the data
@@ -144,6 +149,24 @@ class Measurements:
             distance = distance_metrics(limit, self.optimum)["global/distance"]
             self._predicted = omega.tobytes(), {"inconsistency/predicted_distance": distance}
         return self._predicted[1]
+
+
+def summary(names: Sequence[str], results: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Chunks' means as metrics, `name/metric`; those of single clients (`client i`) as fairness among them."""
+    values: dict[str, list[dict[str, float]]] = {}
+    for name, result in zip(names, results, strict=True):
+        values.setdefault(name, []).append(result)
+    out: dict[str, float] = {}
+    per_client = []
+    for name, chunks in values.items():
+        means = pooled_means(chunks)
+        if name.startswith("client "):
+            per_client.append(means)
+        else:
+            out |= {f"{name}/{metric}": value for metric, value in means.items()}
+    if per_client and all("accuracy" in m for m in per_client):
+        out |= fairness(np.array([m["accuracy"] for m in per_client]))
+    return out
 
 
 def pooled_means(chunks: list[dict[str, float]]) -> dict[str, float]:

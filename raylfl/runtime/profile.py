@@ -6,6 +6,7 @@ depend on a machine's mood. Here the clock is asked, and its answer is what one 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,13 @@ from raylfl.runtime.loop import Federation
 
 WARM_UP = 2  # rounds of each setting that do not count: first allocations, first calls
 TURNS = 3  # blocks of rounds a setting, in turn, so that all see the same machine
-PHASES = {"draw": "draw", "train": "local work", "aggregate": "server step", "commit": "commit and metrics"}
+PHASES = {  # what begins at each of the round loop's kill points
+    "collect": "local work",
+    "aggregate": "server step",
+    "commit": "commit",
+    "draw": "next draw",
+    "train": "metrics",
+}
 KERNELS = 12  # shown
 
 
@@ -53,6 +60,7 @@ class Candidate:
         self.vectorize, self.channels_last = vectorize, channels_last
         self.backend = LocalBackend(replace(experiment.setup, runtime=runtime))
         self.federation = Federation(experiment, self.backend, self._stamp)
+        self.rounds = self.federation.rounds(sys.maxsize)
         self.seconds: list[float] = []
         self.phases: dict[str, list[float]] = {name: [] for name in PHASES.values()}
         self._stamps: list[tuple[str, float]] = []
@@ -67,7 +75,7 @@ class Candidate:
 
     def round(self, counts: bool = True) -> None:
         self._stamps = []
-        self.federation.step()
+        next(self.rounds)
         self._stamps.append(("end", time.perf_counter()))
         if counts:
             self.seconds.append(self._stamps[-1][1] - self._stamps[0][1])

@@ -24,7 +24,8 @@ from raylfl.runtime.backend import Backend
 from raylfl.runtime.checkpoint import Checkpoints
 from raylfl.runtime.faults import kill_point
 from raylfl.runtime.logs import Loggers
-from raylfl.runtime.loop import Federation, Metrics
+from raylfl.runtime.loop import Federation
+from raylfl.runtime.measure import Metrics
 from raylfl.runtime.run_dir import RECORDS, RunDirectory, environment, metrics_line, summarise
 from raylfl.runtime.task import Fault
 

@@ -49,7 +49,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"no answer within runtime.client_timeout={seconds:g} s")
+        raise TimeoutError(f"no answer within {seconds:g} s (runtime.client_timeout)")
 
     with _handled(handle, signal.SIGALRM):
         left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)

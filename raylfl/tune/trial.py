@@ -164,7 +164,8 @@ def make_backend(experiment: Experiment, run_dir: RunDirectory, workers: int) ->
         return LocalBackend(experiment.setup)
     import ray
 
-    from raylfl.runtime.actors import RayBackend, start_workers
+    from raylfl.runtime.actors import start_workers
+    from raylfl.runtime.ray_backend import RayBackend
 
     actors = start_workers(experiment.config.runtime, workers)
     return RayBackend(experiment, ray.put(experiment), actors, run_dir.log)

@@ -15,7 +15,7 @@ from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import VectorizedOracle, refusal
 from raylfl.models.base import MODELS
-from raylfl.runtime.loop import chunks
+from raylfl.runtime.cohort import chunks
 
 CPU = torch.device("cpu")
 

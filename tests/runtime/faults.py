@@ -24,7 +24,7 @@ from raylfl.runtime.run_dir import RunDirectory
 from raylfl.runtime.session import write_records
 from raylfl.runtime.task import Fault
 
-PHASES = ("draw", "train", "aggregate", "commit", "log", "checkpoint")
+PHASES = ("draw", "train", "collect", "aggregate", "commit", "log", "checkpoint")
 REAL_TIME = ("time/round",)  # the only metrics that differ between two runs of one config
 
 

@@ -19,7 +19,7 @@ from tests.runtime.tiny import FOCUS, TINY
 @pytest.fixture
 def folder(tmp_path):
     """A run killed in round 4, with checkpoints of rounds 2, 3 and 4 (and older ones that still hold clients)."""
-    killed(lambda: carry_out(FOCUS, tmp_path / "run", fault=strike("draw", 4)))
+    killed(lambda: carry_out(FOCUS, tmp_path / "run", fault=strike("collect", 4)))
     return tmp_path / "run"
 
 
@@ -79,7 +79,7 @@ def test_damage_to_what_nobody_needs_is_no_damage(folder, clean):
 def test_a_damaged_older_one_that_nobody_needs_does_not_end_a_run_that_goes_on(tmp_path, damage):
     config = {**TINY, "checkpoint": {"every": 1, "keep": 3}}  # fedavg: no client states
     carry_out(config, tmp_path / "clean", ["checkpoint.every=0"])
-    killed(lambda: carry_out(config, tmp_path / "run", fault=strike("draw", 4)))
+    killed(lambda: carry_out(config, tmp_path / "run", fault=strike("collect", 4)))
     damage(tmp_path / "run" / "checkpoints" / "round_000003" / "manifest.json")
     carry_out(config, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "clean")
@@ -150,7 +150,7 @@ def test_the_manifest_says_what_the_interface_promises(folder):
 def test_states_in_many_files_come_back_whole(folder, tmp_path, clean, monkeypatch):
     monkeypatch.setattr(checkpoint, "CHUNK_BYTES", 600)  # two states of 63 floats a file
     monkeypatch.setattr(checkpoint, "FOLD_AFTER", 1)
-    killed(lambda: carry_out(FOCUS, tmp_path / "small", fault=strike("draw", 5)))
+    killed(lambda: carry_out(FOCUS, tmp_path / "small", fault=strike("collect", 5)))
     files = [p.name for p in (tmp_path / "small" / "checkpoints" / "round_000005").glob("clients_*.pt")]
     assert len(files) >= 2
     carry_out(FOCUS, tmp_path / "small", resume=True)

@@ -1,4 +1,4 @@
-"""Trouble that stays bounded: failing, hanging and dying clients, nobody there, no data, no memory; lost parts."""
+"""Trouble that stays bounded: failing and hanging clients, nobody there, no data, no memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import time
 
 import pytest
-import ray
 import torch
 
 import raylfl
@@ -15,7 +14,7 @@ from raylfl.errors import BadConfig, ClientFailed, NonFinite
 from raylfl.heterogeneity.trace import make_row, write_trace
 from raylfl.runtime import check
 from raylfl.runtime.worker import Worker
-from tests.runtime.faults import actors, log_of, options_of, outcome, wait_until
+from tests.runtime.faults import options_of, outcome
 from tests.runtime.tiny import TINY
 
 PERFECT = {**TINY, "participation": {"name": "full"}, "link": {"name": "perfect"}, "rounds": 3}
@@ -42,6 +41,10 @@ def trace(result):
     return [json.loads(line) for line in (result.run_dir / "participation.jsonl").read_text().splitlines()]
 
 
+def replay(result):
+    return f"participation={{name: trace, path: {result.run_dir}/participation.jsonl}}"
+
+
 # -- clients whose work fails -------------------------------------------------------------------------------------
 
 
@@ -61,10 +64,22 @@ def test_a_dropped_client_is_a_lost_upload_and_harms_no_other(runs, algorithm):
     dropped = run(CURSED, runs, "runtime.on_client_error=drop", f"algorithm.name={algorithm}")
     assert all(dict(zip(row["cohort"], row["received"], strict=True)) == NOT_1 for row in trace(dropped))
     assert all("client 1 failed in round" in row["events"][0] for row in dropped.metrics)
-    replay = f"participation={{name: trace, path: {dropped.run_dir}/participation.jsonl}}"
     never = ["model.init_args.raises=-1", "runtime.vectorize=never"]
-    lost = run(CURSED, runs, f"algorithm.name={algorithm}", replay, *never)
+    lost = run(CURSED, runs, f"algorithm.name={algorithm}", replay(dropped), *never)
     assert torch.equal(dropped.params, lost.params)
+
+
+@pytest.mark.parametrize("norm", [True, False], ids=["one by one", "vectorised"])
+def test_a_client_that_sends_what_is_not_finite_is_named_or_dropped_and_harms_no_other(runs, norm):
+    """One of its samples is not a number; the same bits as a trace in which its uploads are lost."""
+    config = {**CURSED, "model": {**TINY["model"], "init_args": {"norm": norm}}, "algorithm": {"name": "focus"}}
+    spoilt = "data.init_args={owners: 6, spoilt: 13}"
+    with pytest.raises(NonFinite, match="client 1 sent a non-finite update in round 0"):
+        run(config, runs, spoilt)
+    dropped = run(config, runs, spoilt, "runtime.on_nonfinite=drop")
+    assert all(dict(zip(row["cohort"], row["received"], strict=True)) == NOT_1 for row in trace(dropped))
+    assert all("client 1 sent a non-finite update in round" in row["events"][0] for row in dropped.metrics)
+    assert torch.equal(dropped.params, run(config, runs, replay(dropped)).params)
 
 
 def test_a_run_that_failed_over_a_client_goes_on_by_dropping_it(runs, tmp_path):
@@ -105,7 +120,9 @@ def test_a_client_that_hangs_is_timed_out_in_process_too(runs):
         "rounds=1",
     ]
     started = time.monotonic()
-    with pytest.raises(ClientFailed, match=r"client 1 failed in round 0 after 1 attempts: .*client_timeout=0.2 s"):
+    with pytest.raises(
+        ClientFailed, match=r"client 1 failed in round 0 after 1 attempts: .*0.2 s .runtime.client_timeout"
+    ):
         run(CURSED, runs, *hang)
     assert time.monotonic() - started < 20
 
@@ -191,103 +208,3 @@ def test_one_client_too_big_for_the_gpu_is_said_with_the_measured_peak(runs, mon
         ClientFailed, match=r"GPU out of memory: this worker's peak was .* GiB \(lower local.batch_size"
     ):
         run(PERFECT, runs)
-
-
-# -- on Ray --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def kill_file(tmp_path_factory):
-    return tmp_path_factory.mktemp("faults") / "kill"
-
-
-@pytest.fixture(scope="module")
-def cluster(kill_file):
-    """A head with room for two workers, whose processes know where kill points are announced."""
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAYLFL_FAULT", str(kill_file))
-        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        head = {"num_cpus": 2, "object_store_memory": 100 * 2**20, "include_dashboard": False}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
-
-
-def on_ray(config, runs, *overrides, watch=None):
-    return raylfl.run(config, [*runs, "runtime.backend=ray", "runtime.workers=2", *overrides], watch)
-
-
-def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and_checkpoint(cluster, runs, kill_file):
-    """A worker before its work; one that has done it and dies before anybody saw; then the server."""
-    config = {**PERFECT, "algorithm": {"name": "focus"}, "rounds": 40, "checkpoint": {"every": 10, "keep": 1}}
-    clean = run(config, runs)
-    kill_file.write_text("work:3\nworked:5\nlog:12")
-    struck = on_ray(config, runs)
-    assert kill_file.read_text() == ""
-    assert outcome(struck.run_dir) == outcome(clean.run_dir)
-    log = log_of(struck.run_dir)
-    assert log.count("its work goes elsewhere") == 2
-    assert "resumed at round 10" in log
-
-
-def test_deadly_and_hanging_clients_are_dropped_and_harm_no_other(cluster, runs):
-    """Client 1 kills whoever runs it, client 4 never returns: the bits of a run in which both uploads are lost."""
-    curse = "model.init_args={raises: -1, dies: 13, hangs: 43}"
-    bounds = ["runtime.on_client_error=drop", "runtime.client_timeout=5", "runtime.client_retries=0", "rounds=1"]
-    struck = on_ray(CURSED, runs, curse, *bounds, "algorithm.name=focus")
-    received = dict(zip(trace(struck)[0]["cohort"], trace(struck)[0]["received"], strict=True))
-    assert received == {0: True, 1: False, 2: True, 3: True, 4: False, 5: True}
-    events = " ".join(struck.metrics[0]["events"])
-    assert "client 1 failed in round 0 after 1 attempts: the worker was lost" in events
-    assert "client 4 failed in round 0 after 1 attempts: no answer within runtime.client_timeout=5 s" in events
-    replay = f"participation={{name: trace, path: {struck.run_dir}/participation.jsonl}}"
-    lost = run(
-        CURSED, runs, "model.init_args.raises=-1", replay, "algorithm.name=focus", "rounds=1", "runtime.vectorize=never"
-    )
-    assert torch.equal(struck.params, lost.params)
-
-
-def test_a_module_that_returns_no_loss_is_a_mistake_of_the_config_even_on_ray(cluster, runs):
-    with pytest.raises(
-        BadConfig, match=r"training_step returned a tensor of shape \(10, 4\), but must return the loss"
-    ):
-        on_ray(CURSED, runs, "model.init_args={raises: -1, strays: 13}")
-
-
-def workers_on(node):
-    """Ids of the processes in which this node runs worker actors."""
-    return {worker.pid for worker in actors("WorkerActor", node.all_processes["raylet"][0].process.pid)}
-
-
-def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, runs, tmp_path):
-    """Two workers' states, too large to travel inside replies, lie on the node that goes down in mid-round."""
-    seen = tmp_path / "seen"
-    seen.mkdir()
-    config = {**PERFECT, "algorithm": {"name": "focus"}, "rounds": 30, "checkpoint": {"every": 5, "keep": 1}}
-    config["model"] = {"class_path": "tests.runtime.tiny.Gated", "init_args": {"folder": str(seen), "width": 8000}}
-    clean = run(config, runs)
-    small = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
-    nodes = [cluster.add_node(**small)]
-    wait_until(lambda: ray.cluster_resources()["CPU"] >= 4, "second node")
-
-    def watch(progress):
-        if progress.metrics["round"] == 7 and len(nodes) == 1:
-            (seen / "closed").touch()  # rounds wait until the new node is there
-            assert workers_on(nodes[0]) & ids(seen)
-            cluster.remove_node(nodes[0], allow_graceful=False)
-            nodes.append(cluster.add_node(**small))
-            wait_until(lambda: len(workers_on(nodes[1])) == 2, "worker on the new node")
-            (seen / "closed").unlink()
-
-    struck = on_ray(config, runs, "runtime.workers=4", "runtime.cpus_per_worker=1", watch=watch)
-    assert outcome(struck.run_dir) == outcome(clean.run_dir)
-    assert len(nodes) == 2
-    assert "was lost" in log_of(struck.run_dir)
-
-
-def ids(folder):
-    return {int(path.name) for path in folder.iterdir() if path.name.isdigit()}

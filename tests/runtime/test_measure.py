@@ -73,12 +73,16 @@ class CountingBackend(LocalBackend):
     down = up = answers = 0
 
     def run(self, tasks, down, own):
-        outcomes = super().run(tasks, down, own)
-        known = self.worker.algorithm.known
-        for task, outcome in zip(tasks, outcomes, strict=True):
-            self.down += len(task.clients) * sum(v.numel() for v in down.values())
-            self.up += sum(v.numel() for name, v in outcome.up.items() if name not in known)
-        return outcomes
+        work, known = super().run(tasks, down, own), self.worker.algorithm.known
+
+        def counted():
+            outcomes = work()
+            for task, outcome in zip(tasks, outcomes, strict=True):
+                self.down += len(task.clients) * sum(v.numel() for v in down.values())
+                self.up += sum(v.numel() for name, v in outcome.up.items() if name not in known)
+            return outcomes
+
+        return counted
 
 
 def walk(overrides, config=POINTS):

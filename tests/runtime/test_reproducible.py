@@ -8,13 +8,14 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from raylfl.algorithms.base import ALGORITHMS
 from raylfl.runtime import inprocess
 from raylfl.runtime.backend import LocalBackend
 from raylfl.runtime.worker import Worker
 from tests.runtime.faults import carry_out, options_of, outcome
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import TINY, rude
 
 
 class Crowd(LocalBackend):
@@ -31,23 +32,28 @@ class Crowd(LocalBackend):
         self.worker = self.others[self.rng.integers(self.crowd)]
 
     def run(self, tasks, down, own):
-        outcomes = {}
-        for k in self.rng.permutation(len(tasks)):
-            self._someone()
-            outcomes[k] = self._attempt(tasks[k], down, own[k])
-        return [outcomes[k] for k in range(len(tasks))]
+        def outcomes():
+            out = {}
+            for k in self.rng.permutation(len(tasks)):
+                self._someone()
+                out[k] = self._attempt(tasks[k], down, own[k])
+            return [out[k] for k in range(len(tasks))]
+
+        return outcomes
 
     def _attempt(self, task, down, own):
         self._someone()  # of a ring, too, each link is somebody else's
         return super()._attempt(task, down, own)
 
     def evaluate(self, down, chunks):
-        self._someone()
-        return super().evaluate(down, chunks)
+        return lambda: [self._measured("evaluate", down, chunk) for chunk in chunks]
 
     def objective(self, down, groups):
+        return lambda: [self._measured("objective", down, group) for group in groups]
+
+    def _measured(self, what, down, part):
         self._someone()
-        return super().objective(down, groups)
+        return getattr(super(), what)(down, [part])()[0]
 
 
 @pytest.fixture(autouse=True)
@@ -60,11 +66,24 @@ def _no_syncing(monkeypatch):
 def test_it_does_not_matter_who_works_and_in_which_order(tmp_path, monkeypatch, algorithm, norm):
     model = {**TINY["model"], "init_args": {"norm": norm}}
     config = {**TINY, "algorithm": options_of(algorithm), "model": model, "rounds": 4, "num_clients": 12}
-    config |= {"participation": {"name": "uniform", "size": 8}, "eval": {"every": 2, "global": True}}
+    config |= {"participation": {"name": "uniform", "size": 8}, "eval": {"every": 2, "global": True, "batch_size": 5}}
     carry_out(config, tmp_path / "one")
     monkeypatch.setattr(inprocess, "LocalBackend", Crowd)
     carry_out(config, tmp_path / "crowd")
     assert outcome(tmp_path / "crowd") == outcome(tmp_path / "one")
+
+
+@pytest.mark.parametrize("norm", [True, False], ids=["one by one", "vectorised"])
+def test_a_module_that_seeds_every_generator_changes_nobodys_bits(tmp_path, monkeypatch, norm):
+    """Neither another client's, nor its own in its next steps: the bits are those of the module that never seeds."""
+    carry_out(rude(False, norm), tmp_path / "polite")
+    before = torch.get_rng_state()
+    carry_out(rude(True, norm), tmp_path / "one")
+    assert torch.equal(torch.get_rng_state(), before)
+    monkeypatch.setattr(inprocess, "LocalBackend", Crowd)
+    carry_out(rude(True, norm), tmp_path / "crowd")
+    assert outcome(tmp_path / "one") == outcome(tmp_path / "polite")
+    assert outcome(tmp_path / "crowd") == outcome(tmp_path / "polite")
 
 
 ALL = """

@@ -53,7 +53,7 @@ def matrix():
         for name in SAMPLERS if samples else PARTICIPATION:
             number = zlib.crc32(f"{entry.name}/{name}".encode())
             marks = [pytest.mark.cluster] if turn % SHARE else []
-            yield pytest.param(entry.name, name, PHASES[number % len(PHASES)], 1 + number // 6 % 5, marks=marks)
+            yield pytest.param(entry.name, name, PHASES[number % len(PHASES)], 1 + number // len(PHASES) % 5, marks=marks)
             turn += 1
 
 

@@ -34,12 +34,17 @@ FOCUS = {**TINY, "algorithm": {"name": "focus"}, "checkpoint": {"every": 1, "kee
 
 
 class Points:
-    """Sixty labelled points of three Gaussians in four dimensions; with owners, ten consecutive ones a client."""
+    """Sixty labelled points of three Gaussians in four dimensions; with owners, ten consecutive ones a client.
 
-    def __init__(self, owners: int | None = None):
+    spoilt: one of them, which is not a number.
+    """
+
+    def __init__(self, owners: int | None = None, spoilt: int | None = None):
         rng = np.random.default_rng(0)
         labels = np.arange(60) % 3
         points = rng.standard_normal((60, 4)) + 2.0 * np.eye(3, 4)[labels]
+        if spoilt is not None:
+            points[spoilt] = np.nan
         self.x, self.targets = torch.from_numpy(points).float(), torch.from_numpy(labels)
         self.client_indices = None if owners is None else np.array_split(np.arange(60), owners)
 
@@ -129,17 +134,45 @@ class Dawdling(Net):
         return super().training_step(batch, batch_idx)
 
 
+class Rude(Net):
+    """Draws from torch's global generator in each step, and then seeds every global generator, if told so."""
+
+    def __init__(self, norm: bool = True, seeds: bool = False):
+        super().__init__(norm)
+        self.seeds = seeds
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = super().training_step((x + 0.1 * torch.randn_like(x), y), batch_idx)
+        if self.seeds:
+            torch.manual_seed(1)
+            np.random.seed(1)
+            random.seed(1)
+        return loss
+
+
+def rude(seeds: bool, norm: bool = True) -> dict:
+    """TINY with this module, measured in several pieces."""
+    model = {"class_path": "tests.runtime.tiny.Rude", "init_args": {"norm": norm, "seeds": seeds}}
+    return {**TINY, "rounds": 4, "model": model, "eval": {"every": 2, "global": True, "batch_size": 5}}
+
+
 class Gated(Net):
-    """Leaves the id of whichever process works in `folder`, and waits there while a file `closed` is in it."""
+    """Leaves `ID.ready` and `ID.worked` in `folder`, ID the process's; while a file `closed` is there, it waits.
+
+    Whoever waits leaves a file `waiting`.
+    """
 
     def __init__(self, folder: str, width: int = 6):
         super().__init__(norm=False, width=width)
         self.folder = Path(folder)
+        (self.folder / f"{os.getpid()}.ready").touch()
 
     def training_step(self, batch, batch_idx):
         while (self.folder / "closed").exists():
+            (self.folder / "waiting").touch()
             time.sleep(0.05)
-        (self.folder / str(os.getpid())).touch()
+        (self.folder / f"{os.getpid()}.worked").touch()
         return super().training_step(batch, batch_idx)
 
 

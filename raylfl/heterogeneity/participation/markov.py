@@ -24,6 +24,7 @@ from raylfl.heterogeneity.values import PROBABILITY, PerClient
 from raylfl.heterogeneity.world import World
 
 _RATE = replace(PROBABILITY, phases=False)  # a chain whose rates change has no stationary start
+RECENT = 3  # states kept: a round is measured when the next one is drawn already
 
 
 @PARTICIPATION.register("markov", paper="FedAU (Wang & Ji 2024)")
@@ -46,8 +47,8 @@ class Markov(Availability):
         p_on, p_off = self._rates()
         self._p_on = PerClient.parse(p_on, "p_on", _RATE, purpose="participation/p_on")
         self._p_off = PerClient.parse(p_off, "p_off", _RATE, purpose="participation/p_off")
-        # The newest state computed: only a shorter way back, never an input.
-        self._latest: tuple[tuple[int, int, int], Bools] | None = None
+        # The newest states computed: only a shorter way back, never an input.
+        self._recent: dict[tuple[int, int, int], Bools] = {}
 
     def _rates(self) -> tuple[Any, Any]:
         """(p_on, p_off) from whichever way they were given."""
@@ -71,7 +72,9 @@ class Markov(Availability):
         p_on, p_off = self._chains(world)
         if attempt == 0:
             on = self._state(r, world, p_on, p_off)
-            self._latest = ((world.seed, world.count, r), on)
+            self._recent[world.seed, world.count, r] = on
+            if len(self._recent) > RECENT:
+                del self._recent[min(self._recent, key=lambda key: key[-1])]
             return on
         everyone = np.arange(world.count)
         u = keyed_uniform(world.seed, "availability", r, everyone, lane=attempt)
@@ -98,8 +101,8 @@ class Markov(Availability):
         on, flipped = np.zeros(world.count, dtype=bool), np.zeros(world.count, dtype=bool)
         open_ = np.arange(world.count)  # clients whose state is not yet decided
         for t in range(r, -1, -1):
-            if self._latest is not None and self._latest[0] == (world.seed, world.count, t):
-                on[open_] = self._latest[1][open_] ^ flipped[open_]
+            if (known := self._recent.get((world.seed, world.count, t))) is not None:
+                on[open_] = known[open_] ^ flipped[open_]
                 break
             u = keyed_uniform(world.seed, "availability", t, open_)
             if t == 0:
