@@ -276,7 +276,7 @@ def _profile(args: argparse.Namespace) -> None:
     from raylfl.console import profile_tables, working
     from raylfl.runtime.profile import profile
 
-    free = ["runtime.backend=local", "eval.every=0", "runtime.vectorize=auto", "runtime.channels_last=auto"]
+    free = ["runtime.backend=local", "eval.every=0", "runtime.vectorize=auto", "runtime.layout=auto"]
     experiment = checked(load_config(args.config, [*args.overrides, *free]))
     with working("timing rounds"):
         timings, kernels = profile(experiment, args.rounds)

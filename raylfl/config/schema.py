@@ -20,6 +20,9 @@ def _at_least(group: Any, key: str, least: int, meaning: str) -> None:
         raise BadValue(key, got=value, need=f">= {least}, {meaning}")
 
 
+LAYOUTS = ("contiguous", "channels_last", "batch_last")  # of images and convolutions in memory
+
+
 def _one_of(group: Any, key: str, *choices: str) -> None:
     value = getattr(group, key)
     if value not in choices:
@@ -137,7 +140,7 @@ class RuntimeConfig:
     precision: str | None = None  # Fabric's: 32-true, 64-true, bf16-mixed; null: that of dtype
     micro_cohort: int = 32  # clients a vectorised call holds; fixed, so that the bits are
     vectorize: str = "auto"  # auto (a fixed rule), always, never
-    channels_last: str = "auto"  # memory order of images and convolutions; auto (a fixed rule), always, never
+    layout: str = "auto"  # of images in memory: auto (a fixed rule), contiguous, channels_last, batch_last
     client_retries: int = 2  # further attempts at a client's work before on_client_error applies
     on_client_error: str = "fail"  # or drop: its upload counts as lost
     on_nonfinite: str = "fail"  # or drop
@@ -146,7 +149,7 @@ class RuntimeConfig:
     def __post_init__(self) -> None:
         _one_of(self, "backend", "ray", "local")
         _one_of(self, "vectorize", "auto", "always", "never")
-        _one_of(self, "channels_last", "auto", "always", "never")
+        _one_of(self, "layout", "auto", *LAYOUTS)
         _one_of(self, "on_client_error", "fail", "drop")
         _one_of(self, "on_nonfinite", "fail", "drop")
         _at_least(self, "workers", 1, "worker actors")

@@ -72,10 +72,8 @@ class Chain:
                 case _:  # nn.Flatten
                     kept.append(x.shape)
                     x = x.flatten(1)
-        log_p = F.log_softmax(x, 1)
-        loss, weight = _aten.nll_loss_forward(log_p, y, None, 1, -100)
-        g = _aten.nll_loss_backward(torch.ones_like(loss), log_p, y, None, 1, -100, weight)
-        self._backward(_aten._log_softmax_backward_data(g, log_p, 1, x.dtype), kept, gradients)
+        loss, g = cross_entropy(x, y)
+        self._backward(g, kept, gradients)
         return loss
 
     def _backward(self, g: Tensor, kept: list[Any], gradients: Sequence[Tensor]) -> None:
@@ -100,13 +98,21 @@ class Chain:
                 case nn.ReLU():
                     g = _aten.threshold_backward(g, saved, 0)
                 case nn.MaxPool2d():
-                    size, stride = _pair(layer.kernel_size), _pair(layer.stride)
+                    size, stride = pair(layer.kernel_size), pair(layer.stride)
                     x, indices = saved
                     g = _aten.max_pool2d_with_indices_backward(g, x, size, stride, [0, 0], [1, 1], False, indices)
                 case _:
                     g = g.reshape(saved)
             if not at:
                 return
+
+
+def cross_entropy(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """(mean cross-entropy of scores [B, classes] and classes int64 [B], its gradient [B, classes])."""
+    log_p = F.log_softmax(scores, 1)
+    loss, weight = _aten.nll_loss_forward(log_p, y, None, 1, -100)
+    g = _aten.nll_loss_backward(torch.ones_like(loss), log_p, y, None, 1, -100, weight)
+    return loss, _aten._log_softmax_backward_data(g, log_p, 1, scores.dtype)
 
 
 def _known(layer: nn.Module) -> bool:
@@ -119,7 +125,7 @@ def _known(layer: nn.Module) -> bool:
         case nn.Conv2d():
             return layer.bias is not None and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
         case nn.MaxPool2d():
-            plain = (_pair(layer.padding), _pair(layer.dilation)) == ([0, 0], [1, 1])
+            plain = (pair(layer.padding), pair(layer.dilation)) == ([0, 0], [1, 1])
             return plain and not layer.ceil_mode and not layer.return_indices
         case nn.Flatten():
             return (layer.start_dim, layer.end_dim) == (1, -1)
@@ -127,5 +133,6 @@ def _known(layer: nn.Module) -> bool:
             return isinstance(layer, nn.ReLU)
 
 
-def _pair(size: Any) -> list[int]:
+def pair(size: Any) -> list[int]:
+    """A layer's option for height and width, which may be given as one number."""
     return [size, size] if isinstance(size, int) else list(size)

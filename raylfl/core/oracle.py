@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raylfl.core.batch_last import BatchLast
 from raylfl.core.chain import Chain
 from raylfl.core.flat import FlatModule
 from raylfl.core.population import Floats
@@ -60,13 +61,18 @@ class LoopOracle(Oracle):
         flat: FlatModule,
         autocast: Callable[[], AbstractContextManager] = nullcontext,
         split_after: str | None = None,
+        batch_last: bool = False,
     ):
-        """autocast: the precision context of the device. split_after: cut the model there (split learning)."""
+        """autocast: the precision context of the device. split_after: cut the model there (split learning).
+        batch_last: chains as `BatchLast`.
+        """
         self.flat, self.autocast = flat, autocast
         self.module: Any = flat.module
         self.split = SplitPoint(flat, split_after) if split_after else None
         plain = autocast is nullcontext and flat.params.device.type == "cpu"
         self.chain = Chain.of(flat.module) if plain and not split_after else None
+        if self.chain is not None and batch_last:
+            self.chain = BatchLast(self.chain.layers)
 
     @property
     def width(self) -> int:

@@ -1,6 +1,6 @@
 """Where a round's time goes, and which form of the gradient oracle is the fastest here: `raylfl profile CONFIG`.
 
-`runtime.vectorize: auto` and `channels_last: auto` decide by rules, since a choice by the clock would make results
+`runtime.vectorize: auto` and `layout: auto` decide by rules, since a choice by the clock would make results
 depend on a machine's mood. Here the clock is asked, and its answer is what one may then write into a config.
 """
 
@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from statistics import median
 from typing import Any
 
 import torch
 
+from raylfl.config.schema import LAYOUTS
+from raylfl.errors import BadConfig
 from raylfl.experiment import Experiment
 from raylfl.runtime.backend import LocalBackend
 from raylfl.runtime.loop import Federation
@@ -37,7 +39,7 @@ class Timing:
     """One setting of the oracle. seconds: of each round; phases: medians by name; rule: what `auto` takes."""
 
     vectorize: str
-    channels_last: str
+    layout: str
     rule: bool
     seconds: list[float]
     phases: dict[str, float]
@@ -45,7 +47,7 @@ class Timing:
 
     @property
     def setting(self) -> str:
-        return f"runtime.vectorize={self.vectorize} runtime.channels_last={self.channels_last}"
+        return f"runtime.vectorize={self.vectorize} runtime.layout={self.layout}"
 
     @property
     def median(self) -> float:
@@ -55,9 +57,9 @@ class Timing:
 class Candidate:
     """A federation in this process under one setting, and what its rounds took."""
 
-    def __init__(self, experiment: Experiment, vectorize: str, channels_last: str):
-        runtime = replace(experiment.config.runtime, vectorize=vectorize, channels_last=channels_last)
-        self.vectorize, self.channels_last = vectorize, channels_last
+    def __init__(self, experiment: Experiment, vectorize: str, layout: str):
+        runtime = replace(experiment.config.runtime, vectorize=vectorize, layout=layout)
+        self.vectorize, self.layout = vectorize, layout
         self.backend = LocalBackend(replace(experiment.setup, runtime=runtime))
         self.federation = Federation(experiment, self.backend, self._stamp)
         self.rounds = self.federation.rounds(sys.maxsize)
@@ -66,9 +68,9 @@ class Candidate:
         self._stamps: list[tuple[str, float]] = []
 
     @property
-    def form(self) -> tuple[bool, bool]:
-        """What really runs: (vectorised, channels-last)."""
-        return self.backend.one_by_one is None, self.backend.worker.channels_last
+    def form(self) -> tuple[bool, str]:
+        """What really runs: (vectorised, the memory layout)."""
+        return self.backend.one_by_one is None, self.backend.worker.layout
 
     def _stamp(self, phase: str, r: int) -> None:
         self._stamps.append((phase, time.perf_counter()))
@@ -85,7 +87,7 @@ class Candidate:
     def timing(self, rule: bool) -> Timing:
         phases = {name: median(values) for name, values in self.phases.items()}
         steps = self.federation.state.costs.local_steps / self.federation.state.round
-        return Timing(self.vectorize, self.channels_last, rule, self.seconds, phases, steps)
+        return Timing(self.vectorize, self.layout, rule, self.seconds, phases, steps)
 
 
 def profile(experiment: Experiment, rounds: int) -> tuple[list[Timing], list[dict[str, Any]]]:
@@ -94,11 +96,13 @@ def profile(experiment: Experiment, rounds: int) -> tuple[list[Timing], list[dic
     rounds: so many of each form count. Everything runs in this process with the config's threads.
     """
     rule = Candidate(experiment, "auto", "auto").form
-    candidates: dict[tuple[bool, bool], Candidate] = {}
-    for vectorize in ("never", "always"):
-        for channels_last in ("never", "always"):
-            candidate = Candidate(experiment, vectorize, channels_last)
-            candidates.setdefault(candidate.form, candidate)
+    candidates: dict[tuple[bool, str], Candidate] = {}
+    for vectorize, layout in product(("never", "always"), LAYOUTS):
+        try:
+            candidate = Candidate(experiment, vectorize, layout)
+        except BadConfig:  # a layout that this model cannot have
+            continue
+        candidates.setdefault(candidate.form, candidate)
     for candidate in candidates.values():
         for _ in range(WARM_UP):
             candidate.round(counts=False)

@@ -16,7 +16,9 @@ from torch import Tensor
 from raylfl.algorithms.base import State, Work
 from raylfl.config.components import construct, import_class
 from raylfl.config.schema import ComponentConfig
+from raylfl.core.batch_last import BatchLast
 from raylfl.core.batches import BatchOrder, CohortBatches
+from raylfl.core.chain import Chain
 from raylfl.core.flat import FlatModule
 from raylfl.core.keyed import Keyed, keyed, keyed_int
 from raylfl.core.local import LocalResult, run_local
@@ -61,8 +63,8 @@ class Worker:
         self.device, autocast = devices(setup)
         module = make_module(setup.model, setup.seed)
         allow_lone_samples(module)
-        self.channels_last = prefers_channels_last(module, self.device, setup)
-        self.flat = FlatModule(module, setup.torch_dtype, self.device, self.channels_last)
+        self.layout = layout_for(module, self.device, setup)
+        self.flat = FlatModule(module, setup.torch_dtype, self.device, self.layout == "channels_last")
         self._parts, self._modes = list(module.modules()), list[bool]()
         self.keyed = Keyed()
         self.recorder = Recorder()
@@ -72,7 +74,7 @@ class Worker:
         self.train = self._source(setup.train)
         self.measured = self.train.measuring()
         self.test = self._source(setup.test) if setup.test is not None else None
-        self.loop = LoopOracle(self.flat, autocast, self.algorithm.cut)
+        self.loop = LoopOracle(self.flat, autocast, self.algorithm.cut, self.layout == "batch_last")
         self.one_by_one = self._refusal()
         self.most_clients = setup.runtime.micro_cohort  # in one call; halved where a GPU's memory does not suffice
         self.oracle: Oracle = self.loop if self.one_by_one else VectorizedOracle(self.flat, autocast)
@@ -104,7 +106,7 @@ class Worker:
         return None
 
     def _source(self, samples: SampleSet) -> BatchSource:
-        return BatchSource(samples, self.device, self.setup.torch_dtype, self.channels_last)
+        return BatchSource(samples, self.device, self.setup.torch_dtype, self.layout == "channels_last")
 
     # -- local work ------------------------------------------------------------------------------------------
 
@@ -367,17 +369,28 @@ class PooledOracle(LoopOracle):
         return np.array([np.dot(self.weights, [loss for loss, _ in pairs])]), gradient[None]
 
 
-def prefers_channels_last(module: torch.nn.Module, device: torch.device, setup: WorkerSetup) -> bool:
-    """Whether images and convolutions lie in channels-last order, under `runtime.channels_last`: auto | always | never.
+def layout_for(module: torch.nn.Module, device: torch.device, setup: WorkerSetup) -> str:
+    """How images and weights of convolutions lie in memory, under `runtime.layout`:
 
-    auto: convolutions in float32 on a CPU, where they and their pools run up to twice as fast. A rule and never a
-    timing, since the two orders differ in the last bits. Never where the module's own optimizer moves the weights.
+    contiguous ([n, c, h, w], as torch has it), channels_last ([n, h, w, c]), or batch_last ([c, h, w, n], for chains
+    of layers without autograd). auto: for float32 on a CPU batch_last for chains of few channels, else channels_last;
+    contiguous elsewhere. A rule and never a timing, since the last bits differ. Always contiguous where the module's
+    own optimizer moves the weights. Raises BadConfig for batch_last where it cannot be.
     """
-    setting = setup.runtime.channels_last
-    if setting == "never" or setup.optimizer == "module":
-        return False
-    convolutional = any(isinstance(m, torch.nn.Conv2d) for m in module.modules())
-    return convolutional and (setting == "always" or (device.type == "cpu" and setup.dtype == "float32"))
+    setting, quick = setup.runtime.layout, device.type == "cpu" and setup.dtype == "float32"
+    if setup.optimizer == "module" or not any(isinstance(m, torch.nn.Conv2d) for m in module.modules()):
+        return "contiguous"
+    if setting in ("contiguous", "channels_last") or (setting == "auto" and not quick):
+        return setting if setting != "auto" else "contiguous"
+    alone = device.type == "cpu" and setup.algorithm.cut is None and setup.runtime.vectorize != "always"
+    chain = Chain.of(module) if alone else None
+    last = None if chain is None else BatchLast(chain.layers)
+    if setting == "batch_last" and (last is None or not last.possible):
+        raise BadConfig(
+            f"runtime.layout=batch_last, but {type(module).__name__} here is no plain chain of layers, one client "
+            "at a time on a CPU, with convolutions without strides, dilation and groups (leave it at auto)"
+        )
+    return "batch_last" if last is not None and (setting == "batch_last" or last.pays) else "channels_last"
 
 
 def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractContextManager]]:

@@ -5,6 +5,7 @@ import torch
 
 from raylfl.cli import main
 from raylfl.config.load import load_config
+from raylfl.config.schema import LAYOUTS
 from raylfl.experiment import assemble
 from raylfl.runtime.profile import PHASES, profile
 
@@ -26,19 +27,23 @@ def timed(overrides, rounds=4):
 @pytest.mark.parametrize(
     ("overrides", "forms", "rule"),
     [
-        ([], {"never never", "always never"}, "always never"),
-        (["algorithm.name=sfl"], {"never never"}, "never never"),  # one client at a time, whatever is asked for
+        ([], {"never contiguous", "always contiguous"}, "always contiguous"),
+        (
+            ["algorithm.name=sfl"],
+            {"never contiguous"},
+            "never contiguous",
+        ),  # one client at a time, whatever is asked for
         (
             ["model.name=lenet5", "data.init_args.upscale=28"],
-            {"never never", "never always", "always never", "always always"},
-            "never always",
+            {f"never {layout}" for layout in LAYOUTS} | {"always contiguous", "always channels_last"},
+            "never batch_last",
         ),
     ],
 )
 def test_each_form_that_differs_is_timed_once_and_the_rules_is_marked(overrides, forms, rule):
     timings, kernels = timed(overrides)
-    assert {f"{t.vectorize} {t.channels_last}" for t in timings} == forms
-    assert [f"{t.vectorize} {t.channels_last}" for t in timings if t.rule] == [rule]
+    assert {f"{t.vectorize} {t.layout}" for t in timings} == forms
+    assert [f"{t.vectorize} {t.layout}" for t in timings if t.rule] == [rule]
     assert [t.median for t in timings] == sorted(t.median for t in timings)
     for t in timings:
         assert len(t.seconds) == 4
@@ -55,7 +60,7 @@ def test_the_command_prints_what_to_write(tmp_path, capsys, monkeypatch):
     assert main(["profile", "digits", "num_clients=8", "--rounds", "3"]) == 0
     torch.set_num_threads(threads)
     out = capsys.readouterr().out
-    assert "runtime.vectorize=never runtime.channels_last=" in out
+    assert "runtime.vectorize=never runtime.layout=" in out
     assert "local work" in out
     assert "(auto)" in out
     assert "leave both at auto" in out or "Faster here than the rule" in out

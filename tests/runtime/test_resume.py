@@ -53,7 +53,8 @@ def matrix():
         for name in SAMPLERS if samples else PARTICIPATION:
             number = zlib.crc32(f"{entry.name}/{name}".encode())
             marks = [pytest.mark.cluster] if turn % SHARE else []
-            yield pytest.param(entry.name, name, PHASES[number % len(PHASES)], 1 + number // len(PHASES) % 5, marks=marks)
+            turns, phase = divmod(number, len(PHASES))
+            yield pytest.param(entry.name, name, PHASES[phase], 1 + turns % 5, marks=marks)
             turn += 1
 
 

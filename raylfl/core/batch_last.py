@@ -1,0 +1,170 @@
+"""Loss and gradient of small convolutional chains as matrix products, the samples of a batch lying innermost.
+
+Libraries' convolutions are made for many channels. With few of them (LeNet's 1 -> 6 -> 16), one matrix product
+over gathered patches is several times faster, if gathering is cheap. It is where the batch is the innermost
+dimension, [C, H, W, B]: then every copy moves runs of B numbers, and pooling and activations work on whole vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raylfl.core.chain import Chain, cross_entropy, pair
+
+_aten = torch.ops.aten
+LARGEST = 32  # samples at a time: the patches of more do not stay in a core's caches
+FEW = 8  # input channels of a convolution up to which this pays
+
+
+class BatchLast(Chain):
+    """A chain's mean cross-entropy and gradient, in memory of its own that is used again from batch to batch."""
+
+    def __init__(self, layers: Sequence[nn.Module]):
+        super().__init__(layers)
+        self._convolutions = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
+        self._memory: dict[Any, Tensor] = {}
+        self._views: dict[tuple[Any, ...], Tensor] = {}
+
+    @property
+    def possible(self) -> bool:
+        """Whether there are convolutions, all of them without strides, dilation and groups."""
+        return bool(self._convolutions) and all(
+            c.groups == 1 and pair(c.dilation) == pair(c.stride) == [1, 1] for c in self._convolutions
+        )
+
+    @property
+    def pays(self) -> bool:
+        """The fixed rule: few input channels everywhere."""
+        return self.possible and all(c.in_channels <= FEW for c in self._convolutions)
+
+    @torch.no_grad()
+    def loss_and_gradient(self, batch: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+        x, y = batch
+        pieces = -(-len(y) // LARGEST)
+        if pieces == 1:
+            return self._piece(x, y, gradients)
+        total = x.new_zeros(())
+        for g in gradients:
+            g.zero_()
+        piece = [torch.empty_like(g) for g in gradients]
+        for inputs, targets in zip(x.tensor_split(pieces), y.tensor_split(pieces), strict=True):
+            share = len(targets) / len(y)
+            total.add_(self._piece(inputs, targets, piece), alpha=share)
+            torch._foreach_add_(list(gradients), piece, alpha=share)
+        return total
+
+    def _piece(self, x: Tensor, y: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+        count = len(y)
+        x = self._own("x", *x.shape[1:], count, count=count).copy_(x.movedim(0, -1))
+        kept: list[Any] = []
+        for k, layer in enumerate(self.layers):
+            match layer:
+                case nn.Linear():
+                    kept.append(x)
+                    out = self._own(k, layer.out_features, count, count=count)
+                    x = torch.addmm(layer.bias[:, None], layer.weight, x, out=out)
+                case nn.Conv2d():
+                    patches, shape = self._patches(k, layer, x), x.shape
+                    kept.append((patches, shape))
+                    high, wide = _output(layer, shape)
+                    out = self._own(k, layer.out_channels, high * wide * count, count=count)
+                    weight, bias = layer.weight.view(layer.out_channels, -1), cast(Tensor, layer.bias)
+                    x = torch.addmm(bias[:, None], weight, patches, out=out).view(-1, high, wide, count)
+                case nn.ReLU():
+                    x = x.relu_()
+                    kept.append(x)
+                case nn.MaxPool2d():
+                    images = x.permute(0, 3, 1, 2)  # to the library: channels-last images, the samples for channels
+                    pooled, indices = F.max_pool2d(images, layer.kernel_size, layer.stride, return_indices=True)
+                    kept.append((images, indices))
+                    x = pooled.permute(0, 2, 3, 1)
+                case _:  # nn.Flatten
+                    kept.append(x.shape)
+                    x = x.reshape(-1, count)
+        loss, g = cross_entropy(x.t().contiguous(), y)
+        self._backward(g.t().contiguous(), kept, gradients)
+        return loss
+
+    def _backward(self, g: Tensor, kept: list[Any], gradients: Sequence[Tensor]) -> None:
+        at = len(gradients)
+        for k in range(len(self.layers) - 1, -1, -1):
+            layer, saved = self.layers[k], kept[k]
+            match layer:
+                case nn.Linear():
+                    at -= 2
+                    torch.mm(g, saved.t(), out=gradients[at])
+                    torch.sum(g, 1, out=gradients[at + 1])
+                    if at:
+                        g = torch.mm(layer.weight.t(), g)
+                case nn.Conv2d():
+                    at -= 2
+                    patches, shape = saved
+                    g = g.reshape(layer.out_channels, -1)
+                    torch.mm(g, patches.t(), out=gradients[at].view(layer.out_channels, -1))
+                    torch.sum(g, 1, out=gradients[at + 1])
+                    if at:  # the patches are no longer needed: their gradient goes into their place
+                        torch.mm(layer.weight.view(layer.out_channels, -1).t(), g, out=patches)
+                        g = self._overlap(k, layer, patches, shape)
+                case nn.ReLU():
+                    g = _aten.threshold_backward(g, saved, 0)
+                case nn.MaxPool2d():
+                    images, indices = saved
+                    size, stride = pair(layer.kernel_size), pair(layer.stride)
+                    out = self._own((k, "g"), *images.permute(0, 2, 3, 1).shape, count=images.shape[1]).permute(
+                        0, 3, 1, 2
+                    )
+                    _aten.max_pool2d_with_indices_backward.grad_input(
+                        g.permute(0, 3, 1, 2), images, size, stride, [0, 0], [1, 1], False, indices, grad_input=out
+                    )
+                    g = out.permute(0, 2, 3, 1)
+                case _:
+                    g = g.reshape(saved)
+            if not at:
+                return
+
+    def _patches(self, k: int, layer: nn.Conv2d, x: Tensor) -> Tensor:
+        """[C, H, W, B] -> [C * h * w, H' * W' * B]: the inputs of each output, a column each."""
+        (down, right), (h, w) = pair(layer.padding), pair(layer.kernel_size)
+        high, wide = _output(layer, x.shape)
+        x = F.pad(x, (0, 0, right, right, down, down)) if down or right else x.contiguous()
+        channels, _, width, count = x.shape
+        row = width * count
+        view = x.as_strided((channels, h, w, high, wide, count), (x.stride(0), row, count, row, count, 1))
+        out = self._own((k, "patches"), channels, h, w, high, wide, count, count=count)
+        return out.copy_(view).view(channels * h * w, -1)
+
+    def _overlap(self, k: int, layer: nn.Conv2d, patches: Tensor, shape: Sequence[int]) -> Tensor:
+        """The adjoint of `_patches`: sums over columns of a kernel first, then over its rows."""
+        (down, right), (h, w) = pair(layer.padding), pair(layer.kernel_size)
+        channels, height, width, count = shape
+        high, wide = _output(layer, shape)
+        parts = patches.view(channels, h, w, high, wide, count)
+        rows = self._own((k, "rows"), channels, h, high, width + 2 * right, count, count=count).zero_()
+        for j in range(w):
+            rows.narrow(3, j, wide).add_(parts.select(2, j))
+        out = self._own((k, "g"), channels, height + 2 * down, width + 2 * right, count, count=count).zero_()
+        for i in range(h):
+            out.narrow(1, i, high).add_(rows.select(1, i))
+        return out[:, down : down + height, right : right + width] if down or right else out
+
+    def _own(self, name: Any, *shape: int, count: int) -> Tensor:
+        """Memory for a tensor of this name and shape, a multiple of the batch of `count`; the same for all batches."""
+        key = (name, *shape)
+        if key not in self._views:
+            size = math.prod(shape)
+            if name not in self._memory:
+                self._memory[name] = self._convolutions[0].weight.new_empty(size // count * LARGEST)
+            self._views[key] = self._memory[name][:size].view(shape)
+        return self._views[key]
+
+
+def _output(layer: nn.Conv2d, shape: Sequence[int]) -> tuple[int, int]:
+    """Height and width of what a convolution makes of [C, H, W, B]."""
+    (down, right), (h, w) = pair(layer.padding), pair(layer.kernel_size)
+    return shape[1] + 2 * down - h + 1, shape[2] + 2 * right - w + 1

@@ -1,0 +1,133 @@
+"""Matrix products over patches against autograd: the same loss and gradient but for rounding, in any batch."""
+
+import pytest
+import torch
+from torch import nn
+
+from raylfl.config.load import load_config
+from raylfl.core.batch_last import BatchLast
+from raylfl.core.chain import Chain
+from raylfl.core.flat import FlatModule
+from raylfl.errors import BadConfig
+from raylfl.experiment import assemble
+from raylfl.models.base import MODELS
+from raylfl.runtime.backend import LocalBackend
+
+CPU = torch.device("cpu")
+
+
+class Net(nn.Module):
+    """A module whose loss is the cross-entropy of these layers."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.cross_entropy_chain = nn.Sequential(*layers)
+
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self.cross_entropy_chain(batch[0]), batch[1])
+
+
+def lenet():
+    return MODELS.get("lenet5").cls(in_shape=(1, 28, 28)), (1, 28, 28)
+
+
+def padded():
+    """Padding on two sides, a kernel that is not square, a pool that leaves a row over."""
+    layers = [nn.Conv2d(2, 3, (3, 2), padding=(2, 1)), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3, padding=1)]
+    return Net(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 5 * 4, 3)), (2, 8, 7)
+
+
+def overlapping():
+    """A pool whose windows overlap, two convolutions in a row, no hidden dense layer."""
+    layers = [nn.Conv2d(1, 4, 3), nn.Conv2d(4, 5, 2), nn.MaxPool2d(3, 2), nn.ReLU(), nn.Flatten()]
+    return Net(*layers, nn.Linear(5 * 3 * 3, 4)), (1, 10, 10)
+
+
+def pooled_first():
+    return Net(nn.MaxPool2d(2), nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 9, 5)), (1, 10, 10)
+
+
+def both(build, dtype):
+    torch.manual_seed(0)
+    module, shape = build()
+    flat = FlatModule(module, dtype, CPU)
+    return flat, BatchLast(Chain.of(flat.module).layers), shape
+
+
+def batch(size, shape, dtype, classes=3):
+    return torch.randn(size, *shape, dtype=dtype), torch.randint(0, classes, (size,))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 2e-5)])
+@pytest.mark.parametrize("build", [lenet, padded, overlapping, pooled_first])
+def test_loss_and_gradient_are_those_of_autograd(build, dtype, tolerance):
+    flat, chain, shape = both(build, dtype)
+    for size in (20, 1, 7, 32, 33, 100, 20):
+        content = batch(size, shape, dtype)
+        kept, row = content[0].clone(), torch.full_like(flat.params, torch.nan)
+        loss = chain.loss_and_gradient(content, flat.views(row))
+        expected = flat.module.training_step(content, 0)
+        gradient = flat.gradient(expected)
+        assert float(loss) == pytest.approx(float(expected.detach()), rel=tolerance)
+        assert float((row - gradient).norm()) <= tolerance * float(gradient.norm())
+        assert torch.equal(content[0], kept)
+
+
+def test_equal_inputs_share_no_gradient_among_the_entries_of_a_pool():
+    """The first of equal entries gets all of it, as in autograd: images have much that is equal."""
+    flat, chain, shape = both(lenet, torch.float64)
+    content = torch.zeros(4, *shape, dtype=torch.float64), torch.arange(4)
+    row = torch.empty_like(flat.params)
+    chain.loss_and_gradient(content, flat.views(row))
+    torch.testing.assert_close(row, flat.gradient(flat.module.training_step(content, 0)), rtol=1e-12, atol=1e-15)
+
+
+def test_the_bits_do_not_depend_on_what_was_computed_before():
+    contents = [batch(size, (1, 28, 28), torch.float32) for size in (20, 5, 32, 20)]
+    flat, used, _ = both(lenet, torch.float32)
+    for content in contents:
+        fresh, row, again = both(lenet, torch.float32)[1], torch.empty_like(flat.params), torch.empty_like(flat.params)
+        loss = used.loss_and_gradient(content, flat.views(row))
+        assert torch.equal(loss, fresh.loss_and_gradient(content, flat.views(again)))
+        assert torch.equal(row, again)
+
+
+def test_memory_is_used_again_from_batch_to_batch():
+    flat, chain, shape = both(lenet, torch.float32)
+    row = torch.empty_like(flat.params)
+    sizes = set()
+    for size in (1, 32, 17, 500):
+        chain.loss_and_gradient(batch(size, shape, torch.float32), flat.views(row))
+        sizes.add(sum(t.numel() for t in chain._memory.values()))
+    assert len(sizes) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "layout"),
+    [
+        (["model.name=lenet5"], "batch_last"),
+        (["model.name=lenet5", "dtype=float64"], "contiguous"),
+        (["model.name=lenet5", "dtype=float64", "runtime.layout=batch_last"], "batch_last"),
+        (["model.name=lenet5", "runtime.layout=channels_last"], "channels_last"),
+        (["model.name=lenet5", "runtime.layout=contiguous"], "contiguous"),
+        (["model.name=lenet5", "local.optimizer=module"], "contiguous"),
+        (["model.name=lenet5", "runtime.vectorize=always"], "channels_last"),
+        (["model.name=cnn_sfl"], "channels_last"),  # 32 channels go into its second convolution
+        (["model.name=cnn_sfl", "runtime.layout=batch_last"], "batch_last"),
+        (["model.name=logistic"], "contiguous"),
+    ],
+)
+def test_the_layout_follows_from_the_config(overrides, layout):
+    assert worker(overrides).layout == layout
+
+
+def test_a_layout_that_a_model_cannot_have_is_refused():
+    message = r"runtime.layout=batch_last, but ResNet18 here is no plain chain of layers"
+    with pytest.raises(BadConfig, match=message):
+        worker(["model.name=resnet18", "runtime.layout=batch_last"])
+
+
+def worker(overrides):
+    data = {"name": "synthetic_images", "init_args": {"shape": [1, 28, 28], "num_train": 100, "num_test": 10}}
+    config = {"num_clients": 4, "data": data, "runtime": {"backend": "local"}}
+    return LocalBackend(assemble(load_config(config, overrides)).setup).worker
