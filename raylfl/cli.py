@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import raylfl
+from raylfl import lean
 from raylfl.errors import BadConfig, RaylflError
 
 KINDS = ("algorithms", "partitions", "participation", "links", "models", "data")
@@ -24,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognised: {' '.join(unknown or rest)}")
     if hasattr(args, "overrides"):
         args.overrides = [*args.overrides, *rest]  # those after an option
+    lean.install()
     try:
         if os.getcwd() not in sys.path:  # as `python -m raylfl` has it: class_path=mine.Net finds ./mine.py
             sys.path.insert(0, os.getcwd())
