@@ -42,7 +42,7 @@ CONFIG: dict[str, Any] = {
     "participation": {"name": "uniform", "size": 5},
     "link": {"name": "bernoulli", "q": 0.3},
     "local": {"steps": 3, "batch_size": 16, "lr": 0.05},
-    "eval": {"every": 50},
+    "eval": {"every": 5},
     "checkpoint": {"every": 10, "keep": 2},
     "runtime": {"workers": 3, "cpus_per_worker": 0.5},
     "logging": {"report": False},

@@ -28,8 +28,9 @@ def command():
         process.communicate()
 
 
-@pytest.fixture
-def clean(tmp_path):
+@pytest.fixture(scope="session")
+def clean(tmp_path_factory):
     """The outcome of FOCUS undisturbed."""
-    carry_out(FOCUS, tmp_path / "clean", ["checkpoint.every=0"])
-    return outcome(tmp_path / "clean")
+    folder = tmp_path_factory.mktemp("clean")
+    carry_out(FOCUS, folder, ["checkpoint.every=0"])
+    return outcome(folder)

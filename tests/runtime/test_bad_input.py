@@ -51,6 +51,7 @@ MISTAKES = {
         ["data.class_path=tests.runtime.tiny.Unlabelled", "partition={name: dirichlet, alpha: 1.0}"],
         ["partition.name", "no labels"],
     ),
+    "missing value": (["partition={name: file}"], ["partition.path=''", "JSON file"]),
     "missing file": (["partition={name: file, path: nowhere.json}"], ["partition.path=nowhere.json", "No such file"]),
     "torn partition": (
         ["num_clients=2", "partition={name: file, path: FILES/torn.json}"],

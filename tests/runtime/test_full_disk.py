@@ -9,10 +9,11 @@ import shutil
 import subprocess
 
 import pytest
+from ray.exceptions import OutOfDiskError
 
 from raylfl.errors import RaylflError
 from raylfl.runtime import run_dir
-from tests.runtime.faults import carry_out, checkpoints, log_of, outcome
+from tests.runtime.faults import carry_out, checkpoints, log_of, outcome, strike
 from tests.runtime.tiny import FOCUS, TINY
 
 
@@ -77,6 +78,17 @@ def test_a_real_disk_that_fills_up_costs_no_checkpoint(disk, tmp_path):
     carry_out(config, place / "run", resume=True)
     assert f"resumed at round {int(written[-1].removeprefix('round_'))}" in log_of(place / "run")
     assert outcome(place / "run") == outcome(tmp_path / "wide")
+
+
+@pytest.mark.parametrize("phase", ["train", "collect"])
+def test_a_disk_that_fills_with_spilled_objects_leaves_a_checkpoint_of_the_round_before(tmp_path, clean, phase):
+    """Ray has no room for what is sent out, or for what comes back, and says so in the middle of a round."""
+    full = strike(phase, 3, OutOfDiskError("no room for an object"))
+    with pytest.raises(OutOfDiskError):
+        carry_out(FOCUS, tmp_path / "full", ["checkpoint.every=0"], fault=full)
+    assert checkpoints(tmp_path / "full") == ["round_000003"]
+    carry_out(FOCUS, tmp_path / "full", ["checkpoint.every=0"], resume=True)
+    assert outcome(tmp_path / "full") == clean
 
 
 def test_a_disk_that_fills_while_a_row_is_written_leaves_no_half_row(tmp_path, clean, monkeypatch):

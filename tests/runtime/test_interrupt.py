@@ -27,13 +27,18 @@ def config(tmp_path):
 
 def wait_for_rounds(process, folder, count):
     """Until so many rounds are written down."""
-    path = folder / "metrics.jsonl"
 
     def there():
         assert process.poll() is None, process.communicate()
-        return path.exists() and path.read_text().count("\n") >= count
+        return rounds_of(folder) >= count
 
     wait_until(there, f"{count} rounds")
+
+
+def rounds_of(folder):
+    """How many are written down."""
+    path = folder / "metrics.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
 
 
 def check_that_it_resumes(folder, err):
@@ -43,15 +48,10 @@ def check_that_it_resumes(folder, err):
     assert shlex.split(told.group(1)) == [str(folder)]
     done = int(re.search(r"stopped before round (\d+)", err).group(1))
     assert (folder / "checkpoints" / f"round_{done:06d}").is_dir()
-    assert (folder / "metrics.jsonl").read_text().count("\n") == done
-    check_against_an_undisturbed_run(folder, done)
-
-
-def check_against_an_undisturbed_run(folder, done, overrides=("runtime.backend=local",)):
-    """Resumed with three rounds to go; rounds may only be raised, so the config asks for few at first."""
+    assert rounds_of(folder) == done
     text = (folder / "config.yaml").read_text().replace(f"rounds: {LONG['rounds']}", f"rounds: {done + 3}")
-    (folder / "config.yaml").write_text(text)
-    resumed = raylfl.resume(folder, list(overrides))
+    (folder / "config.yaml").write_text(text)  # rounds may only be raised: as if it had asked for few
+    resumed = raylfl.resume(folder, ["runtime.backend=local"])
     clean = raylfl.run(yaml.safe_load(text), ["runtime.backend=local", "logging.id=clean"])
     assert outcome(resumed.run_dir) == outcome(clean.run_dir)
 
@@ -85,28 +85,54 @@ def test_a_second_ctrl_c_ends_at_once_even_in_a_hanging_client(command, tmp_path
     assert f"interrupted\nraylfl: raylfl resume {folder} goes on with it" in err
 
 
-def test_ctrl_c_ends_a_run_on_ray_and_leaves_no_process(command, config, tmp_path):
-    process, folder = command("run", str(config), *RAY), tmp_path / "runs" / "tiny" / "it"
-    wait_for_rounds(process, folder, 3)
-    processes = family(process)
-    assert len(processes) > 5  # the cluster's own, the server's and two workers'
+def test_a_run_on_ray_is_stopped_killed_and_stopped_again_in_mid_round_and_goes_on_each_time(command, config, tmp_path):
+    """SIGTERM to the driver; of the resumed run, SIGKILL; of the next, on a cluster of another size, Ctrl-C."""
+    gate, folder = tmp_path / "gate", tmp_path / "runs" / "tiny" / "it"
+    gate.mkdir()
+    content = yaml.safe_load(config.read_text())
+    content["model"] = {"class_path": "tests.runtime.tiny.Gated", "init_args": {"folder": str(gate)}}
+    config.write_text(yaml.safe_dump(content))
+
+    process = command("run", str(config), *RAY, "checkpoint.every=2")
+    processes = in_mid_round(process, folder, gate)
+    process.terminate()
+    err = check_that_it_ends(process, processes, gate)
+    resume = shlex.split(re.search(r"raylfl (resume \S+)", err).group(1))
+
+    process = command(*resume)
+    processes = in_mid_round(process, folder, gate)
+    agents = [p for p in processes if "Agent" in p.name()]  # they take a minute to see that their raylet is gone
+    process.kill()
+    process.wait()
+    assert alive([p for p in processes if p not in agents]) == []
+    for agent in alive(agents, seconds=0):
+        agent.kill()
+    (gate / "closed").unlink()
+
+    process = command(*resume, "runtime.workers=1", "runtime.object_store_mb=90")
+    processes = in_mid_round(process, folder, gate)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to everybody in the foreground
+    err = check_that_it_ends(process, processes, gate)
+    check_that_it_resumes(folder, err)
+
+
+def in_mid_round(process, folder, gate):
+    """The processes of a run on Ray that has done three more rounds, and is held up by a client in the next."""
+    wait_for_rounds(process, folder, rounds_of(folder) + 3)
+    (gate / "waiting").unlink(missing_ok=True)
+    (gate / "closed").touch()
+    wait_until((gate / "waiting").exists, "client at work")
+    processes = family(process)
+    assert len(processes) > 5  # the cluster's own, the server's and the workers'
+    return processes
+
+
+def check_that_it_ends(process, processes, gate):
+    """After the round under way, with exit code 1, and nobody left behind; what it said."""
+    assert "stopping after this round" in process.stderr.readline()
+    (gate / "closed").unlink()
     code, _, err = finished(process)
     assert code == 1
     assert "Traceback" not in err
     assert alive(processes) == []
-    check_that_it_resumes(folder, err)
-
-
-def test_a_killed_driver_takes_its_cluster_along_and_the_run_resumes_on_another(command, config, tmp_path):
-    """Of another size, with another number of workers."""
-    process, folder = command("run", str(config), *RAY, "checkpoint.every=2"), tmp_path / "runs" / "tiny" / "it"
-    wait_for_rounds(process, folder, 5)
-    processes = family(process)
-    process.kill()
-    process.wait()
-    for left in alive(processes):  # Ray's agents need a minute to see that their raylet is gone
-        assert "Agent" in left.name()
-        left.kill()
-    done = (folder / "metrics.jsonl").read_text().count("\n")
-    check_against_an_undisturbed_run(folder, done, ["runtime.workers=1", "runtime.object_store_mb=90"])
+    return err

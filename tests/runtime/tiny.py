@@ -158,21 +158,21 @@ def rude(seeds: bool, norm: bool = True) -> dict:
 
 
 class Gated(Net):
-    """Leaves `ID.ready` and `ID.worked` in `folder`, ID the process's; while a file `closed` is there, it waits.
+    """Leaves the id of whichever process works in `folder`; while `closed` is there, leaves `waiting` and waits.
 
-    Whoever waits leaves a file `waiting`.
+    While `slow` is there, it takes its time.
     """
 
     def __init__(self, folder: str, width: int = 6):
         super().__init__(norm=False, width=width)
         self.folder = Path(folder)
-        (self.folder / f"{os.getpid()}.ready").touch()
 
     def training_step(self, batch, batch_idx):
         while (self.folder / "closed").exists():
             (self.folder / "waiting").touch()
             time.sleep(0.05)
-        (self.folder / f"{os.getpid()}.worked").touch()
+        (self.folder / str(os.getpid())).touch()
+        time.sleep(0.3 * (self.folder / "slow").exists())
         return super().training_step(batch, batch_idx)
 
 
