@@ -29,12 +29,8 @@ class BatchOrder:
         self.key, self.shard, self.size, self.sampling = (seed, r, client), shard, batch_size, sampling
         self.keyed = keyed or Keyed()
         self.batches_per_epoch = max(1, -(-len(shard) // batch_size)) if batch_size else 1
+        self.whole = batch_size >= len(shard) and sampling == "reshuffle"  # every batch is the whole shard
         self._epoch, self._order = -1, shard
-
-    @property
-    def whole(self) -> bool:
-        """Every batch is the whole shard."""
-        return self.size >= len(self.shard) and self.sampling == "reshuffle"
 
     def indices(self, t: int) -> Ints:
         """Indices into the data set of the batch of local step t."""
@@ -77,18 +73,18 @@ class CohortBatches:
         ]
         self._whole: dict[int, Batch] = {}  # whole shards, gathered once
         self._ready: dict[int, Batch] = {}  # by step, of a lone client
-        shapes = {(len(order.shard), order.size) for order in self.orders}
-        self._even = len(shapes) == 1 and self.source.plain and sampling == "reshuffle"
-        self._epoch, self._orders = -1, np.empty((0, 0), dtype=np.int64)  # [C, n], where all are alike
+        self._cut = source.plain and not all(order.whole for order in self.orders)
 
     def __call__(self, t: int, rows: Sequence[int]) -> Sequence[Batch]:
         """The batches of local step t for these rows of the cohort."""
-        whole = self.orders[0].whole
-        if len(self.orders) == 1 and not whole and self.source.plain:
+        if not self._cut:
+            return [self._batch(k, t) for k in rows]
+        if len(self.orders) == 1:
             return [self._ahead(t)]
-        if self._even and not whole:
-            return EvenBatches(self.source, self._together(t)[rows])
-        return [self._batch(k, t) for k in rows]
+        indices = [self.orders[k].indices(t) for k in rows]
+        if len(set(map(len, indices))) == 1:
+            return EvenBatches(self.source, np.concatenate(indices).reshape(len(rows), -1))
+        return [self.source.batch(at) for at in indices]
 
     def full(self) -> list[Batch]:
         """Each client's whole shard."""
@@ -101,14 +97,6 @@ class CohortBatches:
         if k not in self._whole:
             self._whole[k] = self.source.batch(order.shard)
         return self._whole[k]
-
-    def _together(self, t: int) -> Ints:
-        """Indices [C, B] of step t, where all clients have as many samples and batches of one size."""
-        first = self.orders[0]
-        epoch, at = divmod(t, first.batches_per_epoch)
-        if epoch != self._epoch:
-            self._epoch, self._orders = epoch, np.stack([order.epoch(epoch) for order in self.orders])
-        return self._orders[:, at * first.size : (at + 1) * first.size]
 
     def _ahead(self, t: int) -> Batch:
         """A lone client's batches of the next steps come out of one gather."""

@@ -21,7 +21,7 @@ _SHIFT = np.uint64(32)
 
 def key_bytes(seed: int, purpose: str, *ids: int) -> bytes:
     """16 bytes that identify (seed, purpose, ids): a BLAKE2b digest of their text."""
-    text = "/".join([str(int(seed)), purpose, *(str(int(i)) for i in ids)])
+    text = "/".join([str(int(seed)), purpose, *map(str, map(int, ids))])
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 

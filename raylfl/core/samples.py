@@ -81,13 +81,14 @@ class BatchSource:
 
     @property
     def plain(self) -> bool:
-        """Arrays, seen without a transform: what is gathered together may be cut apart."""
-        return self.tensors is not None and self.samples.transform is None
+        """Arrays without a transform, or with one that says it is `fixed`: what is gathered together may be cut apart."""
+        transform = self.samples.transform
+        return self.tensors is not None and (transform is None or getattr(transform, "fixed", False))
 
     @property
     def sample_bytes(self) -> int:
-        """Of one sample of arrays."""
-        return sum(t[0].numel() * t.element_size() for t in self.tensors or ())
+        """Of one sample of arrays, its numbers in the dtype of computation."""
+        return sum(t[0].numel() * max(t.element_size(), self.dtype.itemsize) for t in self.tensors or ())
 
     def batches(self, indices: Sequence[Ints]) -> list[Batch]:
         """Several batches of a `plain` source out of one gather."""

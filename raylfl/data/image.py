@@ -32,6 +32,11 @@ class ImageTransform:
     size: int | None = None
     augment: bool = False
 
+    @property
+    def fixed(self) -> bool:
+        """Whether an image always becomes the same, whatever else is in its batch."""
+        return not self.augment
+
     def __call__(self, x: Tensor) -> Tensor:
         x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
         if self.scale != 1.0:
