@@ -13,7 +13,7 @@ import torch
 from raylfl.config.changes import refuse_changes
 from raylfl.config.load import Config, load_config
 from raylfl.config.schema import ComponentConfig
-from raylfl.errors import BadConfig, RaylflError
+from raylfl.errors import BadConfig
 from raylfl.experiment import Experiment, assemble
 from raylfl.runtime import cluster, inprocess
 from raylfl.runtime.cluster import connected
@@ -147,7 +147,7 @@ def _carry_out(experiment: Experiment, run_dir: RunDirectory, again: bool, watch
                     watch(Progress(experiment, run_dir.path, metrics, messages))
     except Interrupted:
         raise
-    except (RaylflError, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:
         error.add_note(f"raylfl resume {run_dir.path} goes on with it")
         raise
     final = torch.load(run_dir.path / "final.pt", weights_only=True)

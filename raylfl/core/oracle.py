@@ -88,7 +88,7 @@ class LoopOracle(Oracle):
         for c, batch in enumerate(batches):
             self.flat.load(x[c])
             if self.chain is None or batch.random:
-                seed_torch(seeds(c))
+                seed_everything(seeds(c))
             if self.chain is not None and self.chain.takes(batch.content):
                 row = self.flat.params.new_empty(self.flat.width)
                 loss = self.chain.loss_and_gradient(batch.content, self.flat.views(row))

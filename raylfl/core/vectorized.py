@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from raylfl.core.flat import FlatModule
-from raylfl.core.oracle import Batch, Oracle, loss_of, seed_torch
+from raylfl.core.oracle import Batch, Oracle, loss_of, seed_everything
 from raylfl.core.population import Floats
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 
@@ -95,7 +95,7 @@ class VectorizedOracle(Oracle):
         return all_losses.cpu().numpy(), all_rows
 
     def _together(self, x: Tensor, batches: Sequence[Batch], seed: int) -> tuple[Tensor, Tensor]:
-        seed_torch(seed)
+        seed_everything(seed)
         content = stacked(batches)
         at = x.detach().requires_grad_()
         with self.autocast():

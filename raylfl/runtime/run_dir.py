@@ -93,7 +93,9 @@ class RunDirectory:
                 time.sleep(0.1)
                 free = self._lock(".lock")
         except OSError as error:
-            raise BadConfig(f"{self.path} cannot be written ({error.strerror})") from error
+            raise BadConfig(
+                f"{self.path} cannot be written, or locked ({error.strerror}): logging.dir=DIR sets another place"
+            ) from error
         if not free:
             raise BadConfig(f"{self.path} is in use by another process ({self.command}): wait for it, or stop it first")
         with suppress(OSError):  # a full disk
@@ -127,17 +129,17 @@ class RunDirectory:
             leftover.unlink(missing_ok=True)
 
     def _lock(self, name: str) -> bool:
-        """Whether the lock is now ours; a file system without locks goes unprotected."""
+        """Whether the lock is now ours; raises OSError on a file system without locks."""
         if name in self._locks:
             return True
         lock = open(self.path / name, "ab", buffering=0)  # noqa: SIM115 - held for the run's life
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as error:
             lock.close()
-            return False
-        except OSError:
-            pass
+            if isinstance(error, BlockingIOError):
+                return False
+            raise
         self._locks[name] = lock
         return True
 

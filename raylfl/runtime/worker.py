@@ -23,7 +23,7 @@ from raylfl.core.flat import FlatModule
 from raylfl.core.keyed import Keyed, keyed, keyed_int
 from raylfl.core.local import LocalResult, run_local
 from raylfl.core.lone import allow_lone_samples
-from raylfl.core.oracle import Batch, LoopOracle, Oracle, private_randomness, seed_everything, seed_torch
+from raylfl.core.oracle import Batch, LoopOracle, Oracle, private_randomness, seed_everything
 from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import column, finite_rows, tree_sum
 from raylfl.core.samples import BatchSource, SampleSet
@@ -318,7 +318,7 @@ class Worker:
             for kind, indices in chunks:
                 source = self.test if kind == "test" else self.measured
                 assert source is not None
-                seed_torch(keyed_int(self.setup.seed, "evaluate", *indices[:1]))  # whichever worker gets the chunk
+                seed_everything(keyed_int(self.setup.seed, "evaluate", *indices[:1]))  # whoever gets the chunk
                 results.append(
                     {**measure(self.flat.module, self.recorder, source.batch(indices)), "count": len(indices)}
                 )

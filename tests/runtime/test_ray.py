@@ -61,11 +61,16 @@ def veterans(cluster):
         ray.kill(actor)
 
 
-def session_on(actors):
-    """The session of a run with these workers, the round loop in this process."""
+def session_on(actors, shared):
+    """The session of a run with these workers, the round loop in this process.
+
+    shared: takes a reference to the experiment; those who have worked on it before keep the worker that they made.
+    """
 
     def rows(experiment, run_dir, resume, fault):
-        backend = RayBackend(experiment, ray.put(experiment), actors, run_dir.log)
+        if not shared:
+            shared.append(ray.put(experiment))
+        backend = RayBackend(experiment, shared[0], actors, run_dir.log)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as in the server actor
         yield from Session(experiment, backend, run_dir, fault).rows(resume)
@@ -83,15 +88,16 @@ def test_every_algorithm_gives_the_same_bits_with_1_2_3_and_7_workers(veterans, 
     config = {**TINY, "algorithm": options_of(algorithm), "model": model, "rounds": 3, "num_clients": 12}
     config |= {"participation": {"name": "uniform", "size": 8}, "eval": {"every": 2, "global": True, "batch_size": 5}}
     carry_out(config, tmp_path / "here")
+    shared = []
     for workers in (1, 2, 3, 7):
-        carry_out(config, tmp_path / str(workers), rows=session_on(veterans[:workers]))
+        carry_out(config, tmp_path / str(workers), rows=session_on(veterans[:workers], shared))
         assert outcome(tmp_path / str(workers)) == outcome(tmp_path / "here")
 
 
 def test_a_module_that_seeds_every_generator_changes_nobodys_bits_on_ray_either(veterans, tmp_path):
     carry_out(rude(seeds=False), tmp_path / "polite")
     for workers in (1, 2):
-        carry_out(rude(seeds=True), tmp_path / str(workers), rows=session_on(veterans[:workers]))
+        carry_out(rude(seeds=True), tmp_path / str(workers), rows=session_on(veterans[:workers], []))
         assert outcome(tmp_path / str(workers)) == outcome(tmp_path / "polite")
 
 

@@ -96,12 +96,23 @@ def test_a_round_loop_that_never_ends_is_not_waited_for_for_ever(finished, monke
         other.wait()
 
 
+def test_a_file_system_without_locks_is_refused_before_training(runs, tmp_path, monkeypatch):
+    def without(file, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", without)
+    with pytest.raises(BadConfig, match=r"cannot be written, or locked \(No locks available\): logging.dir=DIR sets"):
+        raylfl.run(TINY, [*runs, "logging.id=it"])
+    assert not (tmp_path / "runs" / "tiny" / "it" / "metrics.jsonl").exists()
+
+
 def test_the_locks_are_given_back_even_if_the_watcher_raises(runs, tmp_path):
     def fail(progress):
         raise ValueError("a bug in a watcher")
 
-    with pytest.raises(ValueError, match="a bug"):
+    with pytest.raises(ValueError, match="a bug") as caught:
         raylfl.run(TINY, [*runs, "logging.id=it"], fail)
+    assert "goes on with it" in caught.value.__notes__[0]
     assert len(raylfl.resume(tmp_path / "runs" / "tiny" / "it").metrics) == TINY["rounds"]
 
 

@@ -135,7 +135,7 @@ class Dawdling(Net):
 
 
 class Rude(Net):
-    """Draws from torch's global generator in each step, and then seeds every global generator, if told so."""
+    """Draws from every global generator wherever it is called, and then seeds them all, if told so."""
 
     def __init__(self, norm: bool = True, seeds: bool = False):
         super().__init__(norm)
@@ -143,12 +143,16 @@ class Rude(Net):
 
     def training_step(self, batch, batch_idx):
         x, y = batch
-        loss = super().training_step((x + 0.1 * torch.randn_like(x), y), batch_idx)
+        noise = torch.randn_like(x) + np.random.standard_normal() + random.gauss(0.0, 1.0)
+        loss = super().training_step((x + 0.1 * noise, y), batch_idx)
         if self.seeds:
             torch.manual_seed(1)
             np.random.seed(1)
             random.seed(1)
         return loss
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.training_step(batch, batch_idx))
 
 
 def rude(seeds: bool, norm: bool = True) -> dict:

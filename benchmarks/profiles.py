@@ -1,0 +1,94 @@
+"""`python -m benchmarks.profiles [-o FOLDER]`: where the server's and a worker's time goes, as text files.
+
+worker-W1.txt, ...: the kernels of a round, the round in process, by torch's profiler. server-W1.txt, ...: the round
+loop's own functions while one worker actor is at work, by cProfile, in the process that plays the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import io
+import pstats
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.workloads import WORKLOADS, Workload
+from raylfl.config.load import load_config
+from raylfl.experiment import Experiment, assemble
+from raylfl.runtime.cluster import connected
+from raylfl.runtime.loop import Federation
+from raylfl.runtime.profile import Candidate, kernels
+
+WARM_UP = 5
+ROUNDS = 30
+FUNCTIONS = 25  # shown
+
+
+def worker_profile(workload: Workload) -> str:
+    candidate = Candidate(experiment_of(workload, backend="local"), "auto", "auto")
+    for _ in range(WARM_UP):
+        candidate.round(counts=False)
+    rows = kernels(candidate)
+    candidate.backend.close()
+    table = Table(title=f"{workload.name}: kernels of one round in process (runtime.layout={candidate.form[1]})")
+    for name in rows[0]:
+        table.add_column(name, justify="left" if name == "kernel" else "right")
+    for row in rows:
+        table.add_row(*(f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()))
+    return rendered(table)
+
+
+def server_profile(workload: Workload) -> str:
+    import ray
+
+    from raylfl.runtime.actors import start_workers
+    from raylfl.runtime.ray_backend import RayBackend
+
+    experiment = experiment_of(workload, workers=1)
+    with connected(experiment.config.runtime):
+        actors = start_workers(experiment.config.runtime, 1)
+        backend = RayBackend(experiment, ray.put(experiment), actors, print)
+        rounds = Federation(experiment, backend).rounds(sys.maxsize)
+        for _ in range(WARM_UP):
+            next(rounds)
+        profiler = cProfile.Profile()
+        profiler.enable()
+        for _ in range(ROUNDS):
+            next(rounds)
+        profiler.disable()
+        backend.close()
+    out = io.StringIO()
+    out.write(f"{workload.name}: the server's functions in {ROUNDS} rounds on Ray, one worker\n")
+    pstats.Stats(profiler, stream=out).strip_dirs().sort_stats("tottime").print_stats(FUNCTIONS)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def experiment_of(workload: Workload, **runtime: Any) -> Experiment:
+    return assemble(load_config(workload.config(1000, **runtime)))
+
+
+def rendered(table: Table) -> str:
+    out = io.StringIO()
+    Console(file=out, width=110).print(table)
+    return out.getvalue()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.profiles", description=__doc__.splitlines()[0])
+    parser.add_argument("-o", "--out", type=Path, default=Path("docs/profiles"))
+    folder = parser.parse_args().out
+    folder.mkdir(parents=True, exist_ok=True)
+    for workload in WORKLOADS.values():
+        for role, profile in (("worker", worker_profile), ("server", server_profile)):
+            path = folder / f"{role}-{workload.name}.txt"
+            path.write_text(profile(workload))
+            print(f"written  {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""On a cluster whose parts are lost: workers, the server, a node; clients that kill or block whoever runs them."""
+
+from __future__ import annotations
+
+import pytest
+import ray
+import torch
+
+import raylfl
+from raylfl.errors import BadConfig
+from tests.runtime.faults import actors, log_of, outcome, wait_until
+from tests.runtime.test_faults import CURSED, PERFECT, replay, run, trace
+
+
+@pytest.fixture(scope="module")
+def kill_file(tmp_path_factory):
+    return tmp_path_factory.mktemp("faults") / "kill"
+
+
+@pytest.fixture(scope="module")
+def cluster(kill_file):
+    """A head with room for two workers, whose processes know where kill points are announced."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAYLFL_FAULT", str(kill_file))
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        head = {"num_cpus": 2, "object_store_memory": 100 * 2**20, "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def on_ray(config, runs, *overrides, watch=None):
+    return raylfl.run(config, [*runs, "runtime.backend=ray", "runtime.workers=2", *overrides], watch)
+
+
+def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and_checkpoint(cluster, runs, kill_file):
+    """A worker before its work; one that has done it and dies before anybody saw; then the server."""
+    config = {**PERFECT, "algorithm": {"name": "focus"}, "rounds": 16, "checkpoint": {"every": 5, "keep": 1}}
+    clean = run(config, runs)
+    kill_file.write_text("work:3\nworked:5\nlog:12")
+    struck = on_ray(config, runs)
+    assert kill_file.read_text() == ""
+    assert outcome(struck.run_dir) == outcome(clean.run_dir)
+    log = log_of(struck.run_dir)
+    assert log.count("its work goes elsewhere") == 2
+    assert "resumed at round 10" in log
+
+
+def test_deadly_and_hanging_clients_are_dropped_and_harm_no_other(cluster, runs):
+    """Client 1 kills whoever runs it, client 4 never returns: the bits of a run in which both uploads are lost."""
+    curse = "model.init_args={raises: -1, dies: 13, hangs: 43}"
+    bounds = ["runtime.on_client_error=drop", "runtime.client_timeout=5", "runtime.client_retries=0", "rounds=1"]
+    struck = on_ray(CURSED, runs, curse, *bounds, "algorithm.name=focus")
+    received = dict(zip(trace(struck)[0]["cohort"], trace(struck)[0]["received"], strict=True))
+    assert received == {0: True, 1: False, 2: True, 3: True, 4: False, 5: True}
+    events = " ".join(struck.metrics[0]["events"])
+    assert "client 1 failed in round 0 after 1 attempts: the worker was lost" in events
+    assert "client 4 failed in round 0 after 1 attempts: no answer within 5 s (runtime.client_timeout)" in events
+    never = ["model.init_args.raises=-1", "runtime.vectorize=never"]
+    lost = run(CURSED, runs, *never, replay(struck), "algorithm.name=focus", "rounds=1")
+    assert torch.equal(struck.params, lost.params)
+
+
+def test_a_module_that_returns_no_loss_is_a_mistake_of_the_config_even_on_ray(cluster, runs):
+    with pytest.raises(
+        BadConfig, match=r"training_step returned a tensor of shape \(10, 4\), but must return the loss"
+    ):
+        on_ray(CURSED, runs, "model.init_args={raises: -1, strays: 13}", "runtime.workers=1")
+
+
+def workers_on(node):
+    """Ids of the processes in which this node runs worker actors."""
+    return {worker.pid for worker in actors("WorkerActor", node.all_processes["raylet"][0].process.pid)}
+
+
+def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, runs, tmp_path):
+    """Two workers' states, too large to travel inside replies, lie on the node that goes down in mid-round."""
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    config = {**PERFECT, "algorithm": {"name": "focus"}, "rounds": 80, "checkpoint": {"every": 5, "keep": 1}}
+    config["model"] = {"class_path": "tests.runtime.tiny.Gated", "init_args": {"folder": str(seen), "width": 8000}}
+    clean = run(config, runs)
+    small = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
+    nodes = [cluster.add_node(**small)]
+    wait_until(lambda: ray.cluster_resources()["CPU"] >= 4, "second node")
+
+    def watch(progress):
+        if progress.metrics["round"] == 7 and len(nodes) == 1:
+            (seen / "closed").touch()  # rounds wait until the new node is there
+            assert workers_on(nodes[0]) & ids(seen)
+            cluster.remove_node(nodes[0], allow_graceful=False)
+            nodes.append(cluster.add_node(**small))
+            wait_until(lambda: len(workers_on(nodes[1])) == 2, "worker on the new node")
+            (seen / "slow").touch()  # until one takes part that is on the new node
+            (seen / "closed").unlink()
+        if (seen / "slow").exists() and workers_on(nodes[1]) & ids(seen):
+            (seen / "slow").unlink()
+
+    struck = on_ray(config, runs, "runtime.workers=4", "runtime.cpus_per_worker=1", watch=watch)
+    assert outcome(struck.run_dir) == outcome(clean.run_dir)
+    assert len(nodes) == 2
+    assert not (seen / "slow").exists()
+    assert "was lost" in log_of(struck.run_dir)
+
+
+def ids(folder):
+    return {int(path.name) for path in folder.iterdir() if path.name.isdigit()}
