@@ -81,7 +81,7 @@ class BatchSource:
 
     @property
     def plain(self) -> bool:
-        """Arrays without a transform, or with one that says it is `fixed`: what is gathered together may be cut apart."""
+        """Arrays without a transform, or with a `fixed` one: what is gathered together may be cut apart."""
         transform = self.samples.transform
         return self.tensors is not None and (transform is None or getattr(transform, "fixed", False))
 
