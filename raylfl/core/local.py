@@ -169,7 +169,7 @@ def run_local(
 
     ids, falling = order.tolist(), steps[order]
     actives = [int(np.count_nonzero(falling > t)) for t in range(int(steps.max(initial=0)))]
-    losses: list[Floats] = []
+    losses: list[Tensor] = []
     samples: list[list[int]] = []
     for t, active in enumerate(actives):
         rows = ids[:active]
@@ -205,12 +205,15 @@ def run_local(
 
 
 def _tally(
-    steps: np.ndarray, losses: Sequence[Floats], samples: Sequence[Sequence[int]], first: Sequence[int]
+    steps: np.ndarray, losses: Sequence[Tensor], samples: Sequence[Sequence[int]], first: Sequence[int]
 ) -> tuple[Floats, Floats, Floats]:
     """(mean loss, last finite loss, sample gradients) [C] of what each step's active clients, a prefix, had."""
     total, last, seen = np.zeros(len(steps)), np.full(len(steps), np.nan), np.array(first, dtype=np.float64)
-    for loss, sizes in zip(losses, samples, strict=True):
-        active = len(loss)
+    values = torch.cat([loss.double() for loss in losses]).cpu().numpy() if losses else total[:0]
+    at = 0
+    for sizes in samples:
+        active, loss = len(sizes), values[at : at + len(sizes)]
+        at += active
         total[:active] += loss
         np.copyto(last[:active], loss, where=np.isfinite(loss))
         seen[:active] += sizes

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from raylfl.core.batch_last import BatchLast
 from raylfl.core.chain import Chain
 from raylfl.core.flat import FlatModule
-from raylfl.core.population import Floats
 from raylfl.errors import BadConfig
 
 
@@ -37,7 +36,10 @@ class Batch:
 
 
 class Oracle(ABC):
-    """Gradients of a cohort's losses. Every call returns fresh tensors that the caller may keep and change."""
+    """Gradients of a cohort's losses. Every call returns fresh tensors that the caller may keep and change.
+
+    Losses stay tensors on the parameters' device: to look at one would make a GPU wait in every local step.
+    """
 
     @property
     @abstractmethod
@@ -49,8 +51,8 @@ class Oracle(ABC):
         """[C, d] to keep the clients' parameters in while they run; valid until the next call."""
 
     @abstractmethod
-    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Floats, Tensor]:
-        """(losses float64 [C], gradients [C, d]) of batch c at x[c], global generators seeded by seeds(c)."""
+    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
+        """(losses [C], gradients [C, d]) of batch c at x[c], global generators seeded by seeds(c)."""
 
 
 class LoopOracle(Oracle):
@@ -83,8 +85,8 @@ class LoopOracle(Oracle):
             return self.flat.params[None]  # the module's own memory: no copy a step
         return self.flat.params.new_empty(count, self.flat.width)
 
-    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Floats, Tensor]:
-        losses, rows = np.empty(len(batches)), []
+    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
+        losses, rows = [], []
         for c, batch in enumerate(batches):
             self.flat.load(x[c])
             if self.chain is None or batch.random:
@@ -97,8 +99,10 @@ class LoopOracle(Oracle):
                     loss = loss_of(self.module.training_step(batch.content, 0), self.module)
                 row = self.split.gradient(loss) if self.split else self.flat.gradient(loss)
             rows.append(row)
-            losses[c] = float(loss.detach())
-        return losses, rows[0][None] if len(rows) == 1 else torch.stack(rows)
+            losses.append(loss.detach())
+        if len(rows) == 1:
+            return losses[0][None], rows[0][None]
+        return torch.stack(losses), torch.stack(rows)
 
 
 def loss_of(output: Any, module: nn.Module) -> Tensor:

@@ -20,7 +20,6 @@ from torch.func import functional_call, vmap
 
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, Oracle, loss_of, seed_everything
-from raylfl.core.population import Floats
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 
 LARGEST_ON_CPU = 100_000  # d: beyond it the rows fall out of the caches and one client at a time is faster
@@ -80,19 +79,17 @@ class VectorizedOracle(Oracle):
     def workspace(self, count: int) -> Tensor:
         return self.flat.params.new_empty(count, self.flat.width)
 
-    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Floats, Tensor]:
+    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
         """Rows whose batches have one size go together; unequal sizes make one call a size."""
         sizes = sizes_of(batches)
         if len(set(sizes)) == 1:
-            losses, g = self._together(x, batches, seeds(0))
-            return losses.double().cpu().numpy(), g
-        all_losses = x.new_empty(len(batches), dtype=torch.float64)
-        all_rows = torch.empty_like(x)
+            return self._together(x, batches, seeds(0))
+        all_losses, all_rows = x.new_empty(len(batches)), torch.empty_like(x)
         for size in sorted(set(sizes)):
             group = [k for k, s in enumerate(sizes) if s == size]
             losses, g = self._together(x[group], [batches[k] for k in group], seeds(group[0]))
-            all_losses[group], all_rows[group] = losses.double(), g
-        return all_losses.cpu().numpy(), all_rows
+            all_losses[group], all_rows[group] = losses.to(all_losses), g
+        return all_losses, all_rows
 
     def _together(self, x: Tensor, batches: Sequence[Batch], seed: int) -> tuple[Tensor, Tensor]:
         seed_everything(seed)

@@ -361,12 +361,12 @@ class PooledOracle(LoopOracle):
         super().__init__(worker.flat, worker.loop.autocast)
         self.worker, self.weights = worker, weights
 
-    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Floats, Tensor]:
+    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
         at = x[0].clone()
         pairs = [self.worker.full_gradient(at, c) for c in range(len(self.weights))]
         self.flat.load(x[0])
         gradient = tree_sum(torch.stack([g for _, g in pairs]) * column(self.weights, at))
-        return np.array([np.dot(self.weights, [loss for loss, _ in pairs])]), gradient[None]
+        return x.new_tensor([np.dot(self.weights, [loss for loss, _ in pairs])], dtype=torch.float64), gradient[None]
 
 
 def layout_for(module: torch.nn.Module, device: torch.device, setup: WorkerSetup) -> str:

@@ -35,9 +35,9 @@ class FunctionOracle(Oracle):
     def workspace(self, count: int) -> Tensor:
         return torch.empty(count, self._width, dtype=self.dtype)
 
-    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Floats, Tensor]:
+    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
         rows = [self.gradient(b.content[0], row.clone(), *b.content[1:]) for b, row in zip(batches, x, strict=True)]
-        return np.zeros(len(rows)), torch.stack(rows)
+        return torch.zeros(len(rows)), torch.stack(rows)
 
 
 @dataclass
