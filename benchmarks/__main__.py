@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.processes import start_up_and_memory
-from benchmarks.rounds import measure
+from benchmarks.rounds import evaluated, measure
 from benchmarks.scale import RESNET18, TINY, against_the_oracle, scale
 
-PARTS = ("speed", "stateful", "processes", "scale", "oracle")
+PARTS = ("speed", "stateful", "evaluation", "processes", "scale", "oracle")
 ROUNDS = {"W1": 60, "W2": 12, "W3": 60}
 STATEFUL = ("fedavg", "focus", "scaffold", "feddyn", "mifa", "fedaware")
 
@@ -61,6 +61,8 @@ def main() -> None:
             results[part] = speed()
         elif part == "stateful":
             results[part] = stateful()
+        elif part == "evaluation":
+            results[part] = [evaluated("W1", {"workers": 2}, 20, f"algorithm.name={a}") for a in ("fedavg", "sfl")]
         elif part == "processes":
             results[part] = [start_up_and_memory(w) for w in (1, 2)]
         elif part == "scale":

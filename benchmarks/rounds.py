@@ -37,6 +37,26 @@ def measure(name: str, setting: str, runtime: dict[str, Any], rounds: int, *over
     return Measured(name, setting, floor * 1e3, middle * 1e3, (low * 1e3, high * 1e3), middle / floor)
 
 
+def evaluated(name: str, runtime: dict[str, Any], rounds: int, *overrides: str) -> dict[str, Any]:
+    """Medians in milliseconds of a round alone, of one whose model is evaluated on 10,000 test samples, and of that
+    evaluation alone, on all workers; hidden: the share of it that costs no time.
+    """
+    workload = WORKLOADS[name]
+    tested = ["data.init_args.num_test=10000", *overrides]
+    alone = median(run_seconds(workload, rounds, runtime, *tested))
+    both = median(run_seconds(workload, rounds, runtime, "eval.every=1", *tested))
+    nothing = ["participation.size=1", "local.steps=1", "local.batch_size=1"]  # or all but nothing
+    evaluation = median(run_seconds(workload, rounds, runtime, "eval.every=1", *tested, *nothing))
+    return {
+        "workload": name,
+        "overrides": " ".join(overrides),
+        "round_ms": alone * 1e3,
+        "with_evaluation_ms": both * 1e3,
+        "evaluation_ms": evaluation * 1e3,
+        "hidden": 1 - (both - alone) / evaluation,
+    }
+
+
 def run_seconds(workload: Workload, rounds: int, runtime: dict[str, Any], *overrides: str) -> list[float]:
     """Seconds of each round of one run, warm-up left out."""
     with tempfile.TemporaryDirectory() as folder:

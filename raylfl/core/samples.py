@@ -64,9 +64,10 @@ class BatchSource:
         if samples.arrays is not None:
             self.tensors = tuple(self._resident(as_tensor(a)) for a in samples.arrays)
 
-    def measuring(self) -> BatchSource:
+    def measuring(self, channels_last: bool) -> BatchSource:
         """The same samples, in the same memory, seen without augmentation."""
         twin = copy.copy(self)
+        twin.channels_last = channels_last
         twin.samples = replace(self.samples, transform=self.samples.measured_through)
         return twin
 

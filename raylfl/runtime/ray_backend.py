@@ -32,6 +32,8 @@ class RayBackend(Backend):
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
         self.team = Team(actors, shared, say)
         self.workers = len(self.team)
+        self._ring = experiment.algorithm.route == "ring"
+        self._measuring = 0  # evaluations under way
         fresh, self.one_by_one = self.team.call("initial", attempts=self.attempts)
         self._initial = torch.from_numpy(fresh["x"].copy()), torch.from_numpy(fresh["buffers"].copy())
         local_buffers = experiment.setup.local_buffers and len(self._initial[1]) > 0
@@ -113,11 +115,13 @@ class RayBackend(Backend):
     def run_ring(
         self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]], arrives: Sequence[bool]
     ) -> Pending[tuple[list[Outcome], State]]:
-        """The whole chain is handed out at once: each upload goes to the next worker by reference."""
+        """The whole chain is handed out at once: each upload goes to the next worker by reference. Only one of them is
+        at work at a time, so half of them are left to an evaluation that is under way.
+        """
         start = ray.put(pack(down))
 
         def hand_out(begin: int, last: Any, attempt: int) -> list[Sent]:
-            links, previous, here = [], last, self.team.present()
+            links, previous, here = [], last, self._link_workers()
             for k in range(begin, len(tasks)):
                 state = [h for h in own[k] if h is not None]
                 arguments = (tasks[k], previous, previous is start, self.keeps, 0 if state else -1, *state)
@@ -153,6 +157,10 @@ class RayBackend(Backend):
 
         return chain
 
+    def _link_workers(self) -> list[int]:
+        here = self.team.present()
+        return here[: (len(here) + 1) // 2] if self._measuring else here
+
     # -- measurements --------------------------------------------------------------------------------------------
 
     def evaluate(self, down: State, chunks: Sequence[tuple[str, Ints]]) -> Pending[list[dict[str, float]]]:
@@ -165,17 +173,21 @@ class RayBackend(Backend):
     def _spread(self, method: str, down: State, items: Sequence[Any]) -> Pending[list[Any]]:
         """Items dealt out to the workers in turn; the answers back in the order of the items."""
         down_ref = ray.put(pack(down))
-        hands = [list(range(w, len(items), self.workers)) for w in range(min(self.workers, len(items)))]
-        sent = self.team.send(
-            [
-                Call(method, (down_ref, [items[k] for k in hand]), patience=patience(self.timeout, len(hand)))
-                for hand in hands
-            ]
-        )
+        here = self.team.present()
+        workers = here[(len(here) + 1) // 2 :] or here if self._ring else here
+        hands = [list(range(w, len(items), len(workers))) for w in range(min(len(workers), len(items)))]
+        calls = [
+            Call(method, (down_ref, [items[k] for k in hand]), patience=patience(self.timeout, len(hand)))
+            for hand in hands
+        ]
+        sent = self.team.send(calls, workers)
+        self._measuring += 1
 
         def answers() -> list[Any]:
             out: list[Any] = [None] * len(items)
-            for hand, answer in zip(hands, self.team.insist(sent, self.attempts), strict=True):
+            answered = self.team.insist(sent, self.attempts)
+            self._measuring -= 1
+            for hand, answer in zip(hands, answered, strict=True):
                 for k, value in zip(hand, answer, strict=True):
                     out[k] = value
             return out

@@ -66,9 +66,9 @@ class Team:
         references = method.options(num_returns=call.returns).remote(self.shared, *call.arguments)
         return Sent(call, worker, self._lives[worker], [references] if call.returns == 1 else references)
 
-    def send(self, calls: Sequence[Call]) -> list[Sent]:
-        """Call k to worker k of those who are here, modulo their number."""
-        here = self.present()
+    def send(self, calls: Sequence[Call], workers: Sequence[int] = ()) -> list[Sent]:
+        """Call k to the k-th of these workers, or of those who are here, modulo their number."""
+        here = workers or self.present()
         return [self.ask(here[k % len(here)], call) for k, call in enumerate(calls)]
 
     def answers(self, sent: Sequence[Sent]) -> list[Any]:

@@ -71,9 +71,10 @@ class Worker:
         self.recorder.attach(module)
         self.x0 = self.flat.params.clone()
         self.buffers0 = self.flat.read_buffers()
-        self.train = self._source(setup.train)
-        self.measured = self.train.measuring()
-        self.test = self._source(setup.test) if setup.test is not None else None
+        images_last = self.layout != "contiguous"  # measured faster so, whatever the order of the weights
+        self.train = self._source(setup.train, self.layout == "channels_last")
+        self.measured = self.train.measuring(images_last)
+        self.test = self._source(setup.test, images_last) if setup.test is not None else None
         self.loop = LoopOracle(self.flat, autocast, self.algorithm.cut, self.layout == "batch_last")
         self.one_by_one = self._refusal()
         self.most_clients = setup.runtime.micro_cohort  # in one call; halved where a GPU's memory does not suffice
@@ -105,8 +106,8 @@ class Worker:
             return f"vmap refuses the model ({line[0] if line else type(error).__name__})"
         return None
 
-    def _source(self, samples: SampleSet) -> BatchSource:
-        return BatchSource(samples, self.device, self.setup.torch_dtype, self.layout == "channels_last")
+    def _source(self, samples: SampleSet, channels_last: bool) -> BatchSource:
+        return BatchSource(samples, self.device, self.setup.torch_dtype, channels_last)
 
     # -- local work ------------------------------------------------------------------------------------------
 
