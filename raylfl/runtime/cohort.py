@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,8 @@ from raylfl.runtime.task import POOL, Outcome, Report, Task
 
 if TYPE_CHECKING:
     from raylfl.runtime.loop import FederationState
+
+LARGE = 32 * 2**20  # bytes from which malloc gives memory back to the system
 
 
 @dataclass
@@ -44,6 +48,7 @@ class Cohorts:
 
     def __init__(self, experiment: Experiment, backend: Backend, planner: Planner):
         self.e, self.backend, self.planner = experiment, backend, planner
+        self.uploads = UploadMemory()
 
     def send(self, r: Round, down: State, state: FederationState) -> Pending[Collected]:
         """The work of a planned round, from this broadcast on."""
@@ -136,7 +141,7 @@ class Cohorts:
             keep = [k for k, c in enumerate(outcome.task.clients) if c in arrived]
             for name, values in outcome.up.items():
                 rows.setdefault(name, []).append(values if len(keep) == len(values) else values[keep])
-        up = {name: torch.cat(pieces) for name, pieces in rows.items()}
+        up = {name: self.uploads.stack(name, pieces) for name, pieces in rows.items()}
         return Collected(r, reports, up, own, width, events)
 
     def _upload_floats(self, up: State) -> int:
@@ -164,6 +169,31 @@ class Cohorts:
                     raise NonFinite(f"{text} (lower local.lr, set local.clip_norm, or runtime.on_nonfinite=drop)")
                 events.append(text)
         return events
+
+
+class UploadMemory:
+    """Matrices [n, d] of large uploads, in the memory of the round before where nobody looks at it any more.
+
+    Fresh memory of hundreds of MB costs as much in page faults as the copy itself.
+    """
+
+    def __init__(self) -> None:
+        self._memory: dict[str, np.ndarray] = {}
+        self._in_use: dict[str, weakref.ref[np.ndarray]] = {}
+
+    def stack(self, name: str, pieces: Sequence[Tensor]) -> Tensor:
+        """Rows of all pieces [n_j, ...] in one tensor [sum n_j, ...] of its own memory."""
+        shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
+        size, dtype = math.prod(shape), pieces[0].numpy().dtype
+        if size * dtype.itemsize < LARGE:
+            return torch.cat(list(pieces))
+        memory = self._memory.get(name)
+        taken = name in self._in_use and self._in_use[name]() is not None
+        if memory is None or taken or memory.size < size or memory.dtype != dtype:
+            memory = self._memory[name] = np.empty(size, dtype=dtype)
+        part = memory[:size]
+        self._in_use[name] = weakref.ref(part)  # the tensor, and every view of it, keeps this alive
+        return torch.cat(list(pieces), out=torch.from_numpy(part).view(shape))
 
 
 def chunks(count: int, largest: int) -> int:
