@@ -25,8 +25,8 @@ FEW = 8  # input channels of a convolution up to which this pays
 class BatchLast(Chain):
     """A chain's mean cross-entropy and gradient, in memory of its own that is used again from batch to batch."""
 
-    def __init__(self, layers: Sequence[nn.Module]):
-        super().__init__(layers)
+    def __init__(self, layers: Sequence[nn.Module], cut: int | None = None):
+        super().__init__(layers, cut)
         self._convolutions = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
         self._memory: dict[Any, Tensor] = {}
         self._views: dict[tuple[Any, ...], Tensor] = {}
@@ -87,6 +87,8 @@ class BatchLast(Chain):
                 case _:  # nn.Flatten
                     kept.append(x.shape)
                     x = x.reshape(-1, count)
+            if k == self.cut:
+                self.exchanged_floats += x.numel()
         loss, g = cross_entropy(x.t().contiguous(), y)
         self._backward(g.t().contiguous(), kept, gradients)
         return loss

@@ -19,10 +19,15 @@ _aten = torch.ops.aten
 
 
 class Chain:
-    """Mean cross-entropy of a chain of Conv2d, Linear, ReLU, MaxPool2d and Flatten, and its gradient."""
+    """Mean cross-entropy of a chain of Conv2d, Linear, ReLU, MaxPool2d and Flatten, and its gradient.
 
-    def __init__(self, layers: Sequence[nn.Module]):
-        self.layers = layers
+    cut: the place of the layer after which the chain is split between client and server, if it is; what passes there
+    is counted in `exchanged_floats` (as many of activations as of their gradients).
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], cut: int | None = None):
+        self.layers, self.cut = layers, cut
+        self.exchanged_floats = 0
 
     @staticmethod
     def of(module: nn.Module) -> Chain | None:
@@ -39,6 +44,12 @@ class Chain:
         same = len(own) == len(theirs) and all(a is b for a, b in zip(own, theirs, strict=True))
         return Chain(list(layers)) if same and own and all(p.requires_grad for p in own) else None
 
+    @property
+    def client_width(self) -> int:
+        """Parameters before the cut, the client's half."""
+        assert self.cut is not None
+        return sum(p.numel() for layer in self.layers[: self.cut + 1] for p in layer.parameters())
+
     @staticmethod
     def takes(content: Any) -> bool:
         """Whether a batch is (inputs, a class each); targets may also be probabilities, for example."""
@@ -53,7 +64,7 @@ class Chain:
         x, y = batch
         kept: list[Any] = []  # of each layer: what its backward pass needs
         ours = False  # whether x may be written on: made here, and kept by no layer
-        for layer in self.layers:
+        for k, layer in enumerate(self.layers):
             match layer:
                 case nn.Linear():
                     kept.append(x)
@@ -72,6 +83,8 @@ class Chain:
                 case _:  # nn.Flatten
                     kept.append(x.shape)
                     x = x.flatten(1)
+            if k == self.cut:
+                self.exchanged_floats += x.numel()
         loss, g = cross_entropy(x, y)
         self._backward(g, kept, gradients)
         return loss

@@ -70,11 +70,17 @@ class LoopOracle(Oracle):
         """
         self.flat, self.autocast = flat, autocast
         self.module: Any = flat.module
-        self.split = SplitPoint(flat, split_after) if split_after else None
         plain = autocast is nullcontext and flat.params.device.type == "cpu"
-        self.chain = Chain.of(flat.module) if plain and not split_after else None
-        if self.chain is not None and batch_last:
-            self.chain = BatchLast(self.chain.layers)
+        self.chain = Chain.of(flat.module) if plain else None
+        self.split: SplitPoint | Chain | None = None
+        self.split_after, cut = split_after, None
+        if split_after:
+            cut = place_of(split_after, flat.module, self.chain)
+            self.chain = self.chain if cut is not None else None
+        if self.chain is not None:
+            self.chain = (BatchLast if batch_last else Chain)(self.chain.layers, cut)
+        if split_after:
+            self.split = self.chain or SplitPoint(flat, split_after)
 
     @property
     def width(self) -> int:
@@ -89,6 +95,8 @@ class LoopOracle(Oracle):
         losses, rows = [], []
         for c, batch in enumerate(batches):
             self.flat.load(x[c])
+            if isinstance(self.split, Chain) and not self.split.takes(batch.content):  # targets that are no classes
+                self.chain, self.split = None, SplitPoint(self.flat, str(self.split_after))
             if self.chain is None or batch.random:
                 seed_everything(seeds(c))
             if self.chain is not None and self.chain.takes(batch.content):
@@ -97,7 +105,7 @@ class LoopOracle(Oracle):
             else:
                 with self.autocast():
                     loss = loss_of(self.module.training_step(batch.content, 0), self.module)
-                row = self.split.gradient(loss) if self.split else self.flat.gradient(loss)
+                row = self.split.gradient(loss) if isinstance(self.split, SplitPoint) else self.flat.gradient(loss)
             rows.append(row)
             losses.append(loss.detach())
         if len(rows) == 1:
@@ -143,6 +151,13 @@ def private_randomness(seed: int | None = None) -> Iterator[None]:
         torch.set_rng_state(before[0])
         np.random.set_state(before[1])
         random.setstate(before[2])
+
+
+def place_of(name: str, module: nn.Module, chain: Chain | None) -> int | None:
+    """Where in the chain the module's layer of this name is; None where it is not one of the chain's."""
+    layer = dict(module.named_modules()).get(name)
+    layers = chain.layers if chain is not None else []
+    return next((k for k, other in enumerate(layers) if other is layer), None)
 
 
 class SplitPoint:

@@ -175,16 +175,15 @@ class Worker:
         if buffers is not None or kept_buffers is not None:
             self.flat.write_buffers(kept_buffers[0] if kept_buffers is not None else buffers)  # type: ignore[arg-type]
         self._to_training()
-        split = self.loop.split
-        if split:
-            split.exchanged_floats = 0  # measurements pass through the cut, too
+        if self.loop.split:
+            self.loop.split.exchanged_floats = 0  # measurements pass through the cut, too
         result = self._solve(task, down, states)
         if buffers is not None or kept_buffers is not None:
             target = result.own if self.setup.local_buffers else result.up
             target[BUFFERS] = self.flat.read_buffers()[None]
         finite = self._finite_rows(result)
         exchanged, half = 0, None
-        if split:
+        if split := self.loop.split:
             exchanged = split.exchanged_floats
             half = split.client_width if any(task.steps) else None  # known once a gradient was taken
         reports = [
@@ -383,7 +382,7 @@ def layout_for(module: torch.nn.Module, device: torch.device, setup: WorkerSetup
         return "contiguous"
     if setting in ("contiguous", "channels_last") or (setting == "auto" and not quick):
         return setting if setting != "auto" else "contiguous"
-    alone = device.type == "cpu" and setup.algorithm.cut is None and setup.runtime.vectorize != "always"
+    alone = device.type == "cpu" and setup.runtime.vectorize != "always"
     chain = Chain.of(module) if alone else None
     last = None if chain is None else BatchLast(chain.layers)
     if setting == "batch_last" and (last is None or not last.possible):

@@ -12,6 +12,8 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from raylfl.models.base import MODELS
+
 
 class Quadratic(LightningModule):
     """Sample (H [d, d], b [d]): mean over the batch of x'Hx/2 - b'x."""
@@ -96,3 +98,18 @@ class DigitsModule(LightningDataModule):
         self.train_dataset = TensorDataset(x[:1000], y[:1000])
         self.test_dataset = TensorDataset(x[1000:1200], y[1000:1200])
         self.targets = y[:1000]
+
+
+class Plain(LightningModule):
+    """LeNet-5, not known to be a chain: its gradients are autograd's."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = MODELS.get("lenet5").cls(in_shape=(1, 28, 28)).layers
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return nn.functional.cross_entropy(self.layers(x), y)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)

@@ -26,3 +26,18 @@ def test_a_cut_model_takes_the_trajectory_of_the_whole_one(runs, model, size, cu
     apart = raylfl.run("digits", [*runs, *world, f"algorithm.name={split}", f"algorithm.cut={cut}"])
     assert torch.equal(together.params, apart.params)
     assert apart.metrics[-1]["cost/uplink_floats"] != together.metrics[-1]["cost/uplink_floats"]
+
+
+@pytest.mark.parametrize("cut", ["layers.pool1", "layers.relu2", "layers.fc2"])
+def test_what_passes_the_cut_does_not_depend_on_how_the_gradient_is_taken(runs, cut):
+    """As matrix products with the batch last, as kernels, and by autograd (whose optimizer is the module's own)."""
+    world = ["model.name=lenet5", "data.init_args.upscale=28", "participation.name=uniform", "participation.size=3"]
+    world += ["local.batch_size=8", "rounds=2", "eval.every=0", "runtime.backend=local", "algorithm.name=ssl"]
+    ways = ["runtime.layout=batch_last", "runtime.layout=channels_last", "model.class_path=tests.runtime.modules.Plain"]
+    rows = []
+    for way in ways:
+        model = world[1:] if "class_path" in way else world
+        result = raylfl.run("digits", [*runs, *model, f"algorithm.cut={cut}", way])
+        rows.append({k: v for k, v in result.metrics[-1].items() if k.startswith("cost/")})
+    assert rows[0] == rows[1] == rows[2]
+    assert rows[0]["cost/uplink_floats"] > 0
