@@ -7,7 +7,6 @@ settings.csv, report/, and the trials' ordinary run directories beside them: <se
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -197,8 +197,13 @@ def locked(folder: Path) -> Iterator[None]:
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """SIGTERM (`ray job stop`, Slurm) as Ctrl-C, at which Ray Tune ends its trials and returns."""
+
+    def as_interrupt(number: int, frame: FrameType | None) -> None:
+        handler = signal.getsignal(signal.SIGINT)  # of a job in the background Ctrl-C is ignored; this is not Ctrl-C
+        (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+
     try:
-        before = signal.signal(signal.SIGTERM, lambda number, frame: os.kill(os.getpid(), signal.SIGINT))
+        before = signal.signal(signal.SIGTERM, as_interrupt)
     except ValueError:  # not the main thread: whoever runs us handles signals
         yield
         return

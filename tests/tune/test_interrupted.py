@@ -91,13 +91,17 @@ def test_a_killed_sweep_goes_on_without_repeating_finished_trials(tmp_path):
         assert torch.equal(params, raylfl.run(plain, [f"local.lr={lr}", *place]).params)
 
 
-def test_sigterm_ends_a_sweep_as_ctrl_c_does():
+@pytest.mark.parametrize("on_interrupt", [signal.default_int_handler, signal.SIG_IGN])
+def test_sigterm_ends_a_sweep_as_ctrl_c_does(on_interrupt):
     def terminated():
         with ended_by_signals():
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(5)
 
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt):
-        terminated()
+    before, of_pytest = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            terminated()
+    finally:
+        signal.signal(signal.SIGINT, of_pytest)
     assert signal.getsignal(signal.SIGTERM) is before
