@@ -13,14 +13,13 @@ from typing import Any
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.clock import Clock
 
+LAYOUTS = ("contiguous", "channels_last", "batch_last")  # of images and convolutions in memory
+
 
 def _at_least(group: Any, key: str, least: int, meaning: str) -> None:
     value = getattr(group, key)
     if value is not None and value < least:
         raise BadValue(key, got=value, need=f">= {least}, {meaning}")
-
-
-LAYOUTS = ("contiguous", "channels_last", "batch_last")  # of images and convolutions in memory
 
 
 def _one_of(group: Any, key: str, *choices: str) -> None:

@@ -60,75 +60,62 @@ class BatchLast(Chain):
         return total
 
     def _piece(self, x: Tensor, y: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-        count = len(y)
-        x = self._own("x", *x.shape[1:], count, count=count).copy_(x.movedim(0, -1))
-        kept: list[Any] = []
-        for k, layer in enumerate(self.layers):
-            match layer:
-                case nn.Linear():
-                    kept.append(x)
-                    out = self._own(k, layer.out_features, count, count=count)
-                    x = torch.addmm(layer.bias[:, None], layer.weight, x, out=out)
-                case nn.Conv2d():
-                    patches, shape = self._patches(k, layer, x), x.shape
-                    kept.append((patches, shape))
-                    high, wide = _output(layer, shape)
-                    out = self._own(k, layer.out_channels, high * wide * count, count=count)
-                    weight, bias = layer.weight.view(layer.out_channels, -1), cast(Tensor, layer.bias)
-                    x = torch.addmm(bias[:, None], weight, patches, out=out).view(-1, high, wide, count)
-                case nn.ReLU():
-                    x = x.relu_()
-                    kept.append(x)
-                case nn.MaxPool2d():
-                    images = x.permute(0, 3, 1, 2)  # to the library: channels-last images, the samples for channels
-                    pooled, indices = F.max_pool2d(images, layer.kernel_size, layer.stride, return_indices=True)
-                    kept.append((images, indices))
-                    x = pooled.permute(0, 2, 3, 1)
-                case _:  # nn.Flatten
-                    kept.append(x.shape)
-                    x = x.reshape(-1, count)
-            if k == self.cut:
-                self.exchanged_floats += x.numel()
-        loss, g = cross_entropy(x.t().contiguous(), y)
-        self._backward(g.t().contiguous(), kept, gradients)
-        return loss
+        return self._walk(self._own("x", *x.shape[1:], len(y)).copy_(x.movedim(0, -1)), y, gradients)
 
-    def _backward(self, g: Tensor, kept: list[Any], gradients: Sequence[Tensor]) -> None:
-        at = len(gradients)
-        for k in range(len(self.layers) - 1, -1, -1):
-            layer, saved = self.layers[k], kept[k]
-            match layer:
-                case nn.Linear():
-                    at -= 2
-                    torch.mm(g, saved.t(), out=gradients[at])
-                    torch.sum(g, 1, out=gradients[at + 1])
-                    if at:
-                        g = torch.mm(layer.weight.t(), g)
-                case nn.Conv2d():
-                    at -= 2
-                    patches, shape = saved
-                    g = g.reshape(layer.out_channels, -1)
-                    torch.mm(g, patches.t(), out=gradients[at].view(layer.out_channels, -1))
-                    torch.sum(g, 1, out=gradients[at + 1])
-                    if at:  # the patches are no longer needed: their gradient goes into their place
-                        torch.mm(layer.weight.view(layer.out_channels, -1).t(), g, out=patches)
-                        g = self._overlap(k, layer, patches, shape)
-                case nn.ReLU():
-                    g = _aten.threshold_backward(g, saved, 0)
-                case nn.MaxPool2d():
-                    images, indices = saved
-                    size, stride = pair(layer.kernel_size), pair(layer.stride)
-                    out = self._own((k, "g"), *images.permute(0, 2, 3, 1).shape, count=images.shape[1]).permute(
-                        0, 3, 1, 2
-                    )
-                    _aten.max_pool2d_with_indices_backward.grad_input(
-                        g.permute(0, 3, 1, 2), images, size, stride, [0, 0], [1, 1], False, indices, grad_input=out
-                    )
-                    g = out.permute(0, 2, 3, 1)
-                case _:
-                    g = g.reshape(saved)
-            if not at:
-                return
+    def _loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        loss, g = cross_entropy(x.t().contiguous(), y)
+        return loss, g.t().contiguous()
+
+    def _forward(self, k: int, layer: nn.Module, x: Tensor) -> tuple[Tensor, Any]:
+        count = x.shape[-1]
+        match layer:
+            case nn.Linear():
+                return torch.addmm(layer.bias[:, None], layer.weight, x, out=self._own(k, layer.out_features, count)), x
+            case nn.Conv2d():
+                patches = self._patches(k, layer, x)
+                out = self._own(k, layer.out_channels, *_output(layer, x.shape), count)
+                weight, bias = layer.weight.view(layer.out_channels, -1), cast(Tensor, layer.bias)
+                torch.addmm(bias[:, None], weight, patches, out=out.view(layer.out_channels, -1))
+                return out, (patches, x.shape)
+            case nn.ReLU():
+                x = x.relu_()
+                return x, x
+            case nn.MaxPool2d():
+                images = x.permute(0, 3, 1, 2)  # to the library: channels-last images, the samples for channels
+                pooled, saved = super()._forward(k, layer, images)
+                return pooled.permute(0, 2, 3, 1), saved
+            case _:  # nn.Flatten
+                return x.reshape(-1, count), x.shape
+
+    def _backward(
+        self, k: int, layer: nn.Module, g: Tensor, saved: Any, gradients: Sequence[Tensor], wanted: bool
+    ) -> Tensor:
+        match layer:
+            case nn.Linear():
+                torch.mm(g, saved.t(), out=gradients[0])
+                torch.sum(g, 1, out=gradients[1])
+                return torch.mm(layer.weight.t(), g) if wanted else g
+            case nn.Conv2d():
+                patches, shape = saved
+                g = g.reshape(layer.out_channels, -1)
+                torch.mm(g, patches.t(), out=gradients[0].view(layer.out_channels, -1))
+                torch.sum(g, 1, out=gradients[1])
+                if not wanted:
+                    return g
+                # the patches are no longer needed: their gradient goes into their place
+                torch.mm(layer.weight.view(layer.out_channels, -1).t(), g, out=patches)
+                return self._overlap(k, layer, patches, shape)
+            case nn.MaxPool2d():
+                images, indices = saved
+                size, stride = pair(layer.kernel_size), pair(layer.stride)
+                out = self._own((k, "g"), *images.permute(0, 2, 3, 1).shape)
+                _aten.max_pool2d_with_indices_backward.grad_input(
+                    *(g.permute(0, 3, 1, 2), images, size, stride, [0, 0], [1, 1], False, indices),
+                    grad_input=out.permute(0, 3, 1, 2),
+                )
+                return out
+            case _:
+                return super()._backward(k, layer, g, saved, gradients, wanted)
 
     def _patches(self, k: int, layer: nn.Conv2d, x: Tensor) -> Tensor:
         """[C, H, W, B] -> [C * h * w, H' * W' * B]: the inputs of each output, a column each."""
@@ -138,7 +125,7 @@ class BatchLast(Chain):
         channels, _, width, count = x.shape
         row = width * count
         view = x.as_strided((channels, h, w, high, wide, count), (x.stride(0), row, count, row, count, 1))
-        out = self._own((k, "patches"), channels, h, w, high, wide, count, count=count)
+        out = self._own((k, "patches"), channels, h, w, high, wide, count)
         return out.copy_(view).view(channels * h * w, -1)
 
     def _overlap(self, k: int, layer: nn.Conv2d, patches: Tensor, shape: Sequence[int]) -> Tensor:
@@ -147,21 +134,21 @@ class BatchLast(Chain):
         channels, height, width, count = shape
         high, wide = _output(layer, shape)
         parts = patches.view(channels, h, w, high, wide, count)
-        rows = self._own((k, "rows"), channels, h, high, width + 2 * right, count, count=count).zero_()
+        rows = self._own((k, "rows"), channels, h, high, width + 2 * right, count).zero_()
         for j in range(w):
             rows.narrow(3, j, wide).add_(parts.select(2, j))
-        out = self._own((k, "g"), channels, height + 2 * down, width + 2 * right, count, count=count).zero_()
+        out = self._own((k, "g"), channels, height + 2 * down, width + 2 * right, count).zero_()
         for i in range(h):
             out.narrow(1, i, high).add_(rows.select(1, i))
         return out[:, down : down + height, right : right + width] if down or right else out
 
-    def _own(self, name: Any, *shape: int, count: int) -> Tensor:
-        """Memory for a tensor of this name and shape, a multiple of the batch of `count`; the same for all batches."""
+    def _own(self, name: Any, *shape: int) -> Tensor:
+        """Memory for a tensor of this name and shape [..., samples]; the same for batches of all sizes."""
         key = (name, *shape)
         if key not in self._views:
             size = math.prod(shape)
             if name not in self._memory:
-                self._memory[name] = self._convolutions[0].weight.new_empty(size // count * LARGEST)
+                self._memory[name] = self._convolutions[0].weight.new_empty(size // shape[-1] * LARGEST)
             self._views[key] = self._memory[name][:size].view(shape)
         return self._views[key]
 

@@ -28,6 +28,8 @@ class Chain:
     def __init__(self, layers: Sequence[nn.Module], cut: int | None = None):
         self.layers, self.cut = layers, cut
         self.exchanged_floats = 0
+        makers = (nn.Linear, nn.Conv2d, nn.MaxPool2d)  # of new tensors, which nobody else keeps
+        self._first = next((k for k, layer in enumerate(layers) if isinstance(layer, makers)), len(layers))
 
     @staticmethod
     def of(module: nn.Module) -> Chain | None:
@@ -62,62 +64,73 @@ class Chain:
         `module.parameters()`, overwritten with its gradient.
         """
         x, y = batch
+        return self._walk(x, y, gradients)
+
+    def _walk(self, x: Tensor, y: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+        """Through the layers and back."""
         kept: list[Any] = []  # of each layer: what its backward pass needs
-        ours = False  # whether x may be written on: made here, and kept by no layer
         for k, layer in enumerate(self.layers):
-            match layer:
-                case nn.Linear():
-                    kept.append(x)
-                    x, ours = F.linear(x, layer.weight, layer.bias), True
-                case nn.Conv2d():
-                    kept.append(x)
-                    x = F.conv2d(x, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups)
-                    ours = True
-                case nn.ReLU():
-                    x = x.relu_() if ours else x.relu()
-                    kept.append(x)
-                case nn.MaxPool2d():
-                    pooled, indices = F.max_pool2d(x, layer.kernel_size, layer.stride, return_indices=True)
-                    kept.append((x, indices))
-                    x, ours = pooled, True
-                case _:  # nn.Flatten
-                    kept.append(x.shape)
-                    x = x.flatten(1)
+            x, saved = self._forward(k, layer, x)
+            kept.append(saved)
             if k == self.cut:
                 self.exchanged_floats += x.numel()
-        loss, g = cross_entropy(x, y)
-        self._backward(g, kept, gradients)
-        return loss
-
-    def _backward(self, g: Tensor, kept: list[Any], gradients: Sequence[Tensor]) -> None:
+        loss, g = self._loss(x, y)
         at = len(gradients)
         for k in range(len(self.layers) - 1, -1, -1):
-            layer, saved = self.layers[k], kept[k]
-            match layer:
-                case nn.Linear():
-                    at -= 2
-                    torch.mm(g.t(), saved, out=gradients[at])
-                    torch.sum(g, 0, out=gradients[at + 1])
-                    if at:
-                        g = g.mm(layer.weight)
-                case nn.Conv2d():
-                    at -= 2
-                    shape = (layer.stride, layer.padding, layer.dilation, False, [0, 0], layer.groups)
-                    wanted = [at > 0, True, True]
-                    bias = [layer.out_channels]
-                    g, w, b = _aten.convolution_backward(g, saved, layer.weight, bias, *shape, wanted)
-                    gradients[at].copy_(w)
-                    gradients[at + 1].copy_(b)
-                case nn.ReLU():
-                    g = _aten.threshold_backward(g, saved, 0)
-                case nn.MaxPool2d():
-                    size, stride = pair(layer.kernel_size), pair(layer.stride)
-                    x, indices = saved
-                    g = _aten.max_pool2d_with_indices_backward(g, x, size, stride, [0, 0], [1, 1], False, indices)
-                case _:
-                    g = g.reshape(saved)
+            layer = self.layers[k]
+            at -= 2 * isinstance(layer, (nn.Linear, nn.Conv2d))  # weight and bias
+            g = self._backward(k, layer, g, kept[k], gradients[at : at + 2], at > 0)
             if not at:
-                return
+                break
+        return loss
+
+    def _loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of the last layer's output, and its gradient in the same layout."""
+        return cross_entropy(x, y)
+
+    def _forward(self, k: int, layer: nn.Module, x: Tensor) -> tuple[Tensor, Any]:
+        """(the output of layer k, what its backward pass needs)."""
+        match layer:
+            case nn.Linear():
+                return F.linear(x, layer.weight, layer.bias), x
+            case nn.Conv2d():
+                stride, padding, dilation = layer.stride, layer.padding, layer.dilation
+                return F.conv2d(x, layer.weight, layer.bias, stride, padding, dilation, layer.groups), x
+            case nn.ReLU():
+                x = x.relu_() if k > self._first else x.relu()  # in place on what was made here
+                return x, x
+            case nn.MaxPool2d():
+                pooled, indices = F.max_pool2d(x, layer.kernel_size, layer.stride, return_indices=True)
+                return pooled, (x, indices)
+            case _:  # nn.Flatten
+                return x.flatten(1), x.shape
+
+    def _backward(
+        self, k: int, layer: nn.Module, g: Tensor, saved: Any, gradients: Sequence[Tensor], wanted: bool
+    ) -> Tensor:
+        """The gradient of layer k's input, if wanted, from that of its output; those of its weight and bias go into
+        `gradients`, where it has any.
+        """
+        match layer:
+            case nn.Linear():
+                torch.mm(g.t(), saved, out=gradients[0])
+                torch.sum(g, 0, out=gradients[1])
+                return g.mm(layer.weight) if wanted else g
+            case nn.Conv2d():
+                shape = (layer.stride, layer.padding, layer.dilation, False, [0, 0], layer.groups)
+                bias, outputs = [layer.out_channels], [wanted, True, True]
+                g, w, b = _aten.convolution_backward(g, saved, layer.weight, bias, *shape, outputs)
+                gradients[0].copy_(w)
+                gradients[1].copy_(b)
+                return g
+            case nn.ReLU():
+                return _aten.threshold_backward(g, saved, 0)
+            case nn.MaxPool2d():
+                size, stride = pair(layer.kernel_size), pair(layer.stride)
+                x, indices = saved
+                return _aten.max_pool2d_with_indices_backward(g, x, size, stride, [0, 0], [1, 1], False, indices)
+            case _:
+                return g.reshape(saved)
 
 
 def cross_entropy(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -71,16 +71,14 @@ class LoopOracle(Oracle):
         self.flat, self.autocast = flat, autocast
         self.module: Any = flat.module
         plain = autocast is nullcontext and flat.params.device.type == "cpu"
-        self.chain = Chain.of(flat.module) if plain else None
-        self.split: SplitPoint | Chain | None = None
-        self.split_after, cut = split_after, None
-        if split_after:
-            cut = place_of(split_after, flat.module, self.chain)
-            self.chain = self.chain if cut is not None else None
-        if self.chain is not None:
-            self.chain = (BatchLast if batch_last else Chain)(self.chain.layers, cut)
-        if split_after:
-            self.split = self.chain or SplitPoint(flat, split_after)
+        chain = Chain.of(flat.module) if plain else None
+        cut = place_of(split_after, flat.module, chain) if split_after else None
+        if chain is None or (split_after and cut is None):
+            self.chain = None
+        else:
+            self.chain = (BatchLast if batch_last else Chain)(chain.layers, cut)
+        self.split_after = split_after
+        self.split: SplitPoint | Chain | None = (self.chain or SplitPoint(flat, split_after)) if split_after else None
 
     @property
     def width(self) -> int:

@@ -121,7 +121,8 @@ class RayBackend(Backend):
         start = ray.put(pack(down))
 
         def hand_out(begin: int, last: Any, attempt: int) -> list[Sent]:
-            links, previous, here = [], last, self._link_workers()
+            here = self._halves()[0] if self._measuring else self.team.present()
+            links, previous = [], last
             for k in range(begin, len(tasks)):
                 state = [h for h in own[k] if h is not None]
                 arguments = (tasks[k], previous, previous is start, self.keeps, 0 if state else -1, *state)
@@ -157,9 +158,11 @@ class RayBackend(Backend):
 
         return chain
 
-    def _link_workers(self) -> list[int]:
+    def _halves(self) -> tuple[list[int], list[int]]:
+        """(who passes the model on, who measures) where a ring and a measurement are under way together."""
         here = self.team.present()
-        return here[: (len(here) + 1) // 2] if self._measuring else here
+        middle = (len(here) + 1) // 2
+        return here[:middle], here[middle:] or here
 
     # -- measurements --------------------------------------------------------------------------------------------
 
@@ -173,8 +176,7 @@ class RayBackend(Backend):
     def _spread(self, method: str, down: State, items: Sequence[Any]) -> Pending[list[Any]]:
         """Items dealt out to the workers in turn; the answers back in the order of the items."""
         down_ref = ray.put(pack(down))
-        here = self.team.present()
-        workers = here[(len(here) + 1) // 2 :] or here if self._ring else here
+        workers = self._halves()[1] if self._ring else self.team.present()
         hands = [list(range(w, len(items), len(workers))) for w in range(min(len(workers), len(items)))]
         calls = [
             Call(method, (down_ref, [items[k] for k in hand]), patience=patience(self.timeout, len(hand)))

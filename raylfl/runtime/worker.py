@@ -380,8 +380,10 @@ def layout_for(module: torch.nn.Module, device: torch.device, setup: WorkerSetup
     setting, quick = setup.runtime.layout, device.type == "cpu" and setup.dtype == "float32"
     if setup.optimizer == "module" or not any(isinstance(m, torch.nn.Conv2d) for m in module.modules()):
         return "contiguous"
-    if setting in ("contiguous", "channels_last") or (setting == "auto" and not quick):
-        return setting if setting != "auto" else "contiguous"
+    if setting in ("contiguous", "channels_last"):
+        return setting
+    if setting == "auto" and not quick:
+        return "contiguous"
     alone = device.type == "cpu" and setup.runtime.vectorize != "always"
     chain = Chain.of(module) if alone else None
     last = None if chain is None else BatchLast(chain.layers)
