@@ -5,7 +5,7 @@ import pytest
 from tests.test_compat import python
 
 LEAN = "from raylfl import lean; lean.install(); import sys, lightning.pytorch as pl\n"
-HEAVY = "[m for m in ('torchvision', 'scipy.signal', 'torchmetrics.functional') if m in sys.modules]"
+HEAVY = "[m for m in ('torchvision', 'scipy.signal', 'matplotlib', 'torchmetrics.functional') if m in sys.modules]"
 
 
 def test_lightning_loads_without_what_it_does_not_need():
@@ -31,6 +31,17 @@ def test_the_rest_is_there_for_whoever_asks():
         "print(missing, hasattr(torchmetrics, 'no_such_thing'), torchmetrics.__version__[:2])"
     )
     assert python(LEAN + code).splitlines() == ["False 0.5 True", "True", "[] False 1."]
+
+
+@pytest.mark.parametrize("metric", ["torchmetrics.MeanMetric()", "MetricCollection({'mean': MeanMetric()})"])
+def test_a_metric_can_be_plotted(metric):
+    code = (
+        "import torchmetrics; from torchmetrics import MeanMetric, MetricCollection\n"
+        f"metric = {metric}; metric.update(2.0); before = 'matplotlib' in sys.modules\n"
+        "drawn = metric.plot(); figure, axes = drawn[0] if isinstance(drawn, list) else drawn\n"
+        "print(before, type(figure).__name__, len(axes.lines) + len(axes.collections) > 0)"
+    )
+    assert python(LEAN + code) == "False Figure True"
 
 
 @pytest.mark.parametrize(

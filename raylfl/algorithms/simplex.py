@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -25,7 +24,7 @@ EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)
 MOVES = 128  # pairwise moves a vector, at most
 SOLVES = 300_000_000  # exact steps on k free weights cost k^3 each: at most so much after one row of moves
-CHUNK_BYTES = 1 << 25  # of the float64 copies in `products`
+CHUNK_BYTES = 1 << 22  # of the float64 copies in `products`: they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -184,6 +183,8 @@ def _correction(system: Floats, slope: Floats, unit: Floats) -> Floats:
 
     The smallest such delta where the system is singular (dependent vectors, or a hull that contains 0).
     """
+    import scipy.linalg  # 0.2 s in every process of a run, for those that need it
+
     k, u = len(unit), unit / np.linalg.norm(unit)
     try:
         factor = scipy.linalg.cho_factor(system)
@@ -205,11 +206,11 @@ def products(rows: Tensor, matrix: Tensor) -> Tensor:
 
     Momenta that nearly cancel are what is looked for: in float32 the products of d terms would lose them.
     """
-    out = torch.zeros(len(rows), len(matrix), dtype=torch.float64, device=matrix.device)
+    out = torch.zeros(len(matrix), len(rows), dtype=torch.float64, device=matrix.device)
     width = max(CHUNK_BYTES // (8 * (len(rows) + len(matrix))), 1)
-    for k in range(0, matrix.shape[1], width):
-        out += rows[:, k : k + width].double() @ matrix[:, k : k + width].double().T
-    return out
+    for some, all_ in zip(rows.split(width, dim=1), matrix.split(width, dim=1), strict=True):
+        out.addmm_(all_.double(), some.double().T)
+    return out.T
 
 
 def updated_gram(gram: Tensor, matrix: Tensor, changed: Tensor) -> Tensor:
