@@ -7,7 +7,7 @@ from torch import Tensor
 
 from raylfl.algorithms.base import renormalised
 from raylfl.core.population import Floats
-from raylfl.core.reduce import weighted_sum
+from raylfl.core.reduce import BLOCK, weighted_sum
 
 
 def update_metrics(updates: Tensor, weights: Floats) -> dict[str, float]:
@@ -17,9 +17,12 @@ def update_metrics(updates: Tensor, weights: Floats) -> dict[str, float]:
     left out where the mean update is exactly 0.
     """
     w = renormalised(weights)
-    mean_norm = float(torch.linalg.vector_norm(weighted_sum(updates, w)))
-    squares = torch.linalg.vector_norm(updates, dim=1).double() ** 2
-    mean_square = float((squares * torch.from_numpy(w)).sum())
+    square, squares = (torch.zeros(n, dtype=torch.float64, device=updates.device) for n in (1, len(updates)))
+    for block in updates.split(BLOCK, dim=1):  # read once: the sum and the norms find it in the caches
+        square += torch.linalg.vector_norm(weighted_sum(block, w)).double() ** 2
+        squares += torch.linalg.vector_norm(block, dim=1).double() ** 2
+    mean_square = float((squares * torch.from_numpy(w).to(squares)).sum())
+    mean_norm = float(square.sqrt())
     metrics = {"update/norm": mean_norm}
     if mean_norm > 0:
         metrics["update/diversity"] = max(1.0, (mean_square / mean_norm**2) ** 0.5)
