@@ -20,7 +20,7 @@ from rich.table import Table
 from benchmarks.workloads import WORKLOADS, Workload
 from raylfl.config.load import load_config
 from raylfl.experiment import Experiment, assemble
-from raylfl.runtime.cluster import connected
+from raylfl.runtime.cluster import cluster_for
 from raylfl.runtime.loop import Federation
 from raylfl.runtime.profile import Candidate, kernels
 
@@ -50,7 +50,8 @@ def server_profile(workload: Workload) -> str:
     from raylfl.runtime.ray_backend import RayBackend
 
     experiment = experiment_of(workload, workers=1)
-    with connected(experiment.config.runtime):
+    with cluster_for(experiment.config.runtime) as cluster:
+        cluster.ready()
         actors = start_workers(experiment.config.runtime, 1)
         backend = RayBackend(experiment, ray.put(experiment), actors, print)
         rounds = Federation(experiment, backend).rounds(sys.maxsize)

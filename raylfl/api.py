@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from raylfl.config.load import Config, load_config
 from raylfl.config.schema import ComponentConfig
 from raylfl.errors import BadConfig
 from raylfl.experiment import Experiment, assemble
-from raylfl.runtime import cluster, inprocess
-from raylfl.runtime.cluster import connected
+from raylfl.runtime import inprocess, remote
+from raylfl.runtime.cluster import cluster_for
 from raylfl.runtime.run_dir import RunDirectory, existing
 from raylfl.runtime.session import Interrupted, write_records
 from raylfl.runtime.stopping import sigterm_interrupts
@@ -46,7 +46,7 @@ class Result:
     @property
     def module(self) -> Any:
         """The LightningModule carrying the final parameters (and buffers)."""
-        from raylfl.runtime.worker import make_module
+        from raylfl.runtime.module import make_module
 
         model = ComponentConfig(**self.config.resolved["model"])
         module = make_module(model, self.config.top.seed).to(self.params.dtype)
@@ -79,8 +79,7 @@ def compare(
     configs = [load_config(source, [*overrides, f"algorithm.name={name}"]) for name in algorithms]
     _tell_apart(configs)
     experiments = [checked(config) for config in configs]
-    runtime = configs[0].runtime
-    with connected(runtime) if runtime.backend == "ray" else nullcontext():
+    with cluster_for(configs[0].runtime):
         return [_begin(experiment, watch) for experiment in experiments]
 
 
@@ -139,7 +138,7 @@ def _begin(experiment: Experiment, watch: Watch | None) -> Result:
 
 def _carry_out(experiment: Experiment, run_dir: RunDirectory, again: bool, watch: Watch | None) -> Result:
     config = experiment.config
-    carry_out = inprocess.rows if config.runtime.backend == "local" else cluster.rows
+    carry_out = inprocess.rows if config.runtime.backend == "local" else remote.rows
     try:
         with sigterm_interrupts(), closing(carry_out(experiment, run_dir, again)) as stream:
             for metrics, messages in stream:

@@ -227,7 +227,7 @@ def _reproduce(args: argparse.Namespace) -> None:
 
 
 def _partition(args: argparse.Namespace) -> None:
-    from raylfl.config.load import check_names, load_config
+    from raylfl.config.load import load_config
     from raylfl.console import rows_table, say
     from raylfl.experiment import load_data, make_split, samples_of
     from raylfl.heterogeneity.partition.file import save
@@ -235,7 +235,6 @@ def _partition(args: argparse.Namespace) -> None:
     from raylfl.report.partition_plot import figure
 
     config = load_config(args.config, args.overrides)
-    check_names(config)
     source = load_data(config)
     split, samples = make_split(config, source), samples_of(source)
     rows_table(table(split, samples))

@@ -12,7 +12,7 @@ import numpy as np
 
 from raylfl.algorithms.base import Algorithm
 from raylfl.config.components import construct, import_class
-from raylfl.config.load import Config, check_names
+from raylfl.config.load import Config
 from raylfl.config.schema import ComponentConfig
 from raylfl.core.local import LocalRule, Schedule
 from raylfl.core.population import Ints, Population
@@ -23,6 +23,7 @@ from raylfl.heterogeneity.participation.base import Participation
 from raylfl.heterogeneity.partition.base import Samples, Split
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import World
+from raylfl.registry import Registry
 from raylfl.runtime.task import WorkerSetup
 
 DEFAULT_CLIENTS = 10  # N where neither the config nor the partition says it
@@ -85,13 +86,21 @@ def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | No
     return Optimum(of(weights), of) if takes_weights else Optimum(of(), None)
 
 
+def shipped(registry: Registry[Any], name: str, place: str) -> type:
+    """A class of ours by the name that the config has for it; data and models are looked up when they are made, as
+    their registries import torch and lightning. Raises BadConfig naming the nearest name.
+    """
+    return _placed(place, lambda: registry.get(name)).cls
+
+
 def fitted_model(config: Config, data: Any) -> ComponentConfig:
     """The model's arguments, a shipped one's completed by the data's shapes (in_shape, num_classes, dim)."""
     if config.model.name is None:
         return config.model
     from raylfl.models.base import MODELS, fitted_args
 
-    init_args = fitted_args(MODELS.get(config.model.name).cls, config.model.init_args, data)
+    cls = shipped(MODELS, config.model.name, "model")
+    init_args = fitted_args(cls, config.model.init_args, data)
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in init_args.items()}
     config.resolved["model"]["init_args"] = plain
     return ComponentConfig(config.model.name, None, plain)
@@ -99,7 +108,6 @@ def fitted_model(config: Config, data: Any) -> ComponentConfig:
 
 def assemble(config: Config) -> Experiment:
     """The parts of a config; raises BadConfig for whatever cannot work, before anything starts."""
-    check_names(config)
     source = load_data(config)
     split = make_split(config, source)
     population = Population.of(np.array([len(c) for c in split.clients]), config.top.weights)
@@ -166,7 +174,7 @@ def load_data(config: Config) -> DataSource:
     if config.data.name is not None:
         from raylfl.data.base import DATA
 
-        cls: type = DATA.get(config.data.name).cls
+        cls = shipped(DATA, config.data.name, "data")
     else:
         cls = import_class(str(config.data.class_path), "data")
     data = construct(cls, config.data.init_args, "data")

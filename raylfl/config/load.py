@@ -29,7 +29,7 @@ from raylfl.config.schema import (
     RuntimeConfig,
     TopConfig,
 )
-from raylfl.errors import BadConfig, BadValue
+from raylfl.errors import BadConfig
 from raylfl.heterogeneity.clock import Clock
 from raylfl.registry import Registry
 
@@ -218,16 +218,3 @@ def resolve(merged: Mapping[str, Any]) -> Config:
         name = {**DEFAULTS[group], **(merged.get(group) or {})}["name"]
         resolved[group] = {"name": name, **options_of(parts[group])}
     return Config(**parts, resolved=resolved)
-
-
-def check_names(config: Config) -> None:
-    """Short names of model and data; apart from `resolve`, since the registries import torch and lightning."""
-    from raylfl.data.base import DATA
-    from raylfl.models.base import MODELS
-
-    for place, registry, chosen in (("model", MODELS, config.model), ("data", DATA, config.data)):
-        if chosen.name is not None:
-            try:
-                registry.get(chosen.name)
-            except BadValue as error:
-                raise error.at(place) from None

@@ -140,11 +140,11 @@ def _check_data(jobs: Sequence[Job]) -> None:
 
 def _one_by_one(jobs: Sequence[Job]) -> Iterator[Job]:
     from raylfl.console import Watcher
-    from raylfl.runtime.cluster import connected
+    from raylfl.runtime.cluster import cluster_for
 
     first = load_config(jobs[0].config)
     on_ray = first.runtime.backend == "ray"
-    with connected(first.runtime) if on_ray else nullcontext():
+    with cluster_for(first.runtime):
         for job in jobs:
             with Watcher() if on_ray else nullcontext() as watch:
                 make_run(job.config, job.path, watch)

@@ -1,4 +1,4 @@
-"""A run on Ray: a cluster to run on (a given one, or an own one), the server actor, and its watcher."""
+"""Ray for runs: a cluster to be on (the caller's, a given one, an own one), and the actors that a run needs there."""
 
 from __future__ import annotations
 
@@ -6,31 +6,91 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from raylfl.config.schema import RuntimeConfig
-from raylfl.errors import BadConfig, RaylflError
-from raylfl.experiment import Experiment
-from raylfl.runtime.run_dir import RunDirectory
-from raylfl.runtime.stopping import stop_on_signals
+from raylfl.errors import BadConfig
+from raylfl.runtime.crew import Crew
 
 SHARED_MEMORY = Path("/dev/shm")  # where Ray keeps objects on Linux
-SERVER_LIVES = 5  # how often a lost server actor is started again without a finished round in between
+
+
+class Cluster:
+    """Ray and the actors of the runs of a block, which are kept from one run to the next."""
+
+    def __init__(self, runtime: RuntimeConfig):
+        self.runtime = runtime
+        self._connected = self._ours = False
+        self._crew: Crew | None = None
+
+    def ready(self) -> None:
+        """Returns once Ray is there: the session's own connection, a given cluster, or an own one."""
+        if self._connected:
+            return
+        import ray
+
+        self._ours = not ray.is_initialized()  # else it is the caller's, not ours to end
+        if self._ours:
+            _connect(self.runtime)
+        self._connected = True
+
+    def crew(self, runtime: RuntimeConfig, clients: int) -> Crew:
+        """The actors for a run of so many clients; whoever takes them gives them back, or dismisses them.
+
+        Raises BadConfig where they do not fit.
+        """
+        self.ready()
+        count = count_workers(runtime, clients, resources_here())
+        crew, self._crew = self._crew, None
+        if crew is not None and crew.fits(runtime, count):
+            return crew
+        if crew is not None:
+            crew.dismiss()
+        return Crew.start(runtime, count)
+
+    def give_back(self, crew: Crew) -> None:
+        """Keep them, with all that they have loaded, for the next run of the block."""
+        self._crew = crew
+
+    def end(self) -> None:
+        """Ends the actors, and Ray where it was not there before."""
+        if self._crew is not None:
+            self._crew.dismiss()
+        if self._ours:
+            import ray
+
+            ray.shutdown()
+
+
+_around: ContextVar[Cluster | None] = ContextVar("the cluster of the block that we are in", default=None)
 
 
 @contextmanager
-def connected(runtime: RuntimeConfig) -> Iterator[None]:
-    """Inside, Ray is there: the session's own connection if there is one, a given cluster, or an own one."""
+def cluster_for(runtime: RuntimeConfig) -> Iterator[Cluster]:
+    """The cluster of the block that this one is in; else a new one, which ends with the block."""
+    around = _around.get()
+    if around is not None:
+        yield around
+        return
+    cluster = Cluster(runtime)
+    token = _around.set(cluster)
+    try:
+        yield cluster
+    finally:
+        _around.reset(token)
+        cluster.end()
+
+
+def _connect(runtime: RuntimeConfig) -> None:
+    """Raises BadConfig where no cluster is at the given address."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
-    if ray.is_initialized():  # the caller's: not ours to end
-        yield
-        return
     address = runtime.address or os.environ.get("RAY_ADDRESS")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
@@ -45,10 +105,6 @@ def connected(runtime: RuntimeConfig) -> Iterator[None]:
             )
     except ConnectionError as error:
         raise BadConfig(f"runtime.address={address}: no Ray cluster answers there ({error})") from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def _store_bytes(runtime: RuntimeConfig) -> int:
@@ -90,101 +146,6 @@ def count_workers(runtime: RuntimeConfig, clients: int, resources: dict[str, flo
     return runtime.workers or min(fit, clients)
 
 
-class ServerActor:
-    """The round loop with an address; it owns every client's state."""
-
-    def __init__(self, shared: list[Any], workers: list[Any], folder: str):
-        import ray
-        import torch
-
-        from raylfl.runtime.ray_backend import RayBackend
-        from raylfl.runtime.session import Session
-
-        torch.set_num_threads(1)
-        experiment: Experiment = ray.get(shared[0])
-        self.session: Session | None = None
-        self.run_dir = run_dir = RunDirectory(Path(folder))  # the lock stays with the process that started the run
-        self.backend = RayBackend(experiment, shared[0], workers, self.say)
-        self.session = Session(experiment, self.backend, run_dir)
-
-    def say(self, text: str) -> None:
-        """News of the workers; before there is a session, for log.txt alone."""
-        if self.session is None:
-            self.run_dir.log(text)
-        else:
-            self.session.say(text)
-
-    def rows(self, resume: bool) -> Iterator[tuple[dict[str, Any], list[str]]]:
-        assert self.session is not None
-        for metrics in self.session.rows(resume):
-            messages, self.session.messages = self.session.messages, []
-            yield metrics, messages
-
-    def stop(self) -> None:
-        assert self.session is not None
-        self.session.stop()
-
-
-def rows(
-    experiment: Experiment, run_dir: RunDirectory, resume: bool
-) -> Generator[tuple[dict[str, Any] | None, list[str]], None, None]:
-    """(metrics, messages) of each round; a lost server actor is started again from its newest checkpoint."""
-    runtime = experiment.config.runtime
-    with connected(runtime):
-        import ray
-        from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
-
-        from raylfl.runtime.actors import start_workers
-
-        count = count_workers(runtime, experiment.world.count, resources_here())
-        shared = ray.put(experiment)
-        seen, lives = -1, SERVER_LIVES
-        unsaid: list[str] = []
-        server, asked = None, False
-
-        def ask_to_stop() -> None:
-            nonlocal asked
-            asked = True
-            if server is not None:
-                server.stop.remote()
-
-        with stop_on_signals(ask_to_stop):
-            while True:
-                workers = start_workers(runtime, count)  # they load their modules while the server loads its own
-                server = _start_server(shared, workers, run_dir)
-                if asked:
-                    server.stop.remote()
-                try:
-                    for reference in server.rows.options(num_returns="streaming").remote(resume):
-                        metrics, messages = ray.get(reference)
-                        unsaid += messages
-                        if metrics["round"] > seen:  # rounds repeated after a restart were seen already
-                            seen, lives = metrics["round"], SERVER_LIVES
-                            said, unsaid = unsaid, []
-                            yield metrics, said
-                    return
-                except (RayActorError, RayTaskError) as error:
-                    cause = _original(error)
-                    if not isinstance(cause, (RayActorError, ObjectLostError)):
-                        raise cause from None
-                    if getattr(cause, "actor_init_failed", False):
-                        raise RaylflError(
-                            f"the server actor could not start: {str(cause).strip().splitlines()[-1]}"
-                        ) from error
-                    lives -= 1
-                    if lives == 0:
-                        raise RaylflError(
-                            f"the server actor was lost {SERVER_LIVES} times without finishing a round ({cause})"
-                        ) from error
-                    run_dir.log(
-                        "the server actor, or what it kept, was lost: starting again from the newest checkpoint"
-                    )
-                    resume = True
-                finally:
-                    for actor in (server, *workers):
-                        ray.kill(actor)
-
-
 def check_resources(runtime: RuntimeConfig, clients: int) -> None:
     """Raises BadConfig for workers that cannot fit, as far as it can be known before a cluster is started or joined."""
     ray = sys.modules.get("ray")
@@ -209,33 +170,3 @@ def resources_here() -> dict[str, float]:
         for key, value in bundle.items():
             left[key] = left.get(key, 0.0) + value
     return left
-
-
-def _start_server(shared: Any, workers: list[Any], run_dir: RunDirectory) -> Any:
-    """On this node, where the run directory is; two threads, so that it can be asked to stop while it works."""
-    import ray
-
-    remote = ray.remote(ServerActor).options(num_cpus=0, max_concurrency=2, scheduling_strategy=_this_node())
-    return remote.remote([shared], workers, str(run_dir.path))
-
-
-def _this_node() -> Any:
-    """This node, within the placement group that this process is in, if any: the workers then are there, too."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
-
-    node, group = ray.get_runtime_context().get_node_id(), ray.util.get_current_placement_group()
-    if group is None:
-        return NodeAffinitySchedulingStrategy(node, soft=False)
-    where = ray.util.placement_group_table(group)["bundles_to_node_id"]
-    index = next((int(k) for k, holder in where.items() if holder == node), -1)
-    return PlacementGroupSchedulingStrategy(
-        group, placement_group_bundle_index=index, placement_group_capture_child_tasks=True
-    )
-
-
-def _original(error: Exception) -> Exception:
-    """The exception that was raised inside the actor, or inside one that the actor called."""
-    while isinstance(cause := getattr(error, "cause", None), Exception):
-        error = cause
-    return error

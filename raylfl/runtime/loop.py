@@ -27,8 +27,7 @@ from raylfl.runtime.backend import Backend, Handle, Pending
 from raylfl.runtime.cohort import Cohorts, Collected, Probed
 from raylfl.runtime.measure import Measurements, Metrics
 from raylfl.runtime.plan import Planner, check_sampling
-from raylfl.runtime.task import POOL, Fault
-from raylfl.runtime.worker import BUFFERS
+from raylfl.runtime.task import BUFFERS, POOL, Fault
 
 T = TypeVar("T")
 

@@ -16,8 +16,7 @@ from raylfl.core.surrogate import chi2, fixed_point, surrogate_weights
 from raylfl.experiment import Experiment
 from raylfl.runtime.backend import Backend, Pending
 from raylfl.runtime.plan import Planner
-from raylfl.runtime.task import POOL
-from raylfl.runtime.worker import BUFFERS
+from raylfl.runtime.task import BUFFERS, POOL
 
 if TYPE_CHECKING:
     from raylfl.algorithms.base import ServerState, State

@@ -16,6 +16,7 @@ from raylfl.core.population import Population
 from raylfl.core.samples import SampleSet, Shards
 
 POOL = -1  # the imaginary client that owns everybody's data (centralized)
+BUFFERS = "buffers"  # the key under which a module's buffers travel beside an algorithm's own tensors
 
 
 @dataclass(frozen=True)

@@ -116,10 +116,11 @@ def new_folder(spec: Sweep) -> Path:
 
 def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say) -> SweepResult:
     """All stages, then the tables; folder: None for a new one, made once the resources prove possible."""
-    from raylfl.runtime.cluster import connected
+    from raylfl.runtime.cluster import cluster_for
 
     runtime, clients = experiment.config.runtime, experiment.world.count
-    with connected(runtime):
+    with cluster_for(runtime) as cluster:
+        cluster.ready()
         nodes = nodes_of_cluster()
         trial = bundles(runtime, choose_workers(runtime, clients, spec.options.concurrent, nodes))
         folder = folder or new_folder(spec)

@@ -11,7 +11,7 @@ import pytest
 
 from raylfl.algorithms.base import ALGORITHMS
 from raylfl.config.components import keys_of
-from raylfl.config.load import GROUPS, NAMED_GROUPS, check_names, load_config
+from raylfl.config.load import GROUPS, NAMED_GROUPS, load_config
 from raylfl.config.schema import FIXED_GROUPS, ScheduleConfig, TopConfig
 from raylfl.data.base import DATA
 from raylfl.heterogeneity.links import LINKS
@@ -152,7 +152,9 @@ READER = ("mine", "my_package", "fedcm", "ID", ".json", "CONFIG", "...", "<")  #
 )
 def test_what_people_are_told_to_type_is_accepted(config, overrides, monkeypatch):
     monkeypatch.chdir(ROOT)
-    check_names(load_config(config, overrides))
+    resolved = load_config(config, overrides)
+    for registry, chosen in ((MODELS, resolved.model), (DATA, resolved.data)):
+        assert chosen.name is None or chosen.name in registry
 
 
 def test_the_examples_of_configs_are_accepted(tmp_path):

@@ -48,6 +48,25 @@ def test_a_run_on_ray_gives_the_bits_of_a_local_one_and_no_actor_outlives_it(clu
     wait_until(lambda: not actors("WorkerActor") and not actors("ServerActor"), "end of the actors")
 
 
+def test_runs_that_are_compared_share_their_actors(cluster, runs):
+    """The second finds the first one's processes with all that they have loaded; its result is that of a run alone."""
+    overrides = [*runs, "rounds=2", "runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.workers=2"]
+    names = ["scaffold", "sfl", "fedavg"]
+    seen = []
+
+    def watch(progress):
+        seen.append((progress.experiment.algorithm, frozenset(actors("WorkerActor")), frozenset(actors("ServerActor"))))
+
+    results = raylfl.compare(DIGITS, overrides, names, watch)
+    assert len({id(algorithm) for algorithm, _, _ in seen}) == 3
+    ((workers, server),) = {(workers, server) for _, workers, server in seen}
+    assert (len(workers), len(server)) == (2, 1)
+    for name, result in zip(names, results, strict=True):
+        alone = raylfl.run(DIGITS, [*runs, "rounds=2", f"algorithm.name={name}"])
+        assert outcome(result.run_dir) == outcome(alone.run_dir)
+    wait_until(lambda: not actors("WorkerActor") and not actors("ServerActor"), "end of the actors")
+
+
 class Veteran(WorkerActor):
     """Its process has another name than those of the runs whose workers are killed."""
 
