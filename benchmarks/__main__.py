@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.processes import start_up_and_memory
 from benchmarks.rounds import evaluated, measure
 from benchmarks.scale import RESNET18, TINY, against_the_oracle, scale
+from benchmarks.tables import table_of
 
 PARTS = ("speed", "stateful", "evaluation", "processes", "scale", "oracle")
 ROUNDS = {"W1": 60, "W2": 12, "W3": 60}
@@ -34,21 +34,6 @@ def stateful() -> list[dict[str, Any]]:
     """Algorithms with client or server memories on W1, one Ray worker."""
     small = "local.lr=0.005"  # at which all of them stay finite: numbers that overflow are slow
     return [asdict(measure("W1", a, {"workers": 1}, ROUNDS["W1"], f"algorithm.name={a}", small)) for a in STATEFUL]
-
-
-def show(rows: list[dict[str, Any]], title: str) -> None:
-    table = Table(title=title, title_justify="left")
-    for name in rows[0]:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*(_cell(v) for v in row.values()))
-    Console(width=120).print(table)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return " - ".join(_cell(v) for v in value)
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def main() -> None:
@@ -76,7 +61,7 @@ def main() -> None:
             ]
         else:
             parser.error(f"no part {part}: there are {', '.join(PARTS)}")
-        show(results[part], part)
+        Console(width=120).print(table_of(results[part], part))
     Path(args.out).write_text(json.dumps(results, indent=2) + "\n")
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.tables import table_of
 from benchmarks.workloads import WORKLOADS, Workload
 from raylfl.config.load import load_config
 from raylfl.experiment import Experiment, assemble
@@ -35,12 +35,10 @@ def worker_profile(workload: Workload) -> str:
         candidate.round(counts=False)
     rows = kernels(candidate)
     candidate.backend.close()
-    table = Table(title=f"{workload.name}: kernels of one round in process (runtime.layout={candidate.form[1]})")
-    for name in rows[0]:
-        table.add_column(name, justify="left" if name == "kernel" else "right")
-    for row in rows:
-        table.add_row(*(f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()))
-    return rendered(table)
+    out = io.StringIO()
+    title = f"{workload.name}: kernels of one round in process (runtime.layout={candidate.form[1]})"
+    Console(file=out, width=110).print(table_of(rows, title))
+    return out.getvalue()
 
 
 def server_profile(workload: Workload) -> str:
@@ -71,12 +69,6 @@ def server_profile(workload: Workload) -> str:
 
 def experiment_of(workload: Workload, **runtime: Any) -> Experiment:
     return assemble(load_config(workload.config(1000, **runtime)))
-
-
-def rendered(table: Table) -> str:
-    out = io.StringIO()
-    Console(file=out, width=110).print(table)
-    return out.getvalue()
 
 
 def main() -> None:
