@@ -91,7 +91,7 @@ def _tell_apart(configs: Sequence[Config]) -> None:
     for config, name in zip(configs, names, strict=True):
         if config.logging.id is not None:
             config.logging.id = config.resolved["logging"]["id"] = f"{config.logging.id}-{name}"
-            folder = Path(config.logging.dir).expanduser().resolve() / config.top.name / config.logging.id
+            folder = config.logging.folder / config.top.name / config.logging.id
             if folder.exists():
                 raise existing(folder)
 
@@ -127,8 +127,7 @@ def checked(config: Config) -> Experiment:
 
 def _begin(experiment: Experiment, watch: Watch | None) -> Result:
     config = experiment.config
-    base = Path(config.logging.dir).expanduser().resolve()
-    run_dir = RunDirectory.create(base, config.top.name, config.logging.id, config.top.seed)
+    run_dir = RunDirectory.create(config.logging.folder, config.top.name, config.logging.id, config.top.seed)
     try:
         write_records(experiment, run_dir)
         return _carry_out(experiment, run_dir, False, watch)

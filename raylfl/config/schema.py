@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from raylfl.errors import BadValue
@@ -186,6 +187,11 @@ class LoggingConfig:
         for logger in self.loggers:
             if logger not in ("csv", "tensorboard", "wandb"):
                 raise BadValue("loggers", got=logger, need="of csv, tensorboard, wandb")
+
+    @property
+    def folder(self) -> Path:
+        """`dir`, absolute: a run is in folder/<name>/<id>."""
+        return Path(self.dir).expanduser().resolve()
 
 
 FIXED_GROUPS: dict[str, type] = {

@@ -45,13 +45,16 @@ class ServerActor:
         def say(text: str) -> None:  # news of the workers; before there is a session, for log.txt alone
             (session.say if session is not None else run_dir.log)(text)
 
-        session = self._session = Session(experiment, RayBackend(experiment, shared[0], workers, say), run_dir)
-        if self._asked_to_stop:  # before there was anything to stop
-            session.stop()
-        for metrics in session.rows(resume):
-            messages, session.messages = session.messages, []
-            yield metrics, messages
-        self._session = None
+        try:
+            session = self._session = Session(experiment, RayBackend(experiment, shared[0], workers, say), run_dir)
+            if self._asked_to_stop:  # before there was anything to stop
+                session.stop()
+            for metrics in session.rows(resume):
+                messages, session.messages = session.messages, []
+                yield metrics, messages
+        finally:
+            self._session = None
+            run_dir.close()
 
     def stop(self) -> None:
         self._asked_to_stop = True

@@ -99,7 +99,7 @@ def tried(spec: Sweep) -> Experiment:
 def new_folder(spec: Sweep) -> Path:
     """runs/<name>-<date>-<time>, so that two sweeps of one file never mix."""
     logged = {key: value for key, value in (spec.base.get("logging") or {}).items() if key == "dir"}
-    base = Path(LoggingConfig(**logged).dir).expanduser().resolve()
+    base = LoggingConfig(**logged).folder
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     for attempt in range(1000):
         folder = base / f"{spec.name}-{stamp}{f'-{attempt}' if attempt else ''}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 
@@ -52,10 +53,14 @@ def test_runs_that_are_compared_share_their_actors(cluster, runs):
     """The second finds the first one's processes with all that they have loaded; its result is that of a run alone."""
     overrides = [*runs, "rounds=2", "runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.workers=2"]
     names = ["scaffold", "sfl", "fedavg"]
-    seen = []
+    seen, folders = [], []
 
     def watch(progress):
         seen.append((progress.experiment.algorithm, frozenset(actors("WorkerActor")), frozenset(actors("ServerActor"))))
+        folders.append(progress.run_dir)
+        for folder in set(folders) - {progress.run_dir}:  # whoever wants may resume those that are finished
+            with open(folder / ".writing", "ab") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     results = raylfl.compare(DIGITS, overrides, names, watch)
     assert len({id(algorithm) for algorithm, _, _ in seen}) == 3
