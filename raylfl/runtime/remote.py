@@ -25,7 +25,7 @@ def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool) -> Rows:
 def _rows(cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resume: bool) -> Rows:
     cluster.ready()
     import ray
-    from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+    from ray.exceptions import RayActorError, RayTaskError
 
     shared: list[Any] = []
     seen, lives = -1, SERVER_LIVES
@@ -43,10 +43,10 @@ def _rows(cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resum
         while True:
             whole = False
             crew = cluster.crew(experiment.config.runtime, experiment.world.count)
-            shared = shared or [ray.put(experiment)]  # while their processes load what they need
-            if asked:
-                crew.server.stop.remote()
             try:
+                shared = shared or [ray.put(experiment)]  # while their processes load what they need
+                if asked:
+                    crew.server.stop.remote()
                 stream = crew.server.rows.options(num_returns="streaming")
                 for reference in stream.remote(shared, crew.workers, str(run_dir.path), resume):
                     metrics, messages = ray.get(reference)
@@ -58,13 +58,7 @@ def _rows(cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resum
                 whole = not asked
                 return
             except (RayActorError, RayTaskError) as error:
-                cause = _original(error)
-                if not isinstance(cause, (RayActorError, ObjectLostError)):
-                    raise cause from None
-                if getattr(cause, "actor_init_failed", False):
-                    raise RaylflError(
-                        f"the server actor could not start: {str(cause).strip().splitlines()[-1]}"
-                    ) from error
+                cause = _loss(error)
                 lives -= 1
                 if lives == 0:
                     raise RaylflError(
@@ -79,8 +73,17 @@ def _rows(cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resum
                     crew.dismiss()
 
 
-def _original(error: Exception) -> Exception:
-    """The exception that was raised inside the actor, or inside one that the actor called."""
-    while isinstance(cause := getattr(error, "cause", None), Exception):
-        error = cause
-    return error
+def _loss(error: Exception) -> Exception:
+    """That an actor or an object was lost, where this is behind the error; any other error is raised as it was inside
+    the actor, or inside one that the actor called.
+    """
+    from ray.exceptions import ObjectLostError, RayActorError
+
+    cause = error
+    while isinstance(inner := getattr(cause, "cause", None), Exception):
+        cause = inner
+    if not isinstance(cause, (RayActorError, ObjectLostError)):
+        raise cause from None
+    if getattr(cause, "actor_init_failed", False):
+        raise RaylflError(f"the server actor could not start: {str(cause).strip().splitlines()[-1]}") from error
+    return cause
