@@ -30,12 +30,13 @@ def start_up_and_memory(workers: int, rounds: int = 60) -> dict[str, float]:
         )
         first, peak = float("nan"), 0.0
         while run.poll() is None:
-            rows = list(Path(folder).glob("runs/*/*/metrics.jsonl"))
-            if first != first and rows and rows[0].stat().st_size:
-                json.loads(rows[0].read_text().splitlines()[0])
-                first = time.perf_counter() - started
             if first == first:
                 peak = max(peak, tree_bytes(run.pid))
+            else:
+                rows = list(Path(folder).glob("runs/*/*/metrics.jsonl"))
+                if rows and rows[0].stat().st_size:
+                    json.loads(rows[0].read_text().splitlines()[0])
+                    first = time.perf_counter() - started
             time.sleep(0.05)
     return {"workers": workers, "first_round_seconds": first, "peak_gb": peak / 1e9}
 

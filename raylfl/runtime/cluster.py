@@ -31,6 +31,8 @@ class Cluster:
         """Returns once Ray is there: the session's own connection, a given cluster, or an own one."""
         if self._connected:
             return
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
 
         self._ours = not ray.is_initialized()  # else it is the caller's, not ours to end
@@ -87,8 +89,6 @@ def cluster_for(runtime: RuntimeConfig) -> Iterator[Cluster]:
 
 def _connect(runtime: RuntimeConfig) -> None:
     """Raises BadConfig where no cluster is at the given address."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
     address = runtime.address or os.environ.get("RAY_ADDRESS")

@@ -23,7 +23,7 @@ def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool) -> Rows:
 
 
 def _rows(cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resume: bool) -> Rows:
-    cluster.ready()
+    cluster.ready()  # while Ctrl-C still ends at once: there is no round yet to finish
     import ray
     from ray.exceptions import RayActorError, RayTaskError
 
