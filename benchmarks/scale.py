@@ -6,11 +6,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from statistics import median
 from typing import Any
 
 import raylfl
 from benchmarks.rounds import WARM_UP
+from raylfl import heap
 from raylfl.config.load import load_config
 from raylfl.experiment import assemble
 from raylfl.runtime.backend import LocalBackend
@@ -73,11 +76,13 @@ OFF = {"eval": {"every": 0, "inconsistency": False}, "checkpoint": {"every": 0},
 
 
 def against_the_oracle(name: str, config: dict[str, Any], workers: int, rounds: int) -> dict[str, Any]:
-    """A round on Ray against the time that its gradients take in one process, without any platform around them.
+    """A round on Ray against the time that its gradients take in a process of their own, whose memory is managed as a
+    worker's is, without any platform around them.
 
     platform_share: of a round on one worker; throughput: client-steps a second, relative to the oracle's alone.
     """
-    alone = oracle_seconds(config, rounds)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=heap.keep) as own:
+        alone = own.submit(oracle_seconds, config, rounds).result()
     with tempfile.TemporaryDirectory() as folder:
         run = {**config, **OFF, "rounds": rounds + WARM_UP, "runtime": {"workers": workers}}
         result = raylfl.run(run, [f"logging.dir={folder}"])

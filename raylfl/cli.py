@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import raylfl
-from raylfl import lean
+from raylfl import heap, lean
 from raylfl.errors import BadConfig, RaylflError
 
 KINDS = ("algorithms", "partitions", "participation", "links", "models", "data")
@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if hasattr(args, "overrides"):
         args.overrides = [*args.overrides, *rest]  # those after an option
     lean.install()
+    heap.keep()
     try:
         if os.getcwd() not in sys.path:  # as `python -m raylfl` has it: class_path=mine.Net finds ./mine.py
             sys.path.insert(0, os.getcwd())

@@ -10,7 +10,7 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
-from raylfl import lean
+from raylfl import heap, lean
 from raylfl.algorithms.base import State
 from raylfl.config.schema import RuntimeConfig
 from raylfl.core.population import Ints
@@ -45,6 +45,7 @@ class WorkerActor:
         self._reference: Any = None
         self.fault = kill_point()
         lean.install()
+        heap.keep()
         import lightning.pytorch  # noqa: F401 - most of what a module of anybody's needs
 
     def worker(self, shared: list[Any]) -> Worker:

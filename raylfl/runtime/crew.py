@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raylfl import lean
+from raylfl import heap, lean
 from raylfl.config.schema import RuntimeConfig
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ class ServerActor:
 
     def __init__(self) -> None:
         lean.install()
+        heap.keep()
         import torch
 
         import raylfl.runtime.ray_backend
