@@ -138,7 +138,7 @@ class RuntimeConfig:
     object_store_mb: int | None = None  # of an own cluster; null: 0.3 of the memory, taken as it is used
     threads: int = 1  # of torch in a worker: part of what defines the bits
     precision: str | None = None  # Fabric's: 32-true, 64-true, bf16-mixed; null: that of dtype
-    micro_cohort: int = 32  # clients a vectorised call holds; fixed, so that the bits are
+    micro_cohort: int | None = None  # clients a vectorised call holds at most; null: a fixed rule on d
     vectorize: str = "auto"  # auto (a fixed rule), always, never
     layout: str = "auto"  # of images in memory: auto (a fixed rule), contiguous, channels_last, batch_last
     client_retries: int = 2  # further attempts at a client's work before on_client_error applies

@@ -74,6 +74,9 @@ class CohortBatches:
         self._whole: dict[int, Batch] = {}  # whole shards, gathered once
         self._ready: dict[int, Batch] = {}  # by step, of a lone client
         self._cut = source.plain and not all(order.whole for order in self.orders)
+        shapes = {(len(order.shard), order.size) for order in self.orders}
+        self._alike = sampling == "reshuffle" and len(shapes) == 1
+        self._epoch, self._epochs = -1, np.empty((0, 0), dtype=np.int64)  # of clients alike: a row each
 
     def __call__(self, t: int, rows: Sequence[int]) -> Sequence[Batch]:
         """The batches of local step t for these rows of the cohort."""
@@ -81,10 +84,20 @@ class CohortBatches:
             return [self._batch(k, t) for k in rows]
         if len(self.orders) == 1:
             return [self._ahead(t)]
+        if self._alike:
+            return EvenBatches(self.source, self._of_epoch(t)[rows])
         indices = [self.orders[k].indices(t) for k in rows]
         if len(set(map(len, indices))) == 1:
             return EvenBatches(self.source, np.concatenate(indices).reshape(len(rows), -1))
         return [self.source.batch(at) for at in indices]
+
+    def _of_epoch(self, t: int) -> Ints:
+        """Step t's batches of all clients [C, B], where they have equally many samples and batches of one size."""
+        first = self.orders[0]
+        epoch, at = divmod(t, first.batches_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._epochs = epoch, np.stack([order.epoch(epoch) for order in self.orders])
+        return self._epochs[:, at * first.size : (at + 1) * first.size]
 
     def full(self) -> list[Batch]:
         """Each client's whole shard."""

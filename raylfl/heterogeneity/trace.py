@@ -85,15 +85,15 @@ def row_problem(row: Row) -> str | None:
     missing = [key for key in ("round", *_ALIGNED) if key not in row]
     if missing:
         return f"no {', '.join(missing)}"
-    if not _whole(row["round"], 0):
+    if not _whole([row["round"]], 0):
         return f"round is {row['round']!r}"
     lists = [row[key] for key in _ALIGNED]
     if not all(isinstance(values, list) for values in lists) or len({len(values) for values in lists}) != 1:
         return f"{', '.join(_ALIGNED)} are not lists of one length"
-    if not all(_whole(i, 0) for i in row["cohort"]) or len(set(row["cohort"])) != len(row["cohort"]):
+    if not _whole(row["cohort"], 0) or len(set(row["cohort"])) != len(row["cohort"]):
         return "cohort holds something else than distinct client ids"
     for key, least in (("draws", 1), ("steps", 0)):
-        if not all(_whole(number, least) for number in row[key]):
+        if not _whole(row[key], least):
             return f"{key} holds something else than whole numbers, at least {least}"
     if not all(isinstance(arrived, bool) for arrived in row["received"]):
         return "received holds something else than true and false"
@@ -113,8 +113,8 @@ def _decode(line: str) -> tuple[str | None, Row]:
     return row_problem(row), row
 
 
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _whole(values: list[Any], least: int) -> bool:
+    return set(map(type, values)) <= {int} and min(values, default=least) >= least  # True is no number here
 
 
 def _probability(value: object) -> bool:

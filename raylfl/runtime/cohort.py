@@ -49,6 +49,7 @@ class Cohorts:
     def __init__(self, experiment: Experiment, backend: Backend, planner: Planner):
         self.e, self.backend, self.planner = experiment, backend, planner
         self.uploads = UploadMemory()
+        self._largest = largest_call(experiment.setup.runtime.micro_cohort, len(backend.initial()[0]))
 
     def send(self, r: Round, down: State, state: FederationState) -> Pending[Collected]:
         """The work of a planned round, from this broadcast on."""
@@ -93,7 +94,7 @@ class Cohorts:
         number of workers.
         """
         count = len(r.cohort)
-        pieces = count if self.backend.one_by_one else chunks(count, self.e.setup.runtime.micro_cohort)
+        pieces = count if self.backend.one_by_one else chunks(count, self._largest)
         return [
             Task(
                 r.index,
@@ -194,6 +195,13 @@ class UploadMemory:
         part = memory[:size]
         self._in_use[name] = weakref.ref(part)  # the tensor, and every view of it, keeps this alive
         return torch.cat(list(pieces), out=torch.from_numpy(part).view(shape))
+
+
+def largest_call(setting: int | None, width: int) -> int:
+    """Clients in one vectorised call at most, under `runtime.micro_cohort`; null: as many as have 2^18 parameters (d
+    each) together, but 32 at least, as more are little faster then, and 128 at most, so that workers can share them.
+    """
+    return setting or min(max(2**18 // width, 32), 128)
 
 
 def chunks(count: int, largest: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ class Measurements:
         metrics: Metrics = {"round": r.index}
         heard = {POOL, *arrived.cohort.tolist()}
         losses = [report.loss for c, report in got.reports.items() if c in heard]
-        losses = [loss for loss in losses if np.isfinite(loss)]
+        losses = [loss for loss in losses if math.isfinite(loss)]
         if losses:
             metrics["train/loss"] = float(np.mean(losses))
         if self.e.algorithm.uploads_update and "update" in got.up and len(arrived.cohort):

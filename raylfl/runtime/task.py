@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -65,8 +65,7 @@ class Task:
         return int(np.dot(self.steps, self.batch_sizes))
 
 
-@dataclass
-class Report:
+class Report(NamedTuple):
     """What the server learns of one client's work beside its upload."""
 
     client: int

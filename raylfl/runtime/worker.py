@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -52,7 +53,7 @@ class Worker:
         self.test = self._source(setup.test, images_last) if setup.test is not None else None
         self.loop = LoopOracle(self.flat, autocast, self.algorithm.cut, self.layout == "batch_last")
         self.one_by_one = self._refusal()
-        self.most_clients = setup.runtime.micro_cohort  # in one call; halved where a GPU's memory does not suffice
+        self.most_clients = math.inf  # in one call; less where a GPU's memory does not suffice
         self.oracle: Oracle = self.loop if self.one_by_one else VectorizedOracle(self.flat, autocast)
 
     def _refusal(self) -> str | None:

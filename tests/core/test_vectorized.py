@@ -15,7 +15,7 @@ from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import VectorizedOracle, refusal
 from raylfl.models.base import MODELS
-from raylfl.runtime.cohort import chunks
+from raylfl.runtime.cohort import chunks, largest_call
 
 CPU = torch.device("cpu")
 
@@ -166,6 +166,14 @@ def test_a_model_that_vmap_refuses_goes_one_by_one(runs, digits_net):
     torch.testing.assert_close(
         run(runs, "Branching").params, run(runs, "Branching", "runtime.vectorize=never").params, rtol=0, atol=0
     )
+
+
+@pytest.mark.parametrize(
+    ("setting", "width", "clients"),
+    [(None, 10, 128), (None, 2_048, 128), (None, 4_096, 64), (None, 7_850, 33), (None, 10**7, 32), (5, 10, 5)],
+)
+def test_small_models_go_in_larger_micro_cohorts_unless_the_config_says_otherwise(setting, width, clients):
+    assert largest_call(setting, width) == clients
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 10, 33, 100, 1000])
