@@ -18,6 +18,7 @@ from rich.console import Console
 
 from benchmarks.tables import table_of
 from benchmarks.workloads import WORKLOADS, Workload
+from raylfl import heap
 from raylfl.config.load import load_config
 from raylfl.experiment import Experiment, assemble
 from raylfl.runtime.cluster import cluster_for
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, default=Path("docs/profiles"))
     folder = parser.parse_args().out
     folder.mkdir(parents=True, exist_ok=True)
+    heap.keep()  # as server and workers do
     for workload in WORKLOADS.values():
         for role, profile in (("worker", worker_profile), ("server", server_profile)):
             path = folder / f"{role}-{workload.name}.txt"
