@@ -10,7 +10,9 @@ import ctypes, resource
 import torch
 from raylfl import heap
 
-ctypes.CDLL(None).mallopt(heap.MMAP_THRESHOLD, 128 * 1024)  # what malloc starts with; it may have moved since
+c = ctypes.CDLL(None)
+c.prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: pages of 4 KB, whatever this system does by itself
+c.mallopt(heap.MMAP_THRESHOLD, 128 * 1024)  # what malloc starts with; it may have moved since
 {keep}
 
 def step():  # activations of 4 MB each, all of them freed at its end

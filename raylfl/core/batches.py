@@ -39,8 +39,13 @@ class BatchOrder:
         if self.sampling == "with_replacement":
             seed, r, client = self.key
             return self.shard[self.keyed(seed, "batches", r, client, t).integers(len(self.shard), size=self.size)]
+        epoch, part = self.place(t)
+        return self.epoch(epoch)[part]
+
+    def place(self, t: int) -> tuple[int, slice]:
+        """(epoch, part of its order) that local step t's batch is."""
         epoch, at = divmod(t, self.batches_per_epoch)
-        return self.epoch(epoch)[at * self.size : (at + 1) * self.size]
+        return epoch, slice(at * self.size, (at + 1) * self.size)
 
     def epoch(self, number: int) -> Ints:
         """All samples in the order of this epoch."""
@@ -93,11 +98,10 @@ class CohortBatches:
 
     def _of_epoch(self, t: int) -> Ints:
         """Step t's batches of all clients [C, B], where they have equally many samples and batches of one size."""
-        first = self.orders[0]
-        epoch, at = divmod(t, first.batches_per_epoch)
+        epoch, part = self.orders[0].place(t)
         if epoch != self._epoch:
             self._epoch, self._epochs = epoch, np.stack([order.epoch(epoch) for order in self.orders])
-        return self._epochs[:, at * first.size : (at + 1) * first.size]
+        return self._epochs[:, part]
 
     def full(self) -> list[Batch]:
         """Each client's whole shard."""
