@@ -77,16 +77,17 @@ OFF = {"eval": {"every": 0, "inconsistency": False}, "checkpoint": {"every": 0},
 
 def against_the_oracle(name: str, config: dict[str, Any], workers: int, rounds: int) -> dict[str, Any]:
     """A round on Ray against the time that its gradients take in a process of their own, whose memory is managed as a
-    worker's is, without any platform around them.
+    worker's is, without any platform around them, before the run and after it.
 
     platform_share: of a round on one worker; throughput: client-steps a second, relative to the oracle's alone.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=heap.keep) as own:
-        alone = own.submit(oracle_seconds, config, rounds).result()
-    with tempfile.TemporaryDirectory() as folder:
-        run = {**config, **OFF, "rounds": rounds + WARM_UP, "runtime": {"workers": workers}}
-        result = raylfl.run(run, [f"logging.dir={folder}"])
-    ours = median(row["time/round"] for row in result.metrics[WARM_UP:])
+        gradients = own.submit(oracle_seconds, config, rounds).result()
+        with tempfile.TemporaryDirectory() as folder:
+            run = {**config, **OFF, "rounds": rounds + WARM_UP, "runtime": {"workers": workers}}
+            result = raylfl.run(run, [f"logging.dir={folder}"])
+        gradients += own.submit(oracle_seconds, config, rounds).result()
+    alone, ours = median(gradients), median(row["time/round"] for row in result.metrics[WARM_UP:])
     return {
         "case": name,
         "workers": workers,
@@ -97,8 +98,8 @@ def against_the_oracle(name: str, config: dict[str, Any], workers: int, rounds: 
     }
 
 
-def oracle_seconds(config: dict[str, Any], rounds: int) -> float:
-    """Median seconds a round that are spent in `Oracle.gradients`, one process, one thread."""
+def oracle_seconds(config: dict[str, Any], rounds: int) -> list[float]:
+    """Seconds of each round that are spent in `Oracle.gradients`, one process, one thread."""
     experiment = assemble(load_config({**config, **OFF, "rounds": rounds + 1, "runtime": {"backend": "local"}}))
     backend = LocalBackend(experiment.setup)
     federation, oracle = Federation(experiment, backend), backend.worker.oracle
@@ -114,4 +115,4 @@ def oracle_seconds(config: dict[str, Any], rounds: int) -> float:
     for _ in federation.rounds(rounds + 1):
         spent.append(0.0)
     backend.close()
-    return median(spent[1:-1])
+    return spent[1:-1]

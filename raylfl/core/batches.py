@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
 
-from raylfl.core.keyed import Keyed
+from raylfl.core.keyed import keyed_words
 from raylfl.core.oracle import Batch
 from raylfl.core.population import Ints
 from raylfl.core.samples import BatchSource, EvenBatches
@@ -14,113 +15,156 @@ from raylfl.core.samples import BatchSource, EvenBatches
 AHEAD = 8 * 2**20  # bytes of samples that are gathered in one go for a lone client's next steps
 
 
-class BatchOrder:
-    """Which samples client i sees at local step t of round r.
+class BatchOrders(ABC):
+    """Which samples each client of a cohort sees at local step t of round r.
 
     reshuffle: a fresh permutation of its n_i samples an epoch, cut into batches (the last one may be smaller),
-    starting anew every round; with_replacement: B samples drawn uniformly. A batch as large as the shard is the
-    shard itself, in order.
+    starting anew every round; with_replacement: B_i samples drawn uniformly. A batch as large as the shard is the
+    shard itself, in order. What a client sees does not depend on who else is of the cohort.
     """
 
+    key: tuple[int, str, int]  # of its random words
+    shards: Sequence[Ints]
+    sizes: Sequence[int]  # B_i
+    whole: bool  # every batch of every client is its whole shard
+
+    @staticmethod
+    def of(
+        seed: int, r: int, clients: Sequence[int], shards: Sequence[Ints], sizes: Sequence[int], sampling: str
+    ) -> BatchOrders:
+        """shards: indices of each client's samples; sizes: B_i; sampling: reshuffle or with_replacement."""
+        alike = len(set(zip(map(len, shards), sizes, strict=True))) == 1
+        return (AlikeOrders if alike else MixedOrders)((seed, "batches", r), clients, shards, sizes, sampling)
+
+    @abstractmethod
+    def indices(self, t: int, rows: Sequence[int]) -> Sequence[Ints]:
+        """Indices into the data set of the batches of local step t, for these rows of the cohort."""
+
+
+class AlikeOrders(BatchOrders):
+    """For clients with equally many samples and batches of one size: tables with a row for each of them."""
+
     def __init__(
-        self, seed: int, r: int, client: int, shard: Ints, batch_size: int, sampling: str, keyed: Keyed | None = None
+        self,
+        key: tuple[int, str, int],
+        clients: Sequence[int],
+        shards: Sequence[Ints],
+        sizes: Sequence[int],
+        sampling: str,
     ):
-        """keyed: where the caller has one for many clients."""
-        self.key, self.shard, self.size, self.sampling = (seed, r, client), shard, batch_size, sampling
-        self.keyed = keyed or Keyed()
-        self.batches_per_epoch = max(1, -(-len(shard) // batch_size)) if batch_size else 1
-        self.whole = batch_size >= len(shard) and sampling == "reshuffle"  # every batch is the whole shard
-        self._epoch, self._order = -1, shard
+        self.key, self.clients, self.shards, self.sizes = key, np.array(clients)[:, None], shards, sizes
+        self.table, self.size, self.sampling = np.stack(shards), sizes[0], sampling
+        self.count = self.table.shape[1]
+        self.whole = self.size >= self.count and sampling == "reshuffle"
+        self.batches_per_epoch = -(-self.count // self.size) if self.count else 1
+        self._epoch, self._order = -1, self.table
 
-    def indices(self, t: int) -> Ints:
-        """Indices into the data set of the batch of local step t."""
+    def indices(self, t: int, rows: Sequence[int]) -> Ints:
+        """[C, B]."""
         if self.whole:
-            return self.shard
+            return self.table[rows]
         if self.sampling == "with_replacement":
-            seed, r, client = self.key
-            return self.shard[self.keyed(seed, "batches", r, client, t).integers(len(self.shard), size=self.size)]
-        epoch, part = self.place(t)
-        return self.epoch(epoch)[part]
+            words = keyed_words(*self.key, self.clients, t, np.arange(self.size))
+            return np.take_along_axis(self.table, below(self.count, words), axis=1)[rows]
+        epoch, batch = divmod(t, self.batches_per_epoch)
+        if epoch != self._epoch:
+            words = keyed_words(*self.key, self.clients, epoch, np.arange(self.count))
+            self._epoch, self._order = epoch, np.take_along_axis(self.table, np.argsort(words, axis=1), axis=1)
+        return self._order[rows, batch * self.size : (batch + 1) * self.size]
 
-    def place(self, t: int) -> tuple[int, slice]:
-        """(epoch, part of its order) that local step t's batch is."""
-        epoch, at = divmod(t, self.batches_per_epoch)
-        return epoch, slice(at * self.size, (at + 1) * self.size)
 
-    def epoch(self, number: int) -> Ints:
-        """All samples in the order of this epoch."""
-        if number != self._epoch:
-            seed, r, client = self.key
-            self._order = self.shard[self.keyed(seed, "batches", r, client, number).permutation(len(self.shard))]
-            self._epoch = number
-        return self._order
+class MixedOrders(BatchOrders):
+    """For any clients: their samples one after the other."""
+
+    def __init__(
+        self,
+        key: tuple[int, str, int],
+        clients: Sequence[int],
+        shards: Sequence[Ints],
+        sizes: Sequence[int],
+        sampling: str,
+    ):
+        self.key, self.clients, self.shards, self.sizes = key, np.array(clients), shards, sizes
+        self.size, self.sampling = np.array(sizes), sampling
+        self.samples, self.count = np.concatenate(shards), np.array([len(shard) for shard in shards])
+        self.start = np.cumsum(self.count) - self.count
+        self.fixed = (self.size >= self.count) & (sampling == "reshuffle")
+        self.whole = bool(self.fixed.all())
+        self.batches_per_epoch = np.maximum(1, -(-self.count // np.maximum(self.size, 1)))
+        self._epoch, self._order = np.full(len(shards), -1), self.samples.copy()  # -1: in order, as fixed ones stay
+
+    def indices(self, t: int, rows: Sequence[int]) -> list[Ints]:
+        at = np.asarray(rows)
+        if self.sampling == "with_replacement":
+            return self._drawn(t, at)
+        epoch, batch = np.divmod(np.where(self.fixed[at], -1, t), self.batches_per_epoch[at])
+        if (stale := epoch != self._epoch[at]).any():
+            self._shuffle(at[stale], epoch[stale])
+        first = self.start[at] + batch * self.size[at]
+        last = np.minimum(first + self.size[at], self.start[at] + self.count[at])
+        return [self._order[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
+
+    def _shuffle(self, rows: Ints, epochs: Ints) -> None:
+        """Puts the samples of these clients into the order of these epochs."""
+        owner, place = runs(self.count[rows])
+        words = keyed_words(*self.key, self.clients[rows][owner], epochs[owner], place)
+        mine = self.start[rows][owner] + place
+        self._order[mine], self._epoch[rows] = self.samples[mine[np.lexsort((words, owner))]], epochs
+
+    def _drawn(self, t: int, rows: Ints) -> list[Ints]:
+        owner, place = runs(self.size[rows])
+        words = keyed_words(*self.key, self.clients[rows][owner], t, place)
+        drawn = self.samples[self.start[rows][owner] + below(self.count[rows][owner], words)]
+        return np.split(drawn, np.cumsum(self.size[rows])[:-1])
+
+
+def below(count: Ints | int, words: np.ndarray) -> Ints:
+    """Random integers 0..count-1 out of random uint64 words, uniform up to a bias of count / 2^32."""
+    high = words >> np.uint64(32)
+    return (high * np.asarray(count, dtype=np.uint64) >> np.uint64(32)).astype(np.int64)
+
+
+def runs(lengths: Ints) -> tuple[Ints, Ints]:
+    """(which run, place in it) of each entry of runs of these lengths, laid one after the other."""
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    return owner, np.arange(len(owner)) - (np.cumsum(lengths) - lengths)[owner]
 
 
 class CohortBatches:
     """The mini-batches of a micro-cohort in one round: `batches(t, rows)`, a function of (seed, round, client, t)."""
 
-    def __init__(
-        self,
-        source: BatchSource,
-        seed: int,
-        r: int,
-        clients: Sequence[int],
-        shards: Sequence[Ints],
-        batch_sizes: Sequence[int],
-        steps: Sequence[int],
-        sampling: str,
-        keyed: Keyed,
-    ):
-        self.source, self.steps = source, steps
-        self.orders = [
-            BatchOrder(seed, r, c, shard, size, sampling, keyed)
-            for c, shard, size in zip(clients, shards, batch_sizes, strict=True)
-        ]
-        self._whole: dict[int, Batch] = {}  # whole shards, gathered once
+    def __init__(self, source: BatchSource, orders: BatchOrders, steps: Sequence[int]):
+        """steps: K_i, up to which a lone client's batches are gathered ahead."""
+        self.source, self.orders, self.steps = source, orders, steps
+        self._kept: dict[int, Batch] = {}  # whole shards, gathered once
         self._ready: dict[int, Batch] = {}  # by step, of a lone client
-        self._cut = source.plain and not all(order.whole for order in self.orders)
-        shapes = {(len(order.shard), order.size) for order in self.orders}
-        self._alike = sampling == "reshuffle" and len(shapes) == 1
-        self._epoch, self._epochs = -1, np.empty((0, 0), dtype=np.int64)  # of clients alike: a row each
 
     def __call__(self, t: int, rows: Sequence[int]) -> Sequence[Batch]:
         """The batches of local step t for these rows of the cohort."""
-        if not self._cut:
-            return [self._batch(k, t) for k in rows]
-        if len(self.orders) == 1:
+        if self.source.plain and self.orders.whole:
+            return [self._whole(k) for k in rows]
+        if self.source.plain and len(self.orders.shards) == 1:
             return [self._ahead(t)]
-        if self._alike:
-            return EvenBatches(self.source, self._of_epoch(t)[rows])
-        indices = [self.orders[k].indices(t) for k in rows]
-        if len(set(map(len, indices))) == 1:
-            return EvenBatches(self.source, np.concatenate(indices).reshape(len(rows), -1))
+        indices = self.orders.indices(t, rows)
+        even = isinstance(indices, np.ndarray) or len(set(map(len, indices))) == 1
+        if self.source.plain and even:
+            return EvenBatches(self.source, np.asarray(indices))
         return [self.source.batch(at) for at in indices]
-
-    def _of_epoch(self, t: int) -> Ints:
-        """Step t's batches of all clients [C, B], where they have equally many samples and batches of one size."""
-        epoch, part = self.orders[0].place(t)
-        if epoch != self._epoch:
-            self._epoch, self._epochs = epoch, np.stack([order.epoch(epoch) for order in self.orders])
-        return self._epochs[:, part]
 
     def full(self) -> list[Batch]:
         """Each client's whole shard."""
-        return [self.source.batch(order.shard) for order in self.orders]
+        return [self.source.batch(shard) for shard in self.orders.shards]
 
-    def _batch(self, k: int, t: int) -> Batch:
-        order = self.orders[k]
-        if not (order.whole and self.source.plain):  # random augmentation differs from step to step
-            return self.source.batch(order.indices(t))
-        if k not in self._whole:
-            self._whole[k] = self.source.batch(order.shard)
-        return self._whole[k]
+    def _whole(self, k: int) -> Batch:
+        if k not in self._kept:
+            self._kept[k] = self.source.batch(self.orders.shards[k])
+        return self._kept[k]
 
     def _ahead(self, t: int) -> Batch:
         """A lone client's batches of the next steps come out of one gather."""
         if t not in self._ready:
-            order = self.orders[0]
-            many = max(1, AHEAD // max(1, order.size * self.source.sample_bytes))
+            many = max(1, AHEAD // max(1, self.orders.sizes[0] * self.source.sample_bytes))
             steps = range(t, max(t + 1, min(t + many, self.steps[0])))
-            batches = self.source.batches([order.indices(step) for step in steps])
+            batches = self.source.batches([self.orders.indices(step, [0])[0] for step in steps])
             self._ready = dict(zip(steps, batches, strict=True))
         return self._ready.pop(t)

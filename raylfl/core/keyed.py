@@ -1,10 +1,12 @@
 """Randomness that is looked up, not consumed.
 
 Every draw is a function of (seed, purpose, ids...), so neither the number of workers, nor the order in
-which they finish, nor a resumed run can shift it. Two forms: `keyed` gives a numpy generator for one key;
-`keyed_uniform` gives one number per client, each a function of its own key alone, for any set of clients.
+which they finish, nor a resumed run can shift it. Three forms: `keyed` gives a numpy generator for one key;
+`keyed_uniform` gives one number per client and `keyed_words` many, each row a function of its own key alone, for any
+set of clients at once.
 
-Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), Philox.
+Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), Philox; Steele, Lea, Flood, "Fast
+splittable pseudorandom number generators" (OOPSLA 2014), SplitMix64.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)  # Philox4x32 multiplier
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85  # and Weyl constants
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's increment
+_MIX = [(np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB))]
+_LAST = np.uint64(31)
 
 
 def key_bytes(seed: int, purpose: str, *ids: int) -> bytes:
@@ -29,23 +34,6 @@ def keyed(seed: int, purpose: str, *ids: int) -> np.random.Generator:
     """A Philox generator of its own for this key, for example `keyed(seed, "batches", r, client)`."""
     key = np.frombuffer(key_bytes(seed, purpose, *ids), dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
-
-
-class Keyed:
-    """`keyed` for many keys one after the other: the same streams out of one generator, made in a third of the time.
-
-    The generator that a call returns is on its key's stream until the next call.
-    """
-
-    def __init__(self) -> None:
-        self._bits = np.random.Philox(key=0)
-        self._generator = np.random.Generator(self._bits)
-        self._start = self._bits.state
-
-    def __call__(self, seed: int, purpose: str, *ids: int) -> np.random.Generator:
-        self._start["state"]["key"] = np.frombuffer(key_bytes(seed, purpose, *ids), dtype=np.uint64)
-        self._bits.state = self._start
-        return self._generator
 
 
 def keyed_int(seed: int, purpose: str, *ids: int) -> int:
@@ -75,3 +63,25 @@ def philox4x32(counter: list[np.ndarray], key0: int, key1: int, rounds: int = 10
         c2, c3 = (left >> _SHIFT) ^ c3 ^ np.uint64(key1), left & _LOW
         key0, key1 = (key0 + _W0) & 0xFFFFFFFF, (key1 + _W1) & 0xFFFFFFFF
     return [c0, c1, c2, c3]
+
+
+def splitmix64(state: np.ndarray) -> np.ndarray:
+    """SplitMix64's output function on an array of uint64 states: a bijection that scatters neighbours."""
+    z = state
+    for shift, factor in _MIX:
+        z = (z ^ (z >> shift)) * factor
+    return z ^ (z >> _LAST)
+
+
+def keyed_words(
+    seed: int, purpose: str, r: int, clients: np.ndarray, lanes: np.ndarray | int, places: np.ndarray
+) -> np.ndarray:
+    """Random uint64 of the shape that `clients`, `lanes` and `places` broadcast to, each a function of its own
+    (seed, purpose, r, client, lane, place) only: word number `place` of run `lane` of that client in that round.
+
+    clients: from -1 to 2^32 - 2; lanes, places: from 0 on. A SplitMix64 stream for every client and lane: a tenth of
+    Philox's work, so that one client's few words are cheap, too.
+    """
+    start = np.frombuffer(key_bytes(seed, purpose, r), dtype=np.uint64)[:1]
+    ids = (clients + 1 + (np.asarray(lanes) << 32)).astype(np.uint64)
+    return splitmix64(splitmix64(start + ids * _GAMMA) + (places + 1).astype(np.uint64) * _GAMMA)

@@ -65,13 +65,14 @@ class WorkerActor:
     def run(
         self, shared: list[Any], tasks: Sequence[Task], down: Packed, keeps: bool, known: Sequence[int], *own: Packed
     ) -> Any:
-        """[(reports, up) of each task], then one new state a client where the algorithm keeps any.
+        """[(reports, up) of each task], then one new state a client where the algorithm keeps any; reports as plain
+        tuples, which are pickled in a tenth of the time.
 
         known: for each client in order, which of `own` is its state; -1: it has none yet.
         """
         worker = self.worker(shared)
         states = [unpack(own[k]) if k >= 0 else None for k in known]
-        head: list[tuple[list[Report], Packed]] = []
+        head: list[tuple[list[tuple], Packed]] = []
         kept: list[Packed] = []
         at = 0
         self.fault("work", tasks[0].round)
@@ -79,7 +80,7 @@ class WorkerActor:
             mine = states[at : at + len(task.clients)]
             at += len(task.clients)
             reports, up, new = worker.run(task, unpack(down), mine)
-            head.append((reports, pack(up)))
+            head.append((list(map(tuple, reports)), pack(up)))
             kept += [pack(state) for state in new] if new else [{} for _ in task.clients]
         self.fault("worked", tasks[0].round)
         return (head, *kept) if keeps else head

@@ -98,10 +98,7 @@ class Cohorts:
         return [
             Task(
                 r.index,
-                tuple(int(c) for c in r.cohort[rows]),
-                tuple(int(s) for s in r.steps[rows]),
-                tuple(int(b) for b in r.batch_sizes[rows]),
-                tuple(float(a) for a in r.a_norm[rows]),
+                *(tuple(column[rows].tolist()) for column in (r.cohort, r.steps, r.batch_sizes, r.a_norm)),
                 r.lr,
             )
             for rows in (np.array_split(np.arange(count), pieces) if count else [])
@@ -124,10 +121,10 @@ class Cohorts:
     def _collect(self, r: Round, outcomes: Sequence[Outcome], ring_last: State | None, last_loss: float) -> Collected:
         """Uploads of those that arrived, in cohort order; failures by `runtime.on_client_error`, `on_nonfinite`."""
         reports = {report.client: report for outcome in outcomes for report in outcome.reports}
-        events = self._refuse(r, list(reports.values()), last_loss)
-        bad = {c for c, report in reports.items() if report.error or not report.finite}
-        r = dropped(r, bad) if bad else r
-        arrived = {int(c) for c in r.arrived.cohort}
+        bad = [report for report in reports.values() if report.error or not report.finite]
+        events = self._refuse(r, bad, last_loss)
+        r = dropped(r, {report.client for report in bad}) if bad else r
+        arrived = set(r.arrived.cohort.tolist())
         own = [
             o for outcome in outcomes for c, o in zip(outcome.task.clients, outcome.own, strict=False) if c in arrived
         ]

@@ -144,7 +144,7 @@ class Federation:
 
     def _commit(self, got: Collected, after: ServerState, answered: State | None, down: State) -> None:
         state, r = self.state, got.round
-        arrived = [int(c) for c in r.arrived.cohort]
+        arrived = r.arrived.cohort.tolist()
         if answered is not None:
             handles = [self.backend.put({k: v[i : i + 1] for k, v in answered.items()}) for i in range(len(arrived))]
         else:
@@ -163,8 +163,8 @@ class Federation:
         state.computation_seconds += computation
         heard = {POOL, *arrived}
         losses = [report.loss for c, report in got.reports.items() if c in heard]
-        if losses and np.isfinite(np.mean(losses)):
-            state.last_finite_loss = float(np.mean(losses))
+        if losses and np.isfinite(mean := float(np.mean(losses))):
+            state.last_finite_loss = mean
         state.round += 1
 
     @property

@@ -90,7 +90,7 @@ class RayBackend(Backend):
         head, *kept = answer if self.keeps else [answer]
         for k, (reports, up) in zip(share, head, strict=True):
             mine, kept = kept[: len(tasks[k].clients)], kept[len(tasks[k].clients) :]
-            out[k] = Outcome(tasks[k], reports, unpack(up), mine)
+            out[k] = Outcome(tasks[k], list(map(Report._make, reports)), unpack(up), mine)
 
     def _shares(self, loads: Sequence[int]) -> list[list[int]]:
         """Tasks to workers, the largest first to whom has least; each worker's share in task order."""

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms.base import State, Work
-from raylfl.core.batches import BatchOrder, CohortBatches
+from raylfl.core.batches import BatchOrders, CohortBatches
 from raylfl.core.flat import FlatModule
-from raylfl.core.keyed import Keyed, keyed, keyed_int
+from raylfl.core.keyed import keyed, keyed_int
 from raylfl.core.local import LocalResult, run_local
 from raylfl.core.lone import allow_lone_samples
 from raylfl.core.oracle import Batch, LoopOracle, Oracle, private_randomness, seed_everything
@@ -42,7 +42,6 @@ class Worker:
         self.layout = layout_for(module, self.device, setup)
         self.flat = FlatModule(module, setup.torch_dtype, self.device, self.layout == "channels_last")
         self._parts, self._modes = list(module.modules()), list[bool]()
-        self.keyed = Keyed()
         self.recorder = Recorder()
         self.recorder.attach(module)
         self.x0 = self.flat.params.clone()
@@ -162,20 +161,20 @@ class Worker:
         if split := self.loop.split:
             exchanged = split.exchanged_floats
             half = split.client_width if any(task.steps) else None  # known once a gradient was taken
+        rows = zip(
+            task.clients,
+            result.losses.tolist(),
+            result.last_losses.tolist(),
+            result.gradients.astype(np.int64).tolist(),
+            finite.tolist(),
+            strict=True,
+        )
         reports = [
-            Report(
-                c,
-                float(result.losses[k]),
-                float(result.last_losses[k]),
-                int(result.gradients[k]),
-                exchanged,
-                half,
-                finite[k],
-            )
-            for k, c in enumerate(task.clients)
+            Report(c, loss, last, gradients, exchanged, half, good) for c, loss, last, gradients, good in rows
         ]
         up = {k: v.cpu() for k, v in result.up.items()}
-        new_own = [{k: v[c : c + 1].cpu() for k, v in result.own.items()} for c in range(len(task.clients))]
+        own_rows = {k: v.cpu() for k, v in result.own.items()}
+        new_own = [{k: v[c : c + 1] for k, v in own_rows.items()} for c in range(len(task.clients))] if own_rows else []
         return reports, up, new_own
 
     def _to_training(self) -> None:
@@ -191,28 +190,20 @@ class Worker:
         rows = [{k: v.to(self.device) for k, v in state.items()} if state else fresh for state in own]
         return {name: torch.cat([state[name] for state in rows]) for name in fresh}
 
-    def _finite_rows(self, result: LocalResult) -> list[bool]:
+    def _finite_rows(self, result: LocalResult) -> np.ndarray:
+        """Whether all that a client came back with is finite, bool [C]."""
         good = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
         for rows in result.up.values():
             good &= finite_rows(rows).cpu().numpy()
-        return [bool(g) for g in good]
+        return good
 
     def _solve(self, task: Task, down: State, states: State) -> LocalResult:
         if task.clients == (POOL,):
             return self._solve_pooled(task, down, states)
         seed, population = self.setup.seed, self.setup.population
         shards = [self.setup.shards[c] for c in task.clients]
-        batches = CohortBatches(
-            self.train,
-            seed,
-            task.round,
-            task.clients,
-            shards,
-            task.batch_sizes,
-            task.steps,
-            self.setup.sampling,
-            self.keyed,
-        )
+        orders = BatchOrders.of(seed, task.round, task.clients, shards, task.batch_sizes, self.setup.sampling)
+        batches = CohortBatches(self.train, orders, task.steps)
 
         def seeds(t: int, row: int) -> int:
             return keyed_int(seed, "module", task.round, task.clients[row], t)
@@ -261,14 +252,14 @@ class Worker:
         batch_size = task.batch_sizes[0]
         pool_oracle = PooledOracle(self, population.weights) if batch_size <= 0 else self.oracle
         proportional = np.allclose(population.weights * shards.sizes.sum(), shards.sizes)
-        order = BatchOrder(seed, task.round, POOL, shards.indices, max(batch_size, 1), self.setup.sampling)
+        pool = BatchOrders.of(seed, task.round, [POOL], [shards.indices], [max(batch_size, 1)], self.setup.sampling)
         share = np.repeat(population.weights / np.maximum(shards.sizes, 1), shards.sizes)
 
         def batches(t: int, rows: Sequence[int]) -> list[Batch]:
             if batch_size <= 0:
                 return [Batch(None, len(shards.indices))]
             if proportional:
-                return [self.train.batch(order.indices(t))]
+                return [self.train.batch(pool.indices(t, [0])[0])]
             rng = keyed(seed, "batches", task.round, POOL, t)  # importance weights: sample i's data w_i of the time
             return [self.train.batch(rng.choice(shards.indices, size=batch_size, p=share / share.sum()))]
 

@@ -5,44 +5,81 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from torch.utils.data import TensorDataset
 
 import raylfl.core.batches
-from raylfl.core.batches import BatchOrder, CohortBatches
-from raylfl.core.keyed import Keyed
+from raylfl.core.batches import BatchOrders, CohortBatches
 from raylfl.core.samples import BatchSource, EvenBatches, SampleSet, sizes_of
 
 CPU = torch.device("cpu")
 SHARDS = [np.arange(0, 11), np.arange(20, 23), np.arange(30, 30), np.arange(40, 70)]
 
 
+def lone(r, client, shard, size, sampling="reshuffle", seed=0):
+    """t -> the samples of one client's batch of local step t."""
+    orders = BatchOrders.of(seed, r, [client], [shard], [size], sampling)
+    return lambda t: orders.indices(t, [0])[0].tolist()
+
+
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 5))
 def test_an_epoch_shows_every_sample_once(count, batch_size, client):
     shard = np.arange(100, 100 + count)
-    order = BatchOrder(0, 3, client, shard, batch_size, "reshuffle")
-    epochs = [
-        np.concatenate([order.indices(e * order.batches_per_epoch + t) for t in range(order.batches_per_epoch)])
-        for e in range(2)
-    ]
-    for seen in epochs:
-        assert sorted(seen) == list(shard)
+    batch, per_epoch = lone(3, client, shard, batch_size), -(-count // batch_size)
+    for epoch in range(2):
+        seen = [batch(epoch * per_epoch + t) for t in range(per_epoch)]
+        assert all(len(one) == batch_size for one in seen[:-1])
+        assert sorted(sum(seen, [])) == list(shard)
 
 
 def test_rounds_and_epochs_have_orders_of_their_own_and_can_be_looked_up_in_any_order():
     shard = np.arange(50)
-    order = BatchOrder(0, 1, 2, shard, 10, "reshuffle")
-    forward = [order.indices(t).tolist() for t in range(10)]
-    fresh = BatchOrder(0, 1, 2, shard, 10, "reshuffle")
-    assert [fresh.indices(t).tolist() for t in reversed(range(10))] == forward[::-1]
+    forward = [lone(1, 2, shard, 10)(t) for t in range(10)]
+    fresh = lone(1, 2, shard, 10)
+    assert [fresh(t) for t in reversed(range(10))] == forward[::-1]
     assert forward[:5] != forward[5:]
-    assert BatchOrder(0, 2, 2, shard, 10, "reshuffle").indices(0).tolist() != forward[0]
+    assert lone(2, 2, shard, 10)(0) != forward[0]
+    assert lone(1, 3, shard, 10)(0) != forward[0]
 
 
 def test_sampling_with_replacement_repeats_samples():
-    order = BatchOrder(0, 0, 0, np.arange(5), 200, "with_replacement")
-    drawn = order.indices(0)
+    drawn = lone(0, 0, np.arange(5), 200, "with_replacement")(0)
     assert len(drawn) == 200
     assert set(drawn) == set(range(5))
+
+
+def test_every_order_of_a_shard_is_as_likely_as_any_other():
+    clients = range(6000)
+    orders = BatchOrders.of(1, 0, clients, [np.arange(4)] * 6000, [3] * 6000, "reshuffle")
+    first, rest = orders.indices(0, clients), orders.indices(1, clients)
+    _, counts = np.unique(np.hstack([first, rest]), axis=0, return_counts=True)
+    assert len(counts) == 24
+    assert stats.chisquare(counts).pvalue > 0.001
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_drawn_samples_are_uniform(alike):
+    sizes = [3000, 3000 if alike else 1]
+    orders = BatchOrders.of(1, 0, [5, 6], [np.arange(7), np.arange(7)], sizes, "with_replacement")
+    _, counts = np.unique(np.concatenate([orders.indices(t, [0])[0] for t in range(3)]), return_counts=True)
+    assert len(counts) == 7
+    assert stats.chisquare(counts).pvalue > 0.001
+
+
+COHORT = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9), st.integers(1, 6), st.integers(0, 9)), min_size=1)
+
+
+@given(COHORT, st.sampled_from(["reshuffle", "with_replacement"]), st.integers(0, 3))
+def test_what_a_client_sees_does_not_depend_on_who_is_of_the_cohort(cohort, sampling, seed):
+    """Each tuple: client, samples, batch size, local steps; a client without samples takes none."""
+    cohort = list({c: (c, n, b, k if n else 0) for c, n, b, k in cohort}.values())
+    clients, counts, sizes, steps = (list(column) for column in zip(*cohort, strict=True))
+    shards = [1000 * c + np.arange(n) for c, n in zip(clients, counts, strict=True)]
+    orders = BatchOrders.of(seed, 4, clients, shards, sizes, sampling)
+    for t in range(max(steps)):
+        rows = [k for k in range(len(cohort)) if steps[k] > t]
+        for k, seen in zip(rows, orders.indices(t, rows), strict=True):
+            assert seen.tolist() == lone(4, clients[k], shards[k], sizes[k], sampling, seed)(t)
 
 
 def source(transform=None):
@@ -52,7 +89,7 @@ def source(transform=None):
 
 def cohort(clients, batch_sizes, steps, sampling="reshuffle", transform=None):
     shards = [SHARDS[c] for c in clients]
-    return CohortBatches(source(transform), 5, 2, clients, shards, batch_sizes, steps, sampling, Keyed())
+    return CohortBatches(source(transform), BatchOrders.of(5, 2, clients, shards, batch_sizes, sampling), steps)
 
 
 @pytest.mark.parametrize("sampling", ["reshuffle", "with_replacement"])
@@ -62,11 +99,11 @@ def test_a_lone_clients_batches_are_those_of_its_order_however_many_are_gathered
     monkeypatch, sampling, ahead, size
 ):
     monkeypatch.setattr(raylfl.core.batches, "AHEAD", ahead)
-    batches, order = cohort([0], [size], [9], sampling), BatchOrder(5, 2, 0, SHARDS[0], size, sampling)
+    batches, order = cohort([0], [size], [9], sampling), lone(2, 0, SHARDS[0], size, sampling, seed=5)
     for t in range(9):
         (batch,) = batches(t, [0])
         x, y = batch.content
-        assert y.tolist() == order.indices(t).tolist()
+        assert y.tolist() == order(t)
         assert batch.size == len(y)
         assert x.dtype == torch.float64
         np.testing.assert_array_equal(x[:, 0, 0, 0], 6 * y)
@@ -85,12 +122,12 @@ def test_each_client_of_a_cohort_sees_what_it_sees_alone():
 @pytest.mark.parametrize("steps", [[5, 5, 5], [5, 2, 4]])
 def test_clients_that_are_alike_are_gathered_at_once_with_the_same_samples(steps):
     shards = [np.arange(0, 11), np.arange(20, 31), np.arange(40, 51)]
-    even = CohortBatches(source(), 5, 2, [4, 0, 7], shards, [4] * 3, steps, "reshuffle", Keyed())
+    even = CohortBatches(source(), BatchOrders.of(5, 2, [4, 0, 7], shards, [4] * 3, "reshuffle"), steps)
     for t in range(5):
         rows = [k for k in range(3) if steps[k] > t]
         batches = even(t, rows)
         assert isinstance(batches, EvenBatches)
-        expected = [BatchOrder(5, 2, c, shards[k], 4, "reshuffle").indices(t).tolist() for k, c in enumerate([4, 0, 7])]
+        expected = [lone(2, c, shards[k], 4, seed=5)(t) for k, c in enumerate([4, 0, 7])]
         assert sizes_of(batches) == [len(expected[k]) for k in rows] == [b.size for b in batches]
         x, y = batches.stacked()
         assert y.tolist() == [expected[k] for k in rows] == [b.content[1].tolist() for b in batches]

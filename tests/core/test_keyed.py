@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from raylfl.core.keyed import Keyed, keyed, keyed_int, keyed_uniform, philox4x32
+from raylfl.core.keyed import keyed, keyed_int, keyed_uniform, keyed_words, philox4x32, splitmix64
 
 
 def test_philox_gives_the_published_known_answers():
@@ -43,10 +43,35 @@ def test_generators_of_one_key_agree_and_of_different_keys_do_not():
     assert keyed_int(1, "init") != keyed_int(2, "init")
 
 
-def test_one_generator_for_many_keys_has_the_streams_of_many_generators():
-    many = Keyed()
-    for ids in [(1, 2), (1, 3), (1, 2), (0,)]:
-        ours, theirs = many(7, "batches", *ids), keyed(7, "batches", *ids)
-        assert ours.permutation(9).tolist() == theirs.permutation(9).tolist()
-        assert ours.integers(2**31, size=3).tolist() == theirs.integers(2**31, size=3).tolist()
-        np.testing.assert_array_equal(ours.standard_normal(5), theirs.standard_normal(5))
+def test_splitmix_gives_the_known_outputs_of_its_reference_implementation():
+    """The first outputs of java.util.SplittableRandom's successor, splitmix64.c, from state 1234567."""
+    gamma = np.uint64(0x9E3779B97F4A7C15)
+    states = np.uint64(1234567) + np.arange(1, 6, dtype=np.uint64) * gamma
+    known = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    assert splitmix64(states).tolist() == known
+
+
+@given(st.integers(0, 2**31), st.integers(0, 10**6), st.lists(st.integers(-1, 10**9), min_size=1, max_size=9))
+def test_a_clients_words_do_not_depend_on_who_else_is_asked_or_for_how_many(seed, r, clients):
+    together = keyed_words(seed, "batches", r, np.array(clients)[:, None], 3, np.arange(7))
+    assert together.shape == (len(clients), 7)
+    for c, row in zip(clients, together, strict=True):
+        alone = keyed_words(seed, "batches", r, np.array([c]), 3, np.arange(5))
+        assert row[:5].tolist() == alone.tolist()
+        assert row[6:].tolist() == keyed_words(seed, "batches", r, np.array([c]), np.array([3]), np.array([6])).tolist()
+
+
+def test_words_are_uniform_in_every_bit_and_differ_between_clients_lanes_and_rounds():
+    clients, places = np.arange(-1, 199)[:, None], np.arange(100)
+    words = {
+        (r, lane): keyed_words(7, "batches", r, clients, lane, places) for r, lane in [(0, 0), (0, 1), (1, 0), (1, 1)]
+    }
+    everything = np.concatenate([w.ravel() for w in words.values()])
+    assert len(np.unique(everything)) == len(everything)
+    ones = (everything[:, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)).mean(axis=0)
+    assert np.abs(ones - 0.5).max() < 5 * 0.5 / np.sqrt(len(everything))
+    for w in words.values():
+        u = w / 2.0**64
+        assert stats.kstest(u.ravel(), "uniform").pvalue > 0.001
+        assert abs(np.corrcoef(u[:-1].ravel(), u[1:].ravel())[0, 1]) < 0.03  # neighbouring clients
+        assert abs(np.corrcoef(u[:, :-1].ravel(), u[:, 1:].ravel())[0, 1]) < 0.03  # neighbouring places
