@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from raylfl.core.population import Ints
 from raylfl.core.samples import BatchSource, EvenBatches
 
 AHEAD = 8 * 2**20  # bytes of samples that are gathered in one go for a lone client's next steps
+HALF, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)  # of a random word
 
 
 class BatchOrders(ABC):
@@ -23,75 +25,71 @@ class BatchOrders(ABC):
     shard itself, in order. What a client sees does not depend on who else is of the cohort.
     """
 
-    key: tuple[int, str, int]  # of its random words
-    shards: Sequence[Ints]
-    sizes: Sequence[int]  # B_i
     whole: bool  # every batch of every client is its whole shard
+
+    def __init__(
+        self, seed: int, r: int, clients: Sequence[int], shards: Sequence[Ints], sizes: Sequence[int], sampling: str
+    ):
+        """shards: indices of each client's samples; sizes: B_i; sampling: reshuffle or with_replacement."""
+        self.key, self.clients, self.sampling = (seed, "batches", r), np.array(clients), sampling
+        self.shards, self.sizes = shards, sizes
 
     @staticmethod
     def of(
         seed: int, r: int, clients: Sequence[int], shards: Sequence[Ints], sizes: Sequence[int], sampling: str
     ) -> BatchOrders:
-        """shards: indices of each client's samples; sizes: B_i; sampling: reshuffle or with_replacement."""
+        """Those that suit these clients."""
         alike = len(set(zip(map(len, shards), sizes, strict=True))) == 1
-        return (AlikeOrders if alike else MixedOrders)((seed, "batches", r), clients, shards, sizes, sampling)
+        return (AlikeOrders if alike else MixedOrders)(seed, r, clients, shards, sizes, sampling)
 
     @abstractmethod
-    def indices(self, t: int, rows: Sequence[int]) -> Sequence[Ints]:
-        """Indices into the data set of the batches of local step t, for these rows of the cohort."""
+    def indices(self, t: int, rows: Sequence[int]) -> Sequence[Ints] | Ints:
+        """Indices into the data set of the batches of local step t, for these rows of the cohort; an array [C, B] where
+        they are known to be of one size.
+        """
 
 
 class AlikeOrders(BatchOrders):
     """For clients with equally many samples and batches of one size: tables with a row for each of them."""
 
-    def __init__(
-        self,
-        key: tuple[int, str, int],
-        clients: Sequence[int],
-        shards: Sequence[Ints],
-        sizes: Sequence[int],
-        sampling: str,
-    ):
-        self.key, self.clients, self.shards, self.sizes = key, np.array(clients)[:, None], shards, sizes
-        self.table, self.size, self.sampling = np.stack(shards), sizes[0], sampling
+    def __init__(self, *given: Any):
+        super().__init__(*given)
+        self.table, self.size = np.stack(self.shards), self.sizes[0]
         self.count = self.table.shape[1]
-        self.whole = self.size >= self.count and sampling == "reshuffle"
+        self.whole = self.size >= self.count and self.sampling == "reshuffle"
         self.batches_per_epoch = -(-self.count // self.size) if self.count else 1
         self._epoch, self._order = -1, self.table
 
     def indices(self, t: int, rows: Sequence[int]) -> Ints:
-        """[C, B]."""
         if self.whole:
             return self.table[rows]
         if self.sampling == "with_replacement":
-            words = keyed_words(*self.key, self.clients, t, np.arange(self.size))
+            words = keyed_words(*self.key, self.clients[:, None], t, np.arange(self.size))
             return np.take_along_axis(self.table, below(self.count, words), axis=1)[rows]
         epoch, batch = divmod(t, self.batches_per_epoch)
         if epoch != self._epoch:
-            words = keyed_words(*self.key, self.clients, epoch, np.arange(self.count))
-            self._epoch, self._order = epoch, np.take_along_axis(self.table, np.argsort(words, axis=1), axis=1)
+            place = np.arange(self.count)
+            keys = sort_keys(keyed_words(*self.key, self.clients[:, None], epoch, place), place)
+            keys.sort(axis=1)
+            self._epoch, self._order = epoch, np.take_along_axis(self.table, (keys & LOW).view(np.int64), axis=1)
         return self._order[rows, batch * self.size : (batch + 1) * self.size]
 
 
 class MixedOrders(BatchOrders):
     """For any clients: their samples one after the other."""
 
-    def __init__(
-        self,
-        key: tuple[int, str, int],
-        clients: Sequence[int],
-        shards: Sequence[Ints],
-        sizes: Sequence[int],
-        sampling: str,
-    ):
-        self.key, self.clients, self.shards, self.sizes = key, np.array(clients), shards, sizes
-        self.size, self.sampling = np.array(sizes), sampling
-        self.samples, self.count = np.concatenate(shards), np.array([len(shard) for shard in shards])
+    def __init__(self, *given: Any):
+        super().__init__(*given)
+        self.samples, self.size = np.concatenate(self.shards), np.array(self.sizes)
+        self.count = np.array([len(shard) for shard in self.shards])
         self.start = np.cumsum(self.count) - self.count
-        self.fixed = (self.size >= self.count) & (sampling == "reshuffle")
+        self.fixed = (self.size >= self.count) & (self.sampling == "reshuffle")
         self.whole = bool(self.fixed.all())
         self.batches_per_epoch = np.maximum(1, -(-self.count // np.maximum(self.size, 1)))
-        self._epoch, self._order = np.full(len(shards), -1), self.samples.copy()  # -1: in order, as fixed ones stay
+        self._epoch, self._order = (
+            np.full(len(self.shards), -1),
+            self.samples.copy(),
+        )  # -1: in order, as fixed ones stay
 
     def indices(self, t: int, rows: Sequence[int]) -> list[Ints]:
         at = np.asarray(rows)
@@ -107,9 +105,9 @@ class MixedOrders(BatchOrders):
     def _shuffle(self, rows: Ints, epochs: Ints) -> None:
         """Puts the samples of these clients into the order of these epochs."""
         owner, place = runs(self.count[rows])
-        words = keyed_words(*self.key, self.clients[rows][owner], epochs[owner], place)
+        keys = sort_keys(keyed_words(*self.key, self.clients[rows][owner], epochs[owner], place), place)
         mine = self.start[rows][owner] + place
-        self._order[mine], self._epoch[rows] = self.samples[mine[np.lexsort((words, owner))]], epochs
+        self._order[mine], self._epoch[rows] = self.samples[mine[np.lexsort((keys, owner))]], epochs
 
     def _drawn(self, t: int, rows: Ints) -> list[Ints]:
         owner, place = runs(self.size[rows])
@@ -118,10 +116,14 @@ class MixedOrders(BatchOrders):
         return np.split(drawn, np.cumsum(self.size[rows])[:-1])
 
 
+def sort_keys(words: np.ndarray, places: Ints) -> np.ndarray:
+    """What sorts places into a random order: 32 random bits above the place's own, so that keys never tie."""
+    return (words & ~LOW) | places.astype(np.uint64)
+
+
 def below(count: Ints | int, words: np.ndarray) -> Ints:
     """Random integers 0..count-1 out of random uint64 words, uniform up to a bias of count / 2^32."""
-    high = words >> np.uint64(32)
-    return (high * np.asarray(count, dtype=np.uint64) >> np.uint64(32)).astype(np.int64)
+    return ((words >> HALF) * np.asarray(count, dtype=np.uint64) >> HALF).astype(np.int64)
 
 
 def runs(lengths: Ints) -> tuple[Ints, Ints]:

@@ -98,7 +98,10 @@ class Cohorts:
         return [
             Task(
                 r.index,
-                *(tuple(column[rows].tolist()) for column in (r.cohort, r.steps, r.batch_sizes, r.a_norm)),
+                tuple(r.cohort[rows].tolist()),
+                tuple(r.steps[rows].tolist()),
+                tuple(r.batch_sizes[rows].tolist()),
+                tuple(r.a_norm[rows].tolist()),
                 r.lr,
             )
             for rows in (np.array_split(np.arange(count), pieces) if count else [])

@@ -169,9 +169,7 @@ class Worker:
             finite.tolist(),
             strict=True,
         )
-        reports = [
-            Report(c, loss, last, gradients, exchanged, half, good) for c, loss, last, gradients, good in rows
-        ]
+        reports = [Report(c, loss, last, gradients, exchanged, half, good) for c, loss, last, gradients, good in rows]
         up = {k: v.cpu() for k, v in result.up.items()}
         own_rows = {k: v.cpu() for k, v in result.own.items()}
         new_own = [{k: v[c : c + 1] for k, v in own_rows.items()} for c in range(len(task.clients))] if own_rows else []

@@ -29,7 +29,7 @@ def test_an_epoch_shows_every_sample_once(count, batch_size, client):
     for epoch in range(2):
         seen = [batch(epoch * per_epoch + t) for t in range(per_epoch)]
         assert all(len(one) == batch_size for one in seen[:-1])
-        assert sorted(sum(seen, [])) == list(shard)
+        assert sorted(sample for one in seen for sample in one) == list(shard)
 
 
 def test_rounds_and_epochs_have_orders_of_their_own_and_can_be_looked_up_in_any_order():
