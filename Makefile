@@ -20,7 +20,7 @@ run: setup
 	$(BIN)/raylfl compare digits --algorithms focus,fedavg,sfl
 
 test: setup
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal $(ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .
