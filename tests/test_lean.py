@@ -1,11 +1,14 @@
-"""torchmetrics in parts: what Lightning needs without the rest, and the rest for whoever wants it."""
+"""Lightning without torchmetrics' rest and torch's compiler, and both for whoever wants them."""
 
 import pytest
 
 from tests.test_compat import python
 
 LEAN = "from raylfl import lean; lean.install(); import sys, lightning.pytorch as pl\n"
-HEAVY = "[m for m in ('torchvision', 'scipy.signal', 'matplotlib', 'torchmetrics.functional') if m in sys.modules]"
+HEAVY = (
+    "[m for m in ('torchvision', 'scipy.signal', 'matplotlib', 'torchmetrics.functional', 'torch._dynamo', 'sympy') "
+    "if m in sys.modules]"
+)
 
 
 def test_lightning_loads_without_what_it_does_not_need():
@@ -66,3 +69,61 @@ def test_a_version_arranged_otherwise_is_imported_whole():
 def test_what_was_imported_before_stays_as_it_is():
     code = "import raylfl, torchmetrics; from raylfl import lean; lean.install(); import sys\n"
     assert python(code + "print(any('lean' in type(f).__module__ for f in sys.meta_path))") == "False"
+
+
+def test_nothing_of_lightning_is_missing_and_it_asks_for_nothing_else_of_the_compiler():
+    """Names of its modules and of what they hold, beside those of a Lightning that was imported as it is."""
+    names = (
+        "import sys, lightning.pytorch; print(sorted((m, sorted(vars(sys.modules[m]))) for m in list(sys.modules) "
+        "if m.split('.')[0] == 'lightning'))"
+    )
+    spy = (
+        "import sys\nclass Spy:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        assert not name.startswith('torch._dynamo'), name\n"
+        "sys.meta_path.insert(0, Spy())\n"
+    )
+    lean = python("from raylfl import lean; lean.install()\n" + spy + names)
+    assert lean == python("import raylfl\n" + names)
+
+
+def test_a_compiled_module_is_known_as_one():
+    code = (
+        "import torch, lightning; from lightning.pytorch.utilities.compile import from_compiled, to_uncompiled\n"
+        "from lightning.fabric.wrappers import OptimizedModule\n"
+        "class Net(pl.LightningModule):\n    pass\n"
+        "net = Net(); before = isinstance(net, OptimizedModule), 'torch._dynamo' in sys.modules\n"
+        "compiled = torch.compile(net); print(*before, isinstance(compiled, OptimizedModule))\n"
+        "print(isinstance(net, OptimizedModule), to_uncompiled(from_compiled(compiled)) is net)\n"
+        "import inspect; print(len(inspect.getsource(lightning)) > 100, lightning.__spec__.name)"
+    )
+    assert python(LEAN + code).splitlines() == ["False False True", "False True", "True lightning"]
+
+
+@pytest.mark.parametrize("more", ["from torch._dynamo.utils import counters", "import torch; torch._dynamo.reset()"])
+def test_who_asks_for_more_of_the_compiler_meanwhile_gets_the_compiler(more):
+    """As a part of Lightning that was arranged otherwise would, here right after one that needs only the stand-in."""
+    code = (
+        "from importlib.machinery import SourceFileLoader; from raylfl import lean; import sys; lean.install()\n"
+        "execute = SourceFileLoader.exec_module\n"
+        "def also(self, module):\n"
+        "    execute(self, module)\n"
+        f"    if module.__name__ == 'lightning.fabric.wrappers':\n        exec({more!r}, {{}})\n"
+        "SourceFileLoader.exec_module = also\n"
+        "import torch, lightning.pytorch as pl, torch._dynamo.utils as utils\n"
+        "from lightning.fabric.wrappers import OptimizedModule\n"
+        "known = isinstance(torch.compile(pl.LightningModule()), OptimizedModule)\n"
+        "print(sys.modules['torch._dynamo'] is torch._dynamo, torch._dynamo.utils is utils, known)\n"
+        "print(utils.__spec__.loader.__class__.__name__, any('lean' in type(f).__module__ for f in sys.meta_path))"
+    )
+    assert python(code).splitlines() == ["True True True", "SourceFileLoader False"]
+
+
+def test_a_mistake_in_what_lightning_imports_is_raised_as_it_is():
+    code = (
+        "from raylfl import lean; import sys; lean.install()\n"
+        "sys.modules['lightning_utilities'] = None\n"
+        "try:\n    import lightning\n"
+        "except ImportError as error:\n    print(error.name, 'torch._dynamo' in sys.modules and 'stand-in left')"
+    )
+    assert python(code).startswith("lightning_utilities")
