@@ -55,9 +55,8 @@ def main() -> None:
             results[part] = [scale(n, a) for a in ("fedavg", "scaffold") for n in (1_000, 100_000)]
         elif part == "oracle":
             results[part] = [
-                against_the_oracle("ResNet-18, 10 clients", RESNET18, 1, 3),
-                against_the_oracle("1,000 tiny clients", TINY, 1, 20),
-                against_the_oracle("1,000 tiny clients", TINY, 2, 20),
+                *(against_the_oracle("ResNet-18, 10 clients", RESNET18, w, 3) for w in (0, 1)),
+                *(against_the_oracle("1,000 tiny clients", TINY, w, 30) for w in (0, 1, 2)),
             ]
         else:
             parser.error(f"no part {part}: there are {', '.join(PARTS)}")

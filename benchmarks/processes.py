@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import yaml
@@ -15,30 +15,46 @@ import yaml
 from benchmarks.workloads import WORKLOADS
 
 
-def start_up_and_memory(workers: int, rounds: int = 60) -> dict[str, float]:
-    """`raylfl run` of W1 on Ray, watched from outside: seconds to its first row, peak PSS in GB (shared pages once).
-
-    Memory is looked at from the first row on: reading it costs the processes more than a tenth of a second.
+def start_up_and_memory(workers: int, rounds: int = 60) -> dict[str, Any]:
+    """`raylfl run` of W1 on Ray, and before and after it a bare Ray program of two actors that does the same work:
+    seconds to the first finished round, peak memory, and both as ratios to the bare program's.
     """
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "w1.yaml"
         config.write_text(yaml.safe_dump(WORKLOADS["W1"].config(rounds, workers=workers)))
-        started = time.perf_counter()
-        run = subprocess.Popen(
-            [sys.executable, "-m", "raylfl", "run", str(config), f"logging.dir={folder}/runs"],
-            stdout=subprocess.DEVNULL,
-        )
-        first, peak = float("nan"), 0.0
-        while run.poll() is None:
-            if first == first:
-                peak = max(peak, tree_bytes(run.pid))
-            else:
-                rows = list(Path(folder).glob("runs/*/*/metrics.jsonl"))
-                if rows and rows[0].stat().st_size:
-                    json.loads(rows[0].read_text().splitlines()[0])
-                    first = time.perf_counter() - started
-            time.sleep(0.05)
-    return {"workers": workers, "first_round_seconds": first, "peak_gb": peak / 1e9}
+        run = ["raylfl", "run", str(config), f"logging.dir={folder}/runs"]
+        bare = [watched(["benchmarks.bare", f"{folder}/before"], folder, "before")]
+        ours = watched(run, folder, "runs/*/*/metrics.jsonl")
+        bare.append(watched(["benchmarks.bare", f"{folder}/after"], folder, "after"))
+    seconds, peak = (sum(column) / len(bare) for column in zip(*bare, strict=True))
+    return {
+        "workers": workers,
+        "first_round_seconds": ours[0],
+        "bare_seconds": seconds,
+        "ratio": ours[0] / seconds,
+        "peak_gb": ours[1],
+        "bare_gb": peak,
+        "memory_ratio": ours[1] / peak,
+    }
+
+
+def watched(module: list[str], folder: str, rows: str) -> tuple[float, float]:
+    """(seconds until a file by this pattern has a first line, peak PSS in GB: shared pages once) of `python -m module`.
+
+    Memory is looked at from that line on: reading it costs the processes more than a tenth of a second.
+    """
+    started = time.perf_counter()
+    run = subprocess.Popen([sys.executable, "-m", *module], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first, peak = float("nan"), 0.0
+    while run.poll() is None:
+        if first == first:
+            peak = max(peak, tree_bytes(run.pid))
+        elif any(path.stat().st_size for path in Path(folder).glob(rows)):
+            first = time.perf_counter() - started
+        time.sleep(0.05)
+    if run.returncode:
+        raise subprocess.CalledProcessError(run.returncode, module)
+    return first, peak / 1e9
 
 
 def tree_bytes(pid: int) -> float:

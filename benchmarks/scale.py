@@ -77,42 +77,48 @@ OFF = {"eval": {"every": 0, "inconsistency": False}, "checkpoint": {"every": 0},
 
 def against_the_oracle(name: str, config: dict[str, Any], workers: int, rounds: int) -> dict[str, Any]:
     """A round on Ray against the time that its gradients take in a process of their own, whose memory is managed as a
-    worker's is, without any platform around them, before the run and after it.
+    worker's is, before the run and after it; with 0 workers, a round in process against its own gradients.
 
     platform_share: of a round on one worker; throughput: client-steps a second, relative to the oracle's alone.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=heap.keep) as own:
-        gradients = own.submit(oracle_seconds, config, rounds).result()
-        with tempfile.TemporaryDirectory() as folder:
-            run = {**config, **OFF, "rounds": rounds + WARM_UP, "runtime": {"workers": workers}}
-            result = raylfl.run(run, [f"logging.dir={folder}"])
-        gradients += own.submit(oracle_seconds, config, rounds).result()
-    alone, ours = median(gradients), median(row["time/round"] for row in result.metrics[WARM_UP:])
+        alone = own.submit(in_process_seconds, config, rounds).result()
+        ours = [whole for _, whole in alone]
+        if workers:
+            with tempfile.TemporaryDirectory() as folder:
+                run = {**config, **OFF, "rounds": rounds + WARM_UP, "runtime": {"workers": workers}}
+                result = raylfl.run(run, [f"logging.dir={folder}"])
+            ours = [row["time/round"] for row in result.metrics[WARM_UP:]]
+            alone += own.submit(in_process_seconds, config, rounds).result()
+    gradients, whole = median(oracle for oracle, _ in alone), median(ours)
     return {
         "case": name,
         "workers": workers,
-        "oracle_ms": 1e3 * alone,
-        "round_ms": 1e3 * ours,
-        "platform_share": 1 - alone / ours if workers == 1 else float("nan"),
-        "throughput": alone / ours,
+        "oracle_ms": 1e3 * gradients,
+        "round_ms": 1e3 * whole,
+        "platform_share": 1 - gradients / whole if workers < 2 else float("nan"),
+        "throughput": gradients / whole,
     }
 
 
-def oracle_seconds(config: dict[str, Any], rounds: int) -> list[float]:
-    """Seconds of each round that are spent in `Oracle.gradients`, one process, one thread."""
+def in_process_seconds(config: dict[str, Any], rounds: int) -> list[tuple[float, float]]:
+    """(seconds in `Oracle.gradients`, seconds in all) of each round but the first; one process, one thread."""
     experiment = assemble(load_config({**config, **OFF, "rounds": rounds + 1, "runtime": {"backend": "local"}}))
     backend = LocalBackend(experiment.setup)
     federation, oracle = Federation(experiment, backend), backend.worker.oracle
-    gradients, spent = oracle.gradients, [0.0]
+    gradients, spent = oracle.gradients, 0.0
 
     def timed(*args: Any) -> Any:
+        nonlocal spent
         started = time.perf_counter()
         out = gradients(*args)
-        spent[-1] += time.perf_counter() - started
+        spent += time.perf_counter() - started
         return out
 
     oracle.gradients = timed  # type: ignore[method-assign]
-    for _ in federation.rounds(rounds + 1):
-        spent.append(0.0)
+    seconds = []
+    for metrics, _ in federation.rounds(rounds + 1):
+        seconds.append((spent, metrics["time/round"]))
+        spent = 0.0
     backend.close()
-    return spent[1:-1]
+    return seconds[1:]
