@@ -67,7 +67,7 @@ class StandIn(ModuleType):
     def __init__(self) -> None:
         super().__init__(COMPILER)
         self.OptimizedModule = _MaybeCompiled("OptimizedModule", (), {})
-        self.disable = _leave
+        self.disable = _as_it_is
         self.__path__: list[str] = []  # a package, whose parts `_PartsOf` finds
 
     def __getattr__(self, name: str) -> Any:
@@ -101,7 +101,7 @@ class _PartsOf(MetaPathFinder):
         return spec_from_loader(fullname, _There(import_module(fullname)))
 
 
-def _leave(fn: Any = None, *args: Any, **kwargs: Any) -> Any:
+def _as_it_is(fn: Any = None, *args: Any, **kwargs: Any) -> Any:
     """In place of torch._dynamo.disable, for a method that nobody compiles here."""
     return (lambda function: function) if fn is None else fn
 
