@@ -1,5 +1,5 @@
-"""`python -m benchmarks.bare FILE`: W1 as a bare Ray program of two actors with torch, without any platform; a line in
-FILE for every round. What start-up and memory of `raylfl run` are compared with.
+"""`python -m benchmarks.bare FILE ROUNDS`: W1 as a bare Ray program of two actors with torch, without any platform; a
+line in FILE for every round. What start-up and memory of `raylfl run` are compared with.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-CLIENTS, COHORT, STEPS, BATCH, SAMPLES, ROUNDS = 500, 10, 5, 20, 30_000, 60
+from benchmarks.workloads import WORKLOADS
+
+W1 = WORKLOADS["W1"]
 
 
 @ray.remote(num_cpus=1)
@@ -21,14 +23,14 @@ class Trainer:
     def __init__(self) -> None:
         torch.set_num_threads(1)
         self.model = nn.Sequential(
-            nn.Conv2d(1, 6, 5, padding=2),
+            nn.Conv2d(1, 6, 5),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Conv2d(6, 16, 5),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Flatten(),
-            nn.Linear(400, 120),
+            nn.Linear(256, 120),
             nn.ReLU(),
             nn.Linear(120, 84),
             nn.ReLU(),
@@ -44,8 +46,8 @@ class Trainer:
         for shard in shards:
             nn.utils.vector_to_parameters(x, self.model.parameters())
             optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
-            for t in range(STEPS):
-                batch = shard[torch.arange(t * BATCH, (t + 1) * BATCH) % len(shard)]
+            for t in range(W1.steps):
+                batch = shard[torch.arange(t * W1.batch_size, (t + 1) * W1.batch_size) % len(shard)]
                 optimizer.zero_grad()
                 F.cross_entropy(self.model(images[batch]), labels[batch]).backward()
                 optimizer.step()
@@ -53,20 +55,20 @@ class Trainer:
         return total
 
 
-def main(path: str) -> None:
+def main(path: str, rounds: int) -> None:
     ray.init(num_cpus=2, log_to_driver=False)
     trainers = [Trainer.remote() for _ in range(2)]
-    data = ray.put((torch.randn(SAMPLES, 1, 28, 28), torch.randint(0, 10, (SAMPLES,))))
-    shards = torch.randperm(SAMPLES).chunk(CLIENTS)
+    data = ray.put((torch.randn(W1.samples, *W1.shape), torch.randint(0, 10, (W1.samples,))))
+    shards = torch.randperm(W1.samples).chunk(W1.clients)
     x = ray.get(trainers[0].initial.remote())
-    for _ in range(ROUNDS):
-        cohort = [shards[k] for k in torch.randperm(CLIENTS)[:COHORT].tolist()]
+    for _ in range(rounds):
+        cohort = [shards[k] for k in torch.randperm(W1.clients)[: W1.cohort].tolist()]
         here = ray.put(x)
         sums = [t.train.remote(here, data, cohort[w :: len(trainers)]) for w, t in enumerate(trainers)]
-        x = sum(ray.get(sums)) / COHORT
+        x = sum(ray.get(sums)) / W1.cohort
         with open(path, "a") as file:
             file.write("round\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

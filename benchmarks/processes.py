@@ -23,9 +23,9 @@ def start_up_and_memory(workers: int, rounds: int = 60) -> dict[str, Any]:
         config = Path(folder) / "w1.yaml"
         config.write_text(yaml.safe_dump(WORKLOADS["W1"].config(rounds, workers=workers)))
         run = ["raylfl", "run", str(config), f"logging.dir={folder}/runs"]
-        bare = [watched(["benchmarks.bare", f"{folder}/before"], folder, "before")]
+        bare = [watched(["benchmarks.bare", f"{folder}/before", str(rounds)], folder, "before")]
         ours = watched(run, folder, "runs/*/*/metrics.jsonl")
-        bare.append(watched(["benchmarks.bare", f"{folder}/after"], folder, "after"))
+        bare.append(watched(["benchmarks.bare", f"{folder}/after", str(rounds)], folder, "after"))
     seconds, peak = (sum(column) / len(bare) for column in zip(*bare, strict=True))
     return {
         "workers": workers,

@@ -79,7 +79,8 @@ def against_the_oracle(name: str, config: dict[str, Any], workers: int, rounds: 
     """A round on Ray against the time that its gradients take in a process of their own, whose memory is managed as a
     worker's is, before the run and after it; with 0 workers, a round in process against its own gradients.
 
-    platform_share: of a round on one worker; throughput: client-steps a second, relative to the oracle's alone.
+    platform_share: of a round in process or on one worker; throughput: client-steps a second, relative to the
+    oracle's alone.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=heap.keep) as own:
         alone = own.submit(in_process_seconds, config, rounds).result()

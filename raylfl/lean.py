@@ -61,7 +61,7 @@ class _MaybeCompiled(type):
         return real is not cls and isinstance(instance, real)
 
 
-class StandIn(ModuleType):
+class _StandIn(ModuleType):
     """What Lightning needs of the compiler to be imported; whoever asks for more meanwhile gets the compiler."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class StandIn(ModuleType):
 class _PartsOf(MetaPathFinder):
     """Finds a submodule that a stand-in is asked for: the compiler's, imported on the way."""
 
-    def __init__(self, substitute: StandIn):
+    def __init__(self, substitute: _StandIn):
         self.substitute = substitute
 
     def find_spec(
@@ -149,14 +149,11 @@ class _Uncompiled(Loader):
     def __init__(self, loader: Any):
         self.loader = loader
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None
-
     def exec_module(self, module: ModuleType) -> None:
         module.__loader__ = self.loader
         import torch  # noqa: F401 - not beside the stand-in
 
-        substitute = StandIn()
+        substitute = _StandIn()
         parts = _PartsOf(substitute)
         sys.modules.setdefault(COMPILER, substitute)
         sys.meta_path.insert(0, parts)
@@ -172,9 +169,6 @@ class _Later(Loader):
 
     def __init__(self, loader: Loader, part: Callable[[str, Whole], Any]):
         self.loader, self.part = loader, part
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None
 
     def exec_module(self, module: ModuleType) -> None:
         def look_up(name: str) -> Any:
