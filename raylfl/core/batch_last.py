@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raylfl.core.chain import Chain, cross_entropy, pair
+from raylfl.core.chain import IGNORED, Chain, cross_entropy, pair
 
 _aten = torch.ops.aten
 LARGEST = 32  # samples at a time: the patches of more do not stay in a core's caches
@@ -53,8 +53,11 @@ class BatchLast(Chain):
         for g in gradients:
             g.zero_()
         piece = [torch.empty_like(g) for g in gradients]
+        count = int((y != IGNORED).sum())
         for inputs, targets in zip(x.tensor_split(pieces), y.tensor_split(pieces), strict=True):
-            share = len(targets) / len(y)
+            share = int((targets != IGNORED).sum()) / max(count, 1)
+            if not share:
+                continue
             total.add_(self._piece(inputs, targets, piece), alpha=share)
             torch._foreach_add_(list(gradients), piece, alpha=share)
         return total

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _aten = torch.ops.aten
+IGNORED = -100  # the class of samples that cross-entropy leaves out
 
 
 class Chain:
@@ -136,8 +137,8 @@ class Chain:
 def cross_entropy(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """(mean cross-entropy of scores [B, classes] and classes int64 [B], its gradient [B, classes])."""
     log_p = F.log_softmax(scores, 1)
-    loss, weight = _aten.nll_loss_forward(log_p, y, None, 1, -100)
-    g = _aten.nll_loss_backward(torch.ones_like(loss), log_p, y, None, 1, -100, weight)
+    loss, weight = _aten.nll_loss_forward(log_p, y, None, 1, IGNORED)
+    g = _aten.nll_loss_backward(torch.ones_like(loss), log_p, y, None, 1, IGNORED, weight)
     return loss, _aten._log_softmax_backward_data(g, log_p, 1, scores.dtype)
 
 

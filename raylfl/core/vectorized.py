@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from raylfl.core.chain import Chain
+from raylfl.core.cohort_chain import CohortChain
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, Oracle, loss_of, seed_everything
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
@@ -65,6 +67,7 @@ class VectorizedOracle(Oracle):
         self.names = [f"module.{name}" for name in flat.names]
         self.cohort_losses: Any = getattr(flat.module, "cohort_losses", None)  # asked once: it looks through the layers
         self.forward = self._by_hand if self.cohort_losses else vmap(self._loss, randomness="different")
+        self.chain = chain_for(flat) if autocast is nullcontext else None
 
     def _loss(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
         return functional_call(self.step, dict(zip(self.names, parameters, strict=True)), batch)
@@ -92,13 +95,25 @@ class VectorizedOracle(Oracle):
         return all_losses, all_rows
 
     def _together(self, x: Tensor, batches: Sequence[Batch], seed: int) -> tuple[Tensor, Tensor]:
-        seed_everything(seed)
+        if self.chain is None or batches[0].random:
+            seed_everything(seed)
         content = stacked(batches)
+        if self.chain is not None and self.chain.takes(content):
+            g = torch.empty_like(x)
+            losses = self.chain.losses_and_gradients(content, self.flat.views(x), self.flat.views(g))
+            return losses, g
         at = x.detach().requires_grad_()
         with self.autocast():
             losses = self.forward(self.flat.views(at), content)
         (g,) = torch.autograd.grad(losses.sum(), at)
         return losses.detach(), g
+
+
+def chain_for(flat: FlatModule) -> CohortChain | None:
+    """The module's chain for whole cohorts, on a CPU and where it is dense."""
+    alone = Chain.of(flat.module) if flat.params.device.type == "cpu" else None
+    chain = CohortChain(alone.layers) if alone is not None else None
+    return chain if chain is not None and chain.possible else None
 
 
 def stacked(batches: Sequence[Batch]) -> tuple[Tensor, ...]:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
+from raylfl.core.chain import IGNORED
 from raylfl.errors import BadValue
 from raylfl.models.stack import Stack
 from raylfl.registry import Registry
@@ -92,16 +93,20 @@ class Classifier(ShippedModel):
         return self._dense_losses if dense and all(p.requires_grad for p in self.parameters()) else None
 
     def _dense_losses(self, parameters: Mapping[str, Tensor], batch: Sequence[Tensor]) -> Tensor:
+        """Activations are [C, features, B]: weights and their gradients are then products in the order in which both
+        lie in memory, and the softmax works on whole vectors (three times as fast as [C, B, features]).
+        """
         x, y = batch
+        x = x.movedim(1, -1)
         for name, layer in self.layers.named_children():
             if isinstance(layer, nn.Flatten):
-                x = x.flatten(2)
+                x = x.flatten(1, -2)
             elif isinstance(layer, nn.Linear):
                 weight, bias = parameters[f"layers.{name}.weight"], parameters[f"layers.{name}.bias"]
-                x = torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+                x = torch.baddbmm(bias.unsqueeze(2), weight, x)
             else:
                 x = layer(x)
-        return F.cross_entropy(x.flatten(0, 1), y.flatten(), reduction="none").view_as(y).mean(dim=1)
+        return F.cross_entropy(x, y, reduction="none").sum(dim=1) / (y != IGNORED).sum(dim=1)
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Logs `loss` and `accuracy`, both means over the batch."""

@@ -20,6 +20,8 @@ from raylfl.runtime.backend import Backend, Handle, Pending, patience
 from raylfl.runtime.task import Outcome, Report, Task
 from raylfl.runtime.team import Call, Lost, Sent, Team
 
+SMALL = 90_000  # bytes, with what surrounds them below the 100 KiB up to which Ray sends arguments in a call
+
 
 class RayBackend(Backend):
     """Sends tasks to a team of worker actors, and again where they are lost or fail."""
@@ -51,10 +53,10 @@ class RayBackend(Backend):
     # -- cohorts -----------------------------------------------------------------------------------------------
 
     def run(self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]]) -> Pending[list[Outcome]]:
-        down_ref = ray.put(pack(down))
+        broadcast = _for_all(down)
 
         def send(shares: Sequence[list[int]]) -> list[Sent]:
-            return self.team.send([self._call([tasks[k] for k in s], down_ref, [own[k] for k in s]) for s in shares])
+            return self.team.send([self._call([tasks[k] for k in s], broadcast, [own[k] for k in s]) for s in shares])
 
         shares = self._shares([task.load for task in tasks])
         first, rest = self._wave(shares)
@@ -118,7 +120,7 @@ class RayBackend(Backend):
         """The whole chain is handed out at once: each upload goes to the next worker by reference. Only one of them is
         at work at a time, so half of them are left to an evaluation that is under way.
         """
-        start = ray.put(pack(down))
+        start: Any = pack(down)
 
         def hand_out(begin: int, last: Any, attempt: int) -> list[Sent]:
             here = self._halves()[0] if self._measuring else self.team.present()
@@ -175,11 +177,11 @@ class RayBackend(Backend):
 
     def _spread(self, method: str, down: State, items: Sequence[Any]) -> Pending[list[Any]]:
         """Items dealt out to the workers in turn; the answers back in the order of the items."""
-        down_ref = ray.put(pack(down))
+        broadcast = _for_all(down)
         workers = self._halves()[1] if self._ring else self.team.present()
         hands = [list(range(w, len(items), len(workers))) for w in range(min(len(workers), len(items)))]
         calls = [
-            Call(method, (down_ref, [items[k] for k in hand]), patience=patience(self.timeout, len(hand)))
+            Call(method, (broadcast, [items[k] for k in hand]), patience=patience(self.timeout, len(hand)))
             for hand in hands
         ]
         sent = self.team.send(calls, workers)
@@ -204,6 +206,12 @@ class RayBackend(Backend):
 
     def close(self) -> None:
         self.team.dismiss()
+
+
+def _for_all(down: State) -> Any:
+    """A broadcast as an argument of many calls: small ones travel in each, which is half the latency of one object."""
+    packed = pack(down)
+    return packed if sum(a.nbytes for a in packed.values()) <= SMALL else ray.put(packed)
 
 
 def _failed(task: Task, lost: Lost) -> list[Report]:

@@ -6,7 +6,7 @@ from torch import nn
 
 from raylfl.config.load import load_config
 from raylfl.core.batch_last import BatchLast
-from raylfl.core.chain import Chain
+from raylfl.core.chain import IGNORED, Chain
 from raylfl.core.flat import FlatModule
 from raylfl.errors import BadConfig
 from raylfl.experiment import assemble
@@ -62,8 +62,9 @@ def batch(size, shape, dtype, classes=3):
 @pytest.mark.parametrize("build", [lenet, padded, overlapping, pooled_first])
 def test_loss_and_gradient_are_those_of_autograd(build, dtype, tolerance):
     flat, chain, shape = both(build, dtype)
-    for size in (20, 1, 7, 32, 33, 100, 20):
+    for size, left_out in [(20, 0), (1, 0), (7, 2), (32, 0), (33, 0), (100, 0), (100, 41), (20, 0)]:
         content = batch(size, shape, dtype)
+        content[1][:left_out] = IGNORED
         kept, row = content[0].clone(), torch.full_like(flat.params, torch.nan)
         loss = chain.loss_and_gradient(content, flat.views(row))
         expected = flat.module.training_step(content, 0)

@@ -16,6 +16,7 @@ from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import VectorizedOracle, refusal
 from raylfl.models.base import MODELS
 from raylfl.runtime.cohort import chunks, largest_call
+from tests.runtime.modules import DigitsModule
 
 CPU = torch.device("cpu")
 
@@ -72,24 +73,50 @@ def test_losses_and_gradients_are_those_of_one_pass_a_client(convolve, sizes):
     torch.testing.assert_close(g, gradients, rtol=1e-10, atol=1e-12)
 
 
+def dense(name, rows=4):
+    """A shipped dense network, its samples (some of them with the class that is left out), and `rows` parameters."""
+    torch.manual_seed(0)
+    flat, source, x = setting(MODELS.get(name).cls(in_shape=(1, 8, 8), num_classes=4))
+    source.tensors[1][[1, 6, 8]] = -100
+    return flat, source, x[:rows]
+
+
 @pytest.mark.parametrize("sizes", [[5, 5, 5, 5], [3, 7, 3, 1]])
 @pytest.mark.parametrize("name", ["logistic", "mlp"])
-def test_batched_matrix_products_give_the_same(name, sizes):
-    torch.manual_seed(0)
-    flat, source, rows = setting(MODELS.get(name).cls(in_shape=(1, 8, 8), num_classes=4))
-    batches = [source.batch(np.arange(k, k + size)) for k, size in enumerate(sizes)]
-    assert flat.module.cohort_losses is not None
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_batched_matrix_products_give_the_same(name, sizes, by_hand):
+    flat, source, rows = dense(name)
+    batches = [source.batch(np.arange(2 * k, 2 * k + size)) for k, size in enumerate(sizes)]
+    oracle = VectorizedOracle(flat)
+    assert oracle.chain is not None
+    assert oracle.cohort_losses is not None
+    if not by_hand:  # as on a GPU, or with dropout
+        oracle.chain = None
     losses, gradients = LoopOracle(flat).gradients(rows.clone(), batches, lambda c: c)
-    ours, g = VectorizedOracle(flat).gradients(rows.clone(), batches, lambda c: c)
+    ours, g = oracle.gradients(rows.clone(), batches, lambda c: c)
     np.testing.assert_allclose(ours, losses, rtol=1e-12)
     torch.testing.assert_close(g, gradients, rtol=1e-10, atol=1e-12)
 
 
+def test_a_cohorts_chain_leaves_its_inputs_as_they_are():
+    flat, source, rows = dense("mlp")
+    before, data = rows.clone(), source.tensors[0].clone()
+    whole = source.batch(np.arange(6))  # kept from step to step
+    _, first = VectorizedOracle(flat).gradients(rows, [whole] * 4, lambda c: c)
+    _, again = VectorizedOracle(flat).gradients(rows, [whole] * 4, lambda c: c)
+    assert torch.equal(first, again)
+    assert torch.equal(rows, before)
+    assert torch.equal(source.tensors[0], data)
+
+
 def test_only_chains_of_linear_layers_are_batched_by_hand():
-    assert MODELS.get("lenet5").cls(in_shape=(1, 28, 28)).cohort_losses is None
+    lenet5 = MODELS.get("lenet5").cls(in_shape=(1, 28, 28))
+    assert lenet5.cohort_losses is None
+    assert VectorizedOracle(FlatModule(lenet5, torch.float64, CPU)).chain is None
     frozen = MODELS.get("logistic").cls(in_shape=(1, 8, 8))
     frozen.layers.fc1.bias.requires_grad_(False)
     assert frozen.cohort_losses is None
+    assert VectorizedOracle(FlatModule(frozen, torch.float64, CPU)).chain is None
 
 
 def test_batches_that_are_not_of_one_source_are_stacked():
@@ -166,6 +193,26 @@ def test_a_model_that_vmap_refuses_goes_one_by_one(runs, digits_net):
     torch.testing.assert_close(
         run(runs, "Branching").params, run(runs, "Branching", "runtime.vectorize=never").params, rtol=0, atol=0
     )
+
+
+class SoftDigits(DigitsModule):
+    """The digits with a probability for each class as targets of training."""
+
+    def setup(self, stage=None):
+        super().setup(stage)
+        x, y = self.train_dataset.tensors
+        soft = nn.functional.one_hot(y, 10).double() * 0.9 + 0.01
+        self.train_dataset = TensorDataset(x, soft)
+
+
+def test_targets_that_are_no_classes_go_one_by_one(runs):
+    settings = [
+        "data.class_path=tests.core.test_vectorized.SoftDigits",
+        "model={name: logistic, init_args: {in_shape: [1, 8, 8], num_classes: 10}}",
+    ]
+    ours = run(runs, "Net", *settings)
+    assert torch.equal(ours.params, run(runs, "Net", *settings, "runtime.vectorize=never").params)
+    assert ours.metrics[-1]["train/loss"] < ours.metrics[0]["train/loss"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""Losses and gradients of C dense networks at once, as batched matrix products without autograd's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raylfl.core.chain import IGNORED, Chain
+
+_aten = torch.ops.aten
+
+
+class CohortChain(Chain):
+    """C chains of Linear, ReLU and Flatten of one shape, each with its own parameters and batch.
+
+    Activations are [C, features, B]: weights, inputs and their gradients then meet in the order in which they lie in
+    memory, and the softmax works on whole vectors.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module]):
+        super().__init__(layers)
+        linear = [k for k, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
+        self._place = {k: 2 * n for n, k in enumerate(linear)}  # of a weight among the parameters
+        self._parameters: Sequence[Tensor] = ()
+
+    @property
+    def possible(self) -> bool:
+        """Whether all layers are of these kinds."""
+        return all(isinstance(layer, (nn.Linear, nn.ReLU, nn.Flatten)) for layer in self.layers)
+
+    @staticmethod
+    def takes(content: Any) -> bool:
+        """Whether batches [C, B, ...] are (inputs, a class each)."""
+        pair = isinstance(content, (tuple, list)) and len(content) == 2
+        return pair and content[1].dtype == torch.int64 and content[1].ndim == 2
+
+    @torch.no_grad()
+    def losses_and_gradients(
+        self, batches: Sequence[Tensor], parameters: Sequence[Tensor], gradients: Sequence[Tensor]
+    ) -> Tensor:
+        """Mean cross-entropies [C] of batches (x [C, B, ...], y int64 [C, B]) at `parameters`, a tensor [C, *shape]
+        each, in the order of `module.parameters()`; gradients: as many of the same shapes, overwritten.
+        """
+        x, y = batches
+        self._parameters = parameters
+        return self._walk(x.movedim(1, -1), y, gradients)
+
+    def _loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        scores, y = x.unsqueeze(2), y.unsqueeze(1)  # as images of one row, for which there are kernels
+        log_p = F.log_softmax(scores, 1)
+        each, total = _aten.nll_loss2d_forward(log_p, y, None, 0, IGNORED)
+        count = (y != IGNORED).sum(2, keepdim=True).to(x.dtype)
+        g = _aten.nll_loss2d_backward((1 / count).expand_as(each), log_p, y, None, 0, IGNORED, total)
+        g = _aten._log_softmax_backward_data(g, log_p, 1, x.dtype)
+        return (each.sum(2, keepdim=True) / count).flatten(), g.squeeze(2)
+
+    def _forward(self, k: int, layer: nn.Module, x: Tensor) -> tuple[Tensor, Any]:
+        match layer:
+            case nn.Linear():
+                weight, bias = self._parameters[self._place[k] :][:2]
+                return torch.baddbmm(bias.unsqueeze(2), weight, x), x
+            case nn.Flatten():
+                return x.flatten(1, -2), x.shape
+            case _:
+                return super()._forward(k, layer, x)
+
+    def _backward(
+        self, k: int, layer: nn.Module, g: Tensor, saved: Any, gradients: Sequence[Tensor], wanted: bool
+    ) -> Tensor:
+        if not isinstance(layer, nn.Linear):
+            return super()._backward(k, layer, g, saved, gradients, wanted)
+        gradients[0].copy_(torch.bmm(g, saved.transpose(1, 2)))
+        torch.sum(g, 2, out=gradients[1])
+        return torch.bmm(self._parameters[self._place[k]].transpose(1, 2), g) if wanted else g
