@@ -71,6 +71,8 @@ class Round:
 
     def _only(self, keep: Bools) -> Round:
         whole = self.asked or self
+        if keep.all():
+            return replace(whole, asked=whole)
         rows = ("cohort", "draws", "received", "steps", "batch_sizes", "a_norm", "failure", "inclusion")
         return replace(whole, asked=whole, **{name: getattr(whole, name)[keep] for name in rows})
 

@@ -37,17 +37,21 @@ def make_row(
     """A row of plain Python numbers. cohort, draws, received, steps: [C]; p, q: [N] or None (left out)."""
     row: Row = {
         "round": int(round_),
-        "cohort": [int(i) for i in cohort],
-        "draws": [int(s) for s in draws],
-        "received": [bool(arrived) for arrived in received],
-        "steps": [int(k) for k in steps],
+        "cohort": _plain(cohort, np.int64),
+        "draws": _plain(draws, np.int64),
+        "received": _plain(received, np.bool_),
+        "steps": _plain(steps, np.int64),
     }
     for key, values in (("p", p), ("q", q)):
         if values is not None:
-            row[key] = [float(x) for x in values]
+            row[key] = _plain(values, np.float64)
     problem = row_problem(row)
     assert problem is None, problem
     return row
+
+
+def _plain(values: Sequence | np.ndarray, kind: type[np.generic]) -> list[Any]:
+    return np.asarray(values).astype(kind).tolist()
 
 
 def encode_row(row: Row) -> str:

@@ -21,13 +21,14 @@ class Accounts:
         """Of one round. down: its broadcast; answer: what every client heard from was sent back, if anything."""
         algorithm, r = self.e.algorithm, got.round
         asked, steps = len(r.cohort), int(r.steps.sum())
-        gradients = sum(report.gradients for report in got.reports.values())
+        reports = got.reports.rows
+        gradients = int(reports["gradients"].sum())
         if algorithm.pooled:
             return Costs(0, 0, 0, int(r.steps[0]), gradients)
         down_floats, up_floats = floats_in(down), got.up_floats
-        exchanged = sum(report.exchanged for report in got.reports.values())
+        exchanged = int(reports["exchanged"].sum())
         if algorithm.cut is not None:  # only the client's half of the model moves; activations one way, gradients back
-            down_floats = up_floats = max((report.client_half or 0) for report in got.reports.values()) if asked else 0
+            down_floats = up_floats = int(reports["client_half"].max(initial=0))
         if algorithm.route == "ring":
             entering = min(asked, 1) * down_floats
             handed = max(asked - 1, 0) * down_floats
@@ -35,7 +36,7 @@ class Accounts:
         answered = floats_in(answer) * len(r.arrived.cohort) if answer is not None else 0
         fetched, norms = asked, 0
         if algorithm.probes and self.planner.replayed is None:  # all available fetch, work, and send a norm each
-            fetched = norms = len(got.reports)
+            fetched = norms = len(reports)
             steps = self._probe_steps(got)
         up, downs = asked * up_floats + norms + exchanged, fetched * down_floats + answered + exchanged
         return Costs(up, downs, 0, steps, gradients)
@@ -52,5 +53,5 @@ class Accounts:
         return whole, clock.computation_seconds(r.steps, r.cohort, world)
 
     def _probe_steps(self, got: Collected) -> int:
-        clients = np.array(sorted(got.reports), dtype=np.int64)
+        clients = np.sort(got.reports.rows["client"])
         return int(self.e.work.draw(got.round.index, clients, self.e.world)[0].sum())

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +14,7 @@ from raylfl.core.oracle import private_randomness
 from raylfl.core.population import Ints
 from raylfl.errors import RaylflError
 from raylfl.runtime.stopping import time_limit
-from raylfl.runtime.task import Outcome, Report, Task, WorkerSetup
+from raylfl.runtime.task import Outcome, Reports, Task, WorkerSetup
 from raylfl.runtime.worker import Worker
 
 T = TypeVar("T")
@@ -49,7 +48,7 @@ class Backend(ABC):
 
     @abstractmethod
     def run(self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]]) -> Pending[list[Outcome]]:
-        """The outcomes in task order. A task that keeps failing has reports with `error` and no rows."""
+        """The outcomes in task order. A task that keeps failing has `errors` in its reports, and no rows."""
 
     @abstractmethod
     def run_ring(
@@ -112,13 +111,13 @@ class LocalBackend(Backend):
         return outcomes
 
     def _attempt(self, task: Task, down: State, own: Sequence[Handle | None]) -> Outcome:
-        outcome = Outcome(task, [])
+        outcome = Outcome(task, Reports.of(()))
         for _ in range(self.attempts):
             try:
                 with time_limit(self.timeout):
                     outcome = Outcome(task, *self.worker.run(task, down, own))
             except TimeoutError as error:  # it struck between the worker's own lines
-                outcome = Outcome(task, [Report(c, np.nan, np.nan, 0, error=str(error)) for c in task.clients])
+                outcome = Outcome(task, Reports.failed(task.clients, str(error)))
             if not outcome.failed:
                 break
         return outcome
@@ -131,8 +130,7 @@ class LocalBackend(Backend):
             with private_randomness():
                 for task, states, arrived in zip(tasks, own, arrives, strict=True):
                     outcome = self._attempt(task, here, states)
-                    usable = not outcome.failed and all(r.finite for r in outcome.reports)
-                    if arrived and usable:
+                    if arrived and outcome.reports.good:
                         last, here = outcome.up, first_row(outcome.up)
                     outcomes.append(Outcome(task, outcome.reports, {}, outcome.own))
             return outcomes, last

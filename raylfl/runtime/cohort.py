@@ -20,7 +20,7 @@ from raylfl.experiment import Experiment
 from raylfl.heterogeneity.participation.base import Draw
 from raylfl.runtime.backend import Backend, Handle, Pending
 from raylfl.runtime.plan import Planner, dropped
-from raylfl.runtime.task import POOL, Outcome, Report, Task
+from raylfl.runtime.task import POOL, Outcome, Reports, Task
 
 if TYPE_CHECKING:
     from raylfl.runtime.loop import FederationState
@@ -33,7 +33,7 @@ class Collected:
     """What came back in a round: the round with who really arrived, reports, uploads and new states of those."""
 
     round: Round
-    reports: dict[int, Report]
+    reports: Reports
     up: State
     own: list[Handle]
     up_floats: int  # of one client's upload
@@ -117,16 +117,15 @@ class Cohorts:
             outcome = work()[0]
             events = self._refuse(r, outcome.reports, last_loss)
             kept = dropped(r, set(map(int, r.cohort))) if events else r
-            return Collected(kept, {POOL: outcome.reports[0]}, outcome.up, [], 0, events)
+            return Collected(kept, outcome.reports, outcome.up, [], 0, events)
 
         return collected
 
     def _collect(self, r: Round, outcomes: Sequence[Outcome], ring_last: State | None, last_loss: float) -> Collected:
         """Uploads of those that arrived, in cohort order; failures by `runtime.on_client_error`, `on_nonfinite`."""
-        reports = {report.client: report for outcome in outcomes for report in outcome.reports}
-        bad = [report for report in reports.values() if report.error or not report.finite]
-        events = self._refuse(r, bad, last_loss)
-        r = dropped(r, {report.client for report in bad}) if bad else r
+        reports = Reports.joined([outcome.reports for outcome in outcomes])
+        events = self._refuse(r, reports, last_loss)
+        r = dropped(r, set(reports.rows["client"][~reports.rows["finite"]].tolist())) if events else r
         arrived = set(r.arrived.cohort.tolist())
         own = [
             o for outcome in outcomes for c, o in zip(outcome.task.clients, outcome.own, strict=False) if c in arrived
@@ -149,22 +148,23 @@ class Cohorts:
         """Floats of one client's upload, without what the server knows already."""
         return floats_in({k: v[0] for k, v in up.items() if k not in self.e.algorithm.known})
 
-    def _refuse(self, r: Round, reports: Sequence[Report], last_loss: float) -> list[str]:
+    def _refuse(self, r: Round, reports: Reports, last_loss: float) -> list[str]:
         """Raises for what `fail` says must end the run; otherwise one line for each upload dropped.
 
         last_loss: the last finite mean loss of the run, for clients that had none of their own.
         """
         runtime, events = self.e.setup.runtime, []
-        for report in reports:
-            who = "everybody's data" if report.client == POOL else f"client {report.client}"
-            if report.error:
-                reason = report.error.strip().splitlines()[-1]
+        for report in reports.rows[~reports.rows["finite"]]:
+            client, last = int(report["client"]), float(report["last_loss"])
+            who = "everybody's data" if client == POOL else f"client {client}"
+            if error := reports.errors.get(client):
+                reason = error.strip().splitlines()[-1]
                 text = f"{who} failed in round {r.index} after {1 + runtime.client_retries} attempts: {reason}"
                 if runtime.on_client_error == "fail":
-                    raise ClientFailed(f"{text} (runtime.on_client_error=drop goes on without it)\n{report.error}")
+                    raise ClientFailed(f"{text} (runtime.on_client_error=drop goes on without it)\n{error}")
                 events.append(text)
-            elif not report.finite:
-                last = report.last_loss if np.isfinite(report.last_loss) else last_loss
+            else:
+                last = last if np.isfinite(last) else last_loss
                 text = f"{who} sent a non-finite update in round {r.index}; last finite loss {last:.6g}"
                 if runtime.on_nonfinite == "fail":
                     raise NonFinite(f"{text} (lower local.lr, set local.clip_norm, or runtime.on_nonfinite=drop)")

@@ -27,7 +27,7 @@ from raylfl.runtime.backend import Backend, Handle, Pending
 from raylfl.runtime.cohort import Cohorts, Collected, Probed
 from raylfl.runtime.measure import Measurements, Metrics
 from raylfl.runtime.plan import Planner, check_sampling
-from raylfl.runtime.task import BUFFERS, POOL, Fault
+from raylfl.runtime.task import BUFFERS, Fault
 
 T = TypeVar("T")
 
@@ -161,9 +161,8 @@ class Federation:
         whole, computation = self.accounts.seconds(got, costs)
         state.seconds += whole
         state.computation_seconds += computation
-        heard = {POOL, *arrived}
-        losses = [report.loss for c, report in got.reports.items() if c in heard]
-        if losses and np.isfinite(mean := float(np.mean(losses))):
+        losses = got.reports.heard(r.arrived.cohort)
+        if len(losses) and np.isfinite(mean := float(losses.mean())):
             state.last_finite_loss = mean
         state.round += 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from raylfl.core.surrogate import chi2, fixed_point, surrogate_weights
 from raylfl.experiment import Experiment
 from raylfl.runtime.backend import Backend, Pending
 from raylfl.runtime.plan import Planner
-from raylfl.runtime.task import BUFFERS, POOL
+from raylfl.runtime.task import BUFFERS
 
 if TYPE_CHECKING:
     from raylfl.algorithms.base import ServerState, State
@@ -64,11 +63,9 @@ class Measurements:
         r, config = got.round, self.e.config.eval
         arrived = r.arrived
         metrics: Metrics = {"round": r.index}
-        heard = {POOL, *arrived.cohort.tolist()}
-        losses = [report.loss for c, report in got.reports.items() if c in heard]
-        losses = [loss for loss in losses if math.isfinite(loss)]
-        if losses:
-            metrics["train/loss"] = float(np.mean(losses))
+        losses = got.reports.heard(arrived.cohort)
+        if np.isfinite(losses).any():
+            metrics["train/loss"] = float(losses[np.isfinite(losses)].mean())
         if self.e.algorithm.uploads_update and "update" in got.up and len(arrived.cohort):
             metrics |= update_metrics(got.up["update"], arrived.weights)
         distance = {} if self.optimum is None else distance_metrics(state.server["x"], self.optimum)

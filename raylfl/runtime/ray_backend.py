@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import ray
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from raylfl.core.samples import as_tensor
 from raylfl.experiment import Experiment
 from raylfl.runtime.actors import pack, unpack
 from raylfl.runtime.backend import Backend, Handle, Pending, patience
-from raylfl.runtime.task import Outcome, Report, Task
+from raylfl.runtime.task import Outcome, Reports, Task
 from raylfl.runtime.team import Call, Lost, Sent, Team
 
 SMALL = 90_000  # bytes, with what surrounds them below the 100 KiB up to which Ray sends arguments in a call
@@ -89,10 +88,11 @@ class RayBackend(Backend):
             for k in share:
                 out[k] = Outcome(tasks[k], _failed(tasks[k], answer))
             return
-        head, *kept = answer if self.keeps else [answer]
-        for k, (reports, up) in zip(share, head, strict=True):
-            mine, kept = kept[: len(tasks[k].clients)], kept[len(tasks[k].clients) :]
-            out[k] = Outcome(tasks[k], list(map(Report._make, reports)), unpack(up), mine)
+        (reports, ups), *kept = answer if self.keeps else [answer]
+        at = 0
+        for k, up in zip(share, ups, strict=True):
+            mine = slice(at, at := at + len(tasks[k].clients))
+            out[k] = Outcome(tasks[k], reports[mine], unpack(up), kept[mine])
 
     def _shares(self, loads: Sequence[int]) -> list[list[int]]:
         """Tasks to workers, the largest first to whom has least; each worker's share in task order."""
@@ -144,8 +144,8 @@ class RayBackend(Backend):
                     answer = self.team.answers([link])[0]
                     reports = _failed(tasks[k], answer) if isinstance(answer, Lost) else answer[0]
                     _, up, state = link.references
-                    broken = any(r.error or not r.finite for r in reports)
-                    if any(r.error for r in reports) and attempt < self.attempts - 1:
+                    broken = not reports.good
+                    if reports.errors and attempt < self.attempts - 1:
                         attempt += 1
                         break  # the rest of the chain hangs on this one: hand it out again
                     outcomes.append(Outcome(tasks[k], reports, {}, [state] if self.keeps and not broken else []))
@@ -214,5 +214,5 @@ def _for_all(down: State) -> Any:
     return packed if sum(a.nbytes for a in packed.values()) <= SMALL else ray.put(packed)
 
 
-def _failed(task: Task, lost: Lost) -> list[Report]:
-    return [Report(c, np.nan, np.nan, 0, error=lost.reason) for c in task.clients]
+def _failed(task: Task, lost: Lost) -> Reports:
+    return Reports.failed(task.clients, lost.reason)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ import torch
 from raylfl.algorithms.base import Algorithm, State
 from raylfl.config.schema import ComponentConfig, RuntimeConfig
 from raylfl.core.local import LocalRule
-from raylfl.core.population import Population
+from raylfl.core.population import Floats, Ints, Population
 from raylfl.core.samples import SampleSet, Shards
 
 POOL = -1  # the imaginary client that owns everybody's data (centralized)
@@ -65,17 +65,63 @@ class Task:
         return int(np.dot(self.steps, self.batch_sizes))
 
 
-class Report(NamedTuple):
-    """What the server learns of one client's work beside its upload."""
+REPORT = np.dtype(
+    [
+        ("client", np.int64),
+        ("loss", np.float64),  # mean over its local steps; nan where it made none
+        ("last_loss", np.float64),  # the last finite one
+        ("gradients", np.int64),  # sample gradients computed
+        ("exchanged", np.int64),  # floats of activations, and as many of their gradients (split learning)
+        ("client_half", np.int64),  # parameters of the client's half (split learning), all there is to hand over
+        ("finite", np.bool_),  # whether it came back, and all that it came back with is a number
+    ]
+)
 
-    client: int
-    loss: float  # mean over its local steps; nan where it made none
-    last_loss: float  # the last finite one
-    gradients: int  # sample gradients computed
-    exchanged: int = 0  # floats of activations, and as many of their gradients (split learning)
-    client_half: int | None = None  # parameters of the client's half (split learning), all there is to hand over
-    finite: bool = True
-    error: str | None = None  # the traceback that ended it
+
+@dataclass
+class Reports:
+    """What the server learns of some clients' work beside their uploads: a row of `REPORT` a client, and for those that
+    failed the traceback that ended it.
+    """
+
+    rows: np.ndarray
+    errors: dict[int, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(clients: Sequence[int], **columns: Any) -> Reports:
+        """One for each of these clients; columns that are not given are 0."""
+        rows = np.zeros(len(clients), REPORT)
+        rows["client"] = clients
+        for name, values in columns.items():
+            rows[name] = values
+        return Reports(rows)
+
+    @staticmethod
+    def failed(clients: Sequence[int], error: str) -> Reports:
+        """Of clients that came back with nothing."""
+        return Reports(Reports.of(clients, loss=np.nan, last_loss=np.nan).rows, dict.fromkeys(clients, error))
+
+    @staticmethod
+    def joined(parts: Sequence[Reports]) -> Reports:
+        """Those of all parts, one after the other."""
+        rows = np.concatenate([part.rows for part in parts]) if parts else np.zeros(0, REPORT)
+        return Reports(rows, {client: error for part in parts for client, error in part.errors.items()})
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, part: slice) -> Reports:
+        rows = self.rows[part]
+        return Reports(rows, {c: e for c, e in self.errors.items() if c in rows["client"]} if self.errors else {})
+
+    @property
+    def good(self) -> bool:
+        """Whether all of them came back with numbers."""
+        return bool(self.rows["finite"].all())
+
+    def heard(self, clients: Ints) -> Floats:
+        """The losses of those of these clients that are here, or of the imaginary one that owns all data."""
+        return self.rows["loss"][np.isin(self.rows["client"], np.append(clients, POOL))]
 
 
 @dataclass
@@ -83,13 +129,13 @@ class Outcome:
     """A task's result; `up` rows and `own` entries align with `clients`. Empty where it failed."""
 
     task: Task
-    reports: list[Report]
+    reports: Reports
     up: State = field(default_factory=dict)
     own: list[Any] = field(default_factory=list)  # handles of client states
 
     @property
     def failed(self) -> bool:
-        return any(report.error for report in self.reports)
+        return bool(self.reports.errors)
 
 
 Fault = Callable[[str, int], None]  # (phase, round): a place where tests may strike

@@ -27,7 +27,7 @@ from raylfl.core.vectorized import VectorizedOracle, refusal
 from raylfl.errors import BadConfig
 from raylfl.runtime.evaluate import Recorder, measure
 from raylfl.runtime.module import devices, layout_for, make_module
-from raylfl.runtime.task import BUFFERS, POOL, Report, Task, WorkerSetup
+from raylfl.runtime.task import BUFFERS, POOL, Reports, Task, WorkerSetup
 
 
 class Worker:
@@ -86,8 +86,8 @@ class Worker:
 
     # -- local work ------------------------------------------------------------------------------------------
 
-    def run(self, task: Task, down: State, own: Sequence[State | None]) -> tuple[list[Report], State, list[State]]:
-        """(reports, uploads with rows [C, ...], new states a client); an exception becomes a report's error.
+    def run(self, task: Task, down: State, own: Sequence[State | None]) -> tuple[Reports, State, list[State]]:
+        """(reports, uploads with rows [C, ...], new states a client); an exception becomes an error in the reports.
 
         Leaves the global generators seeded: they are the worker's where it has a process of its own.
         Where a micro-cohort fails, its halves are tried: so a failure is one client's, and memory may suffice.
@@ -104,12 +104,10 @@ class Worker:
                     error += self._out_of_memory()
                     self.most_clients = max(1, len(task.clients) // 2)
             if len(task.clients) == 1:
-                return [Report(task.clients[0], np.nan, np.nan, 0, error=error)], {}, []
+                return Reports.failed(task.clients, error), {}, []
         return self._in_halves(task, down, own)
 
-    def _in_halves(
-        self, task: Task, down: State, own: Sequence[State | None]
-    ) -> tuple[list[Report], State, list[State]]:
+    def _in_halves(self, task: Task, down: State, own: Sequence[State | None]) -> tuple[Reports, State, list[State]]:
         """Two smaller micro-cohorts, one after the other; rows of zeros stand for clients that failed."""
         middle, reports, ups, new = len(task.clients) // 2, [], [], []
         for part in (slice(0, middle), slice(middle, None)):
@@ -121,7 +119,7 @@ class Worker:
                 a_norm=task.a_norm[part],
             )
             theirs, up, states = self.run(half, down, own[part])
-            reports += theirs
+            reports.append(theirs)
             ups.append((up, len(half.clients)))
             new += states or [{} for _ in half.clients]
         some: State = next((up for up, _ in ups if up), {})
@@ -129,7 +127,7 @@ class Worker:
             name: torch.cat([up[name] if up else like.new_zeros(count, *like.shape[1:]) for up, count in ups])
             for name, like in some.items()
         }
-        return reports, rows, new if some else []
+        return Reports.joined(reports), rows, new if some else []
 
     def _out_of_memory(self) -> str:
         """A last line for the error, with the measured peak."""
@@ -142,7 +140,7 @@ class Worker:
             "or raise runtime.gpus_per_worker so that fewer workers share a GPU)\n"
         )
 
-    def _run(self, task: Task, down: State, own: Sequence[State | None]) -> tuple[list[Report], State, list[State]]:
+    def _run(self, task: Task, down: State, own: Sequence[State | None]) -> tuple[Reports, State, list[State]]:
         down = {k: v.to(self.device) for k, v in down.items()}
         buffers = down.pop(BUFFERS, None)
         states = self._states(own)
@@ -156,20 +154,17 @@ class Worker:
         if buffers is not None or kept_buffers is not None:
             target = result.own if self.setup.local_buffers else result.up
             target[BUFFERS] = self.flat.read_buffers()[None]
-        finite = self._finite_rows(result)
-        exchanged, half = 0, None
-        if split := self.loop.split:
-            exchanged = split.exchanged_floats
-            half = split.client_width if any(task.steps) else None  # known once a gradient was taken
-        rows = zip(
+        reports = Reports.of(
             task.clients,
-            result.losses.tolist(),
-            result.last_losses.tolist(),
-            result.gradients.astype(np.int64).tolist(),
-            finite.tolist(),
-            strict=True,
+            loss=result.losses,
+            last_loss=result.last_losses,
+            gradients=result.gradients,
+            finite=self._finite_rows(result),
         )
-        reports = [Report(c, loss, last, gradients, exchanged, half, good) for c, loss, last, gradients, good in rows]
+        if split := self.loop.split:
+            reports.rows["exchanged"] = split.exchanged_floats
+            if any(task.steps):  # known once a gradient was taken
+                reports.rows["client_half"] = split.client_width
         up = {k: v.cpu() for k, v in result.up.items()}
         own_rows = {k: v.cpu() for k, v in result.own.items()}
         new_own = [{k: v[c : c + 1] for k, v in own_rows.items()} for c in range(len(task.clients))] if own_rows else []
