@@ -27,8 +27,7 @@ def draw_rows(experiment: Experiment) -> list[Row]:
     server = algorithm.init_server(torch.zeros(1), experiment.world.population)
     rows = []
     for r in range(experiment.world.rounds):
-        drawn, p = planner.draw(r, server)
-        rows.append(planner.row(planner.round_of(r, drawn, p), p))
+        rows.append(planner.row(*planner.plan(r, server)))
     return rows
 
 

@@ -71,8 +71,8 @@ class Federation:
     def rounds(self, until: int) -> Iterator[tuple[Metrics, Row]]:
         """(metrics, participation row) of each round from `state.round` on; the state is then after that round.
 
-        A round is measured, and handed out, while the workers are at the next one: the server's work between two
-        rounds is what the next cohort and its broadcast need, and no more.
+        A round is measured, and handed out, while the workers are at the next one, and the one after that is drawn, if
+        it does not depend on what they send: the server's work between two rounds is what the next broadcast needs.
         """
         stamp = time.perf_counter()
         measured: Pending[tuple[Metrics, Row]] | None = None
@@ -86,6 +86,8 @@ class Federation:
                 yield metrics, row
             self.whole = True
             if work is not None:
+                if self.state.round + 1 < until:
+                    self.planner.plan_ahead(self.state.round + 1)
                 measured = self._end(work, last=self.state.round == until - 1)
 
     def _begin(self) -> Callable[[], tuple[State, Probed]]:
@@ -99,8 +101,7 @@ class Federation:
             probe = self.cohorts.probe(r, down, self.state)
             self.fault("train", r)
             return lambda: (down, probe())
-        drawn, p = self.planner.draw(r, server)
-        planned = self.planner.round_of(r, drawn, p)
+        planned, p = self.planner.plan(r, server)
         self.fault("train", r)
         work = self.cohorts.send(planned, down, self.state)
         return lambda: (down, (work(), p))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
-from raylfl.algorithms.base import ServerState
+from raylfl.algorithms.base import Algorithm, ServerState
 from raylfl.core.keyed import keyed
 from raylfl.core.local import a_norm
 from raylfl.core.population import Conditions, Floats, Ints, Population, Round
@@ -29,6 +30,7 @@ class Planner:
         n = int(experiment.world.population.sizes.sum())
         pooled = Population(np.array([n], dtype=np.int64), np.ones(1))
         self.pooled_world = World(experiment.world.seed, pooled, experiment.world.rounds)
+        self._ahead: tuple[Round, Floats | None] | None = None
 
     def lr(self, r: int) -> float:
         """eta of round r as configured, before any calibration."""
@@ -85,14 +87,23 @@ class Planner:
         return self.e.participation.draw_from(p, r, self.e.world)
 
     def _samples(self) -> bool:
-        from raylfl.algorithms.base import Algorithm
+        return self._overrides("probabilities")
 
-        return type(self.e.algorithm).probabilities is not Algorithm.probabilities
+    def _overrides(self, method: str) -> bool:
+        return getattr(type(self.e.algorithm), method) is not getattr(Algorithm, method)
 
-    def plan(self, r: int, server: ServerState) -> Round:
-        """Round r: who is asked, how much they work, whose upload will arrive."""
+    def plan(self, r: int, server: ServerState) -> tuple[Round, Floats | None]:
+        """Round r (who is asked, how much they work, whose upload will arrive), and the p [N] of `draw`."""
+        if self._ahead is not None and self._ahead[0].index == r:
+            return self._ahead
         drawn, p = self.draw(r, server)
-        return self.round_of(r, drawn, p)
+        return self.round_of(r, drawn, p), p
+
+    def plan_ahead(self, r: int) -> None:
+        """Have round r at hand when it is asked for, where it does not depend on the rounds before."""
+        if self.replayed or not (self.e.algorithm.probes or self._samples() or self._overrides("everybody")):
+            with suppress(Exception):  # it comes again when the round is asked for, and the one before is not lost
+                self._ahead = self.plan(r, {})
 
     def round_of(self, r: int, drawn: Draw, p: Floats | None) -> Round:
         """The round with this cohort: its order (a ring's is a fresh random one), work, links and eta."""
@@ -171,8 +182,6 @@ def dropped(r: Round, clients: set[int]) -> Round:
 
 def check_sampling(experiment: Experiment) -> None:
     """Raises BadConfig where the method samples clients itself but no number of draws M is configured."""
-    from raylfl.algorithms.base import Algorithm
-
     cls = type(experiment.algorithm)
     samples = cls.probabilities is not Algorithm.probabilities
     if samples and not isinstance(experiment.participation, (Sampler, Trace)):
