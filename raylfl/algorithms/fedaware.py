@@ -93,10 +93,11 @@ class FedAWARE(Algorithm):
         moved = torch.nonzero(norms > 0).flatten()
         if len(moved) == 0:
             return weights, MinNorm(weights, 0.0, 0.0, 0)
-        unit = 1.0 / norms[moved] if self.normalize else torch.ones_like(norms[moved])
         tol = self.tol if self.tol is not None else (1e-6 if dtype == torch.float32 else 1e-12)
-        found = min_norm_point(gram[moved][:, moved] * unit[:, None] * unit, tol)
-        weights[moved.numpy()] = found.weights * unit.numpy()
+        gram = gram if len(moved) == len(gram) else gram[moved][:, moved]
+        unit = 1.0 / norms[moved] if self.normalize else None
+        found = min_norm_point(gram if unit is None else gram * unit[:, None] * unit, tol)
+        weights[moved.numpy()] = found.weights if unit is None else found.weights * unit.numpy()
         return weights, found
 
 

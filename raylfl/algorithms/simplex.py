@@ -3,7 +3,9 @@
     lambda = argmin |sum_i lambda_i m_i|^2 = argmin lambda^T G lambda,  G = M M^T [n, n],
     over the simplex (FedAWARE [4] eq. (8)), or its part with |lambda - centre|_inf <= radius (FedMGDA+).
 
-Pairwise Frank-Wolfe (Lacoste-Julien & Jaggi, NeurIPS 2015) finds the support: mass moves onto the weight of
+Mostly a few exact solutions suffice, on supports of which all wrong members are exchanged at once (Portugal, Judice &
+Vicente, Math. Comp. 1994). Where they do not (a hull that contains 0, dependent vectors, other bounds, or too many
+vectors), pairwise Frank-Wolfe (Lacoste-Julien & Jaggi, NeurIPS 2015) finds the support: mass moves onto the weight of
 smallest gradient from the one whose move gains most (Fan, Chen & Lin, JMLR 2005, WSS 2), by exact line
 search. Now and then, and last, the problem is solved exactly from there (Wolfe, Math. Programming 1976); that
 is kept where its duality gap is no larger or its value lower. Vectors of width d appear in `products` only.
@@ -12,19 +14,24 @@ is kept where its duality gap is no larger or its value lower. Vectors of width 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from raylfl.core.cores import on_all_cores
 from raylfl.core.population import Floats
 from raylfl.errors import NonFinite
 
 EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)
+EXCHANGES = 20  # of supports, at most
 MOVES = 128  # pairwise moves a vector, at most
 SOLVES = 300_000_000  # exact steps on k free weights cost k^3 each: at most so much after one row of moves
-CHUNK_BYTES = 1 << 22  # of the float64 copies in `products`: they stay in the cache
+ROWS, COLUMNS = 64, 8192  # of the matrix in `products` at a time: their float64 copies stay in the caches
+COPY_BYTES = 1 << 25  # of the float64 copies of its other factor
 
 
 @dataclass(frozen=True)
@@ -52,12 +59,14 @@ def min_norm_point(gram: Tensor, tol: float = 1e-12, centre: Floats | None = Non
     ends once |sum lambda_i m_i| <= tol sum lambda_i |m_i|, or at rounding.
     Raises NonFinite if G has a non-finite entry.
     """
-    g = gram.detach().cpu().numpy().astype(np.float64)
+    g = gram.detach().cpu().double().numpy()
     if not np.isfinite(g).all():
         raise NonFinite("the updates' Gram matrix has a non-finite entry: one client's update already had")
     scale = float(g.diagonal().max()) or 1.0
     problem, moves, length = _Problem(g / scale, tol, centre, radius), 0, len(g)
     x = problem.start()
+    if (found := problem.exchanged(x)) is not None:
+        x = found
     value, gap = problem.certificate(x)
     while gap > tol and moves < MOVES * len(g):
         x, count = problem.pairwise(x, length)
@@ -98,6 +107,30 @@ class _Problem:
         inverse = (self.norms.min() / self.norms) ** 2
         orthogonal = inverse / inverse.sum()
         return min(shortest, orthogonal, key=lambda x: float(x @ self.g @ x))
+
+    def exchanged(self, x: Floats) -> Floats | None:
+        """The minimum over the simplex: lambda ~ G^-1 1 on a support that loses all negative weights, and gains all
+        vectors of smaller gradient, until there are none; first on all that x would gain by. None where that does not
+        come to an end.
+        """
+        if self.centre is not None or len(x) ** 3 > SOLVES or self.norms.min() == 0.0:
+            return None
+        gradient = self.g @ x
+        inside = gradient <= float(x @ gradient)
+        for _ in range(EXCHANGES):
+            unit = 1.0 / self.norms[inside]  # in lambda_i |m_i| the Gram matrix has a unit diagonal
+            factor = _cholesky(self.g[np.ix_(inside, inside)] * unit[:, None] * unit) if inside.any() else None
+            if factor is None:
+                return None
+            x = np.zeros(len(x))
+            x[inside] = unit * _solve(factor, unit)
+            x /= x.sum()
+            gradient = self.g @ x
+            wrong = np.where(inside, x < 0.0, gradient < (1.0 - self.tol) * float(x @ gradient))
+            if not wrong.any():
+                return x
+            inside ^= wrong
+        return None
 
     def rounding(self, x: Floats) -> float:
         """What x^T G x is uncertain by, as a float64."""
@@ -183,34 +216,54 @@ def _correction(system: Floats, slope: Floats, unit: Floats) -> Floats:
 
     The smallest such delta where the system is singular (dependent vectors, or a hull that contains 0).
     """
-    import scipy.linalg  # 0.2 s in every process of a run, for those that need it
-
     k, u = len(unit), unit / np.linalg.norm(unit)
-    try:
-        factor = scipy.linalg.cho_factor(system)
-        regular = factor[0].diagonal().min() ** 2 > 16 * k * EPS
-    except np.linalg.LinAlgError:
-        regular = False
-    if regular:
-        along, down = scipy.linalg.cho_solve(factor, np.stack([u, slope], axis=1)).T
+    if (factor := _cholesky(system)) is not None:
+        along, down = _solve(factor, np.stack([u, slope], axis=1)).T
         delta = (u @ down) / (u @ along) * along - down
     else:
+        import scipy.linalg
+
         border = np.block([[system, u[:, None]], [u, np.zeros(1)]])
         target = np.append(-slope, 0.0)
         delta = scipy.linalg.lstsq(border, target, cond=k * EPS, lapack_driver="gelsy")[0][:k]
     return delta - (u @ delta) * u  # rounding must not change the sum
 
 
+def _cholesky(system: Floats) -> Any:
+    """scipy's factors of a matrix with a unit diagonal; None where it is singular, up to rounding."""
+    import scipy.linalg  # 0.2 s in every process of a run, for those that need it
+
+    try:
+        factor = scipy.linalg.cho_factor(system, check_finite=False)
+    except np.linalg.LinAlgError:
+        return None
+    return factor if factor[0].diagonal().min() ** 2 > 16 * len(system) * EPS else None
+
+
+def _solve(factor: Any, right: Floats) -> Floats:
+    import scipy.linalg
+
+    return scipy.linalg.cho_solve(factor, right, check_finite=False)
+
+
 def products(rows: Tensor, matrix: Tensor) -> Tensor:
-    """rows @ matrix^T, [R, d] and [n, d] -> float64 [R, n], in float64 throughout, a few columns at a time.
+    """rows @ matrix^T, [R, d] and [n, d] -> float64 [R, n], in float64 throughout, a part of the matrix at a time.
 
     Momenta that nearly cancel are what is looked for: in float32 the products of d terms would lose them.
     """
-    out = torch.zeros(len(matrix), len(rows), dtype=torch.float64, device=matrix.device)
-    width = max(CHUNK_BYTES // (8 * (len(rows) + len(matrix))), 1)
+    out = torch.zeros(len(rows), len(matrix), dtype=torch.float64, device=matrix.device)
+    width = max(COPY_BYTES // (8 * max(len(rows), 1)), 1)
     for some, all_ in zip(rows.split(width, dim=1), matrix.split(width, dim=1), strict=True):
-        out.addmm_(all_.double(), some.double().T)
-    return out.T
+        blocks = all_.split(ROWS if matrix.device.type == "cpu" else len(matrix))
+        out += torch.cat(on_all_cores(partial(_product, some.double()), blocks), dim=1)
+    return out
+
+
+def _product(rows: Tensor, matrix: Tensor) -> Tensor:
+    out = rows.new_zeros(len(rows), len(matrix))
+    for some, all_ in zip(rows.split(COLUMNS, dim=1), matrix.split(COLUMNS, dim=1), strict=True):
+        out.addmm_(some, all_.double().T)
+    return out
 
 
 def updated_gram(gram: Tensor, matrix: Tensor, changed: Tensor) -> Tensor:

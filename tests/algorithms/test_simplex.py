@@ -7,8 +7,18 @@ import pytest
 import scipy.optimize
 import torch
 
+from raylfl.algorithms import simplex
 from raylfl.algorithms.simplex import min_norm_point, products, updated_gram
+from raylfl.core import cores
 from raylfl.errors import NonFinite
+
+
+@pytest.fixture(params=["exchanges", "moves"], autouse=True)
+def way(request, monkeypatch):
+    """Both ways to the minimum, of which exchanges come first."""
+    if request.param == "moves":
+        monkeypatch.setattr(simplex, "EXCHANGES", 0)
+    return request.param
 
 
 def solve(vectors: np.ndarray, **options):
@@ -69,6 +79,11 @@ def test_weights_lie_on_the_simplex_and_the_gap_certifies_them(kind):
     assert (slopes >= x @ x * (1 - 1e-10) - rounding).all()
     assert (np.abs(slopes - x @ x) <= 1e-10 * (x @ x) + rounding)[found.weights > 0].all()
     assert found.gap <= 1e-12 + rounding.max() / (x @ x)
+
+
+def test_exchanges_alone_solve_a_hull_apart_from_zero(way):
+    moves = [solve(problems(n, 60, seed)["apart"]).moves for n in (5, 40) for seed in range(5)]
+    assert any(moves) == (way == "moves")
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -168,6 +183,25 @@ def test_products_are_float64_sums_of_float32_entries():
     rows, matrix = torch.randn(3, 40_000) + 100, torch.randn(5, 40_000)
     expected = (rows.double()[:, None, :] * matrix.double()[None]).sum(dim=2)
     torch.testing.assert_close(products(rows, matrix), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_products_have_the_same_bits_on_any_number_of_cores(monkeypatch, dtype):
+    rows, matrix = torch.randn(3, 20_000, dtype=dtype), torch.randn(150, 20_000, dtype=dtype)
+    bits = []
+    for count in (1, 2, 5):
+        monkeypatch.setattr(cores, "cores", lambda count=count: count)
+        bits.append(products(rows, matrix))
+    assert torch.equal(bits[0], bits[1])
+    assert torch.equal(bits[0], bits[2])
+    torch.testing.assert_close(bits[0], rows.double() @ matrix.double().T, rtol=1e-12, atol=1e-9)
+
+
+def test_wide_rows_are_copied_in_parts(monkeypatch):
+    rows, matrix = torch.randn(3, 1_000), torch.randn(4, 1_000)
+    whole = products(rows, matrix)
+    monkeypatch.setattr(simplex, "COPY_BYTES", 3 * 8 * 300)
+    torch.testing.assert_close(products(rows, matrix), whole, rtol=1e-13, atol=1e-12)
 
 
 def test_a_gram_matrix_updated_by_rows_is_the_fresh_one():
