@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from math import nan
 from multiprocessing import get_context
 from statistics import median
 from typing import Any
@@ -15,6 +16,7 @@ import raylfl
 from benchmarks.rounds import WARM_UP
 from raylfl import heap
 from raylfl.config.load import load_config
+from raylfl.core.vectorized import VectorizedOracle
 from raylfl.experiment import assemble
 from raylfl.runtime.backend import LocalBackend
 from raylfl.runtime.loop import Federation
@@ -80,10 +82,11 @@ def against_the_oracle(name: str, config: dict[str, Any], workers: int, rounds: 
     worker's is, before the run and after it; with 0 workers, a round in process against its own gradients.
 
     platform_share: of a round in process or on one worker; throughput: client-steps a second, relative to the
-    oracle's alone.
+    oracle's alone; vmap_ms, against_vmap: the same for torch.func's vmap, where the model has a faster form.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=heap.keep) as own:
         alone = own.submit(in_process_seconds, config, rounds).result()
+        vmapped = own.submit(in_process_seconds, config, rounds, by_hand=False).result()
         ours = [whole for _, whole in alone]
         if workers:
             with tempfile.TemporaryDirectory() as folder:
@@ -92,6 +95,7 @@ def against_the_oracle(name: str, config: dict[str, Any], workers: int, rounds: 
             ours = [row["time/round"] for row in result.metrics[WARM_UP:]]
             alone += own.submit(in_process_seconds, config, rounds).result()
     gradients, whole = median(oracle for oracle, _ in alone), median(ours)
+    by_vmap = median([oracle for oracle, _ in vmapped] or [nan])
     return {
         "case": name,
         "workers": workers,
@@ -99,13 +103,22 @@ def against_the_oracle(name: str, config: dict[str, Any], workers: int, rounds: 
         "round_ms": 1e3 * whole,
         "platform_share": 1 - gradients / whole if workers < 2 else float("nan"),
         "throughput": gradients / whole,
+        "vmap_ms": 1e3 * by_vmap,
+        "against_vmap": by_vmap / whole,
     }
 
 
-def in_process_seconds(config: dict[str, Any], rounds: int) -> list[tuple[float, float]]:
-    """(seconds in `Oracle.gradients`, seconds in all) of each round but the first; one process, one thread."""
+def in_process_seconds(config: dict[str, Any], rounds: int, by_hand: bool = True) -> list[tuple[float, float]]:
+    """(seconds in `Oracle.gradients`, seconds in all) of each round but the first; one process, one thread.
+
+    by_hand: False: by vmap; nothing where the model goes one client at a time.
+    """
     experiment = assemble(load_config({**config, **OFF, "rounds": rounds + 1, "runtime": {"backend": "local"}}))
     backend = LocalBackend(experiment.setup)
+    if not by_hand:
+        if backend.one_by_one:
+            return []
+        backend.worker.oracle = VectorizedOracle(backend.worker.flat, by_hand=False)
     federation, oracle = Federation(experiment, backend), backend.worker.oracle
     gradients, spent = oracle.gradients, 0.0
 

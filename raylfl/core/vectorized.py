@@ -61,13 +61,20 @@ class _Step(nn.Module):
 class VectorizedOracle(Oracle):
     """C forward passes in one vmap, one backward pass for all."""
 
-    def __init__(self, flat: FlatModule, autocast: Callable[[], AbstractContextManager] = nullcontext):
+    def __init__(
+        self,
+        flat: FlatModule,
+        autocast: Callable[[], AbstractContextManager] = nullcontext,
+        by_hand: bool = True,
+    ):
+        """autocast: the precision context of the device; by_hand: False: vmap, whatever the model offers."""
         self.flat, self.autocast = flat, autocast
         self.step = _Step(flat.module)
         self.names = [f"module.{name}" for name in flat.names]
-        self.cohort_losses: Any = getattr(flat.module, "cohort_losses", None)  # asked once: it looks through the layers
+        offered = getattr(flat.module, "cohort_losses", None)  # asked once: it looks through the layers
+        self.cohort_losses: Any = offered if by_hand else None
         self.forward = self._by_hand if self.cohort_losses else vmap(self._loss, randomness="different")
-        self.chain = chain_for(flat) if autocast is nullcontext else None
+        self.chain = chain_for(flat) if by_hand and autocast is nullcontext else None
 
     def _loss(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
         return functional_call(self.step, dict(zip(self.names, parameters, strict=True)), batch)

@@ -130,7 +130,7 @@ class LocalBackend(Backend):
             with private_randomness():
                 for task, states, arrived in zip(tasks, own, arrives, strict=True):
                     outcome = self._attempt(task, here, states)
-                    if arrived and outcome.reports.good:
+                    if arrived and not len(outcome.reports.bad):
                         last, here = outcome.up, first_row(outcome.up)
                     outcomes.append(Outcome(task, outcome.reports, {}, outcome.own))
             return outcomes, last

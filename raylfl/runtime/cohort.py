@@ -125,7 +125,7 @@ class Cohorts:
         """Uploads of those that arrived, in cohort order; failures by `runtime.on_client_error`, `on_nonfinite`."""
         reports = Reports.joined([outcome.reports for outcome in outcomes])
         events = self._refuse(r, reports, last_loss)
-        r = dropped(r, set(reports.rows["client"][~reports.rows["finite"]].tolist())) if events else r
+        r = dropped(r, set(reports.bad["client"].tolist())) if events else r
         arrived = set(r.arrived.cohort.tolist())
         own = [
             o for outcome in outcomes for c, o in zip(outcome.task.clients, outcome.own, strict=False) if c in arrived
@@ -154,7 +154,7 @@ class Cohorts:
         last_loss: the last finite mean loss of the run, for clients that had none of their own.
         """
         runtime, events = self.e.setup.runtime, []
-        for report in reports.rows[~reports.rows["finite"]]:
+        for report in reports.bad:
             client, last = int(report["client"]), float(report["last_loss"])
             who = "everybody's data" if client == POOL else f"client {client}"
             if error := reports.errors.get(client):

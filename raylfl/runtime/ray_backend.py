@@ -86,7 +86,7 @@ class RayBackend(Backend):
         """Adds the outcomes of a share of the tasks to `out`."""
         if isinstance(answer, Lost):
             for k in share:
-                out[k] = Outcome(tasks[k], _failed(tasks[k], answer))
+                out[k] = Outcome(tasks[k], Reports.failed(tasks[k].clients, answer.reason))
             return
         (reports, ups), *kept = answer if self.keeps else [answer]
         at = 0
@@ -142,9 +142,10 @@ class RayBackend(Backend):
                 for link in links:
                     k = len(outcomes)
                     answer = self.team.answers([link])[0]
-                    reports = _failed(tasks[k], answer) if isinstance(answer, Lost) else answer[0]
+                    lost = isinstance(answer, Lost)
+                    reports = Reports.failed(tasks[k].clients, answer.reason) if lost else answer[0]
                     _, up, state = link.references
-                    broken = not reports.good
+                    broken = len(reports.bad) > 0
                     if reports.errors and attempt < self.attempts - 1:
                         attempt += 1
                         break  # the rest of the chain hangs on this one: hand it out again
@@ -212,7 +213,3 @@ def _for_all(down: State) -> Any:
     """A broadcast as an argument of many calls: small ones travel in each, which is half the latency of one object."""
     packed = pack(down)
     return packed if sum(a.nbytes for a in packed.values()) <= SMALL else ray.put(packed)
-
-
-def _failed(task: Task, lost: Lost) -> Reports:
-    return Reports.failed(task.clients, lost.reason)

@@ -99,7 +99,8 @@ class Reports:
     @staticmethod
     def failed(clients: Sequence[int], error: str) -> Reports:
         """Of clients that came back with nothing."""
-        return Reports(Reports.of(clients, loss=np.nan, last_loss=np.nan).rows, dict.fromkeys(clients, error))
+        nothing = Reports.of(clients, loss=np.nan, last_loss=np.nan)
+        return Reports(nothing.rows, dict.fromkeys(clients, error))
 
     @staticmethod
     def joined(parts: Sequence[Reports]) -> Reports:
@@ -107,17 +108,14 @@ class Reports:
         rows = np.concatenate([part.rows for part in parts]) if parts else np.zeros(0, REPORT)
         return Reports(rows, {client: error for part in parts for client, error in part.errors.items()})
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def __getitem__(self, part: slice) -> Reports:
         rows = self.rows[part]
         return Reports(rows, {c: e for c, e in self.errors.items() if c in rows["client"]} if self.errors else {})
 
     @property
-    def good(self) -> bool:
-        """Whether all of them came back with numbers."""
-        return bool(self.rows["finite"].all())
+    def bad(self) -> np.ndarray:
+        """The rows of those that came back with something else than numbers, or not at all."""
+        return self.rows[~self.rows["finite"]]
 
     def heard(self, clients: Ints) -> Floats:
         """The losses of those of these clients that are here, or of the imaginary one that owns all data."""
