@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from raylfl.runtime.task import Reports, Task
 from raylfl.runtime.worker import Worker
 
 Packed = dict[str, np.ndarray]
+BEHIND = 4  # added to the niceness that Ray gives (15): where they share cores, the server's short turns go first
 
 
 def pack(state: State) -> Packed:
@@ -44,6 +46,8 @@ class WorkerActor:
         self._worker: Worker | None = None
         self._reference: Any = None
         self.fault = kill_point()
+        if hasattr(os, "nice"):
+            os.nice(BEHIND)
         lean.install()
         heap.keep()
         import lightning.pytorch  # noqa: F401 - most of what a module of anybody's needs
