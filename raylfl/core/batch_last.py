@@ -8,7 +8,8 @@ dimension, [C, H, W, B]: then every copy moves runs of B numbers, and pooling an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -62,8 +63,36 @@ class BatchLast(Chain):
             torch._foreach_add_(list(gradients), piece, alpha=share)
         return total
 
+    @contextmanager
+    def in_place_of(self, network: nn.Sequential) -> Iterator[None]:
+        """Meanwhile the network of these layers has its outputs on images computed here, unless it needs a graph."""
+
+        def forward(x: Tensor) -> Tensor:
+            here = x.ndim == 4 and not torch.is_grad_enabled()
+            return self.scores(x) if here else nn.Sequential.forward(network, x)
+
+        network.forward = forward  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del network.forward
+
+    @torch.no_grad()
+    def scores(self, x: Tensor) -> Tensor:
+        """The outputs of the last layer [B, classes] for x [B, channels, height, width]."""
+        return torch.cat([self._scores(piece) for piece in x.split(LARGEST)])
+
+    def _scores(self, x: Tensor) -> Tensor:
+        x = self._moved(x)
+        for k, layer in enumerate(self.layers):
+            x, _ = self._forward(k, layer, x)
+        return x.t().contiguous()
+
     def _piece(self, x: Tensor, y: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-        return self._walk(self._own("x", *x.shape[1:], len(y)).copy_(x.movedim(0, -1)), y, gradients)
+        return self._walk(self._moved(x), y, gradients)
+
+    def _moved(self, x: Tensor) -> Tensor:
+        return self._own("x", *x.shape[1:], len(x)).copy_(x.movedim(0, -1))
 
     def _loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         loss, g = cross_entropy(x.t().contiguous(), y)

@@ -84,6 +84,11 @@ class LoopOracle(Oracle):
     def width(self) -> int:
         return self.flat.width
 
+    def evaluating(self) -> AbstractContextManager:
+        """Within it the module's network takes the same way forward as in a local step."""
+        chain = self.chain
+        return chain.in_place_of(self.module.cross_entropy_chain) if isinstance(chain, BatchLast) else nullcontext()
+
     def workspace(self, count: int) -> Tensor:
         if count == 1:
             return self.flat.params[None]  # the module's own memory: no copy a step

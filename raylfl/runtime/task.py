@@ -118,7 +118,7 @@ class Reports:
         return self.rows[~self.rows["finite"]]
 
     def heard(self, clients: Ints) -> Floats:
-        """The losses of these clients, none of whom is another than those here, or of the one that owns all data."""
+        """The losses of these clients, some of those that are here, or of the one that owns all data."""
         if len(clients) == len(self.rows):
             return self.rows["loss"]
         return self.rows["loss"][np.isin(self.rows["client"], np.append(clients, POOL))]

@@ -274,7 +274,7 @@ class Worker:
         self._load(down)
         self.flat.module.eval()
         results = []
-        with private_randomness(keyed_int(self.setup.seed, "evaluate")), self.loop.autocast():
+        with private_randomness(keyed_int(self.setup.seed, "evaluate")), self.loop.autocast(), self.loop.evaluating():
             for kind, indices in chunks:
                 source = self.test if kind == "test" else self.measured
                 assert source is not None

@@ -1,5 +1,6 @@
 """Matrix products over patches against autograd: the same loss and gradient but for rounding, in any batch."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -72,6 +73,47 @@ def test_loss_and_gradient_are_those_of_autograd(build, dtype, tolerance):
         assert float(loss) == pytest.approx(float(expected.detach()), rel=tolerance)
         assert float((row - gradient).norm()) <= tolerance * float(gradient.norm())
         assert torch.equal(content[0], kept)
+
+
+@pytest.mark.parametrize("build", [lenet, padded, overlapping, pooled_first])
+def test_the_network_has_the_same_outputs_in_evaluation(build):
+    flat, chain, shape = both(build, torch.float64)
+    network = flat.module.cross_entropy_chain
+    for size in (1, 20, 32, 33, 100):
+        x = torch.randn(size, *shape, dtype=torch.float64)
+        kept = x.clone()
+        with torch.no_grad():
+            expected = network(x)
+            with chain.in_place_of(network):
+                ours = network(x.contiguous(memory_format=torch.channels_last))
+                again = network(x)
+        torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-13)
+        assert torch.equal(ours, again)
+        assert torch.equal(x, kept)
+
+
+def test_outputs_with_a_graph_and_other_inputs_are_the_networks_own():
+    flat, chain, shape = both(lenet, torch.float64)
+    network = flat.module.cross_entropy_chain
+    seen = []
+    chain.scores = lambda x: seen.append(x)
+    with chain.in_place_of(network):
+        assert network(torch.randn(2, *shape, dtype=torch.float64)).requires_grad
+        with torch.no_grad(), pytest.raises(RuntimeError):
+            network(torch.randn(3, 7, dtype=torch.float64))
+    assert not seen
+    with torch.no_grad():
+        network(torch.randn(2, *shape, dtype=torch.float64))
+    assert not seen
+
+
+def test_a_worker_measures_the_same_in_any_layout():
+    layouts = ("batch_last", "contiguous", "channels_last")
+    workers = [worker(["model.name=lenet5", f"runtime.layout={layout}"]) for layout in layouts]
+    chunks = [("train", np.arange(70)), ("train", np.arange(33)), ("test", np.arange(7))]
+    ours, *others = ([list(m.values()) for m in w.evaluate({"x": w.x0}, chunks)] for w in workers)
+    for theirs in others:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
 def test_equal_inputs_share_no_gradient_among_the_entries_of_a_pool():
