@@ -69,7 +69,7 @@ class BatchLast(Chain):
 
         def forward(x: Tensor) -> Tensor:
             here = x.ndim == 4 and not torch.is_grad_enabled()
-            return self.scores(x) if here else nn.Sequential.forward(network, x)
+            return self.scores(x) if here else type(network).forward(network, x)
 
         network.forward = forward  # type: ignore[method-assign]
         try:
