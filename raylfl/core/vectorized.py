@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from raylfl.core.chain import Chain
+from raylfl.core.chain import IGNORED, Chain
 from raylfl.core.cohort_chain import CohortChain
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, Oracle, loss_of, seed_everything
@@ -90,10 +91,12 @@ class VectorizedOracle(Oracle):
         return self.flat.params.new_empty(count, self.flat.width)
 
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
-        """Rows whose batches have one size go together; unequal sizes make one call a size."""
+        """Rows whose batches have one size go together; unequal sizes are filled up, or else make one call a size."""
         sizes = sizes_of(batches)
         if len(set(sizes)) == 1:
             return self._together(x, batches, seeds(0))
+        if self.chain is not None and (content := filled_up(batches, sizes)) is not None:
+            return self._through(self.chain, x, content)
         all_losses, all_rows = x.new_empty(len(batches)), torch.empty_like(x)
         for size in sorted(set(sizes)):
             group = [k for k, s in enumerate(sizes) if s == size]
@@ -106,14 +109,16 @@ class VectorizedOracle(Oracle):
             seed_everything(seed)
         content = stacked(batches)
         if self.chain is not None and self.chain.takes(content):
-            g = torch.empty_like(x)
-            losses = self.chain.losses_and_gradients(content, self.flat.views(x), self.flat.views(g))
-            return losses, g
+            return self._through(self.chain, x, content)
         at = x.detach().requires_grad_()
         with self.autocast():
             losses = self.forward(self.flat.views(at), content)
         (g,) = torch.autograd.grad(losses.sum(), at)
         return losses.detach(), g
+
+    def _through(self, chain: CohortChain, x: Tensor, content: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        g = torch.empty_like(x)
+        return chain.losses_and_gradients(content, self.flat.views(x), self.flat.views(g)), g
 
 
 def chain_for(flat: FlatModule) -> CohortChain | None:
@@ -121,6 +126,24 @@ def chain_for(flat: FlatModule) -> CohortChain | None:
     alone = Chain.of(flat.module) if flat.params.device.type == "cpu" else None
     chain = CohortChain(alone.layers) if alone is not None else None
     return chain if chain is not None and chain.possible else None
+
+
+def filled_up(batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, ...] | None:
+    """Batches (x, a class each) of unequal sizes as tensors [C, B, ...]: the shorter ones are filled up with samples of
+    their own, whose class is left out. None for batches that are anything else, or not of one plain data set.
+    """
+    source = getattr(batches[0], "source", None)
+    own = [b.indices for b in batches if isinstance(b, IndexedBatch) and b.source is source]
+    if source is None or not source.plain or len(own) < len(batches) or min(sizes) == 0:
+        return None
+    at = np.empty((len(own), max(sizes)), dtype=np.int64)
+    for row, indices in zip(at, own, strict=True):
+        row[: len(indices)], row[len(indices) :] = indices, indices[0]
+    content = tuple(t.unflatten(0, at.shape) for t in source.gather(at.reshape(-1)))
+    if not CohortChain.takes(content):
+        return None
+    content[1][torch.from_numpy(np.arange(at.shape[1]) >= np.array(sizes)[:, None])] = IGNORED
+    return content
 
 
 def stacked(batches: Sequence[Batch]) -> tuple[Tensor, ...]:

@@ -97,6 +97,21 @@ def test_batched_matrix_products_give_the_same(name, sizes, way):
     torch.testing.assert_close(g, gradients, rtol=1e-10, atol=1e-12)
 
 
+def test_batches_of_unequal_sizes_are_filled_up_for_one_call(monkeypatch):
+    flat, source, rows = dense("mlp")
+    oracle, calls = VectorizedOracle(flat), []
+    whole = oracle.chain.losses_and_gradients
+    monkeypatch.setattr(oracle.chain, "losses_and_gradients", lambda b, *more: calls.append(b) or whole(b, *more))
+    labels = source.tensors[1].clone()
+    oracle.gradients(rows, [source.batch(np.arange(k, 3 * k + 10)) for k in range(4)], lambda c: c)
+    assert [b[1].shape for b in calls] == [(4, 16)]
+    assert (calls[0][1] == -100).sum(1).tolist() == [6 + 3, 4 + 3, 2 + 2, 2]  # filled up, and left out in the data
+    assert torch.equal(source.tensors[1], labels)
+    mixed = [source.batch(np.arange(3)), Batch(source.batch(np.arange(4)).content, 4)]
+    oracle.gradients(rows[:2], mixed, lambda c: c)
+    assert [b[1].shape for b in calls[1:]] == [(1, 3), (1, 4)]
+
+
 def test_a_cohorts_chain_leaves_its_inputs_as_they_are():
     flat, source, rows = dense("mlp")
     before, data = rows.clone(), source.tensors[0].clone()
