@@ -183,6 +183,11 @@ class Algorithm(ABC):
         return c.lr
 
 
+def overrides(algorithm: Algorithm, method: str) -> bool:
+    """Whether the algorithm has a method of its own in place of the base class's."""
+    return getattr(type(algorithm), method) is not getattr(Algorithm, method)
+
+
 def renormalised(weights: Floats) -> Floats:
     """weights / sum; uniform where they sum to 0 (nobody with a positive weight arrived)."""
     total = weights.sum()

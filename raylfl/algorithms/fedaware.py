@@ -94,10 +94,11 @@ class FedAWARE(Algorithm):
         if len(moved) == 0:
             return weights, MinNorm(weights, 0.0, 0.0, 0)
         tol = self.tol if self.tol is not None else (1e-6 if dtype == torch.float32 else 1e-12)
-        gram = gram if len(moved) == len(gram) else gram[moved][:, moved]
-        unit = 1.0 / norms[moved] if self.normalize else None
-        found = min_norm_point(gram if unit is None else gram * unit[:, None] * unit, tol)
-        weights[moved.numpy()] = found.weights if unit is None else found.weights * unit.numpy()
+        gram, unit = gram if len(moved) == len(gram) else gram[moved][:, moved], 1.0 / norms[moved]
+        if self.normalize:
+            gram = gram * unit[:, None] * unit
+        found = min_norm_point(gram, tol)
+        weights[moved.numpy()] = found.weights * unit.numpy() if self.normalize else found.weights
         return weights, found
 
 

@@ -13,9 +13,9 @@ is kept where its duality gap is no larger or its value lower. Vectors of width 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -119,11 +119,11 @@ class _Problem:
         inside = gradient <= float(x @ gradient)
         for _ in range(EXCHANGES):
             unit = 1.0 / self.norms[inside]  # in lambda_i |m_i| the Gram matrix has a unit diagonal
-            factor = _cholesky(self.g[np.ix_(inside, inside)] * unit[:, None] * unit) if inside.any() else None
-            if factor is None:
+            solve = _solver(self.g[np.ix_(inside, inside)] * unit[:, None] * unit) if inside.any() else None
+            if solve is None:
                 return None
             x = np.zeros(len(x))
-            x[inside] = unit * _solve(factor, unit)
+            x[inside] = unit * solve(unit)
             x /= x.sum()
             gradient = self.g @ x
             wrong = np.where(inside, x < 0.0, gradient < (1.0 - self.tol) * float(x @ gradient))
@@ -217,8 +217,8 @@ def _correction(system: Floats, slope: Floats, unit: Floats) -> Floats:
     The smallest such delta where the system is singular (dependent vectors, or a hull that contains 0).
     """
     k, u = len(unit), unit / np.linalg.norm(unit)
-    if (factor := _cholesky(system)) is not None:
-        along, down = _solve(factor, np.stack([u, slope], axis=1)).T
+    if (solve := _solver(system)) is not None:
+        along, down = solve(np.stack([u, slope], axis=1)).T
         delta = (u @ down) / (u @ along) * along - down
     else:
         import scipy.linalg
@@ -229,21 +229,16 @@ def _correction(system: Floats, slope: Floats, unit: Floats) -> Floats:
     return delta - (u @ delta) * u  # rounding must not change the sum
 
 
-def _cholesky(system: Floats) -> Any:
-    """scipy's factors of a matrix with a unit diagonal; None where it is singular, up to rounding."""
+def _solver(system: Floats) -> Callable[[Floats], Floats] | None:
+    """system^-1 times its argument, for a matrix with a unit diagonal; None where it is singular, up to rounding."""
     import scipy.linalg  # 0.2 s in every process of a run, for those that need it
 
     try:
         factor = scipy.linalg.cho_factor(system, check_finite=False)
     except np.linalg.LinAlgError:
         return None
-    return factor if factor[0].diagonal().min() ** 2 > 16 * len(system) * EPS else None
-
-
-def _solve(factor: Any, right: Floats) -> Floats:
-    import scipy.linalg
-
-    return scipy.linalg.cho_solve(factor, right, check_finite=False)
+    regular = factor[0].diagonal().min() ** 2 > 16 * len(system) * EPS
+    return partial(scipy.linalg.cho_solve, factor, check_finite=False) if regular else None
 
 
 def products(rows: Tensor, matrix: Tensor) -> Tensor:

@@ -86,10 +86,8 @@ class MixedOrders(BatchOrders):
         self.fixed = (self.size >= self.count) & (self.sampling == "reshuffle")
         self.whole = bool(self.fixed.all())
         self.batches_per_epoch = np.maximum(1, -(-self.count // np.maximum(self.size, 1)))
-        self._epoch, self._order = (
-            np.full(len(self.shards), -1),
-            self.samples.copy(),
-        )  # -1: in order, as fixed ones stay
+        self._epoch = np.full(len(self.shards), -1)  # -1: in order, as fixed ones stay
+        self._order = self.samples.copy()
 
     def indices(self, t: int, rows: Sequence[int]) -> list[Ints]:
         at = np.asarray(rows)

@@ -53,11 +53,14 @@ class Chain:
         assert self.cut is not None
         return sum(p.numel() for layer in self.layers[: self.cut + 1] for p in layer.parameters())
 
-    @staticmethod
-    def takes(content: Any) -> bool:
+    classes_ndim = 1  # of a batch's classes [B]
+
+    @classmethod
+    def takes(cls, content: Any) -> bool:
         """Whether a batch is (inputs, a class each); targets may also be probabilities, for example."""
-        pair = isinstance(content, (tuple, list)) and len(content) == 2
-        return pair and isinstance(content[1], Tensor) and content[1].dtype == torch.int64 and content[1].ndim == 1
+        if not (isinstance(content, (tuple, list)) and len(content) == 2 and isinstance(content[1], Tensor)):
+            return False
+        return content[1].dtype == torch.int64 and content[1].ndim == cls.classes_ndim
 
     @torch.no_grad()
     def loss_and_gradient(self, batch: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:

@@ -21,6 +21,8 @@ class CohortChain(Chain):
     memory, and the softmax works on whole vectors.
     """
 
+    classes_ndim = 2  # [C, B]
+
     def __init__(self, layers: Sequence[nn.Module]):
         super().__init__(layers)
         linear = [k for k, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
@@ -31,12 +33,6 @@ class CohortChain(Chain):
     def possible(self) -> bool:
         """Whether all layers are of these kinds."""
         return all(isinstance(layer, (nn.Linear, nn.ReLU, nn.Flatten)) for layer in self.layers)
-
-    @staticmethod
-    def takes(content: Any) -> bool:
-        """Whether batches [C, B, ...] are (inputs, a class each)."""
-        pair = isinstance(content, (tuple, list)) and len(content) == 2
-        return pair and content[1].dtype == torch.int64 and content[1].ndim == 2
 
     @torch.no_grad()
     def losses_and_gradients(

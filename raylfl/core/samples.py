@@ -142,17 +142,23 @@ class IndexedBatch(Batch):
         return self._content
 
     @staticmethod
-    def together(batches: Sequence[Batch]) -> tuple[Tensor, ...] | None:
-        """All samples of these batches, one after the other; None where they are not of one array source."""
+    def of_one_source(batches: Sequence[Batch]) -> list[IndexedBatch]:
+        """These batches; none where they are not of one array source."""
         first = batches[0]
         if not isinstance(first, IndexedBatch) or first.source.tensors is None:
-            return None
+            return []
         same = [b for b in batches if isinstance(b, IndexedBatch) and b.source is first.source]
-        if len(same) < len(batches):
+        return same if len(same) == len(batches) else []
+
+    @staticmethod
+    def together(batches: Sequence[Batch]) -> tuple[Tensor, ...] | None:
+        """All samples of these batches, one after the other; None where they are not of one array source."""
+        same = IndexedBatch.of_one_source(batches)
+        if not same:
             return None
         if all(b._content is not None for b in same):  # whole shards, kept from the step before
             return tuple(torch.cat(parts) for parts in zip(*(b.content for b in same), strict=True))
-        return first.source.gather(np.concatenate([b.indices for b in same]))
+        return same[0].source.gather(np.concatenate([b.indices for b in same]))
 
 
 class EvenBatches(Sequence[Batch]):

@@ -26,6 +26,7 @@ from raylfl.core.oracle import Batch, Oracle, loss_of, seed_everything
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 
 LARGEST_ON_CPU = 100_000  # d: beyond it the rows fall out of the caches and one client at a time is faster
+MOST_FILLED = 2  # times the samples that there are, as which unequal batches may count when they are filled up
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 RECURRENT = (nn.RNNBase,)
 
@@ -130,16 +131,16 @@ def chain_for(flat: FlatModule) -> CohortChain | None:
 
 def filled_up(batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, ...] | None:
     """Batches (x, a class each) of unequal sizes as tensors [C, B, ...]: the shorter ones are filled up with samples of
-    their own, whose class is left out. None for batches that are anything else, or not of one plain data set.
+    their own, whose class is left out. None for batches that are anything else, not of one plain data set, or so
+    unequal that it would be more work than a call a size.
     """
-    source = getattr(batches[0], "source", None)
-    own = [b.indices for b in batches if isinstance(b, IndexedBatch) and b.source is source]
-    if source is None or not source.plain or len(own) < len(batches) or min(sizes) == 0:
+    own = IndexedBatch.of_one_source(batches)
+    if not own or not own[0].source.plain or min(sizes) == 0 or len(sizes) * max(sizes) > MOST_FILLED * sum(sizes):
         return None
     at = np.empty((len(own), max(sizes)), dtype=np.int64)
-    for row, indices in zip(at, own, strict=True):
-        row[: len(indices)], row[len(indices) :] = indices, indices[0]
-    content = tuple(t.unflatten(0, at.shape) for t in source.gather(at.reshape(-1)))
+    for row, b in zip(at, own, strict=True):
+        row[: b.size], row[b.size :] = b.indices, b.indices[0]
+    content = EvenBatches(own[0].source, at).stacked()
     if not CohortChain.takes(content):
         return None
     content[1][torch.from_numpy(np.arange(at.shape[1]) >= np.array(sizes)[:, None])] = IGNORED

@@ -16,7 +16,7 @@ import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
-from raylfl.algorithms.base import Algorithm, ServerState, State
+from raylfl.algorithms.base import ServerState, State, overrides
 from raylfl.core.costs import Costs
 from raylfl.core.reduce import finite_rows, weighted_sum
 from raylfl.errors import NonFinite
@@ -135,7 +135,7 @@ class Federation:
         return after, info, self._acknowledge(after, up, got)
 
     def _acknowledge(self, after: ServerState, up: State, got: Collected) -> State | None:
-        if type(self.e.algorithm).acknowledge is Algorithm.acknowledge:
+        if not overrides(self.e.algorithm, "acknowledge"):
             return None
         states = self.backend.get(got.own)
         own = {k: torch.cat([s[k] for s in states]) for k in states[0]}

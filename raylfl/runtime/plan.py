@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from raylfl.algorithms.base import Algorithm, ServerState
+from raylfl.algorithms.base import ServerState, overrides
 from raylfl.core.keyed import keyed
 from raylfl.core.local import a_norm
 from raylfl.core.population import Conditions, Floats, Ints, Population, Round
@@ -87,10 +87,7 @@ class Planner:
         return self.e.participation.draw_from(p, r, self.e.world)
 
     def _samples(self) -> bool:
-        return self._overrides("probabilities")
-
-    def _overrides(self, method: str) -> bool:
-        return getattr(type(self.e.algorithm), method) is not getattr(Algorithm, method)
+        return overrides(self.e.algorithm, "probabilities")
 
     def plan(self, r: int, server: ServerState) -> tuple[Round, Floats | None]:
         """Round r (who is asked, how much they work, whose upload will arrive), and the p [N] of `draw`."""
@@ -101,7 +98,8 @@ class Planner:
 
     def plan_ahead(self, r: int) -> None:
         """Have round r at hand when it is asked for, where it does not depend on the rounds before."""
-        if self.replayed or not (self.e.algorithm.probes or self._samples() or self._overrides("everybody")):
+        algorithm = self.e.algorithm
+        if self.replayed or not (algorithm.probes or self._samples() or overrides(algorithm, "everybody")):
             with suppress(Exception):  # it comes again when the round is asked for, and the one before is not lost
                 self._ahead = self.plan(r, {})
 
@@ -182,8 +180,7 @@ def dropped(r: Round, clients: set[int]) -> Round:
 
 def check_sampling(experiment: Experiment) -> None:
     """Raises BadConfig where the method samples clients itself but no number of draws M is configured."""
-    cls = type(experiment.algorithm)
-    samples = cls.probabilities is not Algorithm.probabilities
+    samples = overrides(experiment.algorithm, "probabilities")
     if samples and not isinstance(experiment.participation, (Sampler, Trace)):
         resolved = experiment.config.resolved
         raise BadConfig(

@@ -107,6 +107,9 @@ def test_batches_of_unequal_sizes_are_filled_up_for_one_call(monkeypatch):
     assert [b[1].shape for b in calls] == [(4, 16)]
     assert (calls[0][1] == -100).sum(1).tolist() == [6 + 3, 4 + 3, 2 + 2, 2]  # filled up, and left out in the data
     assert torch.equal(source.tensors[1], labels)
+    oracle.gradients(rows[:3], [source.batch(np.arange(n)) for n in (20, 2, 2)], lambda c: c)
+    assert [b[1].shape for b in calls[1:]] == [(2, 2), (1, 20)]  # too unequal
+    del calls[1:]
     mixed = [source.batch(np.arange(3)), Batch(source.batch(np.arange(4)).content, 4)]
     oracle.gradients(rows[:2], mixed, lambda c: c)
     assert [b[1].shape for b in calls[1:]] == [(1, 3), (1, 4)]
