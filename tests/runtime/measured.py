@@ -1,0 +1,110 @@
+"""What the tests of metrics run: points in the plane, with metrics in closed form, and digits."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+from raylfl.config.load import load_config
+from raylfl.experiment import assemble
+from raylfl.runtime.backend import LocalBackend
+from raylfl.runtime.loop import Federation
+
+ETA, STEPS = 0.1, np.array([1, 2, 3, 4, 5])
+Q = np.array([0.0, 0.2, 0.4, 0.6, 0.8])
+SIZES = np.array([3, 1, 4, 2, 5])
+N, D = 5, 2
+W = SIZES / SIZES.sum()
+
+
+class Points:
+    """Client i owns points e_k in the plane; with the model `quadratic`, f_i(x) = mean_k |x - e_k|^2 / 2."""
+
+    dim = D
+
+    def __init__(self):
+        owner = np.repeat(np.arange(N), SIZES)
+        self.points = np.random.default_rng(0).standard_normal((len(owner), D)) + owner[:, None]
+        self.client_indices = [np.flatnonzero(owner == i).tolist() for i in range(N)]
+        self.centres = np.stack([self.points[own].mean(axis=0) for own in self.client_indices])
+        spread = [np.mean(np.sum((self.points[own] - self.points[own].mean(0)) ** 2, 1)) for own in self.client_indices]
+        self.floor = np.array(spread) / 2  # f_i at its minimum, the centre
+
+    def train_dataset(self):
+        e = torch.from_numpy(self.points)
+        return TensorDataset(torch.full_like(e, 0.5), -e, e.square().sum(dim=1) / 2)
+
+    def optimum(self, weights):
+        return weights @ self.centres
+
+
+class OneOptimum(Points):
+    """Knows x* for equal weights and no other."""
+
+    def optimum(self):
+        return self.centres.mean(axis=0)
+
+
+POINTS = {
+    "rounds": 8,
+    "dtype": "float64",
+    "weights": "data_size",
+    "model": {"name": "quadratic", "init_args": {"x0": 5.0}},
+    "data": {"class_path": "tests.runtime.measured.Points"},
+    "partition": {"name": "natural"},
+    "algorithm": {"name": "fedavg"},
+    "local": {"steps": STEPS.tolist(), "batch_size": "full", "lr": ETA},
+    "runtime": {"backend": "local"},
+}
+DIGITS = {
+    "rounds": 3,
+    "num_clients": 20,
+    "model": {"name": "logistic"},
+    "data": {"name": "digits"},
+    "partition": {"name": "dirichlet", "alpha": 0.3, "min_size": 5},
+    "participation": {"name": "uniform", "size": 4},
+    "link": {"name": "bernoulli", "q": 0.5},
+    "runtime": {"backend": "local"},
+}
+SAMPLED = ["participation.name=uniform", "participation.size=3"]
+LINKS = ["link.name=bernoulli", f"link.q={Q.tolist()}"]
+LOSSY = [*SAMPLED, *LINKS]
+
+
+class CountingBackend(LocalBackend):
+    """Counts the floats that tasks are given and that come back from them."""
+
+    down = up = answers = 0
+
+    def run(self, tasks, down, own):
+        work, known = super().run(tasks, down, own), self.worker.algorithm.known
+
+        def counted():
+            outcomes = work()
+            for task, outcome in zip(tasks, outcomes, strict=True):
+                self.down += len(task.clients) * sum(v.numel() for v in down.values())
+                self.up += sum(v.numel() for name, v in outcome.up.items() if name not in known)
+            return outcomes
+
+        return counted
+
+
+def walk(overrides, config=POINTS):
+    """(backend, [(x before, metrics, participation row, x after)]) of a run in process."""
+    experiment = assemble(load_config(config, overrides))
+    backend = CountingBackend(experiment.setup)
+    federation = Federation(experiment, backend)
+    rounds = []
+    before = federation.state.server["x"].numpy().copy()
+    for metrics, row in federation.rounds(experiment.world.rounds):
+        after = federation.state.server["x"].numpy().copy()
+        rounds.append((before, metrics, row, after))
+        before = after
+    backend.close()
+    return backend, rounds
+
+
+def received(row):
+    """R_r, in cohort order."""
+    return np.array(row["cohort"], dtype=int)[np.array(row["received"], dtype=bool)]

@@ -1,0 +1,138 @@
+"""Virtual seconds, floats sent, steps and gradients computed, against sums over the recorded rounds."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from raylfl.algorithms.base import ALGORITHMS, Algorithm
+from tests.runtime.measured import DIGITS, LINKS, LOSSY, SIZES, STEPS, D, N, received, walk
+
+# -- the virtual clock ---------------------------------------------------------------------------------------
+
+SECONDS, FLOATS_PER_SECOND = np.array([0.5, 1.0, 2.0, 4.0, 8.0]), 10.0
+CLOCK = [f"system.seconds_per_step={SECONDS.tolist()}", f"system.bandwidth={FLOATS_PER_SECOND}"]
+
+
+def test_a_parallel_round_takes_as_long_as_its_slowest_client():
+    virtual = computation = 0.0
+    for _, metrics, row, _ in walk([*LOSSY, *CLOCK])[1]:
+        cohort = np.array(row["cohort"])
+        work = STEPS[cohort] * SECONDS[cohort]
+        virtual += np.max(work + 2 * D / FLOATS_PER_SECOND)  # a lost upload took its time too
+        computation += work.sum()
+        assert metrics["time/virtual"] == pytest.approx(virtual, rel=1e-12)
+        assert metrics["time/computation"] == pytest.approx(computation, rel=1e-12)
+
+
+def test_a_ring_takes_the_sum_of_its_clients_and_of_its_hand_overs():
+    virtual = 0.0
+    for _, metrics, row, _ in walk([*LOSSY, *CLOCK, "algorithm.name=sfl"])[1]:
+        cohort = np.array(row["cohort"])
+        virtual += np.sum(STEPS[cohort] * SECONDS[cohort]) + (len(cohort) + 1) * D / FLOATS_PER_SECOND
+        assert metrics["time/virtual"] == pytest.approx(virtual, rel=1e-12)
+
+
+def test_a_round_without_clients_takes_no_virtual_time():
+    last = walk(["participation.name=bernoulli", "participation.p=0.0"])[1][-1][1]
+    assert last["time/virtual"] == last["time/computation"] == 0.0
+
+
+# -- what was sent and computed ------------------------------------------------------------------------------
+
+PLAIN = [
+    entry.name
+    for entry in ALGORITHMS
+    if entry.cls.route == "star"
+    and not entry.cls.pooled
+    and "cut" not in [f.name for f in fields(entry.cls)]  # type: ignore[arg-type]
+    and entry.cls.acknowledge is Algorithm.acknowledge
+    and not entry.cls().probes
+]
+DRAWN = ["participation.name=uniform", "participation.size=4", "participation.replace=true"]
+
+
+def last_costs(rounds):
+    return {name.removeprefix("cost/"): v for name, v in rounds[-1][1].items() if name.startswith("cost/")}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_counters_are_what_went_to_the_workers_and_came_back(name):
+    backend, rounds = walk([*DRAWN, *LINKS, f"algorithm.name={name}", "weights=uniform"])
+    costs = last_costs(rounds)
+    assert (costs["downlink_floats"], costs["uplink_floats"]) == (backend.down, backend.up)
+    assert costs["peer_floats"] == 0
+    if not ALGORITHMS.get(name).cls.one_step:
+        assert costs["local_steps"] == sum(sum(row["steps"]) for _, _, row, _ in rounds)
+
+
+def test_scaffold_sends_twice_as_much_as_fedavg_both_ways():
+    fedavg, scaffold = (last_costs(walk([*DRAWN, f"algorithm.name={name}"])[1]) for name in ("fedavg", "scaffold"))
+    for way in ("uplink_floats", "downlink_floats"):
+        assert scaffold[way] == 2 * fedavg[way] > 0
+
+
+def test_a_ring_is_entered_once_left_once_and_handed_on_in_between():
+    _, rounds = walk(["participation.name=bernoulli", "participation.p=0.3", *LINKS, "algorithm.name=sfl"])
+    cohorts = np.array([len(row["cohort"]) for _, _, row, _ in rounds])
+    assert 0 in cohorts  # an empty round costs nothing
+    costs = last_costs(rounds)
+    assert costs["downlink_floats"] == costs["uplink_floats"] == D * np.sum(cohorts > 0)
+    assert costs["peer_floats"] == D * np.sum(np.maximum(cohorts - 1, 0))
+
+
+def test_an_answer_goes_down_to_those_received_only():
+    _, rounds = walk([*LOSSY, "algorithm.name=fedawe"])
+    asked = sum(len(row["cohort"]) for _, _, row, _ in rounds)
+    arrived = sum(len(received(row)) for _, _, row, _ in rounds)
+    costs = last_costs(rounds)
+    assert (costs["uplink_floats"], costs["downlink_floats"]) == (D * asked, D * arrived)
+
+
+def test_probing_costs_a_broadcast_to_all_their_work_and_a_norm_each():
+    _, rounds = walk([*LOSSY, "algorithm.name=optimal_sampling"])
+    asked = sum(len(row["cohort"]) for _, _, row, _ in rounds)
+    costs = last_costs(rounds)
+    assert costs["downlink_floats"] == len(rounds) * N * D
+    assert costs["uplink_floats"] == D * asked + len(rounds) * N
+    assert costs["local_steps"] == len(rounds) * STEPS.sum()
+    assert costs["gradients"] == len(rounds) * STEPS @ SIZES
+
+
+def test_centralised_training_sends_nothing_and_computes_on_everything():
+    costs = last_costs(walk(["algorithm.name=centralized", "local.steps=3"])[1])
+    nothing = dict.fromkeys(("uplink_floats", "downlink_floats", "peer_floats"), 0)
+    assert costs == {**nothing, "local_steps": 8 * 3, "gradients": 8 * 3 * SIZES.sum()}
+
+
+@pytest.mark.parametrize(("name", "ring"), [("splitfed", False), ("ssl", True)])
+def test_split_learning_moves_the_client_half_and_exchanges_activations(name, ring):
+    """64-8-10 cut after the hidden layer: a half of 64*8 + 8, and 8 activations and gradients a sample."""
+    half, width, batch = 64 * 8 + 8, 8, 16
+    model = ["model.name=mlp", "model.init_args.hidden=[8]", f"algorithm.name={name}", "algorithm.cut=layers.relu1"]
+    work = ["local.steps=2", f"local.batch_size={batch}", "local.sampling=with_replacement"]
+    _, rounds = walk([*model, *work, "partition=iid"], DIGITS)
+    asked, costs = 4 * len(rounds), last_costs(rounds)
+    samples = asked * 2 * batch
+    assert costs["gradients"] == samples
+    travelled = len(rounds) if ring else asked
+    assert costs["downlink_floats"] == costs["uplink_floats"] == half * travelled + width * samples
+    assert costs["peer_floats"] == (half * 3 * len(rounds) if ring else 0)
+
+
+def test_buffers_travel_with_the_parameters_and_are_counted():
+    config = {**DIGITS, "model": {"class_path": "tests.runtime.modules.Noisy"}}
+    backend, rounds = walk([], config)
+    costs = last_costs(rounds)
+    width = 64 * 16 + 16 + 2 * 16 + 16 * 10 + 10  # linear, batch norm, linear
+    running = 2 * 16 + 1  # mean, variance, number of batches
+    assert costs["downlink_floats"] == backend.down == 4 * len(rounds) * (width + running)
+    assert costs["uplink_floats"] == backend.up
+
+
+@pytest.mark.parametrize(("batch", "samples"), [("full", STEPS @ SIZES), ("2", STEPS @ np.minimum(SIZES, 2))])
+def test_sample_gradients_are_counted_as_computed(batch, samples):
+    overrides = [f"local.batch_size={batch}", "local.sampling=with_replacement" if batch == "2" else "rounds=8"]
+    assert last_costs(walk(overrides)[1])["gradients"] == 8 * samples

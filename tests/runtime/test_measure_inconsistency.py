@@ -1,0 +1,77 @@
+"""chi2 and the distance it predicts against weights enumerated over all arrivals, and against a run that stalls."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.runtime.measured import LINKS, SAMPLED, STEPS, N, Points, Q, W, walk
+
+P = np.array([0.9, 0.7, 0.5, 0.3, 0.1])
+COINS = ["participation.name=bernoulli", f"participation.p={P.tolist()}"]
+
+
+def mean_over_arrivals(p):
+    """E[1{i in R} / |R|] for independent arrivals with probabilities p [N], by all 2^N outcomes."""
+    total = np.zeros(N)
+    for outcome in itertools.product([0, 1], repeat=N):
+        here = np.array(outcome)
+        if here.any():
+            total += np.prod(np.where(here, p, 1 - p)) * here / here.sum()
+    return total
+
+
+@pytest.mark.parametrize(
+    ("overrides", "omega"),
+    [
+        ([*SAMPLED, "weights=uniform"], STEPS),  # FedNova's objective inconsistency
+        (["weights=uniform", "local.steps=2"], np.ones(N)),
+        (["algorithm.aggregate=weighted"], W * STEPS),
+        ([*LINKS, "algorithm.aggregate=full"], W * (1 - Q) * STEPS),
+        ([*SAMPLED, *LINKS, "algorithm.aggregate=anonymous"], (1 - Q) * STEPS),
+        ([*COINS, *LINKS], mean_over_arrivals(P * (1 - Q)) * STEPS),
+        ([*COINS, "algorithm.aggregate=anonymous_uniform"], W * mean_over_arrivals(P) * STEPS),
+        ([*SAMPLED, *LINKS, "algorithm.name=fedacs"], W),
+        ([*SAMPLED, *LINKS, "algorithm.name=cafedavg"], STEPS),  # corrects links; neither steps nor that p is not w
+    ],
+    ids=lambda value: " ".join(value)[-60:] if isinstance(value, list) else "",
+)
+def test_chi2_is_that_of_the_surrogate_weights(overrides, omega):
+    w = np.full(N, 1 / N) if "weights=uniform" in overrides else W
+    omega = omega / omega.sum()
+    expected = np.sum((w - omega) ** 2 / omega)
+    bias = np.linalg.norm((omega - w) @ Points().centres) / np.linalg.norm(w @ Points().centres)  # [3] eq. (4)
+    for _, metrics, _, _ in walk([*overrides, "rounds=2"])[1]:
+        assert metrics["inconsistency/chi2"] == pytest.approx(expected, rel=1e-10, abs=1e-14)
+        assert metrics["inconsistency/predicted_distance"] == pytest.approx(bias, rel=1e-10, abs=1e-14)
+
+
+def test_a_run_stalls_at_the_predicted_distance():
+    """Full participation, unequal K and a small step: exactly there but for O(eta K)."""
+    small = ["weights=uniform", "local.lr=1e-4", "algorithm.gamma=100", "rounds=400"]
+    *_, (_, metrics, _, _) = walk(small)[1]
+    assert metrics["inconsistency/predicted_distance"] > 0.01
+    assert metrics["global/distance"] == pytest.approx(metrics["inconsistency/predicted_distance"], rel=0.01)
+
+
+def test_no_distance_is_predicted_where_the_data_know_one_optimum_only():
+    rows = walk(["data.class_path=tests.runtime.measured.OneOptimum", "rounds=2"])[1]
+    for _, metrics, _, _ in rows:
+        assert "global/distance" in metrics
+        assert "inconsistency/chi2" in metrics
+        assert "inconsistency/predicted_distance" not in metrics
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["algorithm.name=sfl"],
+        ["algorithm.name=focus"],  # no fixed combination of updates
+        [*SAMPLED, *LINKS],  # 1/|R| and arrivals of unequal probability: no closed form
+        ["eval.inconsistency=false"],
+    ],
+)
+def test_chi2_is_left_out_where_it_is_not_known_or_not_wanted(overrides):
+    assert not any("inconsistency/chi2" in metrics for _, metrics, _, _ in walk([*overrides, "rounds=2"])[1])

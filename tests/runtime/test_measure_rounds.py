@@ -1,0 +1,73 @@
+"""Metrics of updates and of the objective against a direct computation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import raylfl
+from raylfl.experiment import assemble
+from tests.runtime.measured import DIGITS, ETA, LOSSY, STEPS, Points, W, received, walk
+
+
+def test_loss_norm_and_diversity_are_those_of_the_received_updates():
+    """K steps on |x - m|^2/2 multiply x - m by (1 - eta)^K, so U_i = (1 - (1 - eta)^K_i)(x - m_i)."""
+    data, measured = Points(), 0
+    for x, metrics, row, _ in walk(LOSSY)[1]:
+        here = received(row)
+        assert (metrics["cohort/sampled"], metrics["cohort/received"]) == (3, len(here))
+        if not len(here):
+            assert not {"train/loss", "update/norm", "update/diversity"} & set(metrics)
+            continue
+        measured += 1
+        away = x - data.centres
+        updates = (1 - (1 - ETA) ** STEPS[:, None]) * away
+        w = W[here] / W[here].sum()
+        mean = np.linalg.norm(w @ updates[here])
+        squares = w @ np.sum(updates[here] ** 2, axis=1)
+        assert metrics["update/norm"] == pytest.approx(mean, rel=1e-12)
+        assert metrics["update/diversity"] == pytest.approx(np.sqrt(squares) / mean, rel=1e-9)
+        losses = [
+            np.mean([(1 - ETA) ** (2 * t) * np.sum(away[i] ** 2) / 2 + data.floor[i] for t in range(STEPS[i])])
+            for i in here
+        ]
+        assert metrics["train/loss"] == pytest.approx(np.mean(losses), rel=1e-12)
+    assert measured > 5
+
+
+def test_objective_gradient_and_distance_are_those_after_the_server_step():
+    data = Points()
+    optimum = W @ data.centres
+    for _, metrics, _, x in walk([*LOSSY, "eval.global=true"])[1]:
+        losses = np.sum((x - data.centres) ** 2, axis=1) / 2 + data.floor
+        assert metrics["global/loss"] == pytest.approx(W @ losses, rel=1e-12)
+        assert metrics["global/grad_norm"] == pytest.approx(np.linalg.norm(x - optimum), rel=1e-12)
+        assert metrics["global/distance_abs"] == pytest.approx(np.linalg.norm(x - optimum), rel=1e-12)
+        relative = np.linalg.norm(x - optimum) / np.linalg.norm(optimum)
+        assert metrics["global/distance"] == pytest.approx(relative, rel=1e-12)
+
+
+def test_the_objective_of_more_clients_than_one_group_is_that_of_all(tmp_path):
+    """20 clients are two groups of at most 16; F = (1/N) sum_i f_i with f_i over all of client i's data."""
+    result = raylfl.run(DIGITS, ["eval.global=true", "dtype=float64", f"logging.dir={tmp_path}", "rounds=1"])
+    experiment, module = assemble(result.config), result.module
+    x, y = (torch.from_numpy(np.asarray(a)) for a in experiment.setup.train.arrays)
+    losses = [module.training_step((x[own].double() / 16, y[own]), 0) for own in experiment.split.clients]
+    objective = torch.stack(losses).mean()
+    gradient = torch.cat([g.flatten() for g in torch.autograd.grad(objective, list(module.parameters()))])
+    last = result.metrics[-1]
+    assert last["global/loss"] == pytest.approx(float(objective.detach()), rel=1e-12)
+    assert last["global/grad_norm"] == pytest.approx(float(gradient.norm()), rel=1e-10)
+
+
+def test_the_distance_to_an_optimum_at_zero_is_absolute():
+    world = ["data=coefficients", "model.name=quadratic", "model.init_args.x0=3.0", "local.steps=2"]
+    for _, metrics, _, x in walk(world)[1]:
+        assert metrics["global/distance"] == metrics["global/distance_abs"] == pytest.approx(abs(float(x[0])))
+
+
+def test_the_objective_is_measured_when_evaluations_are_due_and_in_the_last_round():
+    rounds = walk(["eval.global=true", "eval.every=3"])[1]
+    assert [r for r, (_, m, _, _) in enumerate(rounds) if "global/loss" in m] == [0, 3, 6, 7]
+    assert not any("global/loss" in m for _, m, _, _ in walk(["eval.global=true", "eval.every=0"])[1])
