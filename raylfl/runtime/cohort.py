@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms.base import State
+from raylfl.config.schema import RuntimeConfig
 from raylfl.core.costs import floats_in
 from raylfl.core.population import Floats, Round
 from raylfl.errors import ClientFailed, NonFinite
@@ -49,7 +50,7 @@ class Cohorts:
     def __init__(self, experiment: Experiment, backend: Backend, planner: Planner):
         self.e, self.backend, self.planner = experiment, backend, planner
         self.uploads = UploadMemory()
-        self._largest = largest_call(experiment.setup.runtime.micro_cohort, len(backend.initial()[0]))
+        self._width = len(backend.initial()[0])
 
     def send(self, r: Round, down: State, state: FederationState) -> Pending[Collected]:
         """The work of a planned round, from this broadcast on."""
@@ -94,7 +95,7 @@ class Cohorts:
         number of workers.
         """
         count = len(r.cohort)
-        pieces = count if self.backend.one_by_one else chunks(count, self._largest)
+        pieces = count if self.backend.one_by_one else calls(count, self._width, self.e.setup.runtime)
         return [
             Task(
                 r.index,
@@ -197,15 +198,16 @@ class UploadMemory:
         return torch.cat(list(pieces), out=torch.from_numpy(part).view(shape))
 
 
-def largest_call(setting: int | None, width: int) -> int:
-    """Clients in one vectorised call at most, under `runtime.micro_cohort`; null: as many as have 2^18 parameters (d
-    each) together, but 32 at least, as more are little faster then, and 128 at most, so that workers can share them.
-    """
-    return setting or min(max(2**18 // width, 32), 128)
+def calls(count: int, width: int, runtime: RuntimeConfig) -> int:
+    """Into how many vectorised calls of nearly equal size a cohort goes, given d. By `runtime.micro_cohort`, the
+    clients that a call holds at most; null, a rule:
 
-
-def chunks(count: int, largest: int) -> int:
-    """Into how many micro-cohorts of at most `largest` a cohort goes: a multiple of 4, which 1, 2 or 4 workers share
-    evenly, or one client each where there are fewer.
+    A call holds as many clients as have 2^18 parameters together, but 32 at least, as more are little faster then,
+    and 128 at most. Calls are a multiple of 4, which 1, 2 or 4 workers share evenly, or one a client where there are
+    fewer. But on a GPU each has 2^20 parameters, else all clients: with less the GPU waits for the host's next step.
     """
-    return min(count, 4 * -(-count // (4 * largest)))
+    if runtime.micro_cohort:
+        return -(-count // runtime.micro_cohort)
+    largest = min(max(2**18 // width, 32), 128)
+    pieces = min(count, 4 * -(-count // (4 * largest)))
+    return min(pieces, max(1, count * width // 2**20)) if runtime.gpus_per_worker > 0 else pieces

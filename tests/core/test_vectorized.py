@@ -10,12 +10,13 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import raylfl
+from raylfl.config.schema import RuntimeConfig
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import VectorizedOracle, refusal
 from raylfl.models.base import MODELS
-from raylfl.runtime.cohort import chunks, largest_call
+from raylfl.runtime.cohort import calls
 from tests.runtime.modules import DigitsModule
 
 CPU = torch.device("cpu")
@@ -233,18 +234,16 @@ def test_targets_that_are_no_classes_go_one_by_one(runs):
 
 
 @pytest.mark.parametrize(
-    ("setting", "width", "clients"),
+    ("setting", "width", "most"),
     [(None, 10, 128), (None, 2_048, 128), (None, 4_096, 64), (None, 7_850, 33), (None, 10**7, 32), (5, 10, 5)],
 )
-def test_small_models_go_in_larger_micro_cohorts_unless_the_config_says_otherwise(setting, width, clients):
-    assert largest_call(setting, width) == clients
-
-
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 10, 33, 100, 1000])
-@pytest.mark.parametrize("largest", [1, 8, 32])
-def test_micro_cohorts_are_no_larger_than_said_and_nearly_equal(count, largest):
-    pieces = chunks(count, largest)
+def test_small_models_go_in_larger_calls_of_nearly_equal_size_unless_the_config_says_otherwise(
+    setting, width, most, count
+):
+    pieces = calls(count, width, RuntimeConfig(micro_cohort=setting))
     sizes = [len(part) for part in np.array_split(np.arange(count), pieces)] if count else []
     assert sum(sizes) == count
-    assert max(sizes, default=0) <= largest
     assert max(sizes, default=0) - min(sizes, default=0) <= 1
+    assert pieces == -(-count // most) if setting else pieces in (min(count, 4), 4 * -(-count // (4 * most)))
+    assert max(sizes, default=0) <= most
