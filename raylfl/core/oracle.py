@@ -146,12 +146,15 @@ def seed_everything(seed: int) -> None:
 def private_randomness(seed: int | None = None) -> Iterator[None]:
     """The global generators are put back afterwards; seeded for what happens inside, if a seed is given."""
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     if seed is not None:
         seed_everything(seed)
     try:
         yield
     finally:
         torch.set_rng_state(before[0])
+        if on_gpus:
+            torch.cuda.set_rng_state_all(on_gpus)
         np.random.set_state(before[1])
         random.setstate(before[2])
 

@@ -17,6 +17,11 @@ from raylfl.core.oracle import Batch
 from raylfl.core.population import Ints
 
 
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """This tensor of the host there; a GPU fetches it, pinned, while the host goes on. On a CPU the tensor itself."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
 def as_tensor(array: np.ndarray) -> Tensor:
     """A tensor on the same memory; arrays out of shared memory are read-only, and are only read here."""
     with warnings.catch_warnings():
@@ -100,7 +105,7 @@ class BatchSource:
     def gather(self, indices: Ints) -> Any:
         """The samples of these indices, collated, on the device, transformed."""
         if self.tensors is not None:
-            at = torch.from_numpy(indices).to(self.device)
+            at = to_device(torch.from_numpy(indices), self.device)
             content: Any = tuple(t.index_select(0, at) for t in self.tensors)
         else:
             from torch.utils.data import default_collate
@@ -119,8 +124,7 @@ class BatchSource:
 
     def _moved(self, content: Any) -> Any:
         if isinstance(content, Tensor):
-            dtype = self.dtype if content.is_floating_point() else content.dtype
-            return content.to(device=self.device, dtype=dtype)
+            return to_device(content.to(self.dtype) if content.is_floating_point() else content, self.device)
         if isinstance(content, dict):
             return {k: self._moved(v) for k, v in content.items()}
         if isinstance(content, (tuple, list)):

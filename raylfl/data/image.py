@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -47,11 +48,13 @@ class ImageTransform:
             x = shift_and_mirror(x, 4)
         if not any(self.mean) and set(self.std) == {1.0}:
             return x
-        return (x - self._channels(self.mean, x)) / self._channels(self.std, x)
+        return (x - _channels(self.mean, x.dtype, x.device)) / _channels(self.std, x.dtype, x.device)
 
-    @staticmethod
-    def _channels(values: tuple[float, ...], like: Tensor) -> Tensor:
-        return torch.tensor(values, dtype=like.dtype, device=like.device).view(-1, 1, 1)
+
+@cache
+def _channels(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A number a channel as [c, 1, 1]; made once, as a GPU makes the host wait for it."""
+    return torch.tensor(values, dtype=dtype).view(-1, 1, 1).to(device)
 
 
 def shift_and_mirror(x: Tensor, margin: int) -> Tensor:

@@ -64,7 +64,7 @@ class WorkerActor:
     def initial(self, shared: list[Any]) -> tuple[Packed, str | None]:
         """The fresh module's x and buffers; why clients go one by one."""
         worker = self.worker(shared)
-        return pack({"x": worker.x0.cpu(), "buffers": worker.buffers0.cpu()}), worker.one_by_one
+        return pack({"x": worker.x0, "buffers": worker.buffers0}), worker.one_by_one
 
     def run(
         self, shared: list[Any], tasks: Sequence[Task], down: Packed, keeps: bool, known: Sequence[int], *own: Packed
@@ -76,12 +76,12 @@ class WorkerActor:
         worker = self.worker(shared)
         states = [unpack(own[k]) if k >= 0 else None for k in known]
         reports, ups, kept = list[Reports](), list[Packed](), list[Packed]()
-        at = 0
+        at, broadcast = 0, unpack(down)
         self.fault("work", tasks[0].round)
         for task in tasks:
             mine = states[at : at + len(task.clients)]
             at += len(task.clients)
-            theirs, up, new = worker.run(task, unpack(down), mine)
+            theirs, up, new = worker.run(task, broadcast, mine)
             reports.append(theirs)
             ups.append(pack(up))
             kept += [pack(state) for state in new] if new else [{} for _ in task.clients]

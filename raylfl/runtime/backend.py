@@ -95,7 +95,7 @@ class LocalBackend(Backend):
         self.one_by_one = self.worker.one_by_one
 
     def initial(self) -> tuple[Tensor, Tensor]:
-        return self.worker.x0.cpu(), self.worker.buffers0.cpu()
+        return self.worker.x0, self.worker.buffers0
 
     def put(self, state: State) -> Handle:
         return state

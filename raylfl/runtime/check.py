@@ -93,7 +93,8 @@ def _try_training(worker: Worker, label: str) -> None:
     _try("the data's first batch cannot be made", lambda: batch.content)
     worker.flat.module.train()
     text = f"model {label} cannot be trained on a batch of {_shapes(batch)}"
-    _try(text, lambda: worker.oracle.gradients(worker.x0[None].clone(), [batch], lambda c: 0), _patience(worker.setup))
+    x = worker.oracle.workspace(1).copy_(worker.x0)
+    _try(text, lambda: worker.oracle.gradients(x, [batch], lambda c: 0), _patience(worker.setup))
     worker.optimizer_step()
 
 

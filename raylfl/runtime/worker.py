@@ -44,8 +44,7 @@ class Worker:
         self._parts, self._modes = list(module.modules()), list[bool]()
         self.recorder = Recorder()
         self.recorder.attach(module)
-        self.x0 = self.flat.params.clone()
-        self.buffers0 = self.flat.read_buffers()
+        self.x0, self.buffers0 = self.flat.params.to("cpu", copy=True), self.flat.read_buffers().cpu()
         images_last = self.layout != "contiguous"  # measured faster so, whatever the order of the weights
         self.train = self._source(setup.train, self.layout == "channels_last")
         self.measured = self.train.measuring(images_last)
@@ -53,6 +52,7 @@ class Worker:
         self.loop = LoopOracle(self.flat, autocast, self.algorithm.cut, self.layout == "batch_last")
         self.one_by_one = self._refusal()
         self.most_clients = math.inf  # in one call; less where a GPU's memory does not suffice
+        self._broadcast: tuple[State, State] = {}, {}  # the last one, on the host and on the device
         self.oracle: Oracle = self.loop if self.one_by_one else VectorizedOracle(self.flat, autocast)
 
     def _refusal(self) -> str | None:
@@ -141,7 +141,7 @@ class Worker:
         )
 
     def _run(self, task: Task, down: State, own: Sequence[State | None]) -> tuple[Reports, State, list[State]]:
-        down = {k: v.to(self.device) for k, v in down.items()}
+        down = self._received(down)
         buffers = down.pop(BUFFERS, None)
         states = self._states(own)
         kept_buffers = states.pop(BUFFERS, None)
@@ -176,12 +176,19 @@ class Worker:
             self.flat.module.train()
             self._modes = [m.training for m in self._parts]
 
+    def _received(self, down: State) -> State:
+        """The broadcast on the device, where it comes to once however many tasks start from it."""
+        if self.device.type == "cpu":
+            return dict(down)
+        if down is not self._broadcast[0]:
+            self._broadcast = down, {k: v.to(self.device) for k, v in down.items()}
+        return dict(self._broadcast[1])
+
     def _states(self, own: Sequence[State | None]) -> State:
         fresh = self.algorithm.init_clients(self.x0, 1)
         if self.setup.local_buffers and self.flat.buffers:
             fresh[BUFFERS] = self.buffers0[None]
-        rows = [{k: v.to(self.device) for k, v in state.items()} if state else fresh for state in own]
-        return {name: torch.cat([state[name] for state in rows]) for name in fresh}
+        return {name: torch.cat([(state or fresh)[name] for state in own]).to(self.device) for name in fresh}
 
     def _finite_rows(self, result: LocalResult) -> np.ndarray:
         """Whether all that a client came back with is finite, bool [C]."""
@@ -291,20 +298,25 @@ class Worker:
         with private_randomness(keyed_int(self.setup.seed, "evaluate")):
             for group in groups:
                 w = self.setup.population.weights[list(group)]
-                pairs = [self.full_gradient(x, c) for c in group]
-                gradient = tree_sum(torch.stack([g for _, g in pairs]) * column(w, x))
-                results.append((float(np.dot(w, [loss for loss, _ in pairs])), gradient.cpu()))
+                loss, gradient = self.full_gradients(x, group, w)
+                results.append((loss, gradient.cpu()))
         return results
 
-    def full_gradient(self, x: Tensor, client: int) -> tuple[float, Tensor]:
+    def full_gradients(self, x: Tensor, clients: Sequence[int], weights: Floats) -> tuple[float, Tensor]:
+        """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over these clients."""
+        losses, rows = zip(*(self._full_gradient(x, c) for c in clients), strict=True)
+        mean = float(np.dot(weights, torch.stack(losses).cpu().numpy()))
+        return mean, tree_sum(torch.stack(rows) * column(weights, x))
+
+    def _full_gradient(self, x: Tensor, client: int) -> tuple[Tensor, Tensor]:
         """(f_i(x), grad f_i(x) [d]) over client i's whole shard, in evaluation mode, a few samples at a time."""
         shard, size = self.setup.shards[client], self.setup.eval_batch_size
         self.flat.module.eval()
-        loss, gradient = 0.0, torch.zeros_like(x)
+        loss, gradient = x.new_zeros((), dtype=torch.float64), torch.zeros_like(x)
         for start in range(0, len(shard), size):
             batch = self.measured.batch(shard[start : start + size])
             losses, rows = self.loop.gradients(x[None], [batch], lambda c: 0)
-            loss += float(losses[0]) * batch.size / len(shard)
+            loss += losses[0].double() * batch.size / len(shard)
             gradient.add_(rows[0], alpha=batch.size / len(shard))
         return loss, gradient
 
@@ -323,7 +335,6 @@ class PooledOracle(LoopOracle):
 
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
         at = x[0].clone()
-        pairs = [self.worker.full_gradient(at, c) for c in range(len(self.weights))]
+        loss, gradient = self.worker.full_gradients(at, range(len(self.weights)), self.weights)
         self.flat.load(x[0])
-        gradient = tree_sum(torch.stack([g for _, g in pairs]) * column(self.weights, at))
-        return x.new_tensor([np.dot(self.weights, [loss for loss, _ in pairs])], dtype=torch.float64), gradient[None]
+        return x.new_full((1,), loss, dtype=torch.float64), gradient[None]

@@ -12,6 +12,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from raylfl.data.image import ImageData, ImageTransform
 from raylfl.models.base import MODELS
 
 
@@ -98,6 +99,16 @@ class DigitsModule(LightningDataModule):
         self.train_dataset = TensorDataset(x[:1000], y[:1000])
         self.test_dataset = TensorDataset(x[1000:1200], y[1000:1200])
         self.targets = y[:1000]
+
+
+class Augmented(ImageData):
+    """Bytes as images of two channels, shifted and mirrored."""
+
+    def __init__(self):
+        images = torch.randint(0, 256, (100, 2, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        labels = torch.arange(100) % 10
+        transform = ImageTransform((0.4, 0.5), (0.2, 0.3), augment=True)
+        self.hold((images[:80], labels[:80]), (images[80:], labels[80:]), 10, transform)
 
 
 class Plain(LightningModule):

@@ -78,6 +78,13 @@ class _Fetched(Dataset):
         return self.x[k], self.targets[k]
 
 
+class Items(Points):
+    """Samples fetched one by one."""
+
+    def train_dataset(self):
+        return _Fetched(self.x, self.targets, ())
+
+
 class AllBroken(Points):
     """Not one sample can be read."""
 

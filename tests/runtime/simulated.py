@@ -1,0 +1,156 @@
+"""A device that is not there: what a GPU would refuse or wait for, on a machine without one.
+
+Its tensors lie in the host's memory and are computed with by the host's kernels, so the numbers are those of a CPU.
+But an operation on tensors of both raises as it would on a GPU, and each one for which the host has to wait for the
+device, or the device for the host, is written down in `waits`.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+import raylfl
+
+aten = torch.ops.aten
+MOVES = (aten._to_copy.default, aten.copy_.default)
+INDEXED = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
+READS = (
+    aten._local_scalar_dense.default,
+    aten.equal.default,
+    aten.masked_select.default,
+    aten.nonzero.default,
+)
+waits: list[str] = []
+
+
+class Simulated(Tensor):
+    """A tensor of the device; its storage is the host's."""
+
+    @staticmethod
+    def __new__(cls, host: Tensor):
+        return Tensor._make_subclass(cls, host, dispatch_device=True, device_for_backend_keys=device())
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        return carry_out(function, args, kwargs or {})
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @property
+    def host(self) -> Tensor:
+        """The same memory as a tensor of the host."""
+        empty = torch.empty(0, dtype=self.dtype)
+        return empty.set_(self.untyped_storage(), self.storage_offset(), self.size(), self.stride())
+
+
+class Simulation(TorchDispatchMode):
+    """Within it `device()` works."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return carry_out(function, args, kwargs or {})
+
+    def __enter__(self):
+        self.pinned = mock.patch.object(Tensor, "pin_memory", pinned)
+        self.pinned.start()
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        waits.clear()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self.pinned.stop()
+        torch.__future__.set_swap_module_params_on_conversion(False)
+        return super().__exit__(*error)
+
+
+def device() -> torch.device:
+    """The device; torch knows of it from the first call on, and that for the life of the process."""
+    if torch._C._get_privateuse1_backend_name() != "simulated":
+        _setup_privateuseone_for_python_backend("simulated")
+    return torch.device("simulated:0")
+
+
+def pinned(tensor: Tensor) -> Tensor:
+    """A copy from which the device can fetch while the host goes on."""
+    copy = tensor.clone()
+    copy.is_pinned_here = True
+    return copy
+
+
+def carry_out(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The operation on the host's memory, after a look at what a device would say of it."""
+    if function is torch.ops.prim.device.default:
+        return device()
+    given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+    ours = [tensor for tensor in given if isinstance(tensor, Simulated)]
+    there = torch.device(kwargs["device"]).type == "simulated" if kwargs.get("device") else bool(ours)
+    if function is aten.copy_.default:
+        there = isinstance(given[0], Simulated)
+    if ours or there:
+        watch(function, args, kwargs, given, there)
+    on_host = {**kwargs, "device": torch.device("cpu")} if kwargs.get("device") else kwargs
+    args_there, kwargs_there = tree_map_only(Simulated, lambda tensor: tensor.host, (args, on_host))
+    result = function(*args_there, **kwargs_there)
+    if there:
+        result = tree_map_only(Tensor, Simulated, result)
+    return return_and_correct_aliasing(function, args, kwargs, result) if ours else result
+
+
+def watch(function: Any, args: Sequence[Any], kwargs: dict[str, Any], given: Sequence[Tensor], there: bool) -> None:
+    """Raises for tensors of both sides, and writes down what is waited for."""
+    strangers = [tensor for tensor in given if not isinstance(tensor, Simulated) and tensor.dim() > 0]
+    if function in MOVES:
+        source = given[-1]
+        quick = there and (kwargs.get("non_blocking") or args[2:3] == (True,)) and hasattr(source, "is_pinned_here")
+        waited = isinstance(source, Simulated) != there and not quick
+    elif function in INDEXED:
+        waited = bool(strangers) or any(i is not None and i.dtype == torch.bool for i in args[1])
+    elif strangers:
+        shapes = ", ".join(f"{tuple(t.shape)} on {t.device}" for t in given)
+        raise RuntimeError(f"{function}: expected all tensors to be on the same device, but found {shapes}")
+    else:
+        waited = function in READS
+    if waited:
+        lines = [f"{frame.name}: {frame.line}" for frame in traceback.extract_stack() if "/raylfl/" in frame.filename]
+        waits.append(f"{function} in {lines[-1] if lines else 'a test'}")
+
+
+def run_on_both(config: Any, overrides: Sequence[str]) -> dict[str, Any]:
+    """The run on the host and on the device: `params` and `metrics` of each, and the device's `waits`."""
+    place = device()  # before autograd starts its threads, one a device
+    here = raylfl.run(config, overrides)
+    with mock.patch("raylfl.runtime.worker.devices", return_value=(place, nullcontext)), Simulation():
+        there = raylfl.run(config, overrides)
+    return {
+        "params": (here.params.numpy(), there.params.numpy()),
+        "metrics": (here.metrics, there.metrics),
+        "waits": list(waits),
+    }
+
+
+def mix() -> str:
+    """What is said of a sum of tensors of both sides."""
+    with Simulation():
+        try:
+            torch.ones(2) + torch.ones(2, device=device())
+        except RuntimeError as error:
+            return next(part for part in re.split(": |, but", str(error)) if part.startswith("expected"))
+    return "nothing"
+
+
+def look() -> list[str]:
+    """The waits of two numbers that go to the device, one of them pinned, and of a look at their sum."""
+    with Simulation():
+        there = torch.ones(2).to(device()) + torch.ones(2).pin_memory().to(device(), non_blocking=True)
+        assert float(there.sum()) == 4.0
+    return list(waits)

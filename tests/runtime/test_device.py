@@ -1,0 +1,128 @@
+"""What workers do on a device of their own, shown on a simulated one: nothing is mixed up, nothing waits in vain."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+
+from raylfl.algorithms.base import ALGORITHMS
+from raylfl.config.schema import RuntimeConfig
+from raylfl.runtime.cohort import calls
+from tests.runtime import simulated
+from tests.runtime.test_run import DIGITS, QUADRATICS
+from tests.runtime.tiny import TINY
+
+MLP = "model={name: mlp, init_args: {in_shape: [1, 8, 8], num_classes: 10}}"
+UNEQUAL = ["local.steps={uniform: [1, 5]}", "local.momentum=0.9", "local.clip_norm=1.0", "local.weight_decay=0.01"]
+AUGMENTED = [
+    "data.class_path=tests.runtime.modules.Augmented",
+    "model={name: mlp, init_args: {in_shape: [2, 8, 8], num_classes: 10}}",
+    "local.batch_size=4",
+]
+IMAGES = {
+    "name": "images",
+    "rounds": 2,
+    "num_clients": 4,
+    "data": {"name": "synthetic_images", "init_args": {"shape": [3, 32, 32], "num_train": 80, "num_test": 20}},
+    "model": {"name": "cnn_fedaware"},
+    "local": {"steps": 2, "batch_size": 8},
+    "runtime": {"backend": "local"},
+}
+COMPARED = {"train/loss", "test/loss", "test/accuracy", "global/loss", "update/norm", "cost/uplink_floats"}
+CASES = {
+    "vectorised": (DIGITS, [MLP, "runtime.micro_cohort=3"]),
+    "one by one": (DIGITS, [MLP, "runtime.vectorize=never"]),
+    "unequal steps": (DIGITS, [MLP, *UNEQUAL, "runtime.micro_cohort=3"]),
+    "unequal batches": (
+        DIGITS,
+        [MLP, "num_clients=30", "participation.size=9", "local.batch_size=50", "runtime.micro_cohort=9"],
+    ),
+    "full batches": (DIGITS, [MLP, "local.batch_size=full"]),
+    "with replacement": (DIGITS, [MLP, "local.sampling=with_replacement"]),
+    "the module's optimizer": (DIGITS, [MLP, "local.optimizer=module", "runtime.vectorize=never"]),
+    "dropout and BatchNorm": (DIGITS, []),
+    "buffers of a client's own": (DIGITS, ["local.buffers=local"]),
+    "split": (DIGITS, [MLP, "algorithm.name=splitfed", "algorithm.cut=layers.relu1"]),
+    "samples one by one": (TINY, ["data.class_path=tests.runtime.tiny.Items"]),
+    "images": (IMAGES, []),
+    "images, all at once": (IMAGES, ["runtime.vectorize=always"]),
+    "images that are augmented": (DIGITS, AUGMENTED),
+    "pooled": (QUADRATICS, ["algorithm.name=centralized"]),
+    "pooled batches": (DIGITS, [MLP, "algorithm.name=centralized", "participation={name: full}"]),
+}
+
+
+@pytest.fixture(scope="module")
+def process():
+    """A process of its own: torch forgets a device that it was told of only with the process."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        yield pool
+
+
+def run_on_both(process, config, overrides):
+    return process.submit(simulated.run_on_both, config, overrides).result()
+
+
+def assert_same(results):
+    here, there = results["params"]
+    np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-5 * np.abs(here).max())
+    for ours, theirs in zip(*results["metrics"], strict=True):
+        assert ours.keys() == theirs.keys()
+        for name in ours.keys() & COMPARED:
+            assert theirs[name] == pytest.approx(ours[name], rel=1e-3, nan_ok=True), name
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in ALGORITHMS])
+def test_every_algorithm_works_on_a_device(process, runs, name):
+    needs = {"splitfed": ["algorithm.cut=body.0"], "ssl": ["algorithm.cut=body.0"]}.get(name, [])
+    assert_same(run_on_both(process, TINY, [*runs, f"algorithm.name={name}", *needs]))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_kind_of_local_work_works_on_a_device(process, runs, case):
+    config, overrides = CASES[case]
+    assert_same(run_on_both(process, config, [*runs, *overrides]))
+
+
+@pytest.mark.parametrize("vectorize", ["never", "always"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "focus", "scaffold", "fedprox", "feddyn", "scaffnew"])
+def test_nobody_waits_for_the_device_within_local_steps(process, runs, algorithm, vectorize):
+    """Six local steps wait no more often than two."""
+    settings = [*runs, MLP, f"algorithm.name={algorithm}", f"runtime.vectorize={vectorize}"]
+    settings += ["runtime.micro_cohort=3", "local.momentum=0.9", "local.clip_norm=1.0"]
+    few, many = (run_on_both(process, DIGITS, [*settings, f"local.steps={k}"])["waits"] for k in (2, 6))
+    assert few  # uploads, at the least
+    assert not Counter(many) - Counter(few)
+
+
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        (TINY, ["data.class_path=tests.runtime.tiny.Items"]),
+        (DIGITS, AUGMENTED),
+        (DIGITS, [*AUGMENTED, "runtime.vectorize=never"]),
+    ],
+    ids=["samples one by one", "augmented", "augmented, one by one"],
+)
+def test_nobody_waits_for_a_batch_on_its_way_to_the_device(process, runs, config, settings):
+    few, many = (run_on_both(process, config, [*runs, *settings, f"local.steps={k}"])["waits"] for k in (2, 6))
+    assert not Counter(many) - Counter(few)
+
+
+def test_a_call_on_a_gpu_holds_2_20_parameters_or_all_clients():
+    cpu, gpu = RuntimeConfig(), RuntimeConfig(gpus_per_worker=1)
+    assert [calls(10, 61_706, here) for here in (cpu, gpu)] == [4, 1]
+    assert [calls(1000, 7_850, here) for here in (cpu, gpu)] == [32, 7]
+    assert [calls(10, 10**6, here) for here in (cpu, gpu)] == [4, 4]
+    assert calls(10, 61_706, RuntimeConfig(gpus_per_worker=1, micro_cohort=5)) == 2
+
+
+def test_the_simulated_device_refuses_and_waits(process):
+    """What the tests above rest on."""
+    assert process.submit(simulated.mix).result() == "expected all tensors to be on the same device"
+    waits = process.submit(simulated.look).result()
+    assert [wait.split(" in ")[0] for wait in waits] == ["aten._to_copy.default", "aten._local_scalar_dense.default"]
