@@ -170,8 +170,7 @@ class Federation:
     @property
     def keeps_client_state(self) -> bool:
         """Whether clients have a state of their own between rounds."""
-        local_buffers = self.e.setup.local_buffers and len(self.state.buffers) > 0
-        return bool(self.e.algorithm.init_clients(self.x0[:1], 1)) or local_buffers
+        return bool(self.e.setup.fresh_state(self.x0[:1], self.state.buffers))
 
 
 def _or_later(begin: Callable[[], Callable[[], T]]) -> Callable[[], T]:

@@ -16,10 +16,12 @@ from raylfl.core.samples import as_tensor
 from raylfl.experiment import Experiment
 from raylfl.runtime.actors import pack, unpack
 from raylfl.runtime.backend import Backend, Handle, Pending, patience
+from raylfl.runtime.cluster import direct_bytes
 from raylfl.runtime.task import Outcome, Reports, Task
 from raylfl.runtime.team import Call, Lost, Sent, Team
 
-SMALL = 90_000  # bytes, with what surrounds them below the 100 KiB up to which Ray sends arguments in a call
+COPIES = 2**20  # bytes of one broadcast in all calls, beyond which one object for all is quicker
+HEAP = 2**30  # bytes of all clients' states, beyond which they go to the object store, which can spill
 
 
 class RayBackend(Backend):
@@ -37,8 +39,9 @@ class RayBackend(Backend):
         self._measuring = 0  # evaluations under way
         fresh, self.one_by_one = self.team.call("initial", attempts=self.attempts)
         self._initial = torch.from_numpy(fresh["x"].copy()), torch.from_numpy(fresh["buffers"].copy())
-        local_buffers = experiment.setup.local_buffers and len(self._initial[1]) > 0
-        self.keeps = bool(experiment.algorithm.init_clients(self._initial[0][:1], 1)) or local_buffers
+        state = experiment.setup.fresh_state(*self._initial)
+        self.keeps, size = bool(state), sum(rows.nbytes for rows in state.values())
+        self._spills = size < direct_bytes() and size * experiment.world.count > HEAP
 
     def initial(self) -> tuple[Tensor, Tensor]:
         return self._initial
@@ -52,7 +55,7 @@ class RayBackend(Backend):
     # -- cohorts -----------------------------------------------------------------------------------------------
 
     def run(self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]]) -> Pending[list[Outcome]]:
-        broadcast = _for_all(down)
+        broadcast = self._for_all(down)
 
         def send(shares: Sequence[list[int]]) -> list[Sent]:
             return self.team.send([self._call([tasks[k] for k in s], broadcast, [own[k] for k in s]) for s in shares])
@@ -92,7 +95,11 @@ class RayBackend(Backend):
         at = 0
         for k, up in zip(share, ups, strict=True):
             mine = slice(at, at := at + len(tasks[k].clients))
-            out[k] = Outcome(tasks[k], reports[mine], unpack(up), kept[mine])
+            out[k] = Outcome(tasks[k], reports[mine], unpack(up), self._stored(kept[mine]))
+
+    def _stored(self, states: Sequence[Any]) -> list[Any]:
+        """References to new states; small ones lie in this process, unless all of them would be too much for it."""
+        return [ray.put(state) for state in ray.get(list(states))] if self._spills else list(states)
 
     def _shares(self, loads: Sequence[int]) -> list[list[int]]:
         """Tasks to workers, the largest first to whom has least; each worker's share in task order."""
@@ -149,7 +156,8 @@ class RayBackend(Backend):
                     if reports.errors and attempt < self.attempts - 1:
                         attempt += 1
                         break  # the rest of the chain hangs on this one: hand it out again
-                    outcomes.append(Outcome(tasks[k], reports, {}, [state] if self.keeps and not broken else []))
+                    mine = self._stored([state]) if self.keeps and not broken else []
+                    outcomes.append(Outcome(tasks[k], reports, {}, mine))
                     attempt = 0
                     if arrives[k] and not broken:
                         last = up
@@ -178,7 +186,7 @@ class RayBackend(Backend):
 
     def _spread(self, method: str, down: State, items: Sequence[Any]) -> Pending[list[Any]]:
         """Items dealt out to the workers in turn; the answers back in the order of the items."""
-        broadcast = _for_all(down)
+        broadcast = self._for_all(down)
         workers = self._halves()[1] if self._ring else self.team.present()
         hands = [list(range(w, len(items), len(workers))) for w in range(min(len(workers), len(items)))]
         calls = [
@@ -199,6 +207,12 @@ class RayBackend(Backend):
 
         return answers
 
+    def _for_all(self, down: State) -> Any:
+        """A broadcast as an argument of many calls: in each of them, or where that is much as one object."""
+        packed = pack(down)
+        size = sum(a.nbytes for a in packed.values())
+        return packed if size < 0.9 * direct_bytes() and size * self.workers <= COPIES else ray.put(packed)
+
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         return self.team.call("state_dict", x.numpy(), buffers.numpy(), attempts=self.attempts)
 
@@ -207,9 +221,3 @@ class RayBackend(Backend):
 
     def close(self) -> None:
         self.team.dismiss()
-
-
-def _for_all(down: State) -> Any:
-    """A broadcast as an argument of many calls: small ones travel in each, which is half the latency of one object."""
-    packed = pack(down)
-    return packed if sum(a.nbytes for a in packed.values()) <= SMALL else ray.put(packed)

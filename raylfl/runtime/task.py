@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from raylfl.algorithms.base import Algorithm, State
 from raylfl.config.schema import ComponentConfig, RuntimeConfig
@@ -42,6 +43,11 @@ class WorkerSetup:
     def local_buffers(self) -> bool:
         """Whether clients keep the module's buffers to themselves; the imaginary one that owns all data does not."""
         return self.buffers == "local" and not self.algorithm.pooled
+
+    def fresh_state(self, x: Tensor, buffers: Tensor) -> State:
+        """What a client brings to its first round, rows [1, ...], at x [d] and buffers [b]; empty: it never has any."""
+        state = self.algorithm.init_clients(x, 1)
+        return {**state, BUFFERS: buffers[None]} if self.local_buffers and len(buffers) else state
 
     @property
     def torch_dtype(self) -> torch.dtype:

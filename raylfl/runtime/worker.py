@@ -185,9 +185,7 @@ class Worker:
         return dict(self._broadcast[1])
 
     def _states(self, own: Sequence[State | None]) -> State:
-        fresh = self.algorithm.init_clients(self.x0, 1)
-        if self.setup.local_buffers and self.flat.buffers:
-            fresh[BUFFERS] = self.buffers0[None]
+        fresh = self.setup.fresh_state(self.x0, self.buffers0)
         return {name: torch.cat([(state or fresh)[name] for state in own]).to(self.device) for name in fresh}
 
     def _finite_rows(self, result: LocalResult) -> np.ndarray:

@@ -14,8 +14,9 @@ import raylfl
 from raylfl.algorithms.base import ALGORITHMS
 from raylfl.config.schema import RuntimeConfig
 from raylfl.errors import BadConfig
+from raylfl.runtime import ray_backend
 from raylfl.runtime.actors import WorkerActor
-from raylfl.runtime.cluster import count_workers
+from raylfl.runtime.cluster import DIRECT, count_workers
 from raylfl.runtime.ray_backend import RayBackend
 from raylfl.runtime.session import Session
 from tests.runtime.faults import actors, carry_out, options_of, outcome, wait_until
@@ -116,6 +117,29 @@ def test_every_algorithm_gives_the_same_bits_with_1_2_3_and_7_workers(veterans, 
     for workers in (1, 2, 3, 7):
         carry_out(config, tmp_path / str(workers), rows=session_on(veterans[:workers], shared))
         assert outcome(tmp_path / str(workers)) == outcome(tmp_path / "here")
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "sfl"])
+def test_states_that_are_too_many_for_the_server_go_to_the_object_store(veterans, tmp_path, monkeypatch, algorithm):
+    """Which can spill; one of each client's, the ring's own buffers among them."""
+    config = {**TINY, "algorithm": {"name": algorithm}, "rounds": 3, "link": {"name": "perfect"}}
+    config |= {"model": {"class_path": "tests.runtime.tiny.Net"}, "local": {**TINY["local"], "buffers": "local"}}
+    carry_out(config, tmp_path / "few", rows=session_on(veterans[:2], []))
+    stored, put = [], ray.put
+    monkeypatch.setattr(ray, "put", lambda value: stored.append(value) or put(value))
+    monkeypatch.setattr(ray_backend, "HEAP", 0)
+    carry_out(config, tmp_path / "many", rows=session_on(veterans[:2], []))
+    assert len([value for value in stored if isinstance(value, dict)]) == 3 * 3
+    assert outcome(tmp_path / "many") == outcome(tmp_path / "few")
+
+
+def test_broadcasts_travel_in_the_calls_as_far_as_ray_lets_them(veterans, monkeypatch):
+    backend = RayBackend.__new__(RayBackend)
+    small, large = ({"x": torch.zeros(size)} for size in (20_000, 200_000))
+    for direct, workers, inline in ((10**5, 2, [True, False]), (10**6, 1, [True, True]), (10**6, 20, [False, False])):
+        monkeypatch.setenv(DIRECT, str(direct))
+        backend.workers = workers
+        assert [isinstance(backend._for_all(down), dict) for down in (small, large)] == inline
 
 
 def test_a_module_that_seeds_every_generator_changes_nobodys_bits_on_ray_either(veterans, tmp_path):
