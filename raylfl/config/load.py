@@ -1,6 +1,7 @@
 """From files and a dotlist to one resolved config: `base:` composition, short names, refusals.
 
-Layers, later ones win: the files that `base:` names (one or a list, depth first), the file itself, the dotlist.
+Layers, later ones win: the files that `base:` names (one or a list, depth first), the file itself, those of a `base=`
+in the dotlist, the dotlist.
 Dicts merge, lists replace. A layer that changes the `name` (or class_path) of a group starts that group anew:
 options of another algorithm, partition, model, ... do not linger.
 """
@@ -101,21 +102,22 @@ def load_config(source: str | Path | Mapping[str, Any] | DictConfig, overrides: 
 def compose(source: str | Path | Mapping[str, Any] | DictConfig, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The merged layers as plain values, before defaults and validation."""
     if isinstance(source, (str, Path)):
-        layers = _layers(find_config(source), ())
+        layers = file_layers(find_config(source))
     else:
         given = OmegaConf.to_container(source, resolve=True) if OmegaConf.is_config(source) else dict(source)
         layers = _with_bases(given, Path.cwd(), ())  # type: ignore[arg-type]
-    layers.append(_dotlist(overrides))
+    layers += override_layers(overrides)
     merged: dict[str, Any] = {}
     for layer in layers:
-        _merge_layer(merged, layer)
+        merge_layer(merged, layer)
     try:
         return OmegaConf.to_container(OmegaConf.create(merged), resolve=True)  # type: ignore[return-value]
     except OmegaConfBaseException as error:
         raise BadConfig(f"interpolation failed: {str(error).splitlines()[0]}") from error
 
 
-def _layers(path: Path, chain: tuple[Path, ...]) -> list[dict[str, Any]]:
+def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
+    """Those of a file's bases, and its own; chain: the files that named it as theirs."""
     if path in chain:
         raise BadConfig(f"base: goes round in a circle: {' -> '.join(p.name for p in (*chain, path))}")
     try:
@@ -134,7 +136,12 @@ def _with_bases(content: dict[str, Any], folder: Path, chain: tuple[Path, ...]) 
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(b, str) for b in bases):
         raise BadConfig(f"base={bases}, but must be the name of a config or a list of names")
-    return [layer for base in bases for layer in _layers(find_config(base, folder), chain)] + [content]
+    return [layer for base in bases for layer in file_layers(find_config(base, folder), chain)] + [content]
+
+
+def override_layers(overrides: Sequence[str]) -> list[dict[str, Any]]:
+    """What `base=` among these names, then the rest of them."""
+    return _with_bases(_dotlist(overrides), Path.cwd(), ())
 
 
 def _dotlist(overrides: Sequence[str]) -> dict[str, Any]:
@@ -147,7 +154,8 @@ def _dotlist(overrides: Sequence[str]) -> dict[str, Any]:
         raise BadConfig(f"overrides not understood: {' '.join(str(error).split())}") from error
 
 
-def _merge_layer(merged: dict[str, Any], layer: dict[str, Any]) -> None:
+def merge_layer(merged: dict[str, Any], layer: dict[str, Any]) -> None:
+    """Lays a layer over what is merged so far, in place."""
     for key, value in layer.items():
         if key in GROUPS:
             if value is None:

@@ -23,13 +23,13 @@ from raylfl.config.load import (
     DEFAULTS,
     GROUPS,
     Config,
-    _dotlist,
-    _layers,
-    _merge_layer,
     compose,
     conf_roots,
+    file_layers,
     find_config,
     load_config,
+    merge_layer,
+    override_layers,
 )
 from raylfl.config.schema import TopConfig
 from raylfl.errors import BadConfig, BadValue
@@ -122,14 +122,14 @@ def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     """
     path = find_sweep(source)
     own = [item for item in overrides if item.partition("=")[0].partition(".")[0] in SWEEP_KEYS]
-    layers = [*_layers(path, ()), _dotlist([item for item in overrides if item not in own])]
+    written, said = file_layers(path), override_layers([item for item in overrides if item not in own])
     merged: dict[str, Any] = {}
-    for layer in layers:
-        _merge_layer(merged, layer)
+    for layer in (*written, *said):
+        merge_layer(merged, layer)
     part = {key: merged.pop(key) for key in SWEEP_KEYS if key in merged}
     for item in own:
         _override(part, item)
-    named = [layer["name"] for layer in layers[-2:] if "name" in layer]  # the file itself, the dotlist
+    named = [layer["name"] for layer in (written[-1], said[-1]) if "name" in layer]  # the file itself, the dotlist
     return make_sweep({"name": named[-1] if named else path.stem, **part, "base": merged})
 
 

@@ -26,6 +26,20 @@ def test_later_layers_win_and_the_dotlist_wins_over_all(tmp_path):
     assert (config.local.lr, config.local.steps, config.local.momentum) == (0.25, 2, 0.5)
 
 
+def test_a_base_of_the_dotlist_lies_between_the_file_and_the_rest_of_the_dotlist(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "low.yaml", {"rounds": 1, "seed": 1, "local": {"lr": 0.5, "steps": 2}})
+    write(tmp_path, "over.yaml", {"rounds": 2, "seed": 3, "participation": {"name": "uniform", "size": 2}})
+    config = load_config(tmp_path / "low.yaml", ["base=over", "seed=4"])
+    assert (config.top.rounds, config.top.seed, config.local.lr) == (2, 4, 0.5)
+    cyclic = load_config({"rounds": 7}, ["base=[over,preset/sfl_cyclic]"])
+    assert (cyclic.top.rounds, cyclic.top.num_clients, cyclic.participation.groups) == (2, 12, 3)
+    with pytest.raises(BadConfig, match=r"no config presets/sfl_cyclic.* did you mean preset/sfl_cyclic"):
+        load_config({}, ["base=presets/sfl_cyclic"])
+    with pytest.raises(BadConfig, match="base=3, but must be the name of a config"):
+        load_config({}, ["base=3"])
+
+
 def test_a_new_name_starts_its_group_anew():
     base = {"algorithm": {"name": "fedavg", "aggregate": "weighted", "gamma": 0.5}}
     assert load_config(base, ["algorithm.gamma=2"]).algorithm.aggregate == "weighted"

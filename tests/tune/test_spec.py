@@ -60,6 +60,13 @@ def test_the_command_line_reaches_into_the_sweep_and_into_its_config(tmp_path):
     assert all(1 <= point["local.lr"] <= 2 for point in spec.points())
 
 
+def test_a_base_in_the_overrides_is_laid_over_the_sweeps_config_and_does_not_name_the_sweep(tmp_path):
+    spec = load_sweep(write(tmp_path), ["base=[mnist_lenet,preset/sfl_cyclic]", "rounds=40"])
+    assert spec.base["participation"] == {"name": "cyclic", "groups": 3, "size": 2}
+    assert spec.base["rounds"] == 40
+    assert spec.name != "mnist_lenet"
+
+
 def test_trials_are_named_by_setting_algorithm_and_seed(tmp_path):
     spec = sweep_of(tmp_path, seeds=[0, 7], space={"algorithm.name": {"grid": ["focus"]}})
     assert [trial.id for trial in spec.trials(0, 3, spec.points()[0])] == ["003-focus-s0", "003-focus-s7"]
