@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import raylfl
-from raylfl import heap, lean
+from raylfl import process
 from raylfl.errors import BadConfig, RaylflError
 
 KINDS = ("algorithms", "partitions", "participation", "links", "models", "data")
@@ -25,8 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognised: {' '.join(unknown or rest)}")
     if hasattr(args, "overrides"):
         args.overrides = [*args.overrides, *rest]  # those after an option
-    lean.install()
-    heap.keep()
+    process.set_up()
     try:
         if os.getcwd() not in sys.path:  # as `python -m raylfl` has it: class_path=mine.Net finds ./mine.py
             sys.path.insert(0, os.getcwd())

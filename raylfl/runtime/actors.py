@@ -11,7 +11,7 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
-from raylfl import heap, lean
+from raylfl import process
 from raylfl.algorithms.base import State
 from raylfl.config.schema import RuntimeConfig
 from raylfl.core.population import Ints
@@ -48,8 +48,7 @@ class WorkerActor:
         self.fault = kill_point()
         if hasattr(os, "nice"):
             os.nice(BEHIND)
-        lean.install()
-        heap.keep()
+        process.set_up()
         import lightning.pytorch  # noqa: F401 - most of what a module of anybody's needs
 
     def worker(self, shared: list[Any]) -> Worker:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raylfl import heap, lean
+from raylfl import process
 from raylfl.config.schema import RuntimeConfig
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ class ServerActor:
     """The round loop with an address; it owns every client's state. One run after another."""
 
     def __init__(self) -> None:
-        lean.install()
-        heap.keep()
+        process.set_up()
         import torch
 
         import raylfl.runtime.ray_backend
