@@ -12,7 +12,7 @@ from rich.console import Console
 
 from benchmarks.processes import start_up_and_memory
 from benchmarks.rounds import evaluated, measure
-from benchmarks.scale import RESNET18, TINY, against_the_oracle, scale
+from benchmarks.scale import RESNET18, SFL_TABLE_3, TINY, against_the_oracle, scale
 from benchmarks.tables import table_of
 
 PARTS = ("speed", "stateful", "evaluation", "processes", "scale", "oracle")
@@ -55,7 +55,8 @@ def main() -> None:
             results[part] = [scale(n, a) for a in ("fedavg", "scaffold") for n in (1_000, 100_000)]
         elif part == "oracle":
             results[part] = [
-                *(against_the_oracle("ResNet-18, 10 clients", RESNET18, w, 3) for w in (0, 1)),
+                *(against_the_oracle("ResNet-18, 10 clients, K 1", RESNET18, w, 3) for w in (0, 1)),
+                against_the_oracle("ResNet-18, 10 clients, K 5", RESNET18 | SFL_TABLE_3, 1, 2),
                 *(against_the_oracle("1,000 tiny clients", TINY, w, 30) for w in (0, 1, 2)),
             ]
         else:

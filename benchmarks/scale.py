@@ -66,6 +66,7 @@ RESNET18 = {
     "participation": {"name": "uniform", "size": 10},
     "local": {"steps": 1, "batch_size": 20, "lr": 0.01},
 }
+SFL_TABLE_3 = {"local": {"steps": 5, "batch_size": 20, "lr": 0.01, "clip_norm": 10.0, "weight_decay": 1e-4}}
 TINY = {
     "name": "bench-tiny",
     "num_clients": 1000,
