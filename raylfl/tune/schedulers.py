@@ -25,7 +25,7 @@ class Fifo:
     def check(self, space: Space) -> None:
         """Any space will do."""
 
-    def build(self, space: Space, rounds: int) -> Any:
+    def build(self, space: Space, rounds: int, seed: int) -> Any:
         from ray.tune.schedulers import FIFOScheduler
 
         return FIFOScheduler()
@@ -50,7 +50,7 @@ class Asha:
     def check(self, space: Space) -> None:
         """Any space will do."""
 
-    def build(self, space: Space, rounds: int) -> Any:
+    def build(self, space: Space, rounds: int, seed: int) -> Any:
         """Nothing is stopped at the last round itself: the run is complete by then."""
         from raylfl.tune.asha import ComparableAsha
 
@@ -97,12 +97,13 @@ class Pbt:
                 need = "one unconditional choice, uniform, loguniform or randint"
                 raise BadValue(place, got=[d.kind for d in domains], need=need, hint="as pbt mutates it")
 
-    def build(self, space: Space, rounds: int) -> Any:
+    def build(self, space: Space, rounds: int, seed: int) -> Any:
         from raylfl.tune.population import Population
 
         mutations = {key: mutation(domains[0]) for key, domains in space.keys.items()}
         return Population(
             rounds,
+            seed,
             time_attr=TIME,
             metric=SCORE,
             mode="max",

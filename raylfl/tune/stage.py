@@ -65,7 +65,7 @@ class StageRun:
         space: dict[str, Any] = {"trial": tune.grid_search([as_config(trial)["trial"] for trial in left])}
         if searcher is not None:
             concurrent = concurrent or max(capacity(self.bundles, nodes_of_cluster()), 1)
-        scheduler = sweep.scheduler.build(sweep.space, self.rounds)
+        scheduler = sweep.scheduler.build(sweep.space, self.rounds, sweep.draws_from)
         if isinstance(sweep.scheduler, Asha):
             self._replay(scheduler)
         resources = tune.PlacementGroupFactory(self.bundles)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from ray.tune.schedulers import PopulationBasedTraining
 
 import raylfl
 from raylfl.tune.journal import Trial
@@ -177,3 +181,28 @@ def test_mutated_values_stay_in_their_ranges():
     mutated = within({"trial": {"values": {"a": 1.2, "b": 4, "c": "y"}}}, space)
     assert mutated["trial"]["values"] == {"a": 1.0, "b": 3, "c": "y"}
     assert Pbt().every(200) == 20
+
+
+def test_mutations_follow_from_the_sweeps_seed_the_run_and_the_round(monkeypatch):
+    """Not from the global generators, which are left as they were."""
+    space = Space.parse({"a": {"uniform": [0, 1]}, "b": {"choice": ["x", "y", "z"]}})
+    best = SimpleNamespace(config={"trial": {"id": "best", "values": {"a": 0.5, "b": "x"}}})
+
+    def exploit(self, controller, trial, result):
+        return self._get_new_config(trial, best)[0]["trial"]["values"]
+
+    monkeypatch.setattr(PopulationBasedTraining, "on_trial_result", exploit)
+
+    def mutated(seed, name, r):
+        random.seed(r)
+        np.random.seed(r)
+        before = random.getstate()
+        trial = SimpleNamespace(config={"trial": {"id": name}})
+        values = Pbt(resample=0.5).build(space, 100, seed).on_trial_result(None, trial, {"round": r})
+        assert random.getstate() == before
+        return values
+
+    keys = [(seed, name, r) for seed in (0, 1) for name in ("t", "u") for r in (10, 20, 30)]
+    first = [mutated(*key) for key in keys]
+    assert first == [mutated(*key) for key in keys]
+    assert len({str(values) for values in first}) > 6
