@@ -32,7 +32,16 @@ IMAGES = {
     "local": {"steps": 2, "batch_size": 8},
     "runtime": {"backend": "local"},
 }
-COMPARED = {"train/loss", "test/loss", "test/accuracy", "global/loss", "update/norm", "cost/uplink_floats"}
+COMPARED = {
+    "train/loss",
+    "test/loss",
+    "test/accuracy",
+    "global/loss",
+    "global/grad_norm",
+    "global/distance",
+    "update/norm",
+    "cost/uplink_floats",
+}
 CASES = {
     "vectorised": (DIGITS, [MLP, "runtime.micro_cohort=3"]),
     "one by one": (DIGITS, [MLP, "runtime.vectorize=never"]),
@@ -51,6 +60,8 @@ CASES = {
     "images": (IMAGES, []),
     "images, all at once": (IMAGES, ["runtime.vectorize=always"]),
     "images that are augmented": (DIGITS, AUGMENTED),
+    "the objective": (DIGITS, [MLP, "eval.global=true"]),
+    "the objective's distance": (QUADRATICS, ["eval.global=true"]),
     "pooled": (QUADRATICS, ["algorithm.name=centralized"]),
     "pooled batches": (DIGITS, [MLP, "algorithm.name=centralized", "participation={name: full}"]),
 }
