@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -47,9 +48,9 @@ class Quadratics(Experiment):
         figure = draw.curves(plots, draw.styles(self.looks))
         return Findings([self._table(limits)], self.claims(limits), {self.stem: figure})
 
+    @abstractmethod
     def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
         """What must come out of the runs."""
-        raise NotImplementedError
 
     def _table(self, limits: Mapping[str, Mapping[str, Limit]]) -> Table:
         rows = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import ClassVar
@@ -25,9 +26,9 @@ class Curves(Experiment):
     metrics: ClassVar[Sequence[str]]
     looks: ClassVar[Mapping[str, str]]
 
-    def settings(self, lab: Lab) -> list[Setting]:
-        """A setting a line, in the order of `looks`."""
-        raise NotImplementedError
+    @abstractmethod
+    def measured(self, lab: Lab) -> list[Group]:
+        """The runs of a line each, in the order of `looks`."""
 
     def run(self, lab: Lab) -> Findings:
         from raylfl.reproduce import draw
@@ -36,9 +37,6 @@ class Curves(Experiment):
         plots = [draw.Plot("", lines, metric, band="std", window=lab.pick(5, 10)) for metric in self.metrics]
         figure = draw.curves(plots, draw.styles(self.looks))
         return Findings([self._table(lines, lab)], self.claims(lines, lab), {self.stem: figure})
-
-    def measured(self, lab: Lab) -> list[Group]:
-        return lab.groups(self.settings(lab), lab.pick((0,), SEEDS))
 
     def _table(self, lines: Mapping[str, Group], lab: Lab) -> Table:
         last = lab.pick(20, 50)
@@ -58,6 +56,17 @@ class Curves(Experiment):
         return []
 
 
+class Lines(Curves):
+    """A setting a line."""
+
+    @abstractmethod
+    def settings(self, lab: Lab) -> list[Setting]:
+        """Those of the lines, in the order of `looks`."""
+
+    def measured(self, lab: Lab) -> list[Group]:
+        return lab.groups(self.settings(lab), lab.pick((0,), SEEDS))
+
+
 def diverse(lines: Mapping[str, Group], rivals: Sequence[str], last: int) -> Claim:
     """Sec. 5: FedAWARE keeps a higher gradient diversity than the others."""
     values = {name: last_k(lines[name], DIVERSITY, last).mean for name in ("FedAWARE", *rivals)}
@@ -67,7 +76,7 @@ def diverse(lines: Mapping[str, Group], rivals: Sequence[str], last: int) -> Cla
 
 
 @EXPERIMENTS.register("fedaware/fig3", paper="FedAWARE [4] figs. 2-3")
-class Fig3(Curves):
+class Fig3(Lines):
     """FedAvg at four Dirichlet alphas: accuracy, gradient diversity, gradient norm of F."""
 
     stem, metrics = "fig3", (ACCURACY, DIVERSITY, "global/grad_norm")
@@ -127,7 +136,7 @@ class Fig9(Methods):
 
 
 @EXPERIMENTS.register("fedaware/fig6", paper="FedAWARE [4] fig. 6")
-class Fig6(Curves):
+class Fig6(Lines):
     """FedAWARE against FedMGDA+ on CIFAR-10, hybrid system."""
 
     stem, metrics = "fig6", (ACCURACY, DIVERSITY)
@@ -144,7 +153,7 @@ class Fig6(Curves):
 
 
 @EXPERIMENTS.register("fedaware/fig7", paper="FedAWARE [4] fig. 7")
-class Fig7(Curves):
+class Fig7(Lines):
     """Sensitivity of FedAWARE to its momentum alpha, hybrid+ system."""
 
     stem, metrics = "fig7", (ACCURACY, DIVERSITY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -36,9 +37,9 @@ class Rates(Experiment):
     scales = SCALES
     stem: ClassVar[str]
 
+    @abstractmethod
     def numbers(self, scale: str) -> dict[Cell, dict[float, Stat]]:
         """What is published of the cells to run at this scale."""
-        raise NotImplementedError
 
     def run(self, lab: Lab) -> Findings:
         from raylfl.reproduce import draw

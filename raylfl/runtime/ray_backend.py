@@ -208,7 +208,10 @@ class RayBackend(Backend):
         return answers
 
     def _for_all(self, down: State) -> Any:
-        """A broadcast as an argument of many calls: in each of them, or where that is much as one object."""
+        """A broadcast as an argument of many calls: in each of them, or where that is much as one object.
+
+        A tenth of what Ray lets a value have is left for what surrounds the numbers.
+        """
         packed = pack(down)
         size = sum(a.nbytes for a in packed.values())
         return packed if size < 0.9 * direct_bytes() and size * self.workers <= COPIES else ray.put(packed)
