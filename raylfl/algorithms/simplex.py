@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raylfl.core.cores import on_all_cores
+from raylfl.core.cores import on_all_cores, one_thread
 from raylfl.core.population import Floats
 from raylfl.errors import NonFinite
 
@@ -59,26 +59,14 @@ def min_norm_point(gram: Tensor, tol: float = 1e-12, centre: Floats | None = Non
     ends once |sum lambda_i m_i| <= tol sum lambda_i |m_i|, or at rounding.
     Raises NonFinite if G has a non-finite entry.
     """
+    import scipy.linalg  # noqa: F401  0.2 s in every process of a run, for those that need it; and before its threads count
+
     g = gram.detach().cpu().double().numpy()
     if not np.isfinite(g).all():
         raise NonFinite("the updates' Gram matrix has a non-finite entry: one client's update already had")
     scale = float(g.diagonal().max()) or 1.0
-    problem, moves, length = _Problem(g / scale, tol, centre, radius), 0, len(g)
-    x = problem.start()
-    if (found := problem.exchanged(x)) is not None:
-        x = found
-    value, gap = problem.certificate(x)
-    while gap > tol and moves < MOVES * len(g):
-        x, count = problem.pairwise(x, length)
-        moves += count
-        value, gap = problem.certificate(x)
-        exact = problem.active_set(x)
-        lower, narrower = problem.certificate(exact)
-        if narrower <= gap or lower < value - problem.rounding(x):
-            x, value, gap = exact, lower, narrower
-        if count < length:  # nothing left to gain
-            break
-        length = moves  # so that exact solutions are tried after n, 2n, 4n, ... moves
+    with one_thread():
+        x, value, gap, moves = _Problem(g / scale, tol, centre, radius).solution()
     return MinNorm(x, value * scale, gap, moves)
 
 
@@ -93,6 +81,26 @@ class _Problem:
         self.low = np.zeros(n) if centre is None else np.maximum(centre - radius, 0.0)
         self.high = np.ones(n) if centre is None else np.minimum(centre + radius, 1.0)
         self.norms = np.sqrt(np.maximum(g.diagonal(), 0.0))
+
+    def solution(self) -> tuple[Floats, float, float, int]:
+        """(x, its value, its relative duality gap, pairwise moves taken)."""
+        n, x, moves = len(self.g), self.start(), 0
+        if (found := self.exchanged(x)) is not None:
+            x = found
+        value, gap = self.certificate(x)
+        length = n
+        while gap > self.tol and moves < MOVES * n:
+            x, count = self.pairwise(x, length)
+            moves += count
+            value, gap = self.certificate(x)
+            exact = self.active_set(x)
+            lower, narrower = self.certificate(exact)
+            if narrower <= gap or lower < value - self.rounding(x):
+                x, value, gap = exact, lower, narrower
+            if count < length:  # nothing left to gain
+                break
+            length = moves  # so that exact solutions are tried after n, 2n, 4n, ... moves
+        return x, value, gap, moves
 
     def start(self) -> Floats:
         """The centre; without one, the better of the shortest vector and lambda_i ~ 1/G_ii.
@@ -231,7 +239,7 @@ def _correction(system: Floats, slope: Floats, unit: Floats) -> Floats:
 
 def _solver(system: Floats) -> Callable[[Floats], Floats] | None:
     """system^-1 times its argument, for a matrix with a unit diagonal; None where it is singular, up to rounding."""
-    import scipy.linalg  # 0.2 s in every process of a run, for those that need it
+    import scipy.linalg
 
     try:
         factor = scipy.linalg.cho_factor(system, check_finite=False)

@@ -7,12 +7,15 @@ number of cores.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from contextlib import AbstractContextManager
+from functools import cache, lru_cache
 from typing import TypeVar
 
 import torch
+from threadpoolctl import ThreadpoolController
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -36,3 +39,18 @@ def cores() -> int:
 def _threads(process: int, count: int) -> ThreadPoolExecutor:
     """Those of this process: a fork has none of its parent's."""
     return ThreadPoolExecutor(count, "raylfl", initializer=torch.set_num_threads, initargs=(1,))
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """BLAS and LAPACK within on one thread: their sums depend on how many there are, and OpenBLAS's helpers spin for
+    100 ms after a call, on the cores of whoever works next.
+
+    For the libraries loaded so far: import those that bring their own (scipy) before.
+    """
+    return _pools(len(sys.modules)).limit(limits=1)
+
+
+@lru_cache(maxsize=1)
+def _pools(modules: int) -> ThreadpoolController:
+    """Those of the process once it has imported so many modules; 0.3 ms."""
+    return ThreadpoolController()

@@ -13,10 +13,10 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from raylfl.algorithms.base import ServerState, State, overrides
+from raylfl.core.cores import one_thread
 from raylfl.core.costs import Costs
 from raylfl.core.reduce import finite_rows, weighted_sum
 from raylfl.errors import NonFinite
@@ -61,7 +61,6 @@ class Federation:
         self.cohorts = Cohorts(experiment, backend, self.planner)
         self.accounts = Accounts(experiment, self.planner)
         self.fault: Fault = fault or (lambda phase, r: None)
-        self.blas = ThreadpoolController()
         x, buffers = backend.initial()
         self.x0 = x
         self.state = FederationState(0, experiment.algorithm.init_server(x, experiment.world.population), buffers)
@@ -125,7 +124,7 @@ class Federation:
         if not len(arrived.cohort):
             return algorithm.idle(server, r), {}, None
         up = {k: v for k, v in got.up.items() if k != BUFFERS}
-        with self.blas.limit(limits=1):  # sums in a solver depend on its threads: the bits must not
+        with one_thread():
             after, info = algorithm.server_step(server, up, arrived)
         if not finite_rows(after["x"][None]).all():
             raise NonFinite(

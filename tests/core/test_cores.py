@@ -10,6 +10,7 @@ import torch
 
 from raylfl.core import cores
 from raylfl.core.cores import on_all_cores
+from tests.test_compat import python
 
 
 @pytest.fixture(params=[1, 3])
@@ -46,3 +47,22 @@ def test_a_forked_process_has_threads_of_its_own(monkeypatch):
     if (child := os.fork()) == 0:
         os._exit(0 if on_all_cores(abs, [-1, -2]) == [1, 2] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_solvers_libraries_have_one_thread_though_they_are_loaded_late():
+    """scipy brings a BLAS of its own, whose sums follow its threads, and whose helpers spin on the workers' cores."""
+    code = """
+import os; os.environ["OPENBLAS_NUM_THREADS"] = "2"
+import sys, torch
+from raylfl.algorithms import simplex
+from raylfl.core.cores import one_thread
+from threadpoolctl import threadpool_info
+def pools(): return {lib["filepath"]: lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
+with one_thread(): before = pools()
+solve, seen = simplex._Problem.solution, []
+simplex._Problem.solution = lambda problem: seen.append(pools()) or solve(problem)
+late = "scipy.linalg" not in sys.modules
+simplex.min_norm_point(torch.eye(3, dtype=torch.float64))
+print(late, len(seen[0]) > len(before), set(seen[0].values()), set(pools().values()))
+"""
+    assert python(code) == "True True {1} {2}"
