@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import torch
 
 from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, renormalised
-from raylfl.algorithms.simplex import min_norm_point, products
+from raylfl.algorithms.gram import products
+from raylfl.algorithms.simplex import min_norm_point
 from raylfl.core.population import Round
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue

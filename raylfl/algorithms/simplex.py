@@ -8,7 +8,7 @@ Vicente, Math. Comp. 1994). Where they do not (a hull that contains 0, dependent
 vectors), pairwise Frank-Wolfe (Lacoste-Julien & Jaggi, NeurIPS 2015) finds the support: mass moves onto the weight of
 smallest gradient from the one whose move gains most (Fan, Chen & Lin, JMLR 2005, WSS 2), by exact line
 search. Now and then, and last, the problem is solved exactly from there (Wolfe, Math. Programming 1976); that
-is kept where its duality gap is no larger or its value lower. Vectors of width d appear in `products` only.
+is kept where its duality gap is no larger or its value lower.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from raylfl.core.cores import on_all_cores, one_thread
+from raylfl.core.cores import one_thread
 from raylfl.core.population import Floats
 from raylfl.errors import NonFinite
 
@@ -30,8 +29,11 @@ TINY = float(np.finfo(np.float64).tiny)
 EXCHANGES = 20  # of supports, at most
 MOVES = 128  # pairwise moves a vector, at most
 SOLVES = 300_000_000  # exact steps on k free weights cost k^3 each: at most so much after one row of moves
-ROWS, COLUMNS = 64, 8192  # of the matrix in `products` at a time: their float64 copies stay in the caches
-COPY_BYTES = 1 << 25  # of the float64 copies of its other factor
+
+
+def near_zero(tol: float) -> float:
+    """The value / size^2 up to which a hull contains 0; below EPS values are rounding, though moves still lead down."""
+    return tol**2 if tol**2 > EPS else 0.0
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,7 @@ class _Problem:
     def __init__(self, g: Floats, tol: float, centre: Floats | None, radius: float):
         n = len(g)
         self.g, self.tol, self.centre = g, tol, centre
-        # of value / size^2; below EPS the value is rounding, while the moves still lead downwards
-        self.near_zero = tol**2 if tol**2 > EPS else 0.0
+        self.near_zero = near_zero(tol)
         self.low = np.zeros(n) if centre is None else np.maximum(centre - radius, 0.0)
         self.high = np.ones(n) if centre is None else np.minimum(centre + radius, 1.0)
         self.norms = np.sqrt(np.maximum(g.diagonal(), 0.0))
@@ -247,39 +248,3 @@ def _solver(system: Floats) -> Callable[[Floats], Floats] | None:
         return None
     regular = factor[0].diagonal().min() ** 2 > 16 * len(system) * EPS
     return partial(scipy.linalg.cho_solve, factor, check_finite=False) if regular else None
-
-
-def products(rows: Tensor, matrix: Tensor) -> Tensor:
-    """rows @ matrix^T, [R, d] and [n, d] -> float64 [R, n], in float64 throughout, a part of the matrix at a time.
-
-    Momenta that nearly cancel are what is looked for: in float32 the products of d terms would lose them.
-    """
-    out = torch.zeros(len(rows), len(matrix), dtype=torch.float64, device=matrix.device)
-    width = max(COPY_BYTES // (8 * max(len(rows), 1)), 1)
-    for some, all_ in zip(rows.split(width, dim=1), matrix.split(width, dim=1), strict=True):
-        blocks = all_.split(ROWS if matrix.device.type == "cpu" else len(matrix))
-        out += torch.cat(on_all_cores(partial(_product, some.double()), blocks), dim=1)
-    return out
-
-
-def _product(rows: Tensor, matrix: Tensor) -> Tensor:
-    out = rows.new_zeros(len(rows), len(matrix))
-    for some, all_ in zip(rows.split(COLUMNS, dim=1), matrix.split(COLUMNS, dim=1), strict=True):
-        out.addmm_(some, all_.double().T)
-    return out
-
-
-def updated_gram(gram: Tensor, matrix: Tensor, changed: Tensor) -> Tensor:
-    """G = M M^T, float64 [n, n], from that of an earlier M: rows `changed` were rewritten or appended since.
-
-    gram: [k, k], k <= n, of the first k rows then; changed: positions [R], all rows k..n-1 among them.
-    Costs R n d products instead of n^2 d. With an empty gram [0, 0] and all rows it is G from nothing.
-    """
-    n, k, changed = len(matrix), len(gram), changed.to(matrix.device)
-    out = torch.zeros(n, n, dtype=torch.float64, device=matrix.device)
-    out[:k, :k] = gram
-    rows = products(matrix[changed], matrix)
-    block = rows[:, changed]
-    rows[:, changed] = (block + block.T) / 2  # symmetric to the last bit
-    out[changed], out[:, changed] = rows, rows.T
-    return out

@@ -8,8 +8,7 @@ import scipy.optimize
 import torch
 
 from raylfl.algorithms import simplex
-from raylfl.algorithms.simplex import min_norm_point, products, updated_gram
-from raylfl.core import cores
+from raylfl.algorithms.simplex import min_norm_point
 from raylfl.errors import NonFinite
 
 
@@ -175,47 +174,6 @@ def test_the_box_gap_is_that_of_a_linear_program():
 def test_a_non_finite_gram_matrix_is_refused():
     with pytest.raises(NonFinite, match="non-finite"):
         min_norm_point(torch.tensor([[1.0, float("nan")], [float("nan"), 1.0]]))
-
-
-def test_products_are_float64_sums_of_float32_entries():
-    """Entries near 1e4 that cancel: their float32 dot product would be off by far more than 1e-9."""
-    torch.manual_seed(0)
-    rows, matrix = torch.randn(3, 40_000) + 100, torch.randn(5, 40_000)
-    expected = (rows.double()[:, None, :] * matrix.double()[None]).sum(dim=2)
-    torch.testing.assert_close(products(rows, matrix), expected, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_products_have_the_same_bits_on_any_number_of_cores(monkeypatch, dtype):
-    rows, matrix = torch.randn(3, 20_000, dtype=dtype), torch.randn(150, 20_000, dtype=dtype)
-    bits = []
-    for count in (1, 2, 5):
-        monkeypatch.setattr(cores, "cores", lambda count=count: count)
-        bits.append(products(rows, matrix))
-    assert torch.equal(bits[0], bits[1])
-    assert torch.equal(bits[0], bits[2])
-    torch.testing.assert_close(bits[0], rows.double() @ matrix.double().T, rtol=1e-12, atol=1e-9)
-
-
-def test_wide_rows_are_copied_in_parts(monkeypatch):
-    rows, matrix = torch.randn(3, 1_000), torch.randn(4, 1_000)
-    whole = products(rows, matrix)
-    monkeypatch.setattr(simplex, "COPY_BYTES", 3 * 8 * 300)
-    torch.testing.assert_close(products(rows, matrix), whole, rtol=1e-13, atol=1e-12)
-
-
-def test_a_gram_matrix_updated_by_rows_is_the_fresh_one():
-    rng = np.random.default_rng(4)
-    matrix = torch.from_numpy(rng.normal(size=(2, 50)))
-    gram = updated_gram(torch.zeros(0, 0, dtype=torch.float64), matrix, torch.arange(2))
-    for n in (2, 5, 5, 9):
-        grown = torch.from_numpy(rng.normal(size=(n, 50)))
-        changed = torch.from_numpy(np.unique(np.append(rng.integers(0, len(matrix), 2), np.arange(len(matrix), n))))
-        kept = [i for i in range(len(matrix)) if i not in changed.tolist()]
-        grown[kept] = matrix[kept]
-        gram, matrix = updated_gram(gram, grown, changed), grown
-        torch.testing.assert_close(gram, matrix @ matrix.T, rtol=1e-12, atol=1e-12)
-        assert torch.equal(gram, gram.T)
 
 
 @pytest.mark.parametrize("seed", range(6))
