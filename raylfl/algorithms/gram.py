@@ -14,13 +14,13 @@ from raylfl.core.cores import on_all_cores
 from raylfl.core.population import Ints
 
 ROWS, COLUMNS = 64, 8192  # of the matrix at a time: their float64 copies stay in the caches
-SPANS = 16  # of columns at most, each the work of one core
+SPANS, NARROWEST = 8, 2048  # parts of all columns at most, each the work of one core; columns of one at least
 
 
 def products(rows: Tensor, matrix: Tensor, which: Ints | None = None) -> Tensor:
     """rows @ matrix[which]^T, [R, d] and [n, d] -> float64 [R, w]; which: rows of the matrix, None: all of them."""
     index = torch.arange(len(matrix)) if which is None else torch.as_tensor(which)
-    width = COLUMNS * max(-(-matrix.shape[1] // (COLUMNS * SPANS)), 1)
+    width = max(-(-matrix.shape[1] // SPANS), NARROWEST)
     spans = zip(rows.split(width, dim=1), matrix.split(width, dim=1), strict=True)
     parts = on_all_cores(partial(_products, index.to(matrix.device).split(ROWS)), spans)
     return reduce(Tensor.add_, parts)

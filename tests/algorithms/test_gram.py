@@ -37,6 +37,7 @@ def test_some_rows_of_the_matrix_in_any_parts(monkeypatch, spans):
     monkeypatch.setattr(gram, "COLUMNS", 90)
     monkeypatch.setattr(gram, "ROWS", 7)
     monkeypatch.setattr(gram, "SPANS", spans)
+    monkeypatch.setattr(gram, "NARROWEST", 200)
     which = np.array([39, 0, 5, *range(10, 30)])
     expected = rows.double() @ matrix.double().T
     torch.testing.assert_close(products(rows, matrix), expected, rtol=1e-12, atol=1e-12)
