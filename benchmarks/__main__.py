@@ -11,13 +11,13 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.processes import start_up_and_memory
-from benchmarks.rounds import evaluated, measure
+from benchmarks.rounds import beside_fedavg, evaluated, measure
 from benchmarks.scale import RESNET18, SFL_TABLE_3, TINY, against_the_oracle, scale
 from benchmarks.tables import table_of
 
 PARTS = ("speed", "stateful", "evaluation", "processes", "scale", "oracle")
 ROUNDS = {"W1": 60, "W2": 12, "W3": 60}
-STATEFUL = ("fedavg", "focus", "scaffold", "feddyn", "mifa", "fedaware")
+STATEFUL = ("focus", "scaffold", "feddyn", "mifa", "fedaware")
 
 
 def speed() -> list[dict[str, Any]]:
@@ -31,9 +31,8 @@ def speed() -> list[dict[str, Any]]:
 
 
 def stateful() -> list[dict[str, Any]]:
-    """Algorithms with client or server memories on W1, one Ray worker."""
-    small = "local.lr=0.005"  # at which all of them stay finite: numbers that overflow are slow
-    return [asdict(measure("W1", a, {"workers": 1}, ROUNDS["W1"], f"algorithm.name={a}", small)) for a in STATEFUL]
+    """Algorithms with client or server memories on W1, one Ray worker, each between two runs of FedAvg."""
+    return [beside_fedavg("W1", a, {"workers": 1}, ROUNDS["W1"]) for a in STATEFUL]
 
 
 def main() -> None:

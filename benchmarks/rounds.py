@@ -37,6 +37,23 @@ def measure(name: str, setting: str, runtime: dict[str, Any], rounds: int, *over
     return Measured(name, setting, floor * 1e3, middle * 1e3, (low * 1e3, high * 1e3), middle / floor)
 
 
+def beside_fedavg(name: str, algorithm: str, runtime: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Medians in milliseconds of a round, and of FedAvg's in a run before and one after; their ratio."""
+    small = "local.lr=0.005"  # at which all of them stay finite: numbers that overflow are slow
+    before, ours, after = (
+        run_seconds(WORKLOADS[name], rounds, runtime, f"algorithm.name={a}", small)
+        for a in ("fedavg", algorithm, "fedavg")
+    )
+    fedavg = median(before + after)
+    return {
+        "workload": name,
+        "algorithm": algorithm,
+        "fedavg_ms": fedavg * 1e3,
+        "round_ms": median(ours) * 1e3,
+        "to_fedavg": median(ours) / fedavg,
+    }
+
+
 def evaluated(name: str, runtime: dict[str, Any], rounds: int, *overrides: str) -> dict[str, Any]:
     """Medians in milliseconds of a round alone, of one whose model is evaluated on 10,000 test samples, and of that
     evaluation alone, on all workers; hidden: the share of it that costs no time.
