@@ -17,21 +17,22 @@ ROWS, COLUMNS = 64, 8192  # of the matrix at a time: their float64 copies stay i
 SPANS, NARROWEST = 8, 2048  # parts of all columns at most, each the work of one core; columns of one at least
 
 
-def products(rows: Tensor, matrix: Tensor, which: Ints | None = None) -> Tensor:
-    """rows @ matrix[which]^T, [R, d] and [n, d] -> float64 [R, w]; which: rows of the matrix, None: all of them."""
-    index = torch.arange(len(matrix)) if which is None else torch.as_tensor(which)
-    width = max(-(-matrix.shape[1] // SPANS), NARROWEST)
-    spans = zip(rows.split(width, dim=1), matrix.split(width, dim=1), strict=True)
-    parts = on_all_cores(partial(_products, index.to(matrix.device).split(ROWS)), spans)
-    return reduce(Tensor.add_, parts)
+def products(a: Tensor, b: Tensor, a_rows: Ints | None = None, b_rows: Ints | None = None) -> Tensor:
+    """a[a_rows] @ b[b_rows]^T, [R, d] and [n, d] -> float64; None: all rows. Copies parts only."""
+    width = max(-(-b.shape[1] // SPANS), NARROWEST)
+    spans = zip(a.split(width, dim=1), b.split(width, dim=1), strict=True)
+    return reduce(Tensor.add_, on_all_cores(partial(_products, _index(a, a_rows), _index(b, b_rows)), spans))
 
 
-def _products(which: tuple[Tensor, ...], span: tuple[Tensor, Tensor]) -> Tensor:
+def _products(a_rows: Tensor, b_rows: Tensor, span: tuple[Tensor, Tensor]) -> Tensor:
     """Of one span of columns."""
-    rows, matrix = span
-    out = rows.new_zeros(len(rows), sum(map(len, which)), dtype=torch.float64)
-    for some, all_ in zip(rows.split(COLUMNS, dim=1), matrix.split(COLUMNS, dim=1), strict=True):
-        ours = some.double()
-        for sums, index in zip(out.split(ROWS, dim=1), which, strict=True):
-            sums.addmm_(ours, all_.index_select(0, index).double().T)
+    out = span[0].new_zeros(len(a_rows), len(b_rows), dtype=torch.float64)
+    for a, b in zip(*(matrix.split(COLUMNS, dim=1) for matrix in span), strict=True):
+        left = a.index_select(0, a_rows).double()
+        for sums, rows in zip(out.split(ROWS, dim=1), b_rows.split(ROWS), strict=True):
+            sums.addmm_(left, b.index_select(0, rows).double().T)
     return out
+
+
+def _index(matrix: Tensor, rows: Ints | None) -> Tensor:
+    return torch.arange(len(matrix), device=matrix.device) if rows is None else torch.from_numpy(rows).to(matrix.device)

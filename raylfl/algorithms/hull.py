@@ -1,11 +1,11 @@
-"""The point nearest to 0 of the hull of many long rows, a few of which change between two questions.
+"""The point nearest to 0 of the hull of many long rows, a few of which change from one call to the next.
 
     lambda = argmin |v|^2,  v = sum_i lambda_i s_i m_i,  over the simplex [n];  s_i = 1, or 1 / |m_i|
 
 Mostly v is made of few of the rows (50 of the momenta of 480 clients with LeNet-5). So the dense problem, by
 `min_norm_point`, is that of members only: those that v was made of last time, or nearly, and those that changed since.
 Whoever would shorten its v, s_j m_j . v < |v|^2, joins them, until there is nobody: the major cycle of Wolfe (Math.
-Programming 1976), for all of them at once. A question costs R w + n products of width d, a Gram matrix of all R n.
+Programming 1976), for all of them at once. A cycle costs R w + n products of width d, a Gram matrix of all R n.
 
 Who joins is decided in float64; that all others need not, in the dtype of the rows, with a bound on its rounding.
 """
@@ -23,7 +23,7 @@ from raylfl.algorithms.simplex import EPS, TINY, min_norm_point, near_zero
 from raylfl.core.cores import on_all_cores
 from raylfl.core.population import Bools, Floats, Ints
 
-QUESTIONS = 5  # dense problems of members; the next is that of all rows
+CYCLES = 5  # over members; the next is over all rows
 SPARE = 0.02  # members not needed stay while they are so near to it: they are mostly needed again soon
 TERMS = 1 << 14  # summed in the dtype of the rows
 ENTRIES = 1 << 18  # of the rows, copied in float64 at a time
@@ -38,7 +38,7 @@ class Members:
 
     @staticmethod
     def none() -> Members:
-        """Of a question that nobody asked yet."""
+        """Before the first call."""
         return Members(np.zeros(0, dtype=np.int64), np.zeros((0, 0)))
 
     def only(self, keep: Bools) -> Members:
@@ -51,7 +51,7 @@ class Members:
         old, fresh = np.searchsorted(rows, self.rows), np.searchsorted(rows, new)
         gram = np.zeros((len(rows), len(rows)))
         gram[np.ix_(old, old)] = self.gram
-        theirs = products(matrix[_index(new, matrix)], matrix, rows).cpu().numpy()
+        theirs = products(matrix, matrix, new, rows).cpu().numpy()
         theirs[:, fresh] = (theirs[:, fresh] + theirs[:, fresh].T) / 2  # symmetric to the last bit
         gram[fresh], gram[:, fresh] = theirs, theirs.T
         return Members(rows, gram)
@@ -59,7 +59,7 @@ class Members:
 
 @dataclass(frozen=True)
 class Nearest:
-    """weights: lambda_i s_i [n]; point: v [d], float64; gap: relative, over all rows; members: for the next time."""
+    """weights: lambda_i s_i [n]; point: v [d], float64; gap: relative, over all rows; members: for the next call."""
 
     weights: Floats
     point: Tensor
@@ -72,7 +72,7 @@ def nearest(
 ) -> Nearest:
     """v of the rows m_i [n, d] of lengths |m_i| [n], without those that are 0; v = 0 where all are.
 
-    known: members after the question before; changed: the rows that are new or different since then, ascending.
+    known: members after the call before; changed: the rows that are new or different since then, ascending.
     tol: the relative duality gap to stop at, as for `min_norm_point`. normalize: s_i = 1 / |m_i|.
     Raises NonFinite where a product that is needed is not finite.
     """
@@ -84,7 +84,7 @@ def nearest(
     if not len(members.rows):
         members = members.joined(matrix, np.array([np.where(there, lengths, np.inf).argmin()]))
     scale = 1.0 / np.where(there, lengths, 1.0) if normalize else np.ones(len(matrix))
-    for left in range(QUESTIONS, -1, -1):
+    for left in range(CYCLES, -1, -1):
         unit = scale[members.rows]
         gram = members.gram * unit[:, None] * unit
         found = min_norm_point(torch.from_numpy(gram), tol)
@@ -107,7 +107,7 @@ def nearest(
 
 def _combination(matrix: Tensor, rows: Ints, weights: Floats) -> Tensor:
     """sum_i weights_i matrix[rows_i], float64 [d]: some columns at a time."""
-    factors, index = torch.from_numpy(weights).to(matrix.device), _index(rows, matrix)
+    factors, index = (torch.from_numpy(values).to(matrix.device) for values in (weights, rows))
     blocks = matrix.split(max(ENTRIES // len(rows), 1), dim=1)
     return torch.cat(on_all_cores(lambda block: factors @ block.index_select(0, index).double(), blocks))
 
@@ -122,7 +122,7 @@ def _near(matrix: Tensor, point: Tensor, rows: Ints, limits: Floats, lengths: Fl
     rough = _rough(matrix, point / length)[rows]
     bound = torch.finfo(matrix.dtype).eps * TERMS * lengths
     near = ~(rough > limits / length + bound)  # those that overflow, too
-    return near, products(point[None], matrix, rows[near])[0].cpu().numpy()
+    return near, products(point[None], matrix, b_rows=rows[near])[0].cpu().numpy()
 
 
 def _rough(matrix: Tensor, unit: Tensor) -> Floats:
@@ -134,7 +134,3 @@ def _rough(matrix: Tensor, unit: Tensor) -> Floats:
         return torch.stack([some @ theirs for some, theirs in columns]).double().sum(dim=0)
 
     return torch.cat(on_all_cores(part, matrix.split(ROWS))).cpu().numpy()
-
-
-def _index(rows: Ints, matrix: Tensor) -> Tensor:
-    return torch.from_numpy(rows).to(matrix.device)

@@ -32,15 +32,16 @@ def test_products_have_the_same_bits_on_any_number_of_cores(monkeypatch, dtype):
 
 
 @pytest.mark.parametrize("spans", [1, 3, 100])
-def test_some_rows_of_the_matrix_in_any_parts(monkeypatch, spans):
+def test_some_rows_of_both_in_any_parts(monkeypatch, spans):
     rows, matrix = torch.randn(3, 1_000), torch.randn(40, 1_000)
     monkeypatch.setattr(gram, "COLUMNS", 90)
     monkeypatch.setattr(gram, "ROWS", 7)
     monkeypatch.setattr(gram, "SPANS", spans)
     monkeypatch.setattr(gram, "NARROWEST", 200)
-    which = np.array([39, 0, 5, *range(10, 30)])
+    some, which = np.array([2, 0]), np.array([39, 0, 5, *range(10, 30)])
     expected = rows.double() @ matrix.double().T
     torch.testing.assert_close(products(rows, matrix), expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(products(rows, matrix, which), expected[:, which], rtol=1e-12, atol=1e-12)
-    assert products(rows, matrix, which[:0]).shape == (3, 0)
-    assert products(rows[:0], matrix, which).shape == (0, 23)
+    torch.testing.assert_close(products(rows, matrix, None, which), expected[:, which], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(products(rows, matrix, some, which), expected[some][:, which], rtol=1e-12, atol=1e-12)
+    assert products(rows, matrix, None, which[:0]).shape == (3, 0)
+    assert products(rows, matrix, some[:0], which).shape == (0, 23)

@@ -1,4 +1,4 @@
-"""The nearest point of a hull asked for again and again, against the exact one of all rows."""
+"""The nearest point of a hull wanted again and again, against the exact one of all rows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def drifting(rng, n, d, rounds, dtype, zeros=0.0):
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(seed=st.integers(0, 10**6), d=st.sampled_from([1, 3, 12, 60]), zeros=st.sampled_from([0.0, 0.3]))
 @settings(max_examples=25, deadline=None)
-def test_rows_that_come_and_change_are_asked_for_again(dtype, normalize, seed, d, zeros):
+def test_rows_come_and_change(dtype, normalize, seed, d, zeros):
     known = Members.none()
     for matrix, changed in drifting(np.random.default_rng(seed), 40, d, 12, dtype, zeros):
         found = ask(matrix, known, changed, normalize=normalize)
@@ -88,17 +88,17 @@ def test_all_who_are_needed_join_whoever_was_there_before(start):
     assert len(found.members.rows) < 40
 
 
-def test_nothing_known_and_nothing_changed_is_a_question_all_the_same():
+def test_nothing_known_and_nothing_changed_is_solved_all_the_same():
     matrix = torch.tensor([[0.0, 0.0], [0.0, 2.0], [1.0, 0.0]], dtype=torch.float64)
     found = ask(matrix, changed=np.zeros(0, dtype=np.int64))
     np.testing.assert_allclose(found.weights, [0.0, 0.2, 0.8], atol=1e-14)
 
 
-@pytest.mark.parametrize("questions", [0, 1, 2])
-def test_the_last_question_is_that_of_all_rows(monkeypatch, questions):
-    monkeypatch.setattr(hull, "QUESTIONS", questions)
+@pytest.mark.parametrize("cycles", [0, 1, 2])
+def test_the_last_cycle_is_over_all_rows(monkeypatch, cycles):
+    monkeypatch.setattr(hull, "CYCLES", cycles)
     matrix = torch.from_numpy(np.random.default_rng(2).normal(size=(50, 80)) + 0.3)
-    changed = np.arange(50) if questions == 0 else np.array([4])
+    changed = np.arange(50) if cycles == 0 else np.array([4])
     assert_nearest(ask(matrix, changed=changed), matrix)
 
 
