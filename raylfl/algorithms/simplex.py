@@ -61,7 +61,7 @@ def min_norm_point(gram: Tensor, tol: float = 1e-12, centre: Floats | None = Non
     ends once |sum lambda_i m_i| <= tol sum lambda_i |m_i|, or at rounding.
     Raises NonFinite if G has a non-finite entry.
     """
-    import scipy.linalg  # noqa: F401  0.2 s in every process of a run, for those that need it; and before its threads count
+    import scipy.linalg  # noqa: F401  here, as it takes 0.2 s; and first, as `one_thread` must know its BLAS
 
     g = gram.detach().cpu().double().numpy()
     if not np.isfinite(g).all():
