@@ -90,9 +90,7 @@ class FedAWARE(Algorithm):
         else:
             tol = self.tol if self.tol is not None else (1e-6 if rows.dtype == torch.float32 else 1e-12)
             known = Members(server["members"].numpy(), server["gram"].numpy())
-            found = nearest(
-                momenta.matrix, lengths.numpy(), known, np.sort(changed.numpy()), tol, normalize=self.normalize
-            )
+            found = nearest(momenta.matrix, lengths.numpy(), known, changed.numpy(), tol, self.normalize)
             step, members = found.point.to(rows.dtype), found.members
             info |= {"support": float(np.count_nonzero(found.weights)), "gap": found.gap}
         after = {"x": server["x"] - self.gamma * step, "momenta": momenta, "lengths": lengths, **_state(members)}

@@ -46,7 +46,7 @@ class Members:
         return Members(self.rows[keep], self.gram[np.ix_(keep, keep)])
 
     def joined(self, matrix: Tensor, new: Ints) -> Members:
-        """With rows `new` of the matrix, ascending: others, or members that are not what they were."""
+        """With rows `new` of the matrix: others, or members that are not what they were."""
         rows = np.union1d(self.rows, new)
         old, fresh = np.searchsorted(rows, self.rows), np.searchsorted(rows, new)
         gram = np.zeros((len(rows), len(rows)))
@@ -72,19 +72,19 @@ def nearest(
 ) -> Nearest:
     """v of the rows m_i [n, d] of lengths |m_i| [n], without those that are 0; v = 0 where all are.
 
-    known: members after the call before; changed: the rows that are new or different since then, ascending.
+    known: members after the call before; changed: the rows that are new or different since then.
     tol: the relative duality gap to stop at, as for `min_norm_point`. normalize: s_i = 1 / |m_i|.
     Raises NonFinite where a product that is needed is not finite.
     """
     there = lengths != 0
     members = known.only(there[known.rows]).joined(matrix, changed[there[changed]])
-    weights, point = np.zeros(len(matrix)), matrix.new_zeros(matrix.shape[1], dtype=torch.float64)
+    weights = np.zeros(len(matrix))
     if not there.any():
-        return Nearest(weights, point, 0.0, members)
+        return Nearest(weights, matrix.new_zeros(matrix.shape[1], dtype=torch.float64), 0.0, members)
     if not len(members.rows):
         members = members.joined(matrix, np.array([np.where(there, lengths, np.inf).argmin()]))
     scale = 1.0 / np.where(there, lengths, 1.0) if normalize else np.ones(len(matrix))
-    for left in range(CYCLES, -1, -1):
+    for cycle in range(1, CYCLES + 2):
         unit = scale[members.rows]
         gram = members.gram * unit[:, None] * unit
         found = min_norm_point(torch.from_numpy(gram), tol)
@@ -101,7 +101,7 @@ def nearest(
         gap = max(gap, (found.value - float((theirs * scale[others[near]]).min(initial=found.value))) / floor)
         if not (theirs < limits[near]).any():
             break
-        members = members.joined(matrix, others[near] if left > 1 else others)
+        members = members.joined(matrix, others if cycle == CYCLES else others[near])
     return Nearest(weights, point, gap, members.only(used | (slopes < (1.0 + SPARE) * found.value)))
 
 
