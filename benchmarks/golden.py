@@ -1,4 +1,4 @@
-"""Golden hashes: short runs of every algorithm and shipped model, hashed, to hold a change of the code to the same bits.
+"""Hashes of short runs of every algorithm and shipped model, to hold a change of the code to the same bits.
 
     python -m benchmarks.golden write FILE    before the change
     python -m benchmarks.golden check FILE    after it; exit 1 names each run whose bits moved
@@ -51,7 +51,7 @@ SAMPLERS = {"fedacs", "optimal_sampling", "cafedavg"}
 
 
 def configs() -> dict[str, dict[str, Any]]:
-    """The runs by name: every algorithm on digits and on quadratics, every image model under FedAvg, options of local work."""
+    """The runs by name: every algorithm on digits and quadratics, every image model, options of local work."""
     from raylfl.algorithms.base import ALGORITHMS
     from raylfl.models.base import MODELS
 
