@@ -179,6 +179,7 @@ class Table1(Efficiency):
     )
 
 
+# The text of the paper drops the dashes of table 4; its ratios (1.06x rounds, 1.34x seconds) place the numbers of OS.
 @EXPERIMENTS.register("fedacs/table4", paper="FedACS [3] table 4, fig. 9")
 class Table4(Efficiency):
     """Rounds and computation to a target accuracy in the static system."""
@@ -189,14 +190,14 @@ class Table4(Efficiency):
             "MNIST",
             MNIST,
             0.70,
-            _costs("64 4307.7, 92 6458.7, 68 5039.2, 92 6846.9, 103 7893.4, 72 6307.7"),
+            _costs("64 4307.7, 92 6458.7, 68 5039.2, 92 6846.9, 103 7893.4, - -"),
             ONE_CLASS,
         ),
         Task(
             "CIFAR-10",
             [],
             0.40,
-            _costs("68 4706.3, 112 8609.0, 101 8221.3, 148 11862.5, 117 8536.8, - -"),
+            _costs("68 4706.3, 112 8609.0, 101 8221.3, 148 11862.5, 117 8536.8, 72 6307.7"),
         ),
         Task(
             "CINIC-10",

@@ -84,19 +84,20 @@ def cells(tasks: Iterable[str], classes: Sequence[int], steps: Sequence[int]) ->
     ]
 
 
-def best_rates(lab: Lab, grids: Mapping[Cell, Sequence[float]], stages: Sequence[int], last: int) -> dict[Cell, float]:
+def best_rates(lab: Lab, grids: Mapping[Cell, Sequence[float]], stages: Sequence[tuple[int, int]]) -> dict[Cell, float]:
     """The best learning rate of each cell by its mean over the last rounds, on one seed (App. G.3).
 
-    stages: rounds of each search; after all but the last one every rate within CLOSE of the best stays.
+    stages: (rounds, last rounds to average) of each search; after all but the last one every rate within CLOSE of
+    the best stays.
     """
     left = {cell: list(rates) for cell, rates in grids.items()}
-    for rounds in stages:
+    for rounds, last in stages:
         open_ones = [(cell, lr) for cell, rates in left.items() if len(rates) > 1 for lr in rates]
         groups = lab.groups([cell.setting(lr, rounds, lab.scale) for cell, lr in open_ones], [SEARCH_SEED])
         scores = {key: score(group, ACCURACY, last) for key, group in zip(open_ones, groups, strict=True)}
         for cell in dict.fromkeys(cell for cell, _ in open_ones):
             top = max(scores[cell, lr] for lr in left[cell])
-            close = 0.0 if rounds == stages[-1] else CLOSE
+            close = 0.0 if (rounds, last) == stages[-1] else CLOSE
             left[cell] = [lr for lr in left[cell] if scores[cell, lr] >= top - close]
     return {cell: rates[0] for cell, rates in left.items()}
 
@@ -106,8 +107,7 @@ class Accuracies(Experiment):
 
     scales = SCALES
     numbers: ClassVar[Mapping[str, Mapping[str, str]]]
-    stages: ClassVar[Sequence[int]]  # rounds of the searches; the last is that of the runs
-    last: ClassVar[int]
+    stages: ClassVar[Sequence[tuple[int, int]]]  # (rounds, last rounds to average) of the searches; the last: the runs'
     smoke_tasks: ClassVar[Sequence[str]]
     smoke_grid: ClassVar[Mapping[str, Sequence[float]]] = {"PFL": (0.1, 0.3), "SFL": (0.03, 0.1)}
     stem: ClassVar[str]
@@ -116,10 +116,10 @@ class Accuracies(Experiment):
         from raylfl.reproduce import draw
 
         tasks, steps = lab.pick(self.smoke_tasks, list(self.numbers)), lab.pick((5,), (5, 20, 50))
-        stages, last = lab.pick((100,), self.stages), lab.pick(20, self.last)
-        grid = lab.pick(self.smoke_grid, GRID)
-        rates = best_rates(lab, {cell: grid[cell.method] for cell in cells(tasks, (1, 2), steps)}, stages, last)
-        settings = [cell.setting(lr, stages[-1], lab.scale) for cell, lr in rates.items()]
+        stages, grid = lab.pick([(100, 20)], self.stages), lab.pick(self.smoke_grid, GRID)
+        rates = best_rates(lab, {cell: grid[cell.method] for cell in cells(tasks, (1, 2), steps)}, stages)
+        rounds, last = stages[-1]
+        settings = [cell.setting(lr, rounds, lab.scale) for cell, lr in rates.items()]
         groups = lab.groups(settings, lab.pick(SEEDS[:2], SEEDS))
         ours = {cell: last_k(group, ACCURACY, last) for cell, group in zip(rates, groups, strict=True)}
         theirs = self.published()
@@ -195,7 +195,7 @@ def _accuracy(stat: Stat) -> str:
 class Table3(Accuracies):
     """PFL and SFL with VGG-9 and ResNet-18 on CIFAR-10 and CINIC-10."""
 
-    numbers, stages, last, stem = TABLE3, (1000, 4000), 100, "table3"
+    numbers, stages, stem = TABLE3, ((1000, 40), (4000, 100)), "table3"
     smoke_tasks = ("CIFAR-10, VGG-9", "CIFAR-10, ResNet-18")
 
 
@@ -203,5 +203,5 @@ class Table3(Accuracies):
 class Table11(Accuracies):
     """PFL and SFL with logistic regression, MLP, LeNet-5 and a CNN on MNIST and FashionMNIST."""
 
-    numbers, stages, last, stem = TABLE11, (1000,), 40, "table11"
+    numbers, stages, stem = TABLE11, ((1000, 40),), "table11"
     smoke_tasks = ("MNIST, logistic", "MNIST, MLP", "MNIST, LeNet-5")

@@ -41,7 +41,7 @@ class SweepConfig:
 class Stage:
     """One part of a coarse-then-fine search: who is within reach of the best after it goes on to the next.
 
-    The SFL paper (app. G.2): 1000 rounds and 3 points of accuracy, then 4000 rounds decide. The best is that of
+    The SFL paper (app. G.3): 1000 rounds and 3 points of accuracy, then 4000 rounds decide. The best is that of
     the same algorithm in the same world, so every algorithm keeps candidates.
     """
 

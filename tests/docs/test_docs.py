@@ -90,6 +90,19 @@ def test_everything_registered_has_a_row(registry, page):
     assert set(registry.names()) <= set(rows(page))
 
 
+def test_the_stated_options_of_the_algorithms_have_their_defaults():
+    for name, cells in rows("docs/algorithms.md").items():
+        if name in ALGORITHMS:
+            fields = {field.name: field.default for field in dataclasses.fields(ALGORITHMS.get(name).cls)}
+            for option, stated in re.findall(r"`(\w+)` ([\w.-]+)", cells[-1]):
+                default = fields[option]
+                said = {"null": None, "false": False, "true": True}.get(stated, stated)
+                same = (
+                    float(said) == default if isinstance(default, float | int) and said not in (True, False) else None
+                )
+                assert said == default or same, (name, option, stated, default)
+
+
 @pytest.mark.parametrize("registry", [PARTITIONS, PARTICIPATION, LINKS], ids=lambda registry: registry.kind)
 def test_every_option_of_heterogeneity_is_on_the_page(registry):
     text = (ROOT / "docs/heterogeneity.md").read_text()
