@@ -14,7 +14,8 @@ Assumes  perfect links and equal K_i for F itself; otherwise Omega_i ~ w_i (1-q_
     server   x <- x - gamma (1/M) sum_{i in R} s_i w_i U_i / p_i
 
 A client without a stale norm counts as the mean of the known; so does one whose norm was 0, as p_i = 0 would
-never be revised.
+never be revised. Fresh: a client that is dropped (runtime.on_client_error, on_nonfinite) sends no norm and counts as
+not available in that round; if none is left, the round is empty.
 """
 
 from __future__ import annotations

@@ -66,7 +66,10 @@ class Cohorts:
         return lambda: self._collect(r, work(), None, last_loss)
 
     def probe(self, index: int, down: State, state: FederationState) -> Pending[Probed]:
-        """Every available client computes and sends the norm of its update; then the server samples by them."""
+        """Every available client computes and sends the norm of its update; then the server samples by them.
+
+        A client whose work fails or is not finite, where the config says `drop`, counts as not available in this round.
+        """
         algorithm: Any = self.e.algorithm
         conditions = self.planner.conditions(index)
         everyone = self.planner.round_of(index, Draw.once(np.flatnonzero(conditions.available)), None)
@@ -78,9 +81,10 @@ class Cohorts:
             seen = tried.round.arrived.cohort
             if len(seen):
                 norms[seen] = torch.linalg.vector_norm(tried.up["update"], dim=1).double().numpy()
-            p = algorithm.probe_probabilities(state.server, conditions, norms)
+            came_back = np.isin(self.planner.everyone, seen)
+            here = replace(conditions, available=conditions.available & came_back)
+            p = algorithm.probe_probabilities(state.server, here, norms)
             planned = self.planner.round_of(index, self.planner.sample(p, index), p)
-            planned = dropped(planned, set(map(int, planned.cohort)) - set(map(int, seen)))
             where = {int(c): k for k, c in enumerate(seen)}
             keep = [where[int(c)] for c in planned.arrived.cohort]
             up = {name: rows[keep] for name, rows in tried.up.items()}

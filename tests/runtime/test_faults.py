@@ -97,6 +97,37 @@ def test_a_run_that_failed_over_a_client_goes_on_by_dropping_it(runs, tmp_path):
     assert outcome(resumed.run_dir) == outcome(clean.run_dir)
 
 
+SPOILT = {**CURSED, "model": {**TINY["model"], "init_args": {"norm": False}}}
+DROPS = {
+    "on_client_error": (CURSED, []),
+    "on_nonfinite": (SPOILT, ["data.init_args={owners: 6, spoilt: 13}"]),
+}
+
+
+@pytest.mark.parametrize("drop", DROPS)
+def test_a_dropped_client_is_not_available_to_a_sampler_that_asks_for_norms(runs, drop):
+    """The others' probabilities sum to 1, as if client 1 were not there."""
+    config, spoilt = DROPS[drop]
+    config = {**config, "algorithm": {"name": "optimal_sampling"}, "participation": {"name": "uniform", "size": 3}}
+    result = run(config, runs, *spoilt, f"runtime.{drop}=drop")
+    assert len(result.metrics) == 3
+    assert all("client 1" in row["events"][0] for row in result.metrics)
+    for row in trace(result):
+        assert 1 not in row["cohort"]
+        assert row["p"][1] == 0
+        assert min(p for i, p in enumerate(row["p"]) if i != 1) > 0
+        assert sum(row["p"]) == pytest.approx(1)
+        assert all(row["received"])
+
+
+def test_a_round_in_which_every_asked_client_is_dropped_is_empty(runs):
+    config = {**SPOILT, "algorithm": {"name": "optimal_sampling"}, "participation": {"name": "uniform", "size": 3}}
+    all_diverge = ["local.lr=1e38", "runtime.on_nonfinite=drop"]
+    result = run(config, runs, *all_diverge)
+    assert [row["cohort"] for row in trace(result)] == [[], [], []]
+    assert torch.equal(result.params, run(config, runs, *all_diverge, "rounds=0").params)
+
+
 def test_a_pooled_algorithm_that_fails_makes_an_idle_round(runs):
     config = {**CURSED, "algorithm": {"name": "centralized"}}
     result = run(config, runs, "runtime.on_client_error=drop", "rounds=2")
