@@ -52,7 +52,7 @@ SAMPLERS = {"fedacs", "optimal_sampling", "cafedavg"}
 
 def configs() -> dict[str, dict[str, Any]]:
     """The runs by name: every algorithm on digits and quadratics, every image model, options of local work."""
-    from raylfl.algorithms.base import ALGORITHMS
+    from raylfl.algorithms import ALGORITHMS
     from raylfl.models.base import MODELS
 
     runs: dict[str, dict[str, Any]] = {}

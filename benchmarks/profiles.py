@@ -18,12 +18,12 @@ from rich.console import Console
 
 from benchmarks.tables import table_of
 from benchmarks.workloads import WORKLOADS, Workload
-from raylfl import heap
 from raylfl.config.load import load_config
 from raylfl.experiment import Experiment, assemble
-from raylfl.runtime.cluster import cluster_for
-from raylfl.runtime.loop import Federation
 from raylfl.runtime.profile import Candidate, kernels
+from raylfl.runtime.ray.cluster import cluster_for
+from raylfl.runtime.round.loop import Federation
+from raylfl.startup import malloc
 
 WARM_UP = 5
 ROUNDS = 30
@@ -45,8 +45,8 @@ def worker_profile(workload: Workload) -> str:
 def server_profile(workload: Workload) -> str:
     import ray
 
-    from raylfl.runtime.actors import start_workers
-    from raylfl.runtime.ray_backend import RayBackend
+    from raylfl.runtime.ray.actors import start_workers
+    from raylfl.runtime.ray.backend import RayBackend
 
     experiment = experiment_of(workload, workers=1)
     with cluster_for(experiment.config.runtime) as cluster:
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, default=Path("docs/profiles"))
     folder = parser.parse_args().out
     folder.mkdir(parents=True, exist_ok=True)
-    heap.keep()  # as server and workers do
+    malloc.keep()  # as server and workers do
     for workload in WORKLOADS.values():
         for role, profile in (("worker", worker_profile), ("server", server_profile)):
             path = folder / f"{role}-{workload.name}.txt"

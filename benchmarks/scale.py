@@ -14,20 +14,20 @@ from typing import Any
 
 import raylfl
 from benchmarks.rounds import WARM_UP
-from raylfl import heap
 from raylfl.config.load import load_config
 from raylfl.core.vectorized import VectorizedOracle
 from raylfl.experiment import assemble
-from raylfl.runtime.backend import LocalBackend
-from raylfl.runtime.loop import Federation
+from raylfl.runtime.round.loop import Federation
+from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.startup import malloc
 
 PROGRAM = """
 import json, resource, sys, tempfile, time
 started = time.perf_counter()
 from raylfl.api import checked
 from raylfl.config.load import load_config
-from raylfl.runtime.backend import LocalBackend
-from raylfl.runtime.loop import Federation
+from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.round.loop import Federation
 clients, algorithm = int(sys.argv[1]), sys.argv[2]
 config = {
     "num_clients": clients, "rounds": 33,
@@ -85,7 +85,7 @@ def against_the_oracle(name: str, config: dict[str, Any], workers: int, rounds: 
     platform_share: of a round in process or on one worker; throughput: client-steps a second, relative to the
     oracle's alone; vmap_ms, against_vmap: the same for torch.func's vmap, where the model has a faster form.
     """
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=heap.keep) as own:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=malloc.keep) as own:
         alone = own.submit(in_process_seconds, config, rounds).result()
         vmapped = own.submit(in_process_seconds, config, rounds, by_hand=False).result()
         ours = [whole for _, whole in alone]

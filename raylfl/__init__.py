@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from raylfl import compat
+from raylfl.startup import torchvision_cpu
 
 if TYPE_CHECKING:
     from raylfl.api import Result, compare, resume, run
 
 __all__ = ["Result", "compare", "resume", "run"]
 
-compat.install()
+torchvision_cpu.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -15,9 +15,10 @@ from raylfl.config.load import Config, load_config
 from raylfl.config.schema import ComponentConfig
 from raylfl.errors import BadConfig
 from raylfl.experiment import Experiment, assemble
-from raylfl.runtime import inprocess, remote
-from raylfl.runtime.cluster import cluster_for
-from raylfl.runtime.run_dir import RunDirectory, existing
+from raylfl.runtime import inprocess
+from raylfl.runtime.ray import remote
+from raylfl.runtime.ray.cluster import cluster_for
+from raylfl.runtime.records.run_dir import RunDirectory, existing
 from raylfl.runtime.session import Interrupted, write_records
 from raylfl.runtime.stopping import sigterm_interrupts
 
@@ -46,7 +47,7 @@ class Result:
     @property
     def module(self) -> Any:
         """The LightningModule carrying the final parameters (and buffers)."""
-        from raylfl.runtime.module import make_module
+        from raylfl.runtime.workers.module import make_module
 
         model = ComponentConfig(**self.config.resolved["model"])
         module = make_module(model, self.config.top.seed).to(self.params.dtype)
@@ -118,7 +119,7 @@ def resume(path: str | Path, overrides: Sequence[str] = (), watch: Watch | None 
 
 def checked(config: Config) -> Experiment:
     """The experiment, with a first batch tried: whatever cannot work ends here."""
-    from raylfl.runtime.check import check
+    from raylfl.runtime.workers.check import check
 
     experiment = assemble(config)
     check(experiment)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import raylfl
-from raylfl import process
 from raylfl.errors import BadConfig, RaylflError
+from raylfl.startup import process
 
 KINDS = ("algorithms", "partitions", "participation", "links", "models", "data")
 
@@ -256,7 +256,7 @@ def _trace(args: argparse.Namespace) -> None:
     from raylfl.console import participation_line, say
     from raylfl.experiment import assemble
     from raylfl.heterogeneity.trace import read_trace
-    from raylfl.runtime.dry import draw_trace
+    from raylfl.runtime.trace_preview import draw_trace
 
     experiment = assemble(load_config(args.config, args.overrides))
     written = draw_trace(experiment, Path(args.out))

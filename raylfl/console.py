@@ -131,7 +131,7 @@ def workers_of(experiment: Experiment) -> str:
     runtime, clients = experiment.config.runtime, experiment.world.count
     if runtime.backend == "local":
         return "1 process"
-    from raylfl.runtime.cluster import count_workers, resources_here
+    from raylfl.runtime.ray.cluster import count_workers, resources_here
 
     try:
         count = count_workers(runtime, clients, resources_here())
@@ -166,7 +166,7 @@ def print_table(table: Table) -> None:
 def registry_of(kind: str) -> Any:
     """The registry of a kind; each import loads only what that kind needs."""
     if kind == "algorithms":
-        from raylfl.algorithms.base import ALGORITHMS as registry
+        from raylfl.algorithms import ALGORITHMS as registry
     elif kind == "partitions":
         from raylfl.heterogeneity.partition.base import PARTITIONS as registry  # type: ignore[assignment]
     elif kind == "participation":
@@ -256,7 +256,7 @@ def runs_table(paths: Sequence[Path]) -> None:
 
 def state_of(run: RunRecord) -> str:
     """`finished`, `running` (a process holds its lock), or how it ended as a sweep took it down, else `stopped`."""
-    from raylfl.runtime.run_dir import RunDirectory
+    from raylfl.runtime.records.run_dir import RunDirectory
     from raylfl.tune.journal import ends
 
     if run.finished:

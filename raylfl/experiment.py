@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from raylfl.algorithms.base import Algorithm
 from raylfl.config.components import construct, import_class
 from raylfl.config.load import Config
 from raylfl.config.schema import ComponentConfig
+from raylfl.core.algorithm import Algorithm
 from raylfl.core.local import LocalRule, Schedule
 from raylfl.core.population import Ints, Population
 from raylfl.core.samples import SampleSet, Shards
@@ -24,7 +24,7 @@ from raylfl.heterogeneity.partition.base import Samples, Split
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import World
 from raylfl.registry import Registry
-from raylfl.runtime.task import WorkerSetup
+from raylfl.runtime.workers.task import WorkerSetup
 
 DEFAULT_CLIENTS = 10  # N where neither the config nor the partition says it
 

@@ -7,7 +7,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-import raylfl  # noqa: F401 - before any test module imports lightning (see raylfl.compat)
+import raylfl  # noqa: F401 - before any test module imports lightning (see raylfl.startup.torchvision_cpu)
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("WANDB_MODE", "offline")

@@ -15,7 +15,7 @@ import yaml
 from raylfl.cli import KINDS, main
 from raylfl.config.load import load_config
 from raylfl.console import registry_of
-from raylfl.runtime.run_dir import RunDirectory
+from raylfl.runtime.records.run_dir import RunDirectory
 
 SMALL = ["rounds=3", "num_clients=4", "partition=iid", "runtime.backend=local", "logging.report=false"]
 RUN = ["run", "digits", *SMALL]

@@ -17,7 +17,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from raylfl.algorithms.base import renormalised
+from raylfl.core.algorithm import renormalised
 from raylfl.core.population import Conditions, Floats, Round
 from raylfl.errors import BadValue
 

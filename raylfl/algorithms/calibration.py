@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from raylfl.algorithms.base import restricted
+from raylfl.core.algorithm import restricted
 from raylfl.core.population import Conditions, Floats
 from raylfl.errors import BadValue
 

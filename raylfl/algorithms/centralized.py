@@ -14,7 +14,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, Work
+from raylfl.algorithms import ALGORITHMS
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.population import Round
 
 

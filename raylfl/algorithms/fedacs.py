@@ -29,9 +29,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import coefficients, expected
-from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, restricted
 from raylfl.algorithms.calibration import fedacs_lr
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, restricted
 from raylfl.core.population import Conditions, Floats, Population, Round
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue

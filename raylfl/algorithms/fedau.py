@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State
+from raylfl.algorithms import ALGORITHMS
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State
 from raylfl.core.population import Ints, Population, Round
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue

@@ -17,9 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import check_rule, coefficients, expected
-from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State
 from raylfl.algorithms.calibration import check_reference
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State
 from raylfl.core.population import Conditions, Floats, Round
 from raylfl.core.reduce import weighted_sum
 

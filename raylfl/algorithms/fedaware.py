@@ -20,7 +20,7 @@ round 0. `normalize: true` is the authors' public code: m_i / |m_i| in place of 
 and alpha multiplies the new update: m_i <- (1 - alpha) m_i + alpha U_i.
 
 Products of momenta are float64 whatever the dtype of x. Those of the rows received are taken anew, with the members
-and with whoever turns out to be one (`raylfl.algorithms.hull`).
+and with whoever turns out to be one (`raylfl.solvers.working_set`).
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import check_rule, coefficients
-from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State
-from raylfl.algorithms.hull import Members, nearest
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State
+from raylfl.core.client_rows import Table
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column, weighted_sum
-from raylfl.core.table import Table
 from raylfl.errors import BadValue
+from raylfl.solvers.working_set import Members, nearest
 
 
 @ALGORITHMS.register("fedaware", paper="Zeng et al. 2024 [4]")

@@ -22,7 +22,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, Work
+from raylfl.algorithms import ALGORITHMS
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column, tree_sum
 

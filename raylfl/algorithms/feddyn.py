@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, Work
+from raylfl.algorithms import ALGORITHMS
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import tree_sum
 from raylfl.errors import BadValue

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 
 import torch
 
-from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, renormalised
-from raylfl.algorithms.gram import products
-from raylfl.algorithms.simplex import min_norm_point
+from raylfl.algorithms import ALGORITHMS
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, renormalised
 from raylfl.core.population import Round
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue
+from raylfl.solvers.gram import products
+from raylfl.solvers.simplex import min_norm_point
 
 
 @ALGORITHMS.register("fedmgda", paper="Hu et al. 2022")

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import expected_share
-from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, renormalised
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, renormalised
 from raylfl.core.population import Conditions, Floats, Round
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue

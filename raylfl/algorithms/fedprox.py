@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import check_rule, coefficients, expected
-from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State
 from raylfl.core.population import Conditions, Floats, Round
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue

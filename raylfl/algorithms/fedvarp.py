@@ -22,11 +22,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State
+from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.calibration import memory_lr
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State
+from raylfl.core.client_rows import Table
 from raylfl.core.population import Conditions, Population, Round
 from raylfl.core.reduce import tree_sum, weighted_sum
-from raylfl.core.table import Table
 from raylfl.errors import BadValue
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, Work
+from raylfl.algorithms import ALGORITHMS
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.population import Round
 from raylfl.core.reduce import weighted_sum
 

@@ -24,7 +24,8 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from raylfl.algorithms.base import ALGORITHMS, Algorithm, Info, ServerState, State, Work
+from raylfl.algorithms import ALGORITHMS
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.population import Round
 from raylfl.core.reduce import column, tree_sum
 from raylfl.errors import BadValue

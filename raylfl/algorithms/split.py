@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raylfl.algorithms.base import ALGORITHMS
+from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.sfl import SFL
 from raylfl.errors import BadValue

@@ -185,7 +185,7 @@ def _merge_group(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[st
 
 def resolve(merged: Mapping[str, Any]) -> Config:
     """Typed and complete; every mistake is collected before BadConfig is raised."""
-    from raylfl.algorithms.base import ALGORITHMS
+    from raylfl.algorithms import ALGORITHMS
     from raylfl.heterogeneity.links import LINKS
     from raylfl.heterogeneity.participation.base import PARTICIPATION
     from raylfl.heterogeneity.partition.base import PARTITIONS

@@ -20,7 +20,7 @@ from raylfl.core.samples import sizes_of
 from raylfl.errors import BadValue
 
 if TYPE_CHECKING:
-    from raylfl.algorithms.base import Algorithm, State, Work
+    from raylfl.core.algorithm import Algorithm, State, Work
     from raylfl.core.oracle import Batch, Oracle
 
 

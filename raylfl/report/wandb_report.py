@@ -21,7 +21,7 @@ from raylfl.report.page import summary_table
 from raylfl.report.render import to_markdown
 from raylfl.report.runs import RunRecord, find_runs, load_run
 from raylfl.report.wording import axis_name, metric_name
-from raylfl.runtime.wandb_run import base_url, logged_in, unreachable
+from raylfl.runtime.records.wandb_run import base_url, logged_in, unreachable
 
 SECTIONS = {  # heading -> how the names of its metrics begin
     "Test set": ("test/",),

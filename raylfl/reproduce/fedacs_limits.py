@@ -53,10 +53,10 @@ class Limit:
         client moves by 1 - (1-eta)^K instead of eta K.
         """
         from raylfl.config.load import load_config
-        from raylfl.core.surrogate import fixed_point, surrogate_weights
+        from raylfl.diagnostics.surrogate import fixed_point, surrogate_weights
         from raylfl.experiment import assemble
         from raylfl.reproduce.probes.quadratics import TracedQuadratics
-        from raylfl.runtime.plan import Planner
+        from raylfl.runtime.round.plan import Planner
 
         experiment = assemble(load_config(self.run.config))
         planner, data = Planner(experiment), TracedQuadratics(**self.run.config["data"]["init_args"])

@@ -140,7 +140,7 @@ def _check_data(jobs: Sequence[Job]) -> None:
 
 def _one_by_one(jobs: Sequence[Job]) -> Iterator[Job]:
     from raylfl.console import Watcher
-    from raylfl.runtime.cluster import cluster_for
+    from raylfl.runtime.ray.cluster import cluster_for
 
     first = load_config(jobs[0].config)
     on_ray = first.runtime.backend == "ray"

@@ -109,8 +109,8 @@ def local_weights(clients: Pairs, lr: float, steps: int) -> np.ndarray:
 
 def predicted_limit(clients: Pairs, lr: float, steps: int = 10) -> float:
     """|x| where PFL ends: the minimiser of the surrogate with the weights `local_weights`."""
-    from raylfl.core.surrogate import fixed_point
     from raylfl.data.quadratics import Coefficients
+    from raylfl.diagnostics.surrogate import fixed_point
 
     weights = local_weights(clients, lr, steps)
     data = Coefficients(tuple((a, b) for a, b in clients))

@@ -11,7 +11,7 @@ import os
 import signal
 from pathlib import Path
 
-from raylfl.runtime.task import Fault
+from raylfl.runtime.workers.task import Fault
 
 VARIABLE = "RAYLFL_FAULT"
 

@@ -19,8 +19,8 @@ import torch
 from raylfl.config.schema import LAYOUTS
 from raylfl.errors import BadConfig
 from raylfl.experiment import Experiment
-from raylfl.runtime.backend import LocalBackend
-from raylfl.runtime.loop import Federation
+from raylfl.runtime.round.loop import Federation
+from raylfl.runtime.workers.backend import LocalBackend
 
 WARM_UP = 2  # rounds of each setting that do not count: first allocations, first calls
 TURNS = 3  # blocks of rounds a setting, in turn, so that all see the same machine

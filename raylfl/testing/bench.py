@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raylfl.algorithms.base import Algorithm, ServerState, State
+from raylfl.core.algorithm import Algorithm, ServerState, State
+from raylfl.core.client_rows import Table
 from raylfl.core.population import Population, Round
-from raylfl.core.table import Table
 from raylfl.testing.simulation import Simulation, recorded_round
 
 N, D = 6, 7  # clients, parameters: different, so that [N] and [d] cannot be mistaken for each other

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raylfl.algorithms.base import Algorithm, State, Work
+from raylfl.core.algorithm import Algorithm, State, Work
+from raylfl.core.client_rows import Table
 from raylfl.core.population import Floats
-from raylfl.core.table import Table
 from raylfl.testing.bench import (
     POPULATION,
     ContractBroken,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raylfl.algorithms.base import Algorithm, ServerState, State, Work
+from raylfl.core.algorithm import Algorithm, ServerState, State, Work
 from raylfl.core.local import LocalRule, a_norm, run_local
 from raylfl.core.oracle import Batch, Oracle
 from raylfl.core.population import Conditions, Floats, Ints, Population, Round

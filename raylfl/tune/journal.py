@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raylfl.runtime.run_dir import read_rows
+from raylfl.runtime.records.run_dir import read_rows
 from raylfl.tune.space import Values
 
 FINISHED, STOPPED, DIVERGED, FAILED = "finished", "stopped", "diverged", "failed"

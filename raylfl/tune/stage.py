@@ -21,7 +21,7 @@ from ray.tune import Callback
 from ray.tune.search import Searcher
 
 from raylfl.report.runs import is_run, load_run
-from raylfl.runtime.run_dir import RunDirectory
+from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.tune.journal import FAILED, FINISHED, STOPPED, Journal, Trial
 from raylfl.tune.proposals import Proposals
 from raylfl.tune.resources import Bundle, capacity, nodes_of_cluster

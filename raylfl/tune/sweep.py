@@ -116,7 +116,7 @@ def new_folder(spec: Sweep) -> Path:
 
 def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say) -> SweepResult:
     """All stages, then the tables; folder: None for a new one, made once the resources prove possible."""
-    from raylfl.runtime.cluster import cluster_for
+    from raylfl.runtime.ray.cluster import cluster_for
 
     runtime, clients = experiment.config.runtime, experiment.world.count
     with cluster_for(runtime) as cluster:

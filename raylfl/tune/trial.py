@@ -20,10 +20,10 @@ from raylfl.config.changes import defining, fingerprint_of_config, refuse_change
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, NonFinite
 from raylfl.experiment import Experiment, assemble
-from raylfl.runtime.backend import Backend, LocalBackend
-from raylfl.runtime.checkpoint import sha256_of_manifest
-from raylfl.runtime.run_dir import RECORDS, RunDirectory, atomic_write
+from raylfl.runtime.records.checkpoint import sha256_of_manifest
+from raylfl.runtime.records.run_dir import RECORDS, RunDirectory, atomic_write
 from raylfl.runtime.session import Session, write_records
+from raylfl.runtime.workers.backend import Backend, LocalBackend
 from raylfl.tune.journal import DIVERGED, FAILED, Trial
 from raylfl.tune.schedulers import SCORE, TIME, Pbt
 from raylfl.tune.score import WORST, Running
@@ -164,8 +164,8 @@ def make_backend(experiment: Experiment, run_dir: RunDirectory, workers: int) ->
         return LocalBackend(experiment.setup)
     import ray
 
-    from raylfl.runtime.actors import start_workers
-    from raylfl.runtime.ray_backend import RayBackend
+    from raylfl.runtime.ray.actors import start_workers
+    from raylfl.runtime.ray.backend import RayBackend
 
     actors = start_workers(experiment.config.runtime, workers)
     return RayBackend(experiment, ray.put(experiment), actors, run_dir.log)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raylfl.algorithms.base import Algorithm
 from raylfl.algorithms.cafedavg import CAFedAvg
 from raylfl.algorithms.fedacs import FedACS
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.fednova import FedNova
 from raylfl.algorithms.fedvarp import FedVARP
 from raylfl.algorithms.optimal_sampling import OptimalSampling
+from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadValue
 from tests import oracles
 from tests.algorithms.replay import beforehand

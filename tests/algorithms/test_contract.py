@@ -14,10 +14,11 @@ import pytest
 import torch
 import yaml
 
-from raylfl.algorithms.base import ALGORITHMS, Algorithm
+from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.focus import Focus
 from raylfl.algorithms.mifa import MIFA
+from raylfl.core.algorithm import Algorithm
 from raylfl.core.costs import floats_in
 from raylfl.errors import BadValue
 from raylfl.testing import CHECKS, ContractBroken, check_contract

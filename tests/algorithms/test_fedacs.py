@@ -10,7 +10,7 @@ from raylfl.algorithms.cafedavg import CAFedAvg
 from raylfl.algorithms.fedacs import MOST_FAILURE, FedACS
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.core.population import Population
-from raylfl.core.surrogate import chi2, surrogate_weights
+from raylfl.diagnostics.surrogate import chi2, surrogate_weights
 from raylfl.errors import BadValue
 from raylfl.testing import recorded_round
 from tests import oracles

@@ -11,7 +11,7 @@ import torch
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.fednova import FedNova
 from raylfl.core.population import Population
-from raylfl.core.surrogate import chi2, surrogate_weights
+from raylfl.diagnostics.surrogate import chi2, surrogate_weights
 from raylfl.errors import BadValue
 from raylfl.testing import recorded_round
 from tests.algorithms.replay import assert_follows, beforehand, models, setting

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 from torch import Tensor
 
+from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.adaptive import FedAdam, FedYogi
 from raylfl.algorithms.aggregation import RULES, coefficients
-from raylfl.algorithms.base import ALGORITHMS, Algorithm, ServerState, State
 from raylfl.algorithms.fedau import FedAU
 from raylfl.algorithms.fedaware import FedAWARE
 from raylfl.algorithms.fedawe import FedAWE
@@ -26,6 +26,7 @@ from raylfl.algorithms.local_only import LocalOnly
 from raylfl.algorithms.mifa import MIFA
 from raylfl.algorithms.scaffnew import Scaffnew
 from raylfl.algorithms.scaffold import Scaffold
+from raylfl.core.algorithm import Algorithm, ServerState, State
 from raylfl.core.population import Round
 from raylfl.testing import simulate
 from tests.algorithms.worlds import D, World, world

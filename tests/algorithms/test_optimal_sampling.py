@@ -9,7 +9,7 @@ import torch
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.optimal_sampling import OptimalSampling
 from raylfl.core.population import Population
-from raylfl.core.surrogate import surrogate_weights
+from raylfl.diagnostics.surrogate import surrogate_weights
 from raylfl.errors import BadValue
 from raylfl.testing import recorded_round
 from tests import oracles

@@ -15,9 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from raylfl.algorithms.base import ALGORITHMS, Algorithm, ServerState, State
+from raylfl.algorithms import ALGORITHMS
+from raylfl.core.algorithm import Algorithm, ServerState, State
+from raylfl.core.client_rows import Table
 from raylfl.core.local import LocalRule, Schedule
-from raylfl.core.table import Table
 from raylfl.testing import simulate
 from tests import oracles
 from tests.algorithms.replay import people, recorded

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raylfl.algorithms.base import Algorithm, Work
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.sfl import SFL
 from raylfl.algorithms.split import SSL, SplitFed
+from raylfl.core.algorithm import Algorithm, Work
 from raylfl.core.flat import FlatModule
 from raylfl.core.local import LocalResult, LocalRule, run_local
 from raylfl.core.oracle import Batch, LoopOracle

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from raylfl.algorithms.adaptive import FedAdagrad
 from raylfl.algorithms.aggregation import RULES
-from raylfl.algorithms.base import Algorithm
 from raylfl.algorithms.cafedavg import CAFedAvg
 from raylfl.algorithms.centralized import Centralized
 from raylfl.algorithms.fedacs import FedACS
@@ -37,6 +36,7 @@ from raylfl.algorithms.scaffnew import Scaffnew
 from raylfl.algorithms.scaffold import Scaffold
 from raylfl.algorithms.sfl import SFL
 from raylfl.algorithms.split import SSL, SplitFed
+from raylfl.core.algorithm import Algorithm
 from tests.algorithms.worlds import D, World, constant_rate, world
 
 FAR = 1e8  # a tau beside which updates are nothing

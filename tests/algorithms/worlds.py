@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raylfl.algorithms.base import Algorithm
+from raylfl.core.algorithm import Algorithm
 from raylfl.core.population import Population, Round
 from raylfl.testing import recorded_round, simulate
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import raylfl
-from raylfl.algorithms.base import ALGORITHMS
+from raylfl.algorithms import ALGORITHMS
 from raylfl.cli import main
 from raylfl.config.components import keys_of
 from raylfl.config.load import compose, conf_roots, load_config

@@ -12,7 +12,7 @@ from raylfl.core.flat import FlatModule
 from raylfl.errors import BadConfig
 from raylfl.experiment import assemble
 from raylfl.models.base import MODELS
-from raylfl.runtime.backend import LocalBackend
+from raylfl.runtime.workers.backend import LocalBackend
 
 CPU = torch.device("cpu")
 

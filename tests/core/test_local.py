@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylfl.algorithms.base import Work
 from raylfl.algorithms.fedavg import FedAvg
+from raylfl.core.algorithm import Work
 from raylfl.core.local import LocalRule, Schedule, a_norm, a_vector, run_local
 from raylfl.core.oracle import Batch
 from raylfl.errors import BadValue

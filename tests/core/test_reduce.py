@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylfl.core.client_rows import Table
 from raylfl.core.reduce import BLOCK, finite_rows, tree_sum, weighted_sum
-from raylfl.core.table import Table
 
 
 @given(st.integers(1, 33), st.integers(0, 100))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raylfl.algorithms.base import ALGORITHMS
+from raylfl.algorithms import ALGORITHMS
 from raylfl.config.components import keys_of
 from raylfl.config.load import GROUPS, NAMED_GROUPS, load_config
 from raylfl.config.schema import FIXED_GROUPS, ScheduleConfig, TopConfig

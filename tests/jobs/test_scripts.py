@@ -75,7 +75,13 @@ def test_what_is_large_stays_out_of_the_upload():
         "raylfl/__pycache__/y.pyc",
     ):
         assert not travels(path), path
-    for path in ("raylfl/data/digits.py", "conf/digits.yaml", "jobs/run.py", "raylfl/runtime/run_dir.py", "mine.py"):
+    for path in (
+        "raylfl/data/digits.py",
+        "conf/digits.yaml",
+        "jobs/run.py",
+        "raylfl/runtime/records/run_dir.py",
+        "mine.py",
+    ):
         assert travels(path), path
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import psutil
 import torch
 
-from raylfl.algorithms.base import ALGORITHMS
+from raylfl.algorithms import ALGORITHMS
 from raylfl.api import checked
 from raylfl.config.load import load_config
 from raylfl.experiment import Experiment
 from raylfl.runtime import inprocess
-from raylfl.runtime.run_dir import RunDirectory
+from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.session import write_records
-from raylfl.runtime.task import Fault
+from raylfl.runtime.workers.task import Fault
 
 PHASES = ("draw", "train", "collect", "aggregate", "commit", "log", "checkpoint")
 REAL_TIME = ("time/round",)  # the only metrics that differ between two runs of one config

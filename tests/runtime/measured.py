@@ -8,8 +8,8 @@ from torch.utils.data import TensorDataset
 
 from raylfl.config.load import load_config
 from raylfl.experiment import assemble
-from raylfl.runtime.backend import LocalBackend
-from raylfl.runtime.loop import Federation
+from raylfl.runtime.round.loop import Federation
+from raylfl.runtime.workers.backend import LocalBackend
 
 ETA, STEPS = 0.1, np.array([1, 2, 3, 4, 5])
 Q = np.array([0.0, 0.2, 0.4, 0.6, 0.8])

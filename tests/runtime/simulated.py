@@ -129,7 +129,7 @@ def run_on_both(config: Any, overrides: Sequence[str]) -> dict[str, Any]:
     """The run on the host and on the device: `params` and `metrics` of each, and the device's `waits`."""
     place = device()  # before autograd starts its threads, one a device
     here = raylfl.run(config, overrides)
-    with mock.patch("raylfl.runtime.worker.devices", return_value=(place, nullcontext)), Simulation():
+    with mock.patch("raylfl.runtime.workers.worker.devices", return_value=(place, nullcontext)), Simulation():
         there = raylfl.run(config, overrides)
     return {
         "params": (here.params.numpy(), there.params.numpy()),

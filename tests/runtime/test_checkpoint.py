@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from raylfl.errors import BadConfig, RaylflError
-from raylfl.runtime import checkpoint, run_dir
+from raylfl.runtime.records import checkpoint, run_dir
 from tests.runtime.faults import carry_out, checkpoints, killed, log_of, outcome, strike
 from tests.runtime.tiny import FOCUS, TINY
 

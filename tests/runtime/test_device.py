@@ -9,9 +9,9 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from raylfl.algorithms.base import ALGORITHMS
+from raylfl.algorithms import ALGORITHMS
 from raylfl.config.schema import RuntimeConfig
-from raylfl.runtime.cohort import calls
+from raylfl.runtime.round.cohort import calls
 from tests.runtime import simulated
 from tests.runtime.test_run import DIGITS, QUADRATICS
 from tests.runtime.tiny import TINY

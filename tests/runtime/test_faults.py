@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import raylfl
-from raylfl.algorithms.base import ALGORITHMS
+from raylfl.algorithms import ALGORITHMS
 from raylfl.errors import BadConfig, ClientFailed, NonFinite
 from raylfl.heterogeneity.trace import make_row, write_trace
-from raylfl.runtime import check
-from raylfl.runtime.worker import Worker
+from raylfl.runtime.workers import check
+from raylfl.runtime.workers.worker import Worker
 from tests.runtime.faults import options_of, outcome
 from tests.runtime.tiny import TINY
 

@@ -12,7 +12,7 @@ import pytest
 from ray.exceptions import OutOfDiskError
 
 from raylfl.errors import RaylflError
-from raylfl.runtime import run_dir
+from raylfl.runtime.records import run_dir
 from tests.runtime.faults import carry_out, checkpoints, log_of, outcome, strike
 from tests.runtime.tiny import FOCUS, TINY
 

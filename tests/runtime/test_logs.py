@@ -15,8 +15,8 @@ import torch
 import wandb
 
 import raylfl
-from raylfl.runtime import logs, wandb_run
-from raylfl.runtime.run_dir import RunDirectory
+from raylfl.runtime.records import loggers, wandb_run
+from raylfl.runtime.records.run_dir import RunDirectory
 from tests.runtime.test_run import DIGITS, QUADRATICS
 from tests.runtime.wandb_records import keyed, records
 
@@ -150,7 +150,7 @@ def test_a_logger_that_breaks_is_closed_with_one_line(runs, monkeypatch):
         def close(self):
             raise AssertionError("it was closed already")
 
-    monkeypatch.setitem(logs.MAKERS, "csv", lambda config, run_dir, say: Broken())
+    monkeypatch.setitem(loggers.MAKERS, "csv", lambda config, run_dir, say: Broken())
     result = run(QUADRATICS, runs, "logging.loggers=[csv]")
     assert len(result.metrics) == 6
     lines = [line for line in (result.run_dir / "log.txt").read_text().splitlines() if "logger csv" in line]
@@ -162,7 +162,7 @@ def test_a_logger_that_cannot_be_opened_is_left_out(runs, monkeypatch):
     def fails(config, run_dir, say):
         raise ImportError("no such package")
 
-    monkeypatch.setitem(logs.MAKERS, "tensorboard", fails)
+    monkeypatch.setitem(loggers.MAKERS, "tensorboard", fails)
     result = run(QUADRATICS, runs, "logging.loggers=[tensorboard]")
     assert "logger tensorboard could not be opened and is left out" in (result.run_dir / "log.txt").read_text()
 

@@ -7,7 +7,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from raylfl.algorithms.base import ALGORITHMS, Algorithm
+from raylfl.algorithms import ALGORITHMS
+from raylfl.core.algorithm import Algorithm
 from tests.runtime.measured import DIGITS, LINKS, LOSSY, SIZES, STEPS, D, N, received, walk
 
 # -- the virtual clock ---------------------------------------------------------------------------------------

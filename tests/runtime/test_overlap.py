@@ -9,9 +9,9 @@ import pytest
 from raylfl.config.load import load_config
 from raylfl.errors import RaylflError
 from raylfl.experiment import assemble
-from raylfl.runtime.backend import LocalBackend
-from raylfl.runtime.loop import Federation
-from raylfl.runtime.plan import Planner
+from raylfl.runtime.round.loop import Federation
+from raylfl.runtime.round.plan import Planner
+from raylfl.runtime.workers.backend import LocalBackend
 from tests.runtime.faults import carry_out, checkpoints, outcome
 from tests.runtime.tiny import TINY, Net
 

@@ -11,13 +11,13 @@ import ray
 import torch
 
 import raylfl
-from raylfl.algorithms.base import ALGORITHMS
+from raylfl.algorithms import ALGORITHMS
 from raylfl.config.schema import RuntimeConfig
 from raylfl.errors import BadConfig
-from raylfl.runtime import ray_backend
-from raylfl.runtime.actors import WorkerActor
-from raylfl.runtime.cluster import DIRECT, count_workers
-from raylfl.runtime.ray_backend import RayBackend
+from raylfl.runtime.ray import backend as ray_backend
+from raylfl.runtime.ray.actors import WorkerActor
+from raylfl.runtime.ray.backend import RayBackend
+from raylfl.runtime.ray.cluster import DIRECT, count_workers
 from raylfl.runtime.session import Session
 from tests.runtime.faults import actors, carry_out, options_of, outcome, wait_until
 from tests.runtime.test_run import DIGITS, QUADRATICS

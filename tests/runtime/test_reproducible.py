@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from raylfl.algorithms.base import ALGORITHMS
+from raylfl.algorithms import ALGORITHMS
 from raylfl.runtime import inprocess
-from raylfl.runtime.backend import LocalBackend
-from raylfl.runtime.worker import Worker
+from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.workers.worker import Worker
 from tests.runtime.faults import carry_out, options_of, outcome
 from tests.runtime.tiny import TINY, rude
 
@@ -89,7 +89,7 @@ def test_a_module_that_seeds_every_generator_changes_nobodys_bits(tmp_path, monk
 ALL = """
 import sys
 from pathlib import Path
-from raylfl.algorithms.base import ALGORITHMS
+from raylfl.algorithms import ALGORITHMS
 from tests.runtime.faults import carry_out, options_of
 from tests.runtime.tiny import TINY
 

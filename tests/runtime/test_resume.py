@@ -15,7 +15,8 @@ import torch
 import yaml
 
 import raylfl
-from raylfl.algorithms.base import ALGORITHMS, Algorithm
+from raylfl.algorithms import ALGORITHMS
+from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
 from raylfl.runtime.session import Interrupted
 from tests.runtime.faults import PHASES, carry_out, killed, log_of, options_of, outcome, strike

@@ -14,14 +14,14 @@ import pytest
 
 import raylfl
 from raylfl.errors import BadConfig, RaylflError
-from raylfl.runtime import run_dir
-from raylfl.runtime.run_dir import RunDirectory, atomic_write, metrics_line, read_rows
+from raylfl.runtime.records import run_dir
+from raylfl.runtime.records.run_dir import RunDirectory, atomic_write, metrics_line, read_rows
 from tests.runtime.tiny import TINY
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from raylfl.runtime.run_dir import RunDirectory
+from raylfl.runtime.records.run_dir import RunDirectory
 directory = RunDirectory(Path(sys.argv[1]))
 directory.open() if sys.argv[2] == ".lock" else directory.claim()
 print("held", flush=True)

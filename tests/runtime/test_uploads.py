@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from raylfl.algorithms.base import ALGORITHMS
-from raylfl.runtime import cohort
-from raylfl.runtime.cohort import UploadMemory
+from raylfl.algorithms import ALGORITHMS
+from raylfl.runtime.round import cohort
+from raylfl.runtime.round.cohort import UploadMemory
 from tests.runtime.faults import carry_out, options_of, outcome
 from tests.runtime.tiny import TINY
 

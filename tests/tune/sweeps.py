@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from raylfl.runtime.run_dir import RunDirectory
+from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.tune.journal import Trial
 from raylfl.tune.spec import Sweep, load_sweep
 from raylfl.tune.trial import Job, run_trial

@@ -1,0 +1,1 @@
+"""Quantities that the papers reason with, computed from a round: inconsistency, gradient diversity."""

@@ -1,0 +1,36 @@
+"""What is measured of a round's vectors: norms, diversity, distances. Pure functions of tensors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from raylfl.core.algorithm import renormalised
+from raylfl.core.population import Floats
+from raylfl.core.reduce import BLOCK, weighted_sum
+
+
+def update_metrics(updates: Tensor, weights: Floats) -> dict[str, float]:
+    """`update/norm` = |sum w_i U_i| and `update/diversity` = sqrt(sum w_i |U_i|^2 / |sum w_i U_i|^2) >= 1.
+
+    updates: the received U_i [R, d]; weights: their w_i, renormalised here. FedAWARE [4] eq. (3). The diversity is
+    left out where the mean update is exactly 0.
+    """
+    w = renormalised(weights)
+    square, squares = (torch.zeros(n, dtype=torch.float64, device=updates.device) for n in (1, len(updates)))
+    for block in updates.split(BLOCK, dim=1):  # read once: the sum and the norms find it in the caches
+        square += torch.linalg.vector_norm(weighted_sum(block, w)).double() ** 2
+        squares += torch.linalg.vector_norm(block, dim=1).double() ** 2
+    mean_square = float((squares * torch.from_numpy(w).to(squares)).sum())
+    mean_norm = float(square.sqrt())
+    metrics = {"update/norm": mean_norm}
+    if mean_norm > 0:
+        metrics["update/diversity"] = max(1.0, (mean_square / mean_norm**2) ** 0.5)
+    return metrics
+
+
+def distance_metrics(x: Tensor, optimum: Tensor) -> dict[str, float]:
+    """`global/distance` = |x - x*| / |x*| (|x - x*| where x* = 0) and `global/distance_abs` = |x - x*|."""
+    absolute = float(torch.linalg.vector_norm(x.double() - optimum.double()))
+    scale = float(torch.linalg.vector_norm(optimum.double()))
+    return {"global/distance": absolute / scale if scale > 0 else absolute, "global/distance_abs": absolute}

@@ -1,0 +1,127 @@
+"""Workers with addresses: Ray actors around the plain class, whose methods take and return packed states."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from torch import Tensor
+
+from raylfl.config.schema import RuntimeConfig
+from raylfl.core.algorithm import State
+from raylfl.core.population import Ints
+from raylfl.core.samples import as_tensor
+from raylfl.runtime.faults import kill_point
+from raylfl.runtime.workers.backend import first_row
+from raylfl.runtime.workers.task import Reports, Task
+from raylfl.runtime.workers.worker import Worker
+from raylfl.startup import process
+
+Packed = dict[str, np.ndarray]
+BEHIND = 4  # added to the niceness that Ray gives (15): where they share cores, the server's short turns go first
+
+
+def pack(state: State) -> Packed:
+    """Tensors as numpy arrays, which Ray reads from shared memory without a copy."""
+    return {name: t.contiguous().numpy() for name, t in state.items()}
+
+
+def unpack(packed: Packed) -> State:
+    """The inverse of `pack`; the tensors are read-only views of shared memory."""
+    return {name: as_tensor(a) for name, a in packed.items()}
+
+
+class WorkerActor:
+    """A worker with an address; its methods take and return packed states.
+
+    Each takes `shared`, [a reference to the experiment], and makes the worker if this process has none of it yet: a
+    fresh or restarted one needs nothing to start, and loads its modules while the server loads its own.
+    """
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        self._reference: Any = None
+        self.fault = kill_point()
+        if hasattr(os, "nice"):
+            os.nice(BEHIND)
+        process.set_up()
+        import lightning.pytorch  # noqa: F401 - most of what a module of anybody's needs
+
+    def worker(self, shared: list[Any]) -> Worker:
+        if self._worker is None or shared[0] != self._reference:
+            self._worker, self._reference = Worker(ray.get(shared[0]).setup), shared[0]
+        return self._worker
+
+    def ping(self, shared: list[Any]) -> None:
+        """An answer means: here, and ready."""
+        self.worker(shared)
+
+    def initial(self, shared: list[Any]) -> tuple[Packed, str | None]:
+        """The fresh module's x and buffers; why clients go one by one."""
+        worker = self.worker(shared)
+        return pack({"x": worker.x0, "buffers": worker.buffers0}), worker.one_by_one
+
+    def run(
+        self, shared: list[Any], tasks: Sequence[Task], down: Packed, keeps: bool, known: Sequence[int], *own: Packed
+    ) -> Any:
+        """(reports of all tasks, [up of each task]), then one new state a client where the algorithm keeps any.
+
+        known: for each client in order, which of `own` is its state; -1: it has none yet.
+        """
+        worker = self.worker(shared)
+        states = [unpack(own[k]) if k >= 0 else None for k in known]
+        reports, ups, kept = list[Reports](), list[Packed](), list[Packed]()
+        at, broadcast = 0, unpack(down)
+        self.fault("work", tasks[0].round)
+        for task in tasks:
+            mine = states[at : at + len(task.clients)]
+            at += len(task.clients)
+            theirs, up, new = worker.run(task, broadcast, mine)
+            reports.append(theirs)
+            ups.append(pack(up))
+            kept += [pack(state) for state in new] if new else [{} for _ in task.clients]
+        self.fault("worked", tasks[0].round)
+        head = Reports.joined(reports), ups
+        return (head, *kept) if keeps else head
+
+    def run_link(
+        self, shared: list[Any], task: Task, previous: Packed, first: bool, keeps: bool, known: int, *own: Packed
+    ) -> Any:
+        """One client of a ring: (reports, up, state); previous: the broadcast, or the upload of the one before."""
+        if not previous:
+            return Reports.failed(task.clients, "the client before sent nothing"), {}, {}
+        down = unpack(previous) if first else first_row(unpack(previous))
+        state = unpack(own[0]) if known >= 0 else None
+        reports, up, new = self.worker(shared).run(task, down, [state])
+        return reports, pack(up), pack(new[0]) if new and keeps else {}
+
+    def evaluate(self, shared: list[Any], down: Packed, chunks: Sequence[tuple[str, Ints]]) -> list[dict[str, float]]:
+        return self.worker(shared).evaluate(unpack(down), chunks)
+
+    def objective(
+        self, shared: list[Any], down: Packed, groups: Sequence[Sequence[int]]
+    ) -> list[tuple[float, np.ndarray]]:
+        return [(loss, g.numpy()) for loss, g in self.worker(shared).objective(unpack(down), groups)]
+
+    def state_dict(self, shared: list[Any], x: np.ndarray, buffers: np.ndarray) -> dict[str, Tensor]:
+        return self.worker(shared).state_dict(as_tensor(x), as_tensor(buffers))
+
+
+def start_workers(runtime: RuntimeConfig, workers: int) -> list[Any]:
+    """Handles of worker actors that are being started; in the caller's placement group, if it is in one."""
+    options: dict[str, Any] = {
+        "num_cpus": runtime.cpus_per_worker,
+        "num_gpus": runtime.gpus_per_worker,
+        "max_restarts": -1,
+        "max_task_retries": 0,
+    }
+    if (group := ray.util.get_current_placement_group()) is not None:
+        options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+            group, placement_group_capture_child_tasks=True
+        )
+    remote = ray.remote(WorkerActor).options(**options)
+    return [remote.remote() for _ in range(workers)]

@@ -1,0 +1,226 @@
+"""The backend of worker actors: one call a worker and round, broadcasts and client states by reference."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+import torch
+from torch import Tensor
+
+from raylfl.core.algorithm import State
+from raylfl.core.population import Ints
+from raylfl.core.samples import as_tensor
+from raylfl.experiment import Experiment
+from raylfl.runtime.ray.actors import pack, unpack
+from raylfl.runtime.ray.cluster import direct_bytes
+from raylfl.runtime.ray.worker_pool import Call, Lost, Sent, Team
+from raylfl.runtime.workers.backend import Backend, Handle, Pending, patience
+from raylfl.runtime.workers.task import Outcome, Reports, Task
+
+COPIES = 2**20  # bytes of one broadcast in all calls, beyond which one object for all is quicker
+HEAP = 2**30  # bytes of all clients' states, beyond which they go to the object store, which can spill
+
+
+class RayBackend(Backend):
+    """Sends tasks to a team of worker actors, and again where they are lost or fail."""
+
+    def __init__(self, experiment: Experiment, shared: Any, actors: Sequence[Any], say: Callable[[str], None]):
+        """shared: a reference to `experiment` in the object store, which outlives this; actors: from `start_workers`;
+        say: takes one line of news.
+        """
+        runtime = experiment.config.runtime
+        self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
+        self.team = Team(actors, shared, say)
+        self.workers = len(self.team)
+        self._ring = experiment.algorithm.route == "ring"
+        self._measuring = 0  # evaluations under way
+        fresh, self.one_by_one = self.team.call("initial", attempts=self.attempts)
+        self._initial = torch.from_numpy(fresh["x"].copy()), torch.from_numpy(fresh["buffers"].copy())
+        state = experiment.setup.fresh_state(*self._initial)
+        self.keeps, size = bool(state), sum(rows.nbytes for rows in state.values())
+        self._spills = size < direct_bytes() and size * experiment.world.count > HEAP
+
+    def initial(self) -> tuple[Tensor, Tensor]:
+        return self._initial
+
+    def put(self, state: State) -> Handle:
+        return ray.put(pack(state))
+
+    def get(self, handles: Sequence[Handle]) -> list[State]:
+        return [unpack(p) for p in ray.get(list(handles))]
+
+    # -- cohorts -----------------------------------------------------------------------------------------------
+
+    def run(self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]]) -> Pending[list[Outcome]]:
+        broadcast = self._for_all(down)
+
+        def send(shares: Sequence[list[int]]) -> list[Sent]:
+            return self.team.send([self._call([tasks[k] for k in s], broadcast, [own[k] for k in s]) for s in shares])
+
+        shares = self._shares([task.load for task in tasks])
+        first, rest = self._wave(shares)
+        sent = send(first)
+
+        def outcomes() -> list[Outcome]:
+            wave, waiting, under_way = first, rest, sent
+            out: dict[int, Outcome] = {}
+            tries = [0] * len(tasks)
+            while wave:
+                for share, answer in zip(wave, self.team.answers(under_way), strict=True):
+                    self._take(share, answer, tasks, out)
+                    for k in share:  # a worker that dies over several tasks does not say over which
+                        tries[k] += out[k].failed and not (isinstance(answer, Lost) and len(share) > 1)
+                    waiting = waiting + [[k] for k in share if out[k].failed and tries[k] < self.attempts]
+                wave, waiting = self._wave(waiting)
+                under_way = send(wave)
+            return [out[k] for k in range(len(tasks))]
+
+        return outcomes
+
+    def _wave(self, shares: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
+        """(those to send now, the rest): one call a worker, so that a deadly one harms no other."""
+        here = len(self.team.present()) if shares else 0
+        return shares[:here], shares[here:]
+
+    def _take(self, share: Sequence[int], answer: Any, tasks: Sequence[Task], out: dict[int, Outcome]) -> None:
+        """Adds the outcomes of a share of the tasks to `out`."""
+        if isinstance(answer, Lost):
+            for k in share:
+                out[k] = Outcome(tasks[k], Reports.failed(tasks[k].clients, answer.reason))
+            return
+        (reports, ups), *kept = answer if self.keeps else [answer]
+        at = 0
+        for k, up in zip(share, ups, strict=True):
+            mine = slice(at, at := at + len(tasks[k].clients))
+            out[k] = Outcome(tasks[k], reports[mine], unpack(up), self._stored(kept[mine]))
+
+    def _stored(self, states: Sequence[Any]) -> list[Any]:
+        """References to new states; small ones lie in this process, unless all of them would be too much for it."""
+        return [ray.put(state) for state in ray.get(list(states))] if self._spills else list(states)
+
+    def _shares(self, loads: Sequence[int]) -> list[list[int]]:
+        """Tasks to workers, the largest first to whom has least; each worker's share in task order."""
+        heap = [(0, w) for w in range(self.workers)]
+        shares: list[list[int]] = [[] for _ in range(self.workers)]
+        for k in sorted(range(len(loads)), key=lambda k: -loads[k]):
+            total, w = heapq.heappop(heap)
+            shares[w].append(k)
+            heapq.heappush(heap, (total + max(loads[k], 1), w))
+        return [sorted(share) for share in shares if share]
+
+    def _call(self, tasks: Sequence[Task], down: Any, own: Sequence[Sequence[Handle | None]]) -> Call:
+        handles = [h for states in own for h in states]
+        given = [h for h in handles if h is not None]
+        known, at = [], 0
+        for h in handles:
+            known.append(at if h is not None else -1)
+            at += h is not None
+        returns = 1 + sum(len(task.clients) for task in tasks) if self.keeps else 1
+        return Call("run", (list(tasks), down, self.keeps, known, *given), returns, self.timeout)
+
+    def run_ring(
+        self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]], arrives: Sequence[bool]
+    ) -> Pending[tuple[list[Outcome], State]]:
+        """The whole chain is handed out at once: each upload goes to the next worker by reference. Only one of them is
+        at work at a time, so half of them are left to an evaluation that is under way.
+        """
+        start: Any = pack(down)
+
+        def hand_out(begin: int, last: Any, attempt: int) -> list[Sent]:
+            here = self._halves()[0] if self._measuring else self.team.present()
+            links, previous = [], last
+            for k in range(begin, len(tasks)):
+                state = [h for h in own[k] if h is not None]
+                arguments = (tasks[k], previous, previous is start, self.keeps, 0 if state else -1, *state)
+                call = Call("run_link", arguments, 3, self.timeout)
+                links.append(self.team.ask(here[(k + attempt) % len(here)], call))
+                previous = links[-1].references[1] if arrives[k] else previous
+            return links
+
+        first = hand_out(0, start, 0)
+
+        def chain() -> tuple[list[Outcome], State]:
+            outcomes: list[Outcome] = []
+            links, last, attempt = first, start, 0
+            while len(outcomes) < len(tasks):
+                for link in links:
+                    k = len(outcomes)
+                    answer = self.team.answers([link])[0]
+                    lost = isinstance(answer, Lost)
+                    reports = Reports.failed(tasks[k].clients, answer.reason) if lost else answer[0]
+                    _, up, state = link.references
+                    broken = len(reports.bad) > 0
+                    if reports.errors and attempt < self.attempts - 1:
+                        attempt += 1
+                        break  # the rest of the chain hangs on this one: hand it out again
+                    mine = self._stored([state]) if self.keeps and not broken else []
+                    outcomes.append(Outcome(tasks[k], reports, {}, mine))
+                    attempt = 0
+                    if arrives[k] and not broken:
+                        last = up
+                    elif broken and arrives[k]:
+                        break
+                if len(outcomes) < len(tasks):
+                    links = hand_out(len(outcomes), last, attempt)
+            return outcomes, {} if last is start else unpack(ray.get(last))
+
+        return chain
+
+    def _halves(self) -> tuple[list[int], list[int]]:
+        """(who passes the model on, who measures) where a ring and a measurement are under way together."""
+        here = self.team.present()
+        middle = (len(here) + 1) // 2
+        return here[:middle], here[middle:] or here
+
+    # -- measurements --------------------------------------------------------------------------------------------
+
+    def evaluate(self, down: State, chunks: Sequence[tuple[str, Ints]]) -> Pending[list[dict[str, float]]]:
+        return self._spread("evaluate", down, chunks)
+
+    def objective(self, down: State, groups: Sequence[Sequence[int]]) -> Pending[list[tuple[float, Tensor]]]:
+        pairs = self._spread("objective", down, groups)
+        return lambda: [(loss, as_tensor(g)) for loss, g in pairs()]
+
+    def _spread(self, method: str, down: State, items: Sequence[Any]) -> Pending[list[Any]]:
+        """Items dealt out to the workers in turn; the answers back in the order of the items."""
+        broadcast = self._for_all(down)
+        workers = self._halves()[1] if self._ring else self.team.present()
+        hands = [list(range(w, len(items), len(workers))) for w in range(min(len(workers), len(items)))]
+        calls = [
+            Call(method, (broadcast, [items[k] for k in hand]), patience=patience(self.timeout, len(hand)))
+            for hand in hands
+        ]
+        sent = self.team.send(calls, workers)
+        self._measuring += 1
+
+        def answers() -> list[Any]:
+            out: list[Any] = [None] * len(items)
+            answered = self.team.insist(sent, self.attempts)
+            self._measuring -= 1
+            for hand, answer in zip(hands, answered, strict=True):
+                for k, value in zip(hand, answer, strict=True):
+                    out[k] = value
+            return out
+
+        return answers
+
+    def _for_all(self, down: State) -> Any:
+        """A broadcast as an argument of many calls: in each of them, or where that is much as one object.
+
+        A tenth of what Ray lets a value have is left for what surrounds the numbers.
+        """
+        packed = pack(down)
+        size = sum(a.nbytes for a in packed.values())
+        return packed if size < 0.9 * direct_bytes() and size * self.workers <= COPIES else ray.put(packed)
+
+    def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        return self.team.call("state_dict", x.numpy(), buffers.numpy(), attempts=self.attempts)
+
+    def describe(self) -> dict[str, Any]:
+        return {"backend": "ray", "workers": self.workers, "cluster": ray.cluster_resources()}
+
+    def close(self) -> None:
+        self.team.dismiss()

@@ -1,0 +1,1 @@
+"""One federated round, from drawing the cohort to its metrics; knows a `Backend`, not Ray."""

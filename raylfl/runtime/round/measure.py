@@ -1,0 +1,183 @@
+"""The metrics of a round, under their fixed names, after the server's step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from raylfl.core.keyed import keyed
+from raylfl.core.population import Floats, Ints
+from raylfl.core.reduce import tree_sum
+from raylfl.diagnostics.surrogate import chi2, fixed_point, surrogate_weights
+from raylfl.diagnostics.updates import distance_metrics, update_metrics
+from raylfl.experiment import Experiment
+from raylfl.runtime.round.plan import Planner
+from raylfl.runtime.workers.backend import Backend, Pending
+from raylfl.runtime.workers.task import BUFFERS
+
+if TYPE_CHECKING:
+    from raylfl.core.algorithm import ServerState, State
+    from raylfl.runtime.round.cohort import Collected
+    from raylfl.runtime.round.loop import FederationState
+
+Metrics = dict[str, Any]
+GROUP = 16  # clients whose full gradients a worker adds up before they travel; fixed, so that the sum's order is
+
+
+class Measurements:
+    """Measures what `eval` asks for; every value is that after the round's server step."""
+
+    def __init__(self, experiment: Experiment, backend: Backend, planner: Planner):
+        self.e, self.backend, self.planner = experiment, backend, planner
+        optimum = experiment.optimum
+        self.optimum = None if optimum is None else torch.from_numpy(optimum.x.copy())
+        self._predicted: tuple[bytes, dict[str, float]] = b"", {}  # the last Omega, and where it leads
+
+    def of_round(
+        self, got: Collected, state: FederationState, before: ServerState, info: dict[str, float], last: bool
+    ) -> Pending[Metrics]:
+        """One row of metrics.jsonl. state: after the round, and until the row is waited for; before: the server as
+        the round was drawn. Evaluations are asked for at once, the rest is computed while they are under way.
+        """
+        r, config = got.round, self.e.config.eval
+        down: State = {"x": state.server["x"]}
+        if len(state.buffers):
+            down[BUFFERS] = state.buffers
+        due = config.every > 0 and (r.index % config.every == 0 or last)
+        evaluations = self._evaluations(down, r.index, r.arrived.cohort) if due else dict
+        objective = self._objective(down) if config.global_ and due else dict
+        return lambda: self._row(got, state, before, info, evaluations, objective)
+
+    def _row(
+        self,
+        got: Collected,
+        state: FederationState,
+        before: ServerState,
+        info: dict[str, float],
+        evaluations: Pending[dict[str, float]],
+        objective: Pending[dict[str, float]],
+    ) -> Metrics:
+        r, config = got.round, self.e.config.eval
+        arrived = r.arrived
+        metrics: Metrics = {"round": r.index}
+        losses = got.reports.heard(arrived.cohort)
+        if np.isfinite(losses).any():
+            metrics["train/loss"] = float(losses[np.isfinite(losses)].mean())
+        if self.e.algorithm.uploads_update and "update" in got.up and len(arrived.cohort):
+            metrics |= update_metrics(got.up["update"], arrived.weights)
+        distance = {} if self.optimum is None else distance_metrics(state.server["x"], self.optimum)
+        inconsistency = self._inconsistency(r.index, before) if config.inconsistency else {}
+        metrics |= evaluations() | objective() | distance | inconsistency
+        metrics["cohort/sampled"], metrics["cohort/received"] = len(r.cohort), len(arrived.cohort)
+        metrics |= state.costs.metrics()
+        metrics["time/virtual"] = state.seconds
+        metrics["time/computation"] = state.computation_seconds
+        metrics |= {f"algo/{name}": value for name, value in info.items()}
+        if got.events:
+            metrics["events"] = got.events
+        return metrics
+
+    def _evaluations(self, down: State, r: int, cohort: Ints) -> Pending[dict[str, float]]:
+        """Test set; and training data of participants, of random clients, of every client (fairness)."""
+        config, shards = self.e.config.eval, self.e.setup.shards
+        jobs: list[tuple[str, str, Ints]] = []  # (name, kind, indices)
+        if self.e.setup.test is not None:
+            jobs.append(("test", "test", np.arange(len(self.e.setup.test), dtype=np.int64)))
+        if config.participants and len(cohort):
+            jobs.append(("participants", "train", np.concatenate([shards[int(c)] for c in cohort])))
+        if config.random_clients:
+            size = min(config.random_clients, self.e.world.count)
+            chosen = keyed(self.e.world.seed, "evaluation", r).choice(self.e.world.count, size, replace=False)
+            jobs.append(("random", "train", np.concatenate([shards[int(c)] for c in chosen])))
+        if config.clients:
+            jobs += [(f"client {c}", "train", shards[c]) for c in range(self.e.world.count) if len(shards[c])]
+        size = config.batch_size
+        pieces = [(name, kind, ids[k : k + size]) for name, kind, ids in jobs for k in range(0, len(ids), size)]
+        results = self.backend.evaluate(down, [(kind, ids) for _, kind, ids in pieces])
+        return lambda: summary([name for name, _, _ in pieces], results())
+
+    def _objective(self, down: State) -> Pending[dict[str, float]]:
+        """global/loss = F(x), global/grad_norm = |grad F(x)|, over all clients' data."""
+        count = self.e.world.count
+        groups = [list(range(k, min(k + GROUP, count))) for k in range(0, count, GROUP)]
+        pending = self.backend.objective(down, groups)
+
+        def measured() -> dict[str, float]:
+            results = pending()
+            gradient = tree_sum(torch.stack([g for _, g in results]))
+            return {
+                "global/loss": float(sum(loss for loss, _ in results)),
+                "global/grad_norm": float(torch.linalg.vector_norm(gradient)),
+            }
+
+        return measured
+
+    def _inconsistency(self, r: int, server: ServerState) -> dict[str, float]:
+        """inconsistency/chi2 = chi2(w || Omega) of round r, where the expected coefficients are known; where the data
+        know the optimum for any weights, inconsistency/predicted_distance, too.
+
+        server: as it was when the round was drawn.
+        """
+        e = self.e
+        if e.algorithm.route == "ring" or e.algorithm.pooled or self.planner.replayed:
+            return {}
+        conditions = self.planner.conditions(r)
+        marginals = self.planner.marginals(conditions, server)
+        if marginals is None:
+            return {}
+        expected = e.algorithm.expected_coefficients(conditions, marginals, self.planner.independent)
+        if expected is None or not expected.any():
+            return {}
+        omega = surrogate_weights(expected, conditions.a_norm)
+        return {"inconsistency/chi2": chi2(e.world.population.weights, omega)} | self._prediction(omega)
+
+    def _prediction(self, omega: Floats) -> dict[str, float]:
+        """inconsistency/predicted_distance = |x_Omega - x*| / |x*| (|x_Omega - x*| where x* = 0): the value at which
+        global/distance stalls for small eta if Omega stays as it is; x_Omega = argmin sum_i Omega_i f_i.
+        """
+        known = self.e.optimum
+        if known is None or known.of is None or self.optimum is None:
+            return {}
+        if self._predicted[0] != omega.tobytes():  # mostly the same every round, and the optimum may cost a solve
+            limit = torch.from_numpy(fixed_point(omega, known.of))
+            distance = distance_metrics(limit, self.optimum)["global/distance"]
+            self._predicted = omega.tobytes(), {"inconsistency/predicted_distance": distance}
+        return self._predicted[1]
+
+
+def summary(names: Sequence[str], results: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Chunks' means as metrics, `name/metric`; those of single clients (`client i`) as fairness among them."""
+    values: dict[str, list[dict[str, float]]] = {}
+    for name, result in zip(names, results, strict=True):
+        values.setdefault(name, []).append(result)
+    out: dict[str, float] = {}
+    per_client = []
+    for name, chunks in values.items():
+        means = pooled_means(chunks)
+        if name.startswith("client "):
+            per_client.append(means)
+        else:
+            out |= {f"{name}/{metric}": value for metric, value in means.items()}
+    if per_client and all("accuracy" in m for m in per_client):
+        out |= fairness(np.array([m["accuracy"] for m in per_client]))
+    return out
+
+
+def pooled_means(chunks: list[dict[str, float]]) -> dict[str, float]:
+    """Means of chunk means, weighted by their numbers of samples."""
+    count = sum(c["count"] for c in chunks)
+    names = [n for n in chunks[0] if n != "count"]
+    return {n: sum(c[n] * c["count"] for c in chunks) / count for n in names}
+
+
+def fairness(accuracy: np.ndarray) -> dict[str, float]:
+    """clients/accuracy_mean, _std, and _p10: the mean accuracy of the worst tenth of the clients (at least one)."""
+    worst = np.sort(accuracy)[: max(1, len(accuracy) // 10)]
+    return {
+        "clients/accuracy_mean": float(accuracy.mean()),
+        "clients/accuracy_std": float(accuracy.std()),
+        "clients/accuracy_p10": float(worst.mean()),
+    }

@@ -1,0 +1,168 @@
+"""Where the local work of a cohort is carried out: here or on actors. The round loop knows only this."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from raylfl.core.algorithm import State
+from raylfl.core.oracle import private_randomness
+from raylfl.core.population import Ints
+from raylfl.errors import RaylflError
+from raylfl.runtime.stopping import time_limit
+from raylfl.runtime.workers.task import Outcome, Reports, Task, WorkerSetup
+from raylfl.runtime.workers.worker import Worker
+
+T = TypeVar("T")
+Handle = Any  # of a client's state or a broadcast: the tensors themselves, or a reference to them
+Pending: TypeAlias = Callable[[], T]  # something under way; called, it waits for its end
+
+
+class Backend(ABC):
+    """Carries out tasks. Client states stay behind handles, so that only those that are asked for travel.
+
+    Work is asked for by one call and waited for by calling what that returns, so that the caller may see to other
+    things meanwhile; whether anything happens before the second call is the backend's affair.
+    """
+
+    workers: int
+
+    @abstractmethod
+    def initial(self) -> tuple[Tensor, Tensor]:
+        """(x [d], buffers [b]) of the freshly made module."""
+
+    one_by_one: str | None
+    """Why workers take clients one by one; None: a micro-cohort in one vectorised call."""
+
+    @abstractmethod
+    def put(self, state: State) -> Handle:
+        """A handle to these tensors, for a broadcast or a client's state."""
+
+    @abstractmethod
+    def get(self, handles: Sequence[Handle]) -> list[State]:
+        """The tensors behind handles; read-only."""
+
+    @abstractmethod
+    def run(self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]]) -> Pending[list[Outcome]]:
+        """The outcomes in task order. A task that keeps failing has `errors` in its reports, and no rows."""
+
+    @abstractmethod
+    def run_ring(
+        self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]], arrives: Sequence[bool]
+    ) -> Pending[tuple[list[Outcome], State]]:
+        """One client a task, each starting from the last upload that arrived; (outcomes, that last upload).
+
+        Only the last upload comes to the server; the others pass from worker to worker. Outcomes carry no `up`,
+        except for its widths: see `Outcome.up_floats`.
+        """
+
+    @abstractmethod
+    def evaluate(self, down: State, chunks: Sequence[tuple[str, Ints]]) -> Pending[list[dict[str, float]]]:
+        """Mean metrics of each chunk, in order."""
+
+    @abstractmethod
+    def objective(self, down: State, groups: Sequence[Sequence[int]]) -> Pending[list[tuple[float, Tensor]]]:
+        """Loss and gradient of F restricted to each group of clients, in order."""
+
+    @abstractmethod
+    def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        """The module's state_dict at these parameters."""
+
+    def describe(self) -> dict[str, Any]:
+        """What summary.json says about where the run ran."""
+        return {"backend": type(self).__name__, "workers": self.workers}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give everything back. Safe to call twice."""
+
+
+class LocalBackend(Backend):
+    """The same worker class in the calling process, for debugging, for tests, and for models too small to pay for
+    actors; work is done when it is waited for.
+    """
+
+    workers = 1
+
+    def __init__(self, setup: WorkerSetup):
+        self._threads = torch.get_num_threads()
+        self.worker = Worker(setup)
+        self.attempts, self.timeout = 1 + setup.runtime.client_retries, setup.runtime.client_timeout
+        self.one_by_one = self.worker.one_by_one
+
+    def initial(self) -> tuple[Tensor, Tensor]:
+        return self.worker.x0, self.worker.buffers0
+
+    def put(self, state: State) -> Handle:
+        return state
+
+    def get(self, handles: Sequence[Handle]) -> list[State]:
+        return list(handles)
+
+    def run(self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]]) -> Pending[list[Outcome]]:
+        def outcomes() -> list[Outcome]:
+            with private_randomness():  # the caller's process
+                return [self._attempt(task, down, states) for task, states in zip(tasks, own, strict=True)]
+
+        return outcomes
+
+    def _attempt(self, task: Task, down: State, own: Sequence[Handle | None]) -> Outcome:
+        outcome = Outcome(task, Reports.of(()))
+        for _ in range(self.attempts):
+            try:
+                with time_limit(self.timeout):
+                    outcome = Outcome(task, *self.worker.run(task, down, own))
+            except TimeoutError as error:  # it struck between the worker's own lines
+                outcome = Outcome(task, Reports.failed(task.clients, str(error)))
+            if not outcome.failed:
+                break
+        return outcome
+
+    def run_ring(
+        self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]], arrives: Sequence[bool]
+    ) -> Pending[tuple[list[Outcome], State]]:
+        def chain() -> tuple[list[Outcome], State]:
+            outcomes, last, here = [], {}, down
+            with private_randomness():
+                for task, states, arrived in zip(tasks, own, arrives, strict=True):
+                    outcome = self._attempt(task, here, states)
+                    if arrived and not len(outcome.reports.bad):
+                        last, here = outcome.up, first_row(outcome.up)
+                    outcomes.append(Outcome(task, outcome.reports, {}, outcome.own))
+            return outcomes, last
+
+        return chain
+
+    def evaluate(self, down: State, chunks: Sequence[tuple[str, Ints]]) -> Pending[list[dict[str, float]]]:
+        return lambda: self._within(len(chunks), lambda: self.worker.evaluate(down, chunks))
+
+    def objective(self, down: State, groups: Sequence[Sequence[int]]) -> Pending[list[tuple[float, Tensor]]]:
+        return lambda: self._within(len(groups), lambda: self.worker.objective(down, groups))
+
+    def _within(self, items: int, measure: Callable[[], T]) -> T:
+        """Raises RaylflError where a measurement takes `client_timeout` for each of its items, and more."""
+        try:
+            with time_limit(patience(self.timeout, items)):
+                return measure()
+        except TimeoutError as error:
+            raise RaylflError(f"evaluation: {error}") from error
+
+    def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        return self.worker.state_dict(x, buffers)
+
+    def close(self) -> None:
+        torch.set_num_threads(self._threads)
+
+
+def patience(timeout: float | None, items: int) -> float | None:
+    """Seconds that a call may take which measures so many chunks of samples or groups of clients."""
+    return None if timeout is None else timeout * max(items, 1)
+
+
+def first_row(up: State) -> State:
+    """One client's upload (rows [1, ...]) as the broadcast that the next in the ring starts from."""
+    return {name: rows[0] for name, rows in up.items()}

@@ -1,0 +1,137 @@
+"""What is tried in the calling process before anything is started: a training step and an evaluation on two samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from raylfl.core.keyed import keyed_int
+from raylfl.core.oracle import Batch, private_randomness
+from raylfl.core.population import Population
+from raylfl.core.samples import SampleSet, Shards
+from raylfl.errors import BadConfig, BadValue
+from raylfl.experiment import Experiment
+from raylfl.runtime.ray.cluster import check_resources
+from raylfl.runtime.round.plan import Planner, check_sampling
+from raylfl.runtime.stopping import time_limit
+from raylfl.runtime.workers.task import WorkerSetup
+from raylfl.runtime.workers.worker import Worker
+
+T = TypeVar("T")
+WARM_UP_SECONDS = 60.0  # on top of runtime.client_timeout
+
+
+def check(experiment: Experiment) -> None:
+    """Raises BadConfig saying what model, data, algorithm and participation disagree on."""
+    check_sampling(experiment)
+    if experiment.config.runtime.backend == "ray":
+        check_resources(experiment.config.runtime, experiment.world.count)
+    if experiment.algorithm.pooled:  # a single imaginary client: a value per client does not fit it
+        _check_pooled_work(experiment)
+    setup = experiment.setup
+    if not len(setup.shards.indices):
+        raise BadConfig("no client owns any training sample: nothing to train on")
+    model = experiment.config.resolved["model"]
+    label = model["name"] or model["class_path"]
+    with _threads_kept(), private_randomness(keyed_int(setup.seed, "check")):
+        few, seconds = _on_two_samples(setup), _patience(setup)
+        worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
+        _try_training(worker, label)
+        _try_evaluation(worker, label)
+    optimum = experiment.optimum
+    if optimum is not None and len(optimum.x) != worker.flat.width:
+        raise BadConfig(
+            f"the data's optimum() has {len(optimum.x)} entries, but model {label} has {worker.flat.width} parameters"
+        )
+
+
+def _check_pooled_work(experiment: Experiment) -> None:
+    try:
+        experiment.work.check(Planner(experiment).pooled_world)
+    except BadValue as error:
+        raise error.at("local") from None
+
+
+def _patience(setup: WorkerSetup) -> float | None:
+    """Seconds after which the user's code counts as hanging; the first call of anything takes its time."""
+    timeout = setup.runtime.client_timeout
+    return None if timeout is None else timeout + WARM_UP_SECONDS
+
+
+def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
+    """One client with the first two samples that anybody owns, on the CPU."""
+    train = _try("the data's first batch cannot be made", lambda: _few(setup.train, setup.shards.indices[:2]))
+    test = setup.test
+    if test is not None:
+        first = np.arange(min(2, len(test)), dtype=np.int64)
+        test = _try("the data's first test batch cannot be made", partial(_few, test, first))
+    return replace(
+        setup,
+        runtime=replace(setup.runtime, gpus_per_worker=0.0),
+        train=train,
+        test=test,
+        shards=Shards.of([np.arange(len(train))]),
+        population=Population(np.array([len(train)]), np.ones(1)),
+    )
+
+
+def _few(samples: Any, indices: np.ndarray) -> SampleSet:
+    if samples.arrays is not None:
+        return SampleSet(tuple(a[indices] for a in samples.arrays), None, samples.transform)
+    return SampleSet(None, [samples.items[int(i)] for i in indices], samples.transform)
+
+
+def _try_training(worker: Worker, label: str) -> None:
+    indices = worker.setup.shards[0]
+    batch = worker.train.batch(indices)
+    _try("the data's first batch cannot be made", lambda: batch.content)
+    worker.flat.module.train()
+    text = f"model {label} cannot be trained on a batch of {_shapes(batch)}"
+    x = worker.oracle.workspace(1).copy_(worker.x0)
+    _try(text, lambda: worker.oracle.gradients(x, [batch], lambda c: 0), _patience(worker.setup))
+    worker.optimizer_step()
+
+
+def _try_evaluation(worker: Worker, label: str) -> None:
+    kind, source = ("test", worker.test) if worker.test is not None else ("train", worker.train)
+    indices = np.arange(len(source.samples))
+    batch = source.batch(indices)
+    _try("the data's first test batch cannot be made", lambda: batch.content)
+    text = f"model {label} cannot be evaluated on a batch of {_shapes(batch)}"
+    _try(text, lambda: worker.evaluate({"x": worker.x0}, [(kind, indices)]), _patience(worker.setup))
+
+
+def _try(text: str, make: Callable[[], T], seconds: float | None = None) -> T:
+    """The result, or BadConfig: the text and the first line of what went wrong; no result in time is wrong, too."""
+    try:
+        with time_limit(seconds):
+            return make()
+    except BadConfig:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        raise BadConfig(f"{text}: {type(error).__name__}: {lines[0] if lines else ''}") from error
+
+
+def _shapes(batch: Batch) -> str:
+    parts = batch.content if isinstance(batch.content, (tuple, list)) else [batch.content]
+    return ", ".join(
+        f"{tuple(p.shape)} {str(p.dtype).removeprefix('torch.')}" if isinstance(p, torch.Tensor) else type(p).__name__
+        for p in parts
+    )
+
+
+@contextmanager
+def _threads_kept() -> Iterator[None]:
+    """A worker fixes torch's threads for its process; this process is not one."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,78 @@
+"""What a worker works with: the module, how images lie in its memory, the device and the precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from raylfl.config.components import construct, import_class
+from raylfl.config.schema import ComponentConfig
+from raylfl.core.batch_last import BatchLast
+from raylfl.core.chain import Chain
+from raylfl.core.keyed import keyed_int
+from raylfl.core.oracle import private_randomness
+from raylfl.errors import BadConfig
+from raylfl.runtime.workers.task import WorkerSetup
+
+
+def make_module(model: ComponentConfig, seed: int) -> Any:
+    """The LightningModule of `model`, its initial weights a function of the seed alone."""
+    from lightning.pytorch import LightningModule
+
+    with private_randomness(keyed_int(seed, "init")):
+        if model.name is not None:
+            from raylfl.models.base import MODELS
+
+            cls = MODELS.get(model.name).cls
+        else:
+            cls = import_class(str(model.class_path), "model")
+        if not (isinstance(cls, type) and issubclass(cls, LightningModule)):
+            raise BadConfig(f"model.class_path={model.class_path}, but must be a LightningModule")
+        module = construct(cls, model.init_args, "model")
+    if not module.automatic_optimization:
+        raise BadConfig(f"model {cls.__name__} uses manual optimization, which federated local steps cannot follow")
+    return module
+
+
+def layout_for(module: torch.nn.Module, device: torch.device, setup: WorkerSetup) -> str:
+    """How images and weights of convolutions lie in memory, under `runtime.layout`:
+
+    contiguous ([n, c, h, w], as torch has it), channels_last ([n, h, w, c]), or batch_last ([c, h, w, n], for chains
+    of layers without autograd). auto: for float32 on a CPU batch_last for chains of few channels, else channels_last;
+    contiguous elsewhere. A rule and never a timing, since the last bits differ. Always contiguous where the module's
+    own optimizer moves the weights. Raises BadConfig for batch_last where it cannot be.
+    """
+    setting, quick = setup.runtime.layout, device.type == "cpu" and setup.dtype == "float32"
+    if setup.optimizer == "module" or not any(isinstance(m, torch.nn.Conv2d) for m in module.modules()):
+        return "contiguous"
+    if setting in ("contiguous", "channels_last"):
+        return setting
+    if setting == "auto" and not quick:
+        return "contiguous"
+    alone = device.type == "cpu" and setup.runtime.vectorize != "always"
+    chain = Chain.of(module) if alone else None
+    last = None if chain is None else BatchLast(chain.layers)
+    if setting == "batch_last" and (last is None or not last.possible):
+        raise BadConfig(
+            f"runtime.layout=batch_last, but {type(module).__name__} here is no plain chain of layers, one client "
+            "at a time on a CPU, with convolutions without strides, dilation and groups (leave it at auto)"
+        )
+    return "batch_last" if last is not None and (setting == "batch_last" or last.pays) else "channels_last"
+
+
+def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractContextManager]]:
+    """The worker's device and precision context, through Lightning Fabric; fixes torch's threads."""
+    from lightning.fabric import Fabric
+
+    torch.set_num_threads(setup.runtime.threads)
+    precision = setup.runtime.precision or ("64-true" if setup.dtype == "float64" else "32-true")
+    accelerator = "gpu" if setup.runtime.gpus_per_worker > 0 else "cpu"
+    fabric = Fabric(accelerator=accelerator, devices=1, precision=precision)  # type: ignore[arg-type]
+    if accelerator == "gpu":
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+    full = precision == f"{setup.dtype[-2:]}-true" and accelerator == "cpu"
+    return fabric.device, nullcontext if full else fabric.autocast

@@ -1,0 +1,147 @@
+"""What travels between the round loop and the workers: plain values, safe to send and to repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.config.schema import ComponentConfig, RuntimeConfig
+from raylfl.core.algorithm import Algorithm, State
+from raylfl.core.local import LocalRule
+from raylfl.core.population import Floats, Ints, Population
+from raylfl.core.samples import SampleSet, Shards
+
+POOL = -1  # the imaginary client that owns everybody's data (centralized)
+BUFFERS = "buffers"  # the key under which a module's buffers travel beside an algorithm's own tensors
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """Everything a worker needs for any client in any round; put into shared memory once."""
+
+    seed: int
+    dtype: str
+    model: ComponentConfig
+    algorithm: Algorithm
+    rule: LocalRule
+    sampling: str
+    optimizer: str
+    buffers: str
+    population: Population
+    shards: Shards
+    train: SampleSet
+    test: SampleSet | None
+    eval_batch_size: int
+    runtime: RuntimeConfig
+
+    @property
+    def local_buffers(self) -> bool:
+        """Whether clients keep the module's buffers to themselves; the imaginary one that owns all data does not."""
+        return self.buffers == "local" and not self.algorithm.pooled
+
+    def fresh_state(self, x: Tensor, buffers: Tensor) -> State:
+        """What a client brings to its first round, rows [1, ...], at x [d] and buffers [b]; empty: it never has any."""
+        state = self.algorithm.init_clients(x, 1)
+        return {**state, BUFFERS: buffers[None]} if self.local_buffers and len(buffers) else state
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+
+@dataclass(frozen=True)
+class Task:
+    """The local work of a micro-cohort in one round: a pure function of this, the broadcast and its states."""
+
+    round: int
+    clients: tuple[int, ...]
+    steps: tuple[int, ...]
+    batch_sizes: tuple[int, ...]
+    a_norm: tuple[float, ...]
+    lr: float
+
+    @property
+    def load(self) -> int:
+        """Sample gradients to compute, the measure by which work is shared out."""
+        return int(np.dot(self.steps, self.batch_sizes))
+
+
+REPORT = np.dtype(
+    [
+        ("client", np.int64),
+        ("loss", np.float64),  # mean over its local steps; nan where it made none
+        ("last_loss", np.float64),  # the last finite one
+        ("gradients", np.int64),  # sample gradients computed
+        ("exchanged", np.int64),  # floats of activations, and as many of their gradients (split learning)
+        ("client_half", np.int64),  # parameters of the client's half (split learning), all there is to hand over
+        ("finite", np.bool_),  # whether it came back, and all that it came back with is a number
+    ]
+)
+
+
+@dataclass
+class Reports:
+    """What the server learns of some clients' work beside their uploads: a row of `REPORT` a client, and for those that
+    failed the traceback that ended it.
+    """
+
+    rows: np.ndarray
+    errors: dict[int, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(clients: Sequence[int], **columns: Any) -> Reports:
+        """One for each of these clients; columns that are not given are 0."""
+        rows = np.zeros(len(clients), REPORT)
+        rows["client"] = clients
+        for name, values in columns.items():
+            rows[name] = values
+        return Reports(rows)
+
+    @staticmethod
+    def failed(clients: Sequence[int], error: str) -> Reports:
+        """Of clients that came back with nothing."""
+        nothing = Reports.of(clients, loss=np.nan, last_loss=np.nan)
+        return Reports(nothing.rows, dict.fromkeys(clients, error))
+
+    @staticmethod
+    def joined(parts: Sequence[Reports]) -> Reports:
+        """Those of all parts, one after the other."""
+        rows = np.concatenate([part.rows for part in parts]) if parts else np.zeros(0, REPORT)
+        return Reports(rows, {client: error for part in parts for client, error in part.errors.items()})
+
+    def __getitem__(self, part: slice) -> Reports:
+        rows = self.rows[part]
+        return Reports(rows, {c: e for c, e in self.errors.items() if c in rows["client"]} if self.errors else {})
+
+    @property
+    def bad(self) -> np.ndarray:
+        """The rows of those that came back with something else than numbers, or not at all."""
+        return self.rows[~self.rows["finite"]]
+
+    def heard(self, clients: Ints) -> Floats:
+        """The losses of these clients, some of those that are here, or of the one that owns all data."""
+        if len(clients) == len(self.rows):
+            return self.rows["loss"]
+        return self.rows["loss"][np.isin(self.rows["client"], np.append(clients, POOL))]
+
+
+@dataclass
+class Outcome:
+    """A task's result; `up` rows and `own` entries align with `clients`. Empty where it failed."""
+
+    task: Task
+    reports: Reports
+    up: State = field(default_factory=dict)
+    own: list[Any] = field(default_factory=list)  # handles of client states
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.reports.errors)
+
+
+Fault = Callable[[str, int], None]  # (phase, round): a place where tests may strike

@@ -1,0 +1,338 @@
+"""A worker: a module, a solver and everybody's shards. Plain code; with an address it is an actor."""
+
+from __future__ import annotations
+
+import copy
+import math
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.core.algorithm import State, Work
+from raylfl.core.batches import BatchOrders, CohortBatches
+from raylfl.core.batchnorm import allow_lone_samples
+from raylfl.core.flat import FlatModule
+from raylfl.core.keyed import keyed, keyed_int
+from raylfl.core.local import LocalResult, run_local
+from raylfl.core.oracle import Batch, LoopOracle, Oracle, private_randomness, seed_everything
+from raylfl.core.population import Floats, Ints
+from raylfl.core.reduce import column, finite_rows, tree_sum
+from raylfl.core.samples import BatchSource, SampleSet
+from raylfl.core.vectorized import VectorizedOracle, refusal
+from raylfl.errors import BadConfig
+from raylfl.runtime.workers.evaluate import Recorder, measure
+from raylfl.runtime.workers.module import devices, layout_for, make_module
+from raylfl.runtime.workers.task import BUFFERS, POOL, Reports, Task, WorkerSetup
+
+
+class Worker:
+    """Carries out tasks: a pure function of (task, broadcast, client states), safe to repeat elsewhere."""
+
+    def __init__(self, setup: WorkerSetup):
+        self.setup = setup
+        self.algorithm = setup.algorithm
+        self.device, autocast = devices(setup)
+        module = make_module(setup.model, setup.seed)
+        allow_lone_samples(module)
+        self.layout = layout_for(module, self.device, setup)
+        self.flat = FlatModule(module, setup.torch_dtype, self.device, self.layout == "channels_last")
+        self._parts, self._modes = list(module.modules()), list[bool]()
+        self.recorder = Recorder()
+        self.recorder.attach(module)
+        self.x0, self.buffers0 = self.flat.params.to("cpu", copy=True), self.flat.read_buffers().cpu()
+        images_last = self.layout != "contiguous"  # measured faster so, whatever the order of the weights
+        self.train = self._source(setup.train, self.layout == "channels_last")
+        self.measured = self.train.measuring(images_last)
+        self.test = self._source(setup.test, images_last) if setup.test is not None else None
+        self.loop = LoopOracle(self.flat, autocast, self.algorithm.cut, self.layout == "batch_last")
+        self.one_by_one = self._refusal()
+        self.most_clients = math.inf  # in one call; less where a GPU's memory does not suffice
+        self._broadcast: tuple[State, State] = {}, {}  # the last one, on the host and on the device
+        self.oracle: Oracle = self.loop if self.one_by_one else VectorizedOracle(self.flat, autocast)
+
+    def _refusal(self) -> str | None:
+        """Why clients go one by one; None: a micro-cohort goes in one vectorised call."""
+        algorithm, setup = self.algorithm, self.setup
+        if algorithm.cut is not None or algorithm.route == "ring" or algorithm.pooled:
+            return f"{type(algorithm).__name__} works with one client at a time"
+        if setup.optimizer == "module" and not algorithm.own_step:
+            return "local.optimizer=module keeps its state for one client"
+        if setup.train.arrays is None:
+            return "the data set hands out samples one by one"
+        reason = refusal(self.flat, self.device, setup.runtime.vectorize)
+        return reason if reason is not None else self._vmap_refusal()
+
+    def _vmap_refusal(self) -> str | None:
+        """A trial on two clients of one sample each: what vmap cannot do shows here."""
+        oracle = VectorizedOracle(self.flat, self.loop.autocast)
+        first = self.setup.shards.indices[:1]
+        x = oracle.workspace(2).copy_(self.x0)
+        self.flat.module.train()
+        try:
+            with private_randomness(keyed_int(self.setup.seed, "check")):
+                oracle.gradients(x, [self.train.batch(first)] * 2, lambda c: 0)
+        except Exception as error:
+            line = str(error).strip().splitlines()
+            return f"vmap refuses the model ({line[0] if line else type(error).__name__})"
+        return None
+
+    def _source(self, samples: SampleSet, channels_last: bool) -> BatchSource:
+        return BatchSource(samples, self.device, self.setup.torch_dtype, channels_last)
+
+    # -- local work ------------------------------------------------------------------------------------------
+
+    def run(self, task: Task, down: State, own: Sequence[State | None]) -> tuple[Reports, State, list[State]]:
+        """(reports, uploads with rows [C, ...], new states a client); an exception becomes an error in the reports.
+
+        Leaves the global generators seeded: they are the worker's where it has a process of its own.
+        Where a micro-cohort fails, its halves are tried: so a failure is one client's, and memory may suffice.
+        """
+        if len(task.clients) <= self.most_clients:
+            try:
+                seed_everything(keyed_int(self.setup.seed, "user", task.round, *task.clients[:1]))
+                return self._run(task, down, own)
+            except BadConfig:
+                raise
+            except Exception as failure:
+                error = traceback.format_exc()
+                if isinstance(failure, torch.OutOfMemoryError):
+                    error += self._out_of_memory()
+                    self.most_clients = max(1, len(task.clients) // 2)
+            if len(task.clients) == 1:
+                return Reports.failed(task.clients, error), {}, []
+        return self._in_halves(task, down, own)
+
+    def _in_halves(self, task: Task, down: State, own: Sequence[State | None]) -> tuple[Reports, State, list[State]]:
+        """Two smaller micro-cohorts, one after the other; rows of zeros stand for clients that failed."""
+        middle, reports, ups, new = len(task.clients) // 2, [], [], []
+        for part in (slice(0, middle), slice(middle, None)):
+            half = replace(
+                task,
+                clients=task.clients[part],
+                steps=task.steps[part],
+                batch_sizes=task.batch_sizes[part],
+                a_norm=task.a_norm[part],
+            )
+            theirs, up, states = self.run(half, down, own[part])
+            reports.append(theirs)
+            ups.append((up, len(half.clients)))
+            new += states or [{} for _ in half.clients]
+        some: State = next((up for up, _ in ups if up), {})
+        rows = {
+            name: torch.cat([up[name] if up else like.new_zeros(count, *like.shape[1:]) for up, count in ups])
+            for name, like in some.items()
+        }
+        return Reports.joined(reports), rows, new if some else []
+
+    def _out_of_memory(self) -> str:
+        """A last line for the error, with the measured peak."""
+        torch.cuda.empty_cache()
+        gib = 2**30
+        peak = torch.cuda.max_memory_allocated(self.device) / gib if self.device.type == "cuda" else float("nan")
+        total = torch.cuda.mem_get_info(self.device)[1] / gib if self.device.type == "cuda" else float("nan")
+        return (
+            f"GPU out of memory: this worker's peak was {peak:.2f} of {total:.2f} GiB (lower local.batch_size, "
+            "or raise runtime.gpus_per_worker so that fewer workers share a GPU)\n"
+        )
+
+    def _run(self, task: Task, down: State, own: Sequence[State | None]) -> tuple[Reports, State, list[State]]:
+        down = self._received(down)
+        buffers = down.pop(BUFFERS, None)
+        states = self._states(own)
+        kept_buffers = states.pop(BUFFERS, None)
+        if buffers is not None or kept_buffers is not None:
+            self.flat.write_buffers(kept_buffers[0] if kept_buffers is not None else buffers)  # type: ignore[arg-type]
+        self._to_training()
+        if self.loop.split:
+            self.loop.split.exchanged_floats = 0  # measurements pass through the cut, too
+        result = self._solve(task, down, states)
+        if buffers is not None or kept_buffers is not None:
+            target = result.own if self.setup.local_buffers else result.up
+            target[BUFFERS] = self.flat.read_buffers()[None]
+        reports = Reports.of(
+            task.clients,
+            loss=result.losses,
+            last_loss=result.last_losses,
+            gradients=result.gradients,
+            finite=self._finite_rows(result),
+        )
+        if split := self.loop.split:
+            reports.rows["exchanged"] = split.exchanged_floats
+            if any(task.steps):  # known once a gradient was taken
+                reports.rows["client_half"] = split.client_width
+        up = {k: v.cpu() for k, v in result.up.items()}
+        own_rows = {k: v.cpu() for k, v in result.own.items()}
+        new_own = [{k: v[c : c + 1] for k, v in own_rows.items()} for c in range(len(task.clients))] if own_rows else []
+        return reports, up, new_own
+
+    def _to_training(self) -> None:
+        """Training mode, as the module's own `train` has it; a walk over its parts is cheaper than that call."""
+        if [m.training for m in self._parts] != self._modes:
+            self.flat.module.train()
+            self._modes = [m.training for m in self._parts]
+
+    def _received(self, down: State) -> State:
+        """The broadcast on the device, where it comes to once however many tasks start from it."""
+        if self.device.type == "cpu":
+            return dict(down)
+        if down is not self._broadcast[0]:
+            self._broadcast = down, {k: v.to(self.device) for k, v in down.items()}
+        return dict(self._broadcast[1])
+
+    def _states(self, own: Sequence[State | None]) -> State:
+        fresh = self.setup.fresh_state(self.x0, self.buffers0)
+        return {name: torch.cat([(state or fresh)[name] for state in own]).to(self.device) for name in fresh}
+
+    def _finite_rows(self, result: LocalResult) -> np.ndarray:
+        """Whether all that a client came back with is finite, bool [C]."""
+        good = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
+        for rows in result.up.values():
+            good &= finite_rows(rows).cpu().numpy()
+        return good
+
+    def _solve(self, task: Task, down: State, states: State) -> LocalResult:
+        if task.clients == (POOL,):
+            return self._solve_pooled(task, down, states)
+        seed, population = self.setup.seed, self.setup.population
+        shards = [self.setup.shards[c] for c in task.clients]
+        orders = BatchOrders.of(seed, task.round, task.clients, shards, task.batch_sizes, self.setup.sampling)
+        batches = CohortBatches(self.train, orders, task.steps)
+
+        def seeds(t: int, row: int) -> int:
+            return keyed_int(seed, "module", task.round, task.clients[row], t)
+
+        clients = np.asarray(task.clients)
+        work = Work(
+            np.asarray(task.steps, dtype=np.float64),
+            np.asarray(task.a_norm, dtype=np.float64),
+            population.weights[clients] / (1.0 / population.count),
+            task.lr,
+        )
+        full = batches.full() if self.algorithm.full_gradient else None
+        return run_local(
+            self.algorithm,
+            self.oracle,
+            batches,
+            seeds,
+            down,
+            states,
+            work,
+            self.setup.rule,
+            full,
+            self.optimizer_step(),
+        )
+
+    def optimizer_step(self) -> Callable[[Tensor], None] | None:
+        """A fresh step function of the module's own optimizer, where `local.optimizer: module` asks for it."""
+        if self.setup.optimizer != "module" or self.algorithm.own_step:
+            return None
+        configured: Any = self.flat.module.configure_optimizers()  # type: ignore[operator]
+        optimizer = configured["optimizer"] if isinstance(configured, dict) else configured
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise BadConfig("local.optimizer=module, but configure_optimizers must return one optimizer")
+
+        def step(v: Tensor) -> None:
+            for p, g in zip(self.flat.parameters, self.flat.views(v[0]), strict=True):
+                p.grad = g
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        return step
+
+    def _solve_pooled(self, task: Task, down: State, states: State) -> LocalResult:
+        """K steps on F = sum_i w_i f_i itself: exact for full batches, else batches drawn from everybody's data."""
+        seed, population, shards = self.setup.seed, self.setup.population, self.setup.shards
+        batch_size = task.batch_sizes[0]
+        pool_oracle = PooledOracle(self, population.weights) if batch_size <= 0 else self.oracle
+        proportional = np.allclose(population.weights * shards.sizes.sum(), shards.sizes)
+        pool = BatchOrders.of(seed, task.round, [POOL], [shards.indices], [max(batch_size, 1)], self.setup.sampling)
+        share = np.repeat(population.weights / np.maximum(shards.sizes, 1), shards.sizes)
+
+        def batches(t: int, rows: Sequence[int]) -> list[Batch]:
+            if batch_size <= 0:
+                return [Batch(None, len(shards.indices))]
+            if proportional:
+                return [self.train.batch(pool.indices(t, [0])[0])]
+            rng = keyed(seed, "batches", task.round, POOL, t)  # importance weights: sample i's data w_i of the time
+            return [self.train.batch(rng.choice(shards.indices, size=batch_size, p=share / share.sum()))]
+
+        def seeds(t: int, row: int) -> int:
+            return keyed_int(seed, "module", task.round, POOL, t)
+
+        work = Work(np.array([float(task.steps[0])]), np.array([task.a_norm[0]]), np.ones(1), task.lr)
+        return run_local(self.algorithm, pool_oracle, batches, seeds, down, states, work, self.setup.rule)
+
+    # -- measurements ----------------------------------------------------------------------------------------
+
+    def _load(self, down: State) -> None:
+        self.flat.load(down["x"].to(self.device))
+        if BUFFERS in down:
+            self.flat.write_buffers(down[BUFFERS].to(self.device))
+
+    def evaluate(self, down: State, chunks: Sequence[tuple[str, Ints]]) -> list[dict[str, float]]:
+        """Mean metrics of each chunk (`test` or `train`, indices), with `count`, its number of samples."""
+        self._load(down)
+        self.flat.module.eval()
+        results = []
+        with private_randomness(keyed_int(self.setup.seed, "evaluate")), self.loop.autocast(), self.loop.evaluating():
+            for kind, indices in chunks:
+                source = self.test if kind == "test" else self.measured
+                assert source is not None
+                seed_everything(keyed_int(self.setup.seed, "evaluate", *indices[:1]))  # whoever gets the chunk
+                results.append(
+                    {**measure(self.flat.module, self.recorder, source.batch(indices)), "count": len(indices)}
+                )
+        return results
+
+    def objective(self, down: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
+        """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over each group of clients, over all of their data."""
+        self._load(down)
+        x, results = self.flat.params.clone(), []
+        with private_randomness(keyed_int(self.setup.seed, "evaluate")):
+            for group in groups:
+                w = self.setup.population.weights[list(group)]
+                loss, gradient = self.full_gradients(x, group, w)
+                results.append((loss, gradient.cpu()))
+        return results
+
+    def full_gradients(self, x: Tensor, clients: Sequence[int], weights: Floats) -> tuple[float, Tensor]:
+        """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over these clients."""
+        losses, rows = zip(*(self._full_gradient(x, c) for c in clients), strict=True)
+        mean = float(np.dot(weights, torch.stack(losses).cpu().numpy()))
+        return mean, tree_sum(torch.stack(rows) * column(weights, x))
+
+    def _full_gradient(self, x: Tensor, client: int) -> tuple[Tensor, Tensor]:
+        """(f_i(x), grad f_i(x) [d]) over client i's whole shard, in evaluation mode, a few samples at a time."""
+        shard, size = self.setup.shards[client], self.setup.eval_batch_size
+        self.flat.module.eval()
+        loss, gradient = x.new_zeros((), dtype=torch.float64), torch.zeros_like(x)
+        for start in range(0, len(shard), size):
+            batch = self.measured.batch(shard[start : start + size])
+            losses, rows = self.loop.gradients(x[None], [batch], lambda c: 0)
+            loss += losses[0].double() * batch.size / len(shard)
+            gradient.add_(rows[0], alpha=batch.size / len(shard))
+        return loss, gradient
+
+    def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        """The module's state_dict at these parameters [d] and buffers [b]."""
+        self._load({"x": x, BUFFERS: buffers})
+        return {k: v.detach().cpu().clone() for k, v in copy.copy(self.flat.module.state_dict()).items()}
+
+
+class PooledOracle(LoopOracle):
+    """The gradient of F = sum_i w_i f_i over everybody's data: `centralized` with full batches."""
+
+    def __init__(self, worker: Worker, weights: Floats):
+        super().__init__(worker.flat, worker.loop.autocast)
+        self.worker, self.weights = worker, weights
+
+    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
+        at = x[0].clone()
+        loss, gradient = self.worker.full_gradients(at, range(len(self.weights)), self.weights)
+        self.flat.load(x[0])
+        return x.new_full((1,), loss, dtype=torch.float64), gradient[None]

@@ -1,0 +1,250 @@
+"""The min-norm point of a convex hull, found on its Gram matrix: the inner problem of FedAWARE and FedMGDA+.
+
+    lambda = argmin |sum_i lambda_i m_i|^2 = argmin lambda^T G lambda,  G = M M^T [n, n],
+    over the simplex (FedAWARE [4] eq. (8)), or its part with |lambda - centre|_inf <= radius (FedMGDA+).
+
+Mostly a few exact solutions suffice, on supports of which all wrong members are exchanged at once (Portugal, Judice &
+Vicente, Math. Comp. 1994). Where they do not (a hull that contains 0, dependent vectors, other bounds, or too many
+vectors), pairwise Frank-Wolfe (Lacoste-Julien & Jaggi, NeurIPS 2015) finds the support: mass moves onto the weight of
+smallest gradient from the one whose move gains most (Fan, Chen & Lin, JMLR 2005, WSS 2), by exact line
+search. Now and then, and last, the problem is solved exactly from there (Wolfe, Math. Programming 1976); that
+is kept where its duality gap is no larger or its value lower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from torch import Tensor
+
+from raylfl.core.population import Floats
+from raylfl.core.threads import one_thread
+from raylfl.errors import NonFinite
+
+EPS = float(np.finfo(np.float64).eps)
+TINY = float(np.finfo(np.float64).tiny)
+EXCHANGES = 20  # of supports, at most
+MOVES = 128  # pairwise moves a vector, at most
+SOLVES = 300_000_000  # exact steps on k free weights cost k^3 each: at most so much after one row of moves
+
+
+def near_zero(tol: float) -> float:
+    """The value / size^2 up to which a hull contains 0; below EPS values are rounding, though moves still lead down."""
+    return tol**2 if tol**2 > EPS else 0.0
+
+
+@dataclass(frozen=True)
+class MinNorm:
+    """weights: lambda [n], sum 1; value: lambda^T G lambda; gap: relative duality gap; moves: steps taken."""
+
+    weights: Floats
+    value: float
+    gap: float
+    moves: int
+
+    @property
+    def support(self) -> int:
+        """How many weights are not 0."""
+        return int((self.weights > 0).sum())
+
+
+def min_norm_point(gram: Tensor, tol: float = 1e-12, centre: Floats | None = None, radius: float = 1.0) -> MinNorm:
+    """The lambda that minimises lambda^T G lambda over the simplex [n].
+
+    gram: G [n, n], symmetric positive semidefinite, n >= 1. centre: a point [n] of the simplex; with it also
+    |lambda - centre|_inf <= radius. tol: the relative duality gap to stop at,
+    (lambda^T G lambda - min_v v^T G lambda) / lambda^T G lambda over feasible v; at gap tol the value is at
+    most 1 + 2 tol times the minimum. Where the hull contains 0 there is no relative gap to reach: the search
+    ends once |sum lambda_i m_i| <= tol sum lambda_i |m_i|, or at rounding.
+    Raises NonFinite if G has a non-finite entry.
+    """
+    import scipy.linalg  # noqa: F401  here, as it takes 0.2 s; and first, as `one_thread` must know its BLAS
+
+    g = gram.detach().cpu().double().numpy()
+    if not np.isfinite(g).all():
+        raise NonFinite("the updates' Gram matrix has a non-finite entry: one client's update already had")
+    scale = float(g.diagonal().max()) or 1.0
+    with one_thread():
+        x, value, gap, moves = _Problem(g / scale, tol, centre, radius).solution()
+    return MinNorm(x, value * scale, gap, moves)
+
+
+class _Problem:
+    """min x^T G x over low <= x <= high, sum x = 1; the largest G_ii is 1."""
+
+    def __init__(self, g: Floats, tol: float, centre: Floats | None, radius: float):
+        n = len(g)
+        self.g, self.tol, self.centre = g, tol, centre
+        self.near_zero = near_zero(tol)
+        self.low = np.zeros(n) if centre is None else np.maximum(centre - radius, 0.0)
+        self.high = np.ones(n) if centre is None else np.minimum(centre + radius, 1.0)
+        self.norms = np.sqrt(np.maximum(g.diagonal(), 0.0))
+
+    def solution(self) -> tuple[Floats, float, float, int]:
+        """(x, its value, its relative duality gap, pairwise moves taken)."""
+        n, x, moves = len(self.g), self.start(), 0
+        if (found := self.exchanged(x)) is not None:
+            x = found
+        value, gap = self.certificate(x)
+        length = n
+        while gap > self.tol and moves < MOVES * n:
+            x, count = self.pairwise(x, length)
+            moves += count
+            value, gap = self.certificate(x)
+            exact = self.active_set(x)
+            lower, narrower = self.certificate(exact)
+            if narrower <= gap or lower < value - self.rounding(x):
+                x, value, gap = exact, lower, narrower
+            if count < length:  # nothing left to gain
+                break
+            length = moves  # so that exact solutions are tried after n, 2n, 4n, ... moves
+        return x, value, gap, moves
+
+    def start(self) -> Floats:
+        """The centre; without one, the better of the shortest vector and lambda_i ~ 1/G_ii.
+
+        The latter is the minimum for orthogonal vectors, and near it for most of high dimension.
+        """
+        if self.centre is not None:
+            return self.centre.astype(np.float64)
+        shortest = (np.arange(len(self.g)) == self.norms.argmin()).astype(np.float64)
+        if self.norms.min() == 0.0:
+            return shortest
+        inverse = (self.norms.min() / self.norms) ** 2
+        orthogonal = inverse / inverse.sum()
+        return min(shortest, orthogonal, key=lambda x: float(x @ self.g @ x))
+
+    def exchanged(self, x: Floats) -> Floats | None:
+        """The minimum over the simplex: lambda ~ G^-1 1 on a support that loses all negative weights, and gains all
+        vectors of smaller gradient, until there are none; first on all that x would gain by. None where that does not
+        come to an end.
+        """
+        if self.centre is not None or len(x) ** 3 > SOLVES or self.norms.min() == 0.0:
+            return None
+        gradient = self.g @ x
+        inside = gradient <= float(x @ gradient)
+        for _ in range(EXCHANGES):
+            unit = 1.0 / self.norms[inside]  # in lambda_i |m_i| the Gram matrix has a unit diagonal
+            solve = _solver(self.g[np.ix_(inside, inside)] * unit[:, None] * unit) if inside.any() else None
+            if solve is None:
+                return None
+            x = np.zeros(len(x))
+            x[inside] = unit * solve(unit)
+            x /= x.sum()
+            gradient = self.g @ x
+            wrong = np.where(inside, x < 0.0, gradient < (1.0 - self.tol) * float(x @ gradient))
+            if not wrong.any():
+                return x
+            inside ^= wrong
+        return None
+
+    def rounding(self, x: Floats) -> float:
+        """What x^T G x is uncertain by, as a float64."""
+        return EPS * float(self.norms @ x) ** 2
+
+    def certificate(self, x: Floats) -> tuple[float, float]:
+        """(value, relative duality gap) at x; min_v v^T G x fills v from its lower bounds, cheapest first."""
+        gradient = self.g @ x
+        value = max(float(x @ gradient), 0.0)
+        order = np.argsort(gradient)
+        room = (self.high - self.low)[order]
+        fill = np.clip(1.0 - self.low.sum() - (np.cumsum(room) - room), 0.0, room)
+        gap = value - float(self.low @ gradient + fill @ gradient[order])
+        return value, max(gap, 0.0) / max(value, self.rounding(x), TINY)
+
+    def pairwise(self, x: Floats, most: int) -> tuple[Floats, int]:
+        """(x after at most `most` pairwise moves, how many); fewer only where no more is to be gained."""
+        x, g, norms, diagonal = x.copy(), self.g, self.norms, self.g.diagonal().copy()
+        gradient = g @ x
+        value, size = float(x @ gradient), float(norms @ x)
+        full = np.where(x < self.high, 0.0, np.inf)
+        movable = (x > self.low).astype(np.float64)
+        for count in range(most):
+            i = int((gradient + full).argmin())
+            drop = (gradient - gradient[i]) * movable  # half of what moving mass from j to i saves, per unit
+            if drop.max() <= self.tol * value or abs(value) <= self.near_zero * size**2:
+                return x, count
+            curvature = np.maximum(diagonal + (diagonal[i] - 2.0 * g[i]), EPS**2)
+            gain = np.where(drop > 4.0 * EPS * size * (norms + norms[i]), drop * drop, 0.0) / curvature
+            j = int(gain.argmax())
+            if gain[j] <= 0.0:  # what is left is rounding
+                return x, count
+            down, up = x[j] - self.low[j], self.high[i] - x[i]
+            step = min(drop[j] / curvature[j], down, up)
+            x[j] = self.low[j] if step == down else x[j] - step
+            x[i] = self.high[i] if step == up else x[i] + step
+            gradient += step * (g[i] - g[j])
+            value += step * (step * curvature[j] - 2.0 * drop[j])
+            size += step * (norms[i] - norms[j])
+            full[i], full[j] = (np.inf if step == up else 0.0), 0.0
+            movable[i], movable[j] = 1.0, float(step < down)
+        return x, most
+
+    def active_set(self, x: Floats) -> Floats:
+        """x after exact steps on faces: the minimum, or as far towards it as SOLVES / k^3 steps go.
+
+        With bounds Nocedal & Wright, Alg. 16.3. A weight that meets a bound on the way stays there; at the
+        minimum of a face the held weight of the most violated multiplier is freed.
+        """
+        x, free, scale = x.copy(), (x > self.low) & (x < self.high), np.where(self.norms > 0, self.norms, 1.0)
+        for _ in range(int(np.clip(SOLVES // max(int(free.sum()), 1) ** 3, 1, 1000))):
+            if free.sum() > 1:
+                unit = 1.0 / scale[free]  # in lambda_i |m_i| the Gram matrix has a unit diagonal
+                system = self.g[np.ix_(free, free)] * unit[:, None] * unit
+                delta = np.zeros(len(x))
+                delta[free] = unit * _correction(system, (self.g[free] @ x) * unit, unit)
+                room = np.where(delta < 0, self.low - x, self.high - x)
+                with np.errstate(over="ignore"):
+                    fraction = np.divide(room, delta, out=np.full(len(x), np.inf), where=delta != 0)
+                blocker = int(fraction.argmin())
+                if fraction[blocker] < 1.0:
+                    x = np.clip(x + fraction[blocker] * delta, self.low, self.high)
+                    x[blocker] = self.low[blocker] if delta[blocker] < 0 else self.high[blocker]
+                    free[blocker] = False
+                    continue
+                x = np.clip(x + delta, self.low, self.high)
+            gradient = self.g @ x
+            i = int(np.where(x < self.high, gradient, np.inf).argmin())
+            j = int(np.where(x > self.low, gradient, -np.inf).argmax())
+            noise = 4.0 * EPS * float(self.norms @ x) * (self.norms[i] + self.norms[j])
+            if gradient[j] - gradient[i] <= max(self.tol * float(x @ gradient), noise):
+                break
+            level = gradient[free].mean() if free.any() else 0.5 * (gradient[i] + gradient[j])
+            entering = i if level - gradient[i] >= gradient[j] - level else j
+            if free[entering]:  # as exact as the system allows
+                break
+            free[[i, j] if not free.any() else entering] = True
+        return x
+
+
+def _correction(system: Floats, slope: Floats, unit: Floats) -> Floats:
+    """delta with system delta + slope = nu unit for some nu, unit^T delta = 0: the exact step to the minimum.
+
+    The smallest such delta where the system is singular (dependent vectors, or a hull that contains 0).
+    """
+    k, u = len(unit), unit / np.linalg.norm(unit)
+    if (solve := _solver(system)) is not None:
+        along, down = solve(np.stack([u, slope], axis=1)).T
+        delta = (u @ down) / (u @ along) * along - down
+    else:
+        import scipy.linalg
+
+        border = np.block([[system, u[:, None]], [u, np.zeros(1)]])
+        target = np.append(-slope, 0.0)
+        delta = scipy.linalg.lstsq(border, target, cond=k * EPS, lapack_driver="gelsy")[0][:k]
+    return delta - (u @ delta) * u  # rounding must not change the sum
+
+
+def _solver(system: Floats) -> Callable[[Floats], Floats] | None:
+    """system^-1 times its argument, for a matrix with a unit diagonal; None where it is singular, up to rounding."""
+    import scipy.linalg
+
+    try:
+        factor = scipy.linalg.cho_factor(system, check_finite=False)
+    except np.linalg.LinAlgError:
+        return None
+    regular = factor[0].diagonal().min() ** 2 > 16 * len(system) * EPS
+    return partial(scipy.linalg.cho_solve, factor, check_finite=False) if regular else None

@@ -1,0 +1,1 @@
+"""What must happen before the first import of torch or Lightning."""

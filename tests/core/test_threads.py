@@ -1,0 +1,68 @@
+"""Pieces of one computation on several threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+import torch
+
+from raylfl.core import threads
+from raylfl.core.threads import on_all_cores
+from tests.startup.test_torchvision_cpu import python
+
+
+@pytest.fixture(params=[1, 3])
+def count(request, monkeypatch):
+    """As many cores as this."""
+    monkeypatch.setattr(threads, "cores", lambda: request.param)
+    return request.param
+
+
+def test_results_come_in_the_order_of_the_pieces(count):
+    assert on_all_cores(lambda k: k * k, range(50)) == [k * k for k in range(50)]
+    assert on_all_cores(lambda k: k, []) == []
+
+
+def test_an_error_of_a_piece_is_the_callers(count):
+    with pytest.raises(ZeroDivisionError):
+        on_all_cores(lambda k: 1 // k, [1, 0, 2])
+
+
+def test_several_cores_are_several_threads(count):
+    meeting = threading.Barrier(count)
+    assert len(set(on_all_cores(lambda k: meeting.wait(timeout=60), range(count)))) == count
+
+
+def test_each_piece_is_the_work_of_one_thread(count):
+    threads = on_all_cores(lambda k: torch.get_num_threads(), range(4))
+    assert count == 1 or set(threads) == {1}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_has_threads_of_its_own(monkeypatch):
+    monkeypatch.setattr(threads, "cores", lambda: 2)
+    assert on_all_cores(abs, [-1, -2]) == [1, 2]
+    if (child := os.fork()) == 0:
+        os._exit(0 if on_all_cores(abs, [-1, -2]) == [1, 2] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_solvers_libraries_have_one_thread_though_they_are_loaded_late():
+    """scipy brings a BLAS of its own, whose sums follow its threads, and whose helpers spin on the workers' cores."""
+    code = """
+import os; os.environ["OPENBLAS_NUM_THREADS"] = "2"
+import sys, torch
+from raylfl.solvers import simplex
+from raylfl.core.threads import one_thread
+from threadpoolctl import threadpool_info
+def pools(): return {lib["filepath"]: lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
+with one_thread(): before = pools()
+solve, seen = simplex._Problem.solution, []
+simplex._Problem.solution = lambda problem: seen.append(pools()) or solve(problem)
+late = "scipy.linalg" not in sys.modules
+simplex.min_norm_point(torch.eye(3, dtype=torch.float64))
+print(late, len(seen[0]) > len(before), set(seen[0].values()), set(pools().values()))
+"""
+    assert python(code) == "True True {1} {2}"

@@ -1,0 +1,133 @@
+"""Lightning without torchmetrics' rest and torch's compiler, and both for whoever wants them."""
+
+import pytest
+
+from tests.startup.test_torchvision_cpu import python
+
+LEAN = "from raylfl.startup import lazy_imports; lazy_imports.install(); import sys, lightning.pytorch as pl\n"
+HEAVY = (
+    "[m for m in ('torchvision', 'scipy.signal', 'matplotlib', 'torchmetrics.functional', 'torch._dynamo', 'sympy') "
+    "if m in sys.modules]"
+)
+
+
+def test_lightning_loads_without_what_it_does_not_need():
+    code = (
+        "import torch, torch.nn as nn\n"
+        "class Net(pl.LightningModule):\n"
+        "    def __init__(self):\n        super().__init__(); self.body = nn.Linear(2, 2)\n"
+        f"Net(); print({HEAVY}, any('lazy_imports' in type(f).__module__ for f in sys.meta_path))"
+    )
+    assert python(LEAN + code) == "[] False"
+
+
+def test_the_rest_is_there_for_whoever_asks():
+    code = (
+        "import torchmetrics; from torchmetrics import Metric, MetricCollection\n"
+        "before = 'torchmetrics.functional' in sys.modules\n"
+        "accuracy = torchmetrics.Accuracy(task='binary')\n"
+        "import torch; accuracy.update(torch.tensor([1, 0]), torch.tensor([1, 1]))\n"
+        "from lightning.pytorch.core.module import Metric as theirs\n"
+        "print(before, float(accuracy.compute()), isinstance(accuracy, Metric))\n"
+        "print(Metric is theirs is torchmetrics.Metric)\n"
+        "missing = [n for n in torchmetrics.__all__ if not hasattr(torchmetrics, n)]\n"
+        "print(missing, hasattr(torchmetrics, 'no_such_thing'), torchmetrics.__version__[:2])"
+    )
+    assert python(LEAN + code).splitlines() == ["False 0.5 True", "True", "[] False 1."]
+
+
+@pytest.mark.parametrize("metric", ["torchmetrics.MeanMetric()", "MetricCollection({'mean': MeanMetric()})"])
+def test_a_metric_can_be_plotted(metric):
+    code = (
+        "import torchmetrics; from torchmetrics import MeanMetric, MetricCollection\n"
+        f"metric = {metric}; metric.update(2.0); before = 'matplotlib' in sys.modules\n"
+        "drawn = metric.plot(); figure, axes = drawn[0] if isinstance(drawn, list) else drawn\n"
+        "print(before, type(figure).__name__, len(axes.lines) + len(axes.collections) > 0)"
+    )
+    assert python(LEAN + code) == "False Figure True"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from torchmetrics.classification import MulticlassAccuracy",
+        "from torchmetrics.functional import accuracy",
+        "from torchmetrics import F1Score, functional",
+    ],
+)
+def test_parts_of_it_may_be_imported_on_their_own(statement):
+    assert python(LEAN + statement + "; import torchmetrics; torchmetrics.Accuracy; print('fine')") == "fine"
+
+
+def test_a_version_arranged_otherwise_is_imported_whole():
+    code = LEAN.replace(
+        "lazy_imports.install()", "lazy_imports.NEEDED['Metric'] = 'torchmetrics.elsewhere'; lazy_imports.install()"
+    )
+    assert python(
+        code + "import torchmetrics; print(torchmetrics.Metric, 'torchmetrics.functional' in sys.modules)"
+    ) == ("<class 'torchmetrics.metric.Metric'> True")
+
+
+def test_what_was_imported_before_stays_as_it_is():
+    code = "import raylfl, torchmetrics; from raylfl.startup import lazy_imports; lazy_imports.install(); import sys\n"
+    assert python(code + "print(any('lazy_imports' in type(f).__module__ for f in sys.meta_path))") == "False"
+
+
+def test_nothing_of_lightning_is_missing_and_it_asks_for_nothing_else_of_the_compiler():
+    """Names of its modules and of what they hold, beside those of a Lightning that was imported as it is."""
+    names = (
+        "import sys, lightning.pytorch; print(sorted((m, sorted(vars(sys.modules[m]))) for m in list(sys.modules) "
+        "if m.split('.')[0] == 'lightning'))"
+    )
+    spy = (
+        "import sys\nclass Spy:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        assert not name.startswith('torch._dynamo'), name\n"
+        "sys.meta_path.insert(0, Spy())\n"
+    )
+    lean = python("from raylfl.startup import lazy_imports; lazy_imports.install()\n" + spy + names)
+    assert lean == python("import raylfl\n" + names)
+
+
+def test_a_compiled_module_is_known_as_one():
+    code = (
+        "import torch, lightning; from lightning.pytorch.utilities.compile import from_compiled, to_uncompiled\n"
+        "from lightning.fabric.wrappers import OptimizedModule\n"
+        "class Net(pl.LightningModule):\n    pass\n"
+        "net = Net(); before = isinstance(net, OptimizedModule), 'torch._dynamo' in sys.modules\n"
+        "compiled = torch.compile(net); print(*before, isinstance(compiled, OptimizedModule))\n"
+        "print(isinstance(net, OptimizedModule), to_uncompiled(from_compiled(compiled)) is net)\n"
+        "import inspect; print(len(inspect.getsource(lightning)) > 100, lightning.__spec__.name)"
+    )
+    assert python(LEAN + code).splitlines() == ["False False True", "False True", "True lightning"]
+
+
+@pytest.mark.parametrize("more", ["from torch._dynamo.utils import counters", "import torch; torch._dynamo.reset()"])
+def test_who_asks_for_more_of_the_compiler_meanwhile_gets_the_compiler(more):
+    """As a part of Lightning that was arranged otherwise would, here right after one that needs only the stand-in."""
+    code = (
+        "from importlib.machinery import SourceFileLoader; from raylfl.startup import lazy_imports; import sys\n"
+        "lazy_imports.install()\n"
+        "execute = SourceFileLoader.exec_module\n"
+        "def also(self, module):\n"
+        "    execute(self, module)\n"
+        f"    if module.__name__ == 'lightning.fabric.wrappers':\n        exec({more!r}, {{}})\n"
+        "SourceFileLoader.exec_module = also\n"
+        "import torch, lightning.pytorch as pl, torch._dynamo.utils as utils\n"
+        "from lightning.fabric.wrappers import OptimizedModule\n"
+        "known = isinstance(torch.compile(pl.LightningModule()), OptimizedModule)\n"
+        "print(sys.modules['torch._dynamo'] is torch._dynamo, torch._dynamo.utils is utils, known)\n"
+        "ours = any('lazy_imports' in type(f).__module__ for f in sys.meta_path)\n"
+        "print(utils.__spec__.loader.__class__.__name__, ours)"
+    )
+    assert python(code).splitlines() == ["True True True", "SourceFileLoader False"]
+
+
+def test_a_mistake_in_what_lightning_imports_is_raised_as_it_is():
+    code = (
+        "from raylfl.startup import lazy_imports; import sys; lazy_imports.install()\n"
+        "sys.modules['lightning_utilities'] = None\n"
+        "try:\n    import lightning\n"
+        "except ImportError as error:\n    print(error.name.split('.')[0], 'torch._dynamo' in sys.modules)"
+    )
+    assert python(code) == "lightning_utilities False"

@@ -1,0 +1,113 @@
+"""Every claim in a process of its own: what a process has imported or declared cannot be undone."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def python(code: str) -> str:
+    """What `code` prints; the test fails with its stderr where it does not end well."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_torchvision_imports_after_the_declaration():
+    assert (
+        python(
+            "from raylfl.startup.torchvision_cpu import declare; import sys\n"
+            "declare(); assert 'torchvision' not in sys.modules\n"
+            "import torchvision.datasets, torchvision.transforms.v2, torchvision.models\n"
+            "print(declare())"
+        )
+        == "False"
+    )
+
+
+def test_importing_raylfl_first_is_enough_and_imports_neither_torch_nor_torchvision():
+    code = (
+        "import raylfl, sys; before = {'torch', 'torchvision'} & set(sys.modules)\n"
+        "import torchvision.datasets, raylfl.models.base\n"
+        "print(before or 'neither', len([f for f in sys.meta_path if 'raylfl' in type(f).__module__]))"
+    )
+    assert python(code) == "neither 0"
+
+
+def test_operators_that_are_there_are_left_alone():
+    code = (
+        "import torch; from raylfl.startup import torchvision_cpu\n"
+        "mine = torch.library.Library('torchvision', 'FRAGMENT')\n"
+        "mine.define('nms(Tensor boxes) -> Tensor')\n"
+        "print(torchvision_cpu.declare(), torch.ops.torchvision.nms.default._schema)"
+    )
+    assert python(code) == "False torchvision::nms(Tensor boxes) -> Tensor"
+
+
+def test_a_library_that_loads_its_operators_needs_no_declaration():
+    code = (
+        "import torch; from raylfl.startup import torchvision_cpu\n"
+        "mine = torch.library.Library('torchvision', 'FRAGMENT'); loaded = []\n"
+        "def load(path):\n"
+        "    loaded.append(path); mine.define('nms(Tensor boxes) -> Tensor')\n"
+        "torch.ops.load_library = load\n"
+        "print(torchvision_cpu.declare(), torchvision_cpu.declare(), len(loaded), '_C' in loaded[0])"
+    )
+    assert python(code) == "False False 1 True"
+
+
+@pytest.mark.parametrize("load", ["raise OSError('libcudart.so: cannot open')", "pass"])
+def test_both_schemas_are_declared_where_the_library_brings_none(load):
+    code = (
+        "import torch; from raylfl.startup import torchvision_cpu\n"
+        f"def load(path):\n    {load}\n"
+        "torch.ops.load_library = load\n"
+        "found = torchvision_cpu.importlib.util.find_spec\n"
+        "torchvision_cpu.importlib.util.find_spec = lambda name: None\n"
+        "print('not installed:', torchvision_cpu.declare())\n"
+        "torchvision_cpu.importlib.util.find_spec = found\n"
+        "print(torchvision_cpu.declare(), torchvision_cpu.declare())\n"
+        "print(torch.ops.torchvision.nms.default._schema)\n"
+        "print(torch.ops.torchvision.qnms.default._schema)"
+    )
+    signature = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+    assert python(code).splitlines() == [
+        "not installed: False",
+        "True False",
+        f"torchvision::nms{signature}",
+        f"torchvision::qnms{signature}",
+    ]
+
+
+MISSING = "torchvision_cpu._operators_load = lambda: False\n"
+
+
+def test_an_environment_can_be_told_once_so_that_lightning_may_come_first(tmp_path):
+    """`make setup` writes into site-packages; here a folder takes the place of those."""
+    code = (
+        "import sysconfig; from raylfl.startup import torchvision_cpu\n" + MISSING + ""
+        f"sysconfig.get_path = lambda name: {str(tmp_path)!r}\n"
+        "print(torchvision_cpu.install_at_start_up())"
+    )
+    assert python(code) == str(tmp_path / "raylfl-torchvision.pth")
+    python(f"import site; site.addsitedir({str(tmp_path)!r}); import torchvision, lightning, raylfl")
+
+
+def test_nothing_is_written_where_torchvision_works(tmp_path):
+    code = (
+        "import sysconfig; from raylfl.startup import torchvision_cpu\n"
+        "torchvision_cpu._operators_load = lambda: True\n"
+        f"sysconfig.get_path = lambda name: {str(tmp_path)!r}\n"
+        "print(torchvision_cpu.install_at_start_up())"
+    )
+    assert python(code) == "None"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_set_up_command_warns_of_nothing(tmp_path):
+    """Python warns where `-m` runs a module that its own package has imported already."""
+    code = (
+        f"import runpy, sysconfig, warnings; sysconfig.get_path = lambda name: {str(tmp_path)!r}\n"
+        "warnings.simplefilter('error', RuntimeWarning); runpy.run_module('raylfl.startup', run_name='__main__')"
+    )
+    python(code)
