@@ -235,9 +235,10 @@ def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
 
 def runs_table(paths: Sequence[Path]) -> None:
     """One line a run: state, rounds done, algorithm, the newest values of the usual few."""
-    from raylfl.report.runs import find_runs, load_run
+    from raylfl.report.labels import METHOD
+    from raylfl.report.runs import read_runs
 
-    runs = [load_run(path) for path in find_runs(paths)]
+    runs, _ = read_runs(paths)
     measured = [entry for entry in SHOWN if any(run.measured(entry[0]) for run in runs)]
     table = Table(box=None, pad_edge=False)
     for name in ("run", "algorithm", "state", "rounds", *(label for _, label, _ in measured)):
@@ -246,9 +247,9 @@ def runs_table(paths: Sequence[Path]) -> None:
         newest = [values[np.isfinite(values)][-1:] for values in (run.column(name) for name, _, _ in measured)]
         table.add_row(
             shown(run.path),
-            run.config["algorithm"]["name"],
+            str(run.setting.get(METHOD, "?")),
             state_of(run),
-            f"{len(run.rounds)}/{run.config['rounds']}",
+            f"{len(run.rounds)}/{run.config.get('rounds', '?')}",
             *(form.format(*value) if len(value) else "" for value, (_, _, form) in zip(newest, measured, strict=True)),
         )
     print_table(table)

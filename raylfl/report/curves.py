@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocat
 
 from raylfl.report.derived import AXES, cost, moving_average
 from raylfl.report.runs import Floats, Group, RunRecord
-from raylfl.report.style import MUTED, Line
+from raylfl.report.style import MUTED, Line, LogTicks
 from raylfl.report.wording import axis_name, is_percent, number
 
 MAX_POINTS = 800  # of a line; more are not seen, but written into every picture
@@ -146,6 +146,8 @@ def _format_x(ax: Axes, axis: str, curves: Sequence[Curve]) -> None:
     ends = [float(item.x.max()) for item in curves]
     if axis != "rounds" and min(ends) > 0 and max(ends) > FAR * min(ends):
         ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(LogTicks())
+        ax.xaxis.set_minor_formatter(LogTicks())
         return
     ax.margins(x=0.02)
     ax.set_xlim(left=0)
@@ -168,6 +170,7 @@ def log_axis(axis: Axis, low: float, high: float) -> None:
     axis.set_minor_formatter(NullFormatter())
     if decades >= 2:
         axis.set_major_locator(LogLocator(numticks=7))
+        axis.set_major_formatter(LogTicks())
         return
     short = decades < 0.7
     axis.set_major_locator(MaxNLocator(5, steps=STEPS) if short else LogLocator(subs=(1, 2, 5), numticks=12))

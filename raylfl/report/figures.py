@@ -16,7 +16,7 @@ from raylfl.report.facets import Facet, split, world_keys
 from raylfl.report.labels import display
 from raylfl.report.maps import draw_heat_map, draw_profile
 from raylfl.report.runs import Group
-from raylfl.report.style import Line, line_styles
+from raylfl.report.style import Drawing, Line, line_styles
 from raylfl.report.wording import last_text, metric_name, target_text
 
 PANEL = (3.5, 2.6)  # inches: one column of a two-column paper
@@ -188,7 +188,7 @@ def _profile_panel(
 
 def single(panel: Panel) -> Figure:
     """One panel as a figure of its own, without a legend."""
-    figure = Figure(figsize=panel.size, layout="constrained")
+    figure = Drawing(figsize=panel.size, layout="constrained")
     ax = figure.subplots()
     panel.draw(ax)
     ax.set_title(panel.heading)
@@ -202,7 +202,7 @@ def composed(block: Block) -> Figure:
     width, height = block.panels[0].size
     across = legend_columns(block.legend, columns * width)
     legend_height = 0.2 * math.ceil(len(block.legend) / across) + 0.1 if block.legend else 0.0
-    figure = Figure(figsize=(columns * width, rows * height + legend_height), layout="constrained")
+    figure = Drawing(figsize=(columns * width, rows * height + legend_height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for panel, ax in zip(block.panels, axes, strict=False):
         panel.draw(ax)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 METHOD = "algorithm.name"
+LONGEST = 60  # characters of a value in a label
 TUNED_LOCAL = {"lr", "lr_schedule", "lr_decay", "momentum", "weight_decay", "clip_norm", "optimizer"}
 DISPLAY = {
     "focus": "FOCUS",
@@ -65,7 +66,7 @@ def _whole(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Mapping):
-        return {key: _whole(item) for key, item in value.items()}
+        return {str(key): _whole(item) for key, item in value.items()}
     return [_whole(item) for item in value] if isinstance(value, list | tuple) else value
 
 
@@ -146,7 +147,8 @@ def say(key: str, value: Any, name: str) -> str:
         return display(str(value))
     if key.endswith(".class_path"):
         return f"{name}={str(value).rpartition('.')[2]}"
-    return f"{name}={show_value(value)}"
+    text = show_value(value)
+    return f"{name}={text if len(text) <= LONGEST else f'{text[: LONGEST // 2]}…{text[-LONGEST // 2 :]}'}"
 
 
 def short_keys(keys: Iterable[str], known: Iterable[str]) -> dict[str, str]:

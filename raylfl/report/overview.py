@@ -13,7 +13,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from raylfl.report.facets import Facet
 from raylfl.report.figures import Look, convergence, costs, legend_columns, legend_handles
-from raylfl.report.style import GRID, INK, MUTED
+from raylfl.report.style import GRID, INK, MUTED, Drawing
 from raylfl.report.tables import Column, Table, rank
 
 WIDTH = 10.5  # inches
@@ -34,7 +34,7 @@ def overview(
     draws += [below] if below else []
     if not draws:
         return None
-    figure = Figure(figsize=(WIDTH, 7.6), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06, hspace=0.04))
+    figure = Drawing(figsize=(WIDTH, 7.6), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06, hspace=0.04))
     axes = figure.subplots(2, 2).ravel()
     for draw, ax in zip(draws, axes, strict=False):
         draw(ax)

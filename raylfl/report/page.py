@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -15,8 +14,8 @@ from raylfl.report.facets import Facet, facets
 from raylfl.report.figures import Block, Look
 from raylfl.report.overview import overview
 from raylfl.report.pictures import participation_pictures, partition_drawer, partition_pictures
-from raylfl.report.runs import Group, RunRecord, find_runs, group_runs, load_run
-from raylfl.report.sheet import Sheet, folded
+from raylfl.report.runs import Group, RunRecord, group_runs, read_runs
+from raylfl.report.sheet import Sheet, folded, slug
 from raylfl.report.style import method_styles, rc
 from raylfl.report.tables import Table
 from raylfl.report.wording import metric_name, target_text
@@ -45,7 +44,8 @@ def write_report(
     as PDF too, which doubles the time.
     Raises BadValue if there is no run, or for a metric that no run has measured.
     """
-    runs, groups, look = _read(paths, target, last, metric, window, band)
+    runs, left_out = read_runs(paths)
+    groups, look = _look(runs, target, last, metric, window, band)
     title = title or _title(runs)
     parts = facets(groups)
     sheet = Sheet(Path(out_dir), pdf)
@@ -61,27 +61,26 @@ def write_report(
         picture = overview(parts[0], look, summary, title, partition_drawer(parts[0].groups))
         if picture is not None:
             picture.savefig(sheet.folder / "report.png")
-    return sheet.write(title, _facts(groups, look), _notes(runs, groups))
+    return sheet.write(title, _facts(groups, look), [*left_out, *_notes(runs, groups)])
 
 
 def summary_table(
     paths: Paths, target: float | None = None, last: int | None = None, metric: str | None = None
 ) -> Table:
     """The page's summary of all settings, for the terminal (`render.to_rich`). Raises as `write_report`."""
-    _, groups, look = _read(paths, target, last, metric, window=None, band="minmax")
+    groups, look = _look(read_runs(paths, tell=lambda text: None)[0], target, last, metric, window=None, band="minmax")
     return tables.summary(facets(groups), look.metric, last=look.last, target=look.target)
 
 
-def _read(
-    paths: Paths,
+def _look(
+    runs: Sequence[RunRecord],
     target: float | None,
     last: int | None,
     metric: str | None,
     window: int | None,
     band: str,
-) -> tuple[list[RunRecord], list[Group], Look]:
-    """The runs, their groups, and every default settled."""
-    runs = [load_run(path) for path in find_runs(paths)]
+) -> tuple[list[Group], Look]:
+    """The runs' groups, and every default settled."""
     groups = group_runs(runs)
     metric = metric or main_metric(runs)
     measured = figures.measured_in(groups)
@@ -94,7 +93,7 @@ def _read(
         raise BadValue("band", got=band, need="minmax or std")
     last = last or default_last(groups)
     target = default_target(groups, metric) if target is None else target
-    return runs, groups, Look(metric, last, target, window, band, method_styles(list(by_method(groups))))
+    return groups, Look(metric, last, target, window, band, method_styles(list(by_method(groups))))
 
 
 def _title(runs: Sequence[RunRecord]) -> str:
@@ -174,21 +173,14 @@ def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:
 def _notes(runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[str]:
     """What a reader must know before trusting the numbers."""
     unfinished = [run.path.name for run in runs if not run.finished]
-    damaged = sum(run.damaged for run in runs)
     repeated = len(runs) - sum(len(group.runs) for group in groups)
     notes = []
     if unfinished:
         names = ", ".join(unfinished[:4]) + (" …" if len(unfinished) > 4 else "")
         notes.append(f"Unfinished: {len(unfinished)} of {len(runs)} runs ({names}); their curves end early.")
-    if damaged:
-        notes.append(f"Lines of metrics.jsonl that could not be read and are left out: {damaged}.")
+    notes += [f"{run.path.name} is damaged: {fault}." for run in runs for fault in run.faults]
     if repeated:
         notes.append(f"Runs that repeat a seed of the same setting and are left out: {repeated}.")
     if not any(len(run.rounds) for run in runs):
         notes.append("No run has finished a round yet.")
     return notes
-
-
-def slug(text: str) -> str:
-    """A label as part of a file name: `alpha=0.1, steps=5` -> `alpha-0.1_steps-5`."""
-    return re.sub(r"[^A-Za-z0-9._]+", "-", text.replace(", ", "_")).strip("-")[:80]

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from raylfl.core.population import Floats, Ints
-from raylfl.report.style import INK, MUTED, PALETTE, rc
+from raylfl.report.style import INK, MUTED, PALETTE, Drawing, rc
 
 IDLE, LOST, RECEIVED = 0, 1, 2  # entries of `states`
 _ASKED, _LOST = PALETTE[0], PALETTE[1]
@@ -67,7 +67,7 @@ def participation_figure(
     (`Participation.marginals`, averaged over the rounds if it varies).
     """
     with rc():
-        figure = Figure(figsize=(7.2, 5.4), dpi=200, layout="constrained")
+        figure = Drawing(figsize=(7.2, 5.4), dpi=200, layout="constrained")
         axes = figure.subplot_mosaic([["raster", "raster"], ["frequency", "gaps"]], height_ratios=[1.15, 1])
         table = states(rows, count)
         _raster(axes["raster"], table, int(rows[0]["round"]) if rows else 0)

@@ -23,7 +23,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from raylfl.core.population import Floats, Ints
-from raylfl.report.style import INK, PALETTE, PAPER, rc
+from raylfl.report.style import INK, PALETTE, PAPER, Drawing, rc
 
 MAX_BUBBLES = 60  # columns or rows; beyond, bubbles are dots
 MAX_COLUMNS = 600  # beyond, columns are thinner than a printed dot
@@ -94,7 +94,7 @@ def figure(counts: Ints, classes: Sequence[Any] | None = None, title: str = "") 
     cell = (width - 1.5) / min(clients, MAX_BUBBLES)
     height = min(max(min(cell, 0.3) * rows, 1.0), 4.5)
     with rc():
-        drawn = Figure(figsize=(width, height + 2.6), dpi=200, layout="constrained")
+        drawn = Drawing(figsize=(width, height + 2.6), dpi=200, layout="constrained")
         above, below = drawn.subplots(2, 1, sharex=True, height_ratios=[height, 1.7])
         bubble(above, counts, classes)
         stacked(below, counts, classes)
@@ -111,7 +111,7 @@ def grid(panels: Mapping[str, Ints], across: int = 3, classes: Sequence[Any] | N
     down = -(-len(panels) // across)
     largest = max(int(counts.max()) for counts in panels.values())
     with rc():
-        drawn = Figure(figsize=(0.4 + 2.5 * across, 0.3 + 2.35 * down), dpi=200, layout="constrained")
+        drawn = Drawing(figsize=(0.4 + 2.5 * across, 0.3 + 2.35 * down), dpi=200, layout="constrained")
         axes = drawn.subplots(down, across, squeeze=False).ravel()
         for place, (ax, (title, counts)) in enumerate(zip(axes, panels.items(), strict=False)):
             heat(ax, counts, classes, largest)

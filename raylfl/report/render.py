@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import Any
 
@@ -89,11 +89,25 @@ def to_csv(table: Table) -> str:
             else:
                 record[column.key] = cell
         records.append(record)
+    head = list(dict.fromkeys(key for record in records for key in record))
+    return csv_text(head, [[record.get(key, "") for key in head] for record in records])
+
+
+def csv_text(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    """Cells under their heads. A text that a spreadsheet would run as a formula gets an apostrophe before it."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(key for record in records for key in record)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
+    csv.writer(text, lineterminator="\n").writerows([[_inert(cell) for cell in line] for line in (head, *lines)])
     return text.getvalue()
+
+
+def _inert(cell: Any) -> Any:
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+        return cell
+    except ValueError:
+        return f"'{cell}"
 
 
 def to_html(table: Table) -> str:

@@ -1,15 +1,17 @@
 """Run directories as plain data: read them, find them, pool the seeds of one setting.
 
-Finished, running and crashed runs are read alike: a missing summary marks an unfinished run, and a line of a
-`.jsonl` file that is cut short is left out and counted. Needs neither torch nor Ray.
+Finished, running and crashed runs are read alike: a missing summary marks an unfinished run. What is damaged is left
+out and said: a line of a `.jsonl` file or a whole file (`RunRecord.faults`), or the run, if its config is unreadable
+(`read_runs`). Needs neither torch nor Ray.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from raylfl.errors import BadValue
+from raylfl.errors import BadConfig, BadValue
 from raylfl.report.labels import canonical, flatten, is_world, labels, method_of, order_key, varying
 
 Floats = npt.NDArray[np.float64]
@@ -27,6 +29,9 @@ Ints = npt.NDArray[np.int64]
 
 NOT_DEFINING = ("seed", "name", "runtime", "logging", "checkpoint")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, some ten times faster
+DEEPEST, LARGEST = 50, 100_000  # levels and values of a config or summary; no run writes so many
+UNREADABLE = (OSError, ValueError, RecursionError, yaml.YAMLError)  # ValueError: wrong bytes and broken JSON, too
+log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -35,7 +40,8 @@ class RunRecord:
 
     rounds: the 0-based rounds that have a row [R], increasing. metrics: name -> values [R], nan where the
     round did not measure it, inf where it measured something that is not finite (the run diverged).
-    summary: empty while the run is unfinished. damaged: unreadable lines of `metrics.jsonl`.
+    summary: empty while the run is unfinished. faults: what could not be read, in words; other files add to it when
+    they are read.
     """
 
     path: Path
@@ -43,7 +49,7 @@ class RunRecord:
     rounds: Ints
     metrics: dict[str, Floats]
     summary: dict[str, Any]
-    damaged: int = 0
+    faults: list[str] = field(default_factory=list)
 
     @property
     def finished(self) -> bool:
@@ -70,13 +76,23 @@ class RunRecord:
     @cached_property
     def participation(self) -> list[dict[str, Any]]:
         """The rows of `participation.jsonl`, read on first use: {"round", "cohort", "received", ...}."""
-        return _rows(self.path / "participation.jsonl")[0]
+        most = self.config.get("num_clients") or (len(self.partition_counts[1]) if self.partition_counts else math.inf)
+        return self._rows("participation.jsonl", lambda row: _is_participation(row, most))
+
+    def _rows(self, name: str, sound: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+        """The sound rows of a file; the others become a fault."""
+        rows, damaged = _rows(self.path / name)
+        good = [row for row in rows if sound(row)]
+        damaged += len(rows) - len(good)
+        if damaged:
+            self.faults.append(f"{name}: {damaged} line{'s' * (damaged > 1)} could not be read")
+        return good
 
     @property
     def clients(self) -> int:
         """N: of the config; where the data decide, of the partition; at least every client that took part."""
         if self.config.get("num_clients"):
-            return int(self.config["num_clients"])
+            return self.config["num_clients"]
         if self.partition_counts is not None:
             return len(self.partition_counts[1])
         return 1 + max((max(row["cohort"], default=-1) for row in self.participation), default=-1)
@@ -84,10 +100,20 @@ class RunRecord:
     @cached_property
     def partition_counts(self) -> tuple[list[str], Ints] | None:
         """Class names and samples per client and class [N, classes]; None where the run kept no counts."""
-        data = _json(self.path / "partition_counts.json")
-        if not data.get("counts"):
+        path = self.path / "partition_counts.json"
+        if not path.exists():
             return None
-        return [str(name) for name in data["classes"]], np.asarray(data["counts"], dtype=np.int64)
+        try:
+            data = _sound(json.loads(path.read_bytes()))
+            if not data["counts"]:
+                return None
+            counts, names = np.array(data["counts"]), [str(name) for name in data["classes"]]
+            if counts.dtype.kind != "i" or counts.shape != (len(counts), len(names)) or counts.min() < 0:
+                raise ValueError("counts are no table of whole numbers")
+        except (*UNREADABLE, KeyError, TypeError):
+            self.faults.append(f"{path.name} could not be read")
+            return None
+        return names, counts
 
 
 @dataclass(eq=False)
@@ -104,15 +130,38 @@ class Group:
 
 
 def load_run(path: str | os.PathLike[str]) -> RunRecord:
-    """Read one run directory. Raises BadValue if it holds no `config.yaml` or no `metrics.jsonl`."""
+    """Read one run directory. Raises BadValue if it is none, or if its `config.yaml` cannot be read."""
     folder = Path(path)
     if not is_run(folder):
         need = "a run's directory (config.yaml and metrics.jsonl)"
         raise BadValue("path", got=folder, need=need)
-    config = yaml.load((folder / "config.yaml").read_text(encoding="utf-8"), Loader=_Loader)
-    rows, damaged = _rows(folder / "metrics.jsonl")
-    rounds, metrics = _columns(rows)
-    return RunRecord(folder, config or {}, rounds, metrics, _json(folder / "summary.json"), damaged)
+    try:
+        config = _config(folder / "config.yaml")
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise BadValue("path", got=folder, need="a run with a readable config.yaml", hint=reason[:160]) from None
+    run = RunRecord(folder, config, np.empty(0, dtype=np.int64), {}, _summary(folder / "summary.json"))
+    run.rounds, run.metrics = _columns(run._rows("metrics.jsonl", _is_round))
+    return run
+
+
+def read_runs(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], tell: Callable[[str], None] = log.warning
+) -> tuple[list[RunRecord], list[str]]:
+    """The runs at and below the given paths, and a sentence on each that cannot be read, which `tell` gets, too.
+
+    Raises BadConfig if there is none that can be.
+    """
+    runs, left_out = [], []
+    for path in find_runs(paths):
+        try:
+            runs.append(load_run(path))
+        except BadValue as error:
+            left_out.append(f"{path} is left out: {error.hint}")
+            tell(left_out[-1])
+    if not runs:
+        raise BadConfig(left_out)
+    return runs, left_out
 
 
 def is_run(folder: Path) -> bool:
@@ -178,7 +227,7 @@ def _rows(path: Path) -> tuple[list[dict[str, Any]], int]:
         for line in filter(str.strip, lines):
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError:
+            except (ValueError, RecursionError):  # cut short, numbers of thousands of digits, endless nesting
                 row = None
             if isinstance(row, dict):
                 rows.append(row)
@@ -187,17 +236,71 @@ def _rows(path: Path) -> tuple[list[dict[str, Any]], int]:
     return rows, damaged
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _config(path: Path) -> dict[str, Any]:
+    """The config of a run. Raises one of UNREADABLE where it cannot be one."""
+    text = path.read_text(encoding="utf-8")
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):  # libyaml's loader would overflow the C stack
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"config.yaml is nested deeper than {DEEPEST} levels")
+    config = _sound(yaml.load(text, Loader=_Loader) or {})
+    if not isinstance(config, dict):
+        raise ValueError(f"config.yaml is no mapping but {type(config).__name__}")
+    for key, most in (("num_clients", 10**7), ("rounds", 2**53)):
+        value = config.get(key)
+        if value is not None and not (isinstance(value, int) and 0 <= value <= most):
+            raise ValueError(f"config.yaml has {key}={value!r}, but it must be a whole number up to {most}")
+    return config
+
+
+def _sound(value: Any) -> Any:
+    """The value as it is. Raises ValueError where it is nested too deep, too large, or a number beyond all bounds."""
+    waiting, seen = [(value, 0)], 0
+    while waiting:
+        item, depth = waiting.pop()
+        seen += 1
+        if depth > DEEPEST or seen > LARGEST:
+            raise ValueError(f"nested deeper than {DEEPEST} levels, or more than {LARGEST} values")
+        if isinstance(item, int) and item.bit_length() > 1000:
+            raise ValueError("a number of hundreds of digits")
+        if isinstance(item, dict | list):
+            waiting += [(inner, depth + 1) for inner in (item.values() if isinstance(item, dict) else item)]
+    return value
+
+
+def _summary(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):  # not yet written, or being written
+        data = _sound(json.loads(path.read_text(encoding="utf-8")))
+    except UNREADABLE:  # not yet written, or being written
         return {}
     return data if isinstance(data, dict) else {}
 
 
+def _is_round(row: dict[str, Any]) -> bool:
+    """Whether a row says its round."""
+    return isinstance(row.get("round"), int) and 0 <= row["round"] < 2**53
+
+
+def _is_participation(row: dict[str, Any], clients: float) -> bool:
+    """Whether a row names clients that there are, with as many draws and answers."""
+    try:
+        cohort, draws, received = (np.array(row[key]) for key in ("cohort", "draws", "received"))
+    except (KeyError, ValueError):  # ValueError: lists of unequal length in a list
+        return False
+    if cohort.ndim != 1 or not cohort.shape == draws.shape == received.shape or not _is_round(row):
+        return False
+    return not len(cohort) or bool(
+        cohort.dtype.kind == draws.dtype.kind == "i"
+        and received.dtype.kind == "b"
+        and 0 <= cohort.min() <= cohort.max() < clients
+        and draws.min() >= 0
+    )
+
+
 def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Ints, dict[str, Floats]]:
     """Rows to columns; of two rows of one round (a resumed run) the later holds."""
-    by_round = {row["round"]: row for row in rows if isinstance(row.get("round"), int)}
+    by_round = {row["round"]: row for row in rows}
     ordered = [by_round[r] for r in sorted(by_round)]
     names = dict.fromkeys(key for row in ordered for key, value in row.items() if _is_number(value))
     names.pop("round", None)
@@ -212,4 +315,7 @@ def _is_number(value: Any) -> bool:
 def _number(value: Any) -> float:
     if not _is_number(value):
         return math.nan
-    return float(value) if math.isfinite(value) else math.inf
+    try:
+        return float(value) if math.isfinite(value) else math.inf
+    except OverflowError:  # a whole number beyond all floats
+        return math.inf

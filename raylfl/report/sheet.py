@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -86,6 +87,7 @@ class Sheet:
 
     def _save(self, figure: Figure, name: str) -> str:
         """The figure as files; the links to them."""
+        name = slug(name)
         self._names[name] += 1
         name += f"_{self._names[name]}" * (self._names[name] > 1)  # two labels may agree in what files allow
         figure.savefig(self.folder / f"{name}.png")
@@ -109,6 +111,11 @@ class Sheet:
         )
         path.write_text(page, encoding="utf-8")
         return path
+
+
+def slug(text: str) -> str:
+    """A label as part of a file name: `alpha=0.1, steps=5` -> `alpha-0.1_steps-5`."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text.replace(", ", "_")).strip("-")[:100]
 
 
 def folded(heading: str, html: str) -> str:

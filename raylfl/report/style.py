@@ -7,12 +7,15 @@ is free, so it looks the same in every report; dash and marker repeat what the c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatterSciNotation
 
 from raylfl.report.derived import by_method
 from raylfl.report.runs import Group
@@ -60,10 +63,34 @@ class Line:
         }
 
 
+class Drawing(Figure):
+    """A figure that is drawn and saved under `rc`, whoever saves it."""
+
+    def draw(self, renderer: Any) -> None:
+        with rc():
+            super().draw(renderer)
+
+    def savefig(self, fname: Any, **options: Any) -> None:
+        with rc():
+            super().savefig(fname, **options)
+
+
+class LogTicks(LogFormatterSciNotation):
+    """Numbers on a log axis in plain text, 10⁻³ and 2×10⁻³, as text is no mathtext under `rc`."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        text = re.sub(r"^\$\\mathdefault\{(.*)\}\$$", r"\1", super().__call__(x, pos)).replace(r"\times", "×")
+        return re.sub(r"\^\{(.*)\}", lambda found: found[1].translate(_RAISED), text)
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
 def rc() -> AbstractContextManager[None]:
     """The matplotlib settings under which everything here is drawn and saved."""
     return matplotlib.rc_context(
         {
+            "text.parse_math": False,  # names, paths and labels may hold `$`, `^` and `{`
             "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture everywhere
             "font.size": 8.5,
             "axes.titlesize": 9,

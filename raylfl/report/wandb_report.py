@@ -19,14 +19,14 @@ from raylfl.report.derived import main_metric
 from raylfl.report.labels import METHOD, varying
 from raylfl.report.page import summary_table
 from raylfl.report.render import to_markdown
-from raylfl.report.runs import RunRecord, find_runs, load_run
+from raylfl.report.runs import RunRecord, read_runs
 from raylfl.report.wording import axis_name, metric_name
 from raylfl.runtime.records.wandb_run import base_url, logged_in, unreachable
 
 SECTIONS = {  # heading -> how the names of its metrics begin
     "Test set": ("test/",),
     "Training": ("train/", "global/"),
-    "Clients": ("client/", "fair/", "cohort/", "update/", "inconsistency/"),
+    "Clients": ("clients/", "participants/", "random/", "cohort/", "update/", "inconsistency/"),
     "Costs": ("cost/", "time/"),
     "Algorithm": ("algo/",),
 }
@@ -51,7 +51,7 @@ class Outline:
 
 def outline(paths: Sequence[Path]) -> Outline:
     """The report of these runs; raises BadValue where there are none."""
-    runs = [load_run(path) for path in find_runs(paths)]
+    runs, _ = read_runs(paths)
     names = list(dict.fromkeys(str(run.config.get("name", run.path.parent.name)) for run in runs))
     metric = main_metric(runs)
     return Outline(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raylfl.report.derived import Stat
+from raylfl.report.render import csv_text
 from raylfl.report.runs import RunRecord, is_run, load_run
 from raylfl.runtime.records.run_dir import atomic_write
 from raylfl.tune.journal import FINISHED, Journal, Trial
@@ -129,7 +128,7 @@ def write_tables(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRo
         ]
         for row in rows
     ]
-    atomic_write(folder / "trials.csv", _csv(head, lines))
+    atomic_write(folder / "trials.csv", csv_text(head, lines))
     stages = [setting_rows(sweep, rows, stage) for stage in range(len(sweep.stages))]
     head = ["stage", "rank", "setting", *keys, "seeds", "finished", "rounds", named, "std"]
     lines = [
@@ -147,7 +146,7 @@ def write_tables(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRo
         for groups in stages
         for rank, group in enumerate(groups, 1)
     ]
-    atomic_write(folder / "settings.csv", _csv(head, lines))
+    atomic_write(folder / "settings.csv", csv_text(head, lines))
     return next((groups for groups in reversed(stages) if groups), [])
 
 
@@ -155,9 +154,3 @@ def _cell(value: Any) -> Any:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     return json.dumps(value) if isinstance(value, (dict, list)) else value
-
-
-def _csv(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([head, *lines])
-    return text.getvalue()

@@ -101,6 +101,13 @@ def test_final_and_best_are_over_seeds(group):
     assert best(group, "train/loss").mean == pytest.approx(np.mean(lowest))
 
 
+def test_the_final_value_is_the_newest_measured_where_the_last_rounds_were_not(tmp_path):
+    """As with eval.every > 1: a run under way, or stopped, ends in rows without the metric."""
+    rows = [{"round": r, "train/loss": 1.0} | ({"test/accuracy": 0.1 * r} if r < 3 else {}) for r in range(5)]
+    (group,) = group_runs([load_run(write_run(tmp_path / "a", rows))])
+    assert final(group, "test/accuracy") == Stat.over([0.2])
+
+
 def test_the_last_rounds_are_rounds_not_measurements(tmp_path):
     rows = [{"round": r, "x": 0.0} | ({"test/accuracy": r / 100} if r % 5 == 0 else {}) for r in range(14)]
     run = load_run(write_run(tmp_path / "a", rows))
@@ -183,6 +190,12 @@ def test_the_default_tail_is_a_tenth_of_the_rounds(tmp_path, rounds, last):
     assert default_last(group_runs([load_run(tmp_path / "a")])) == last
 
 
+def test_the_default_tail_is_that_of_the_longest_run(tmp_path):
+    for k, rounds in enumerate((1000, 200)):
+        write_run(tmp_path / str(k), [{"round": rounds - 1, "a": 1.0}], {"seed": k})
+    assert default_last(group_runs([load_run(tmp_path / str(k)) for k in range(2)])) == 100
+
+
 @pytest.fixture
 def sweep(tmp_path):
     """Two methods x three learning rates (x two gammas for focus): final accuracy as listed."""
@@ -217,6 +230,7 @@ def test_of_losses_the_setting_with_the_lowest_is_best(tmp_path):
 def test_a_profile_takes_the_best_of_what_else_was_tuned(sweep):
     curves = profile(sweep, "local.lr", "test/accuracy", 1)
     assert [(lr, stat.mean) for lr, stat in curves["focus"]] == [(0.01, 0.55), (0.1, 0.3)]
+    assert profile(sweep[::-1], "local.lr", "test/accuracy", 1) == curves  # wherever the best of them stands
     assert [lr for lr, _ in curves["fedavg"]] == [0.01, 0.1, 1.0]
     assert math.isinf(curves["fedavg"][-1][1].mean)
 

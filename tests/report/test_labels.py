@@ -58,6 +58,14 @@ values = st.one_of(st.integers(0, 3), st.sampled_from([0.1, 0.5, None, "a", [1, 
 configs = st.dictionaries(st.sampled_from(["algorithm.name", "local.lr", "data.x", "x.lr"]), values)
 
 
+def test_a_value_of_thousands_of_characters_does_not_make_a_label_of_as_many():
+    first, second = labels([{"partition.path": "x" * 5000 + end} for end in "ab"])
+    assert first.startswith("path=xxx")
+    assert first.endswith("a")
+    assert second.endswith("b")
+    assert len(first) < 80
+
+
 @given(st.lists(configs, min_size=1, max_size=6, unique_by=canonical))
 def test_distinct_configs_get_distinct_labels(given_):
     known = {canonical({k: v for k, v in flat.items() if v is not None}) for flat in given_}

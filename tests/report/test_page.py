@@ -141,7 +141,7 @@ def test_diverged_and_damaged_runs_make_a_page_that_says_so(tmp_path):
     write_run(tmp_path / "runs" / "good", good, {"algorithm.name": "focus"})
     words = Page(write_report(tmp_path / "runs", tmp_path / "out", pdf=False)).words
     assert "diverged" in words
-    assert "could not be read and are left out: 1" in words
+    assert "bad is damaged: metrics.jsonl: 1 line could not be read." in words
 
 
 def test_a_synthetic_problem_is_reported_by_its_distance(tmp_path):

@@ -48,7 +48,7 @@ def test_a_line_cut_short_is_left_out_and_counted(tmp_path):
     (path / "metrics.jsonl").write_text(text[: len(text) - 40])
     run = load_run(path)
     assert run.rounds.tolist() == [0, 1]
-    assert run.damaged == 1
+    assert run.faults == ["metrics.jsonl: 1 line could not be read"]
     assert not run.finished
 
 
@@ -129,7 +129,8 @@ def test_the_number_of_clients_comes_from_the_partition_where_the_config_leaves_
     (path / "config.yaml").write_text(yaml.safe_dump(config | {"num_clients": None}))
     assert load_run(path).clients == 8
     (path / "partition_counts.json").unlink()
-    rows = [{"round": 0, "cohort": []}, {"round": 1, "cohort": [2, 5]}]
+    rows = [{"round": 0, "cohort": [], "draws": [], "received": []}]
+    rows += [{"round": 1, "cohort": [2, 5], "draws": [1, 1], "received": [True, False]}]
     (path / "participation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert load_run(path).clients == 6
 

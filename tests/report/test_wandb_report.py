@@ -9,7 +9,8 @@ import pytest
 
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.report import wandb_report
-from raylfl.report.wandb_report import Outline, build, outline, publish
+from raylfl.report.wandb_report import SECTIONS, Outline, build, outline, publish
+from raylfl.tune.measured import KNOWN
 from tests.report.synthetic import rows_of, write_run
 
 INSTALLED = importlib.util.find_spec("wandb_workspaces") is not None
@@ -33,6 +34,12 @@ def test_an_outline_has_every_metric_under_a_heading_and_the_keys_that_differ(sw
     assert found.sections["Test set"] == ["test/accuracy", "test/loss"]
     assert set(found.sections["Costs"]) >= {"cost/uplink_floats", "cost/local_steps"}
     assert "FOCUS, lr=0.3" in found.summary
+
+
+def test_every_metric_that_a_run_may_measure_has_a_heading():
+    """KNOWN is held against real runs by the tests of sweeps' metrics."""
+    lost = [name for name in KNOWN if not any(name.startswith(begins) for begins in SECTIONS.values())]
+    assert lost == []
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(sweep, monkeypatch):

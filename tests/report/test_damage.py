@@ -1,0 +1,198 @@
+"""Damaged run directories and hostile texts: the others are reported, and what is wrong is said."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+
+import numpy as np
+import pytest
+from matplotlib.text import Text
+
+from raylfl.cli import main
+from raylfl.errors import BadConfig
+from raylfl.report import tables
+from raylfl.report.curves import Curve, draw
+from raylfl.report.page import write_report
+from raylfl.report.partition_plot import figure as partition_figure
+from raylfl.report.pictures import participation_pictures, partition_pictures
+from raylfl.report.render import csv_text, to_csv
+from raylfl.report.runs import group_runs, load_run, read_runs
+from raylfl.report.style import Drawing, Line, rc
+from tests.report.synthetic import rows_of, write_run
+from tests.report.test_page import Page
+
+DEEP, LONG = "[" * 100_000, "9" * 5000
+CONFIGS = {  # a config.yaml that cannot be one, and the word that says why
+    "list": (b"- 1\n- 2\n", "no mapping"),
+    "no_yaml": (b"{a: 1", "expected"),
+    "bytes": (b"a: \xff\xfe", "codec"),
+    "nested": (f"a: {DEEP}".encode(), "nested"),
+    "digits": (f"seed: {LONG}".encode(), "digits"),
+    "clients_as_text": (b"num_clients: many\n", "num_clients='many'"),
+    "endless_clients": (b"num_clients: 1000000000000000000\n", "num_clients"),
+    "rounds_as_text": (b"rounds: [1]\n", "rounds=[1]"),
+}
+GOOD = {"round": 0, "cohort": [0, 1], "draws": [1, 1], "received": [True, False], "steps": [5, 5]}
+PARTICIPATION = [
+    {"round": 0, "draws": [1], "received": [True]},
+    GOOD | {"cohort": 3},
+    GOOD | {"cohort": [0, 999]},
+    GOOD | {"cohort": [0, -1]},
+    GOOD | {"cohort": [0, 10**30]},
+    GOOD | {"draws": [1]},
+    GOOD | {"received": ["yes", "no"]},
+    [1, 2],
+]
+COUNTS = [
+    '{"counts": [[1, 2], [3]], "classes": ["a", "b"]}',
+    '{"counts": "x", "classes": []}',
+    '{"counts": [[1]]}',
+    DEEP,
+]
+LINES = [
+    f'{{"round": {10**30}, "test/accuracy": 1}}',
+    f'{{"round": {LONG}}}',
+    DEEP,
+    "3",
+    '{"round": "one"}',
+    '{"a": 1}',
+]
+
+
+def damaged_runs(folder):
+    """A run for every way to damage one, beside a good one."""
+    for name, (content, _) in CONFIGS.items():
+        (write_run(folder / name, rows_of([0.3])) / "config.yaml").write_bytes(content)
+    for k, row in enumerate(PARTICIPATION):
+        path = write_run(folder / f"participation_{k}", rows_of([0.3]), {"local.lr": 0.2 + k})
+        (path / "participation.jsonl").write_text(f"{json.dumps(GOOD)}\n{json.dumps(row)}\n")
+    for k, content in enumerate(COUNTS):
+        path = write_run(folder / f"counts_{k}", rows_of([0.3]), {"local.lr": 0.02 + k})
+        (path / "partition_counts.json").write_text(content)
+    for k, line in enumerate(LINES):
+        path = write_run(folder / f"rows_{k}", rows_of([0.3]), {"local.lr": 0.03 + k})
+        with (path / "metrics.jsonl").open("a") as file:
+            file.write(line + "\n")
+    (write_run(folder / "summary", rows_of([0.3]), {"local.lr": 99}) / "summary.json").write_text(DEEP)
+    return write_run(folder / "good", rows_of([0.7, 0.75]), {"algorithm.name": "focus"})
+
+
+def test_damaged_runs_are_named_and_the_others_reported(tmp_path, caplog):
+    damaged_runs(tmp_path / "runs")
+    page = Page(write_report(tmp_path / "runs", tmp_path / "out", pdf=False))
+    told = [record.message for record in caplog.records if record.name.startswith("raylfl")]
+    assert len(told) == len(CONFIGS)
+    for name, (_, why) in CONFIGS.items():
+        (line,) = (line for line in told if f"/{name} is left out" in line)
+        assert why in line
+        assert len(line.splitlines()) == 1
+        assert " ".join(line.split()) in page.words
+    assert "75.00" in page.words
+    for k in range(len(PARTICIPATION)):
+        assert f"participation_{k} is damaged: participation.jsonl: 1 line could not be read." in page.words
+    for k in range(len(COUNTS)):
+        assert f"counts_{k} is damaged: partition_counts.json could not be read." in page.words
+    for k in range(len(LINES)):
+        assert f"rows_{k} is damaged: metrics.jsonl: 1 line could not be read." in page.words
+
+
+def test_damaged_runs_do_not_end_the_list_of_runs(tmp_path, capsys):
+    damaged_runs(tmp_path)
+    (write_run(tmp_path / "bare", rows_of([0.3])) / "config.yaml").write_text("seed: 1\n")
+    assert main(["runs", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "FOCUS" in out or "focus" in out
+    assert "?" in out
+
+
+def test_where_no_run_can_be_read_all_are_named(tmp_path):
+    for name in ("a", "b"):
+        (write_run(tmp_path / name, rows_of([0.3])) / "config.yaml").write_text("- 1\n")
+    with pytest.raises(BadConfig, match=r"a is left out: .*no mapping.*\n.*b is left out"):
+        write_report(tmp_path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_bytes_are_overwritten_the_report_ends_and_has_the_good_run(tmp_path, seed):
+    """All that a report computes of a run, without drawing it: a hundred spoilt runs take a second."""
+    rng = random.Random(seed)
+    bad, good = write_run(tmp_path / "bad", rows_of([0.1, 0.2, 0.3])), write_run(tmp_path / "good", rows_of([0.5]))
+    for name in rng.sample(
+        ["config.yaml", "metrics.jsonl", "participation.jsonl", "partition_counts.json", "summary.json"], 3
+    ):
+        data = bytearray((bad / name).read_bytes())
+        for _ in range(rng.randint(1, 6)):
+            at = rng.randrange(len(data))
+            data[at : at + rng.randint(0, 9)] = rng.choice(
+                [b"\xff\x00", b"[" * 300, b"9" * 400, b"-", b'"', b"{", b"null", b"1e999"]
+            )
+        (bad / name).write_bytes(data)
+    runs, left_out = read_runs(tmp_path, tell=lambda text: None)
+    assert good in [run.path for run in runs]
+    assert len(runs) + len(left_out) == 2
+    groups = group_runs(runs)
+    for table in (tables.differences(groups), tables.common(groups), tables.environment(runs), tables.run_list(groups)):
+        if table is not None:
+            to_csv(table)
+    for pictures in (partition_pictures, participation_pictures):
+        pictures(groups)
+
+
+HOSTILE = ("cost_$x^{$", "a$b$c", r"\$x", "${", r"\frac{1", "100%_#&~", "x^{y", "$$$", "naïve–name")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_texts_reach_a_picture_as_they_are(text):
+    """Balanced dollars would else be set as a formula, unbalanced braces end the report."""
+    with rc():
+        figure = Drawing()
+        ax = figure.subplots()
+        ax.plot([0, 1], [0, 1], label=text)
+        ax.set(title=text, xlabel=text, xticks=[0, 1], xticklabels=[text, text])
+        ax.legend()
+    figure.canvas.draw()  # outside rc, as whoever saves it may be
+    shown = [artist for artist in figure.findobj(Text) if artist.get_text() == text]
+    assert len(shown) >= 4
+    assert all(artist._preprocess_math(text) == (text, False) for artist in shown)
+
+
+def test_a_name_a_path_and_a_class_with_dollars_make_a_page(tmp_path):
+    for k, path in enumerate(("parts/$a^{.json", "parts/$b_{.json")):
+        changes = {"name": HOSTILE[0], "partition.path": path}
+        run = write_run(tmp_path / "runs" / f"${k}^{{", rows_of([0.3, 0.4]), changes | {"partition.al$pha^{": k})
+        counts = json.loads((run / "partition_counts.json").read_text())
+        names = [f"${label}^{{" for label in counts["classes"]]
+        (run / "partition_counts.json").write_text(json.dumps(counts | {"classes": names}))
+    page = Page(write_report(tmp_path / "runs", tmp_path / "out", pdf=False))
+    assert HOSTILE[0] in page.words
+    assert "parts/$a^{.json" in page.words
+
+
+def test_every_picture_is_drawn_without_formulas():
+    figure = partition_figure(np.array([[3, 4], [5, 6]]), ["$a^{", "b$"], title="$x^{")
+    assert isinstance(figure, Drawing)
+    figure.canvas.draw()
+
+
+def test_powers_of_ten_are_plain_text():
+    with rc():
+        figure, x = Drawing(), np.array([1.0, 1e3, 1e6])
+        near, far = Curve(x, 1 / x**2, 1 / x**2, 1 / x**2), Curve(x[:2], 1 / x[:2], 1 / x[:2], 1 / x[:2])
+        draw(figure.subplots(), [(near, Line()), (far, Line())], "global/distance", "floats")
+        figure.canvas.draw()
+    (ax,) = figure.axes
+    shown = {label.get_text() for axis in (ax.xaxis, ax.yaxis) for label in axis.get_ticklabels(which="both")}
+    assert "10⁻¹²" in shown
+    assert "10³" in shown or "10⁶" in shown
+    assert not any(set("$\\{}^") & set(text) for text in shown)
+
+
+def test_no_cell_of_a_csv_is_a_formula_and_numbers_stay_numbers(tmp_path):
+    cells = ["=1+1", "+x", "-x", "@sum", "\tx", -0.5, "-0.5", "+1e-3", "a=b", "", "–"]
+    (read,) = csv.reader([csv_text(cells, []).strip("\n")])
+    assert read == ["'=1+1", "'+x", "'-x", "'@sum", "'\tx", "-0.5", "-0.5", "+1e-3", "a=b", "", "–"]
+    runs = [load_run(write_run(tmp_path / p, rows_of([0.1]), {"partition.path": p})) for p in ("=1+1.json", "@b")]
+    lines = list(csv.DictReader(to_csv(tables.differences(group_runs(runs))).splitlines()))
+    assert [line["partition.path"] for line in lines] == ["'=1+1.json", "'@b"]
