@@ -12,7 +12,6 @@ import torch
 
 from raylfl.config.changes import refuse_changes
 from raylfl.config.load import Config, load_config
-from raylfl.config.schema import ComponentConfig
 from raylfl.errors import BadConfig
 from raylfl.experiment import Experiment, assemble
 from raylfl.runtime import inprocess
@@ -49,8 +48,7 @@ class Result:
         """The LightningModule carrying the final parameters (and buffers)."""
         from raylfl.runtime.workers.module import make_module
 
-        model = ComponentConfig(**self.config.resolved["model"])
-        module = make_module(model, self.config.top.seed).to(self.params.dtype)
+        module = make_module(self.config.model, self.config.top.seed).to(self.params.dtype)
         module.load_state_dict(torch.load(self.run_dir / "final.pt", weights_only=True)["state_dict"])
         return module
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from raylfl.config.components import construct, import_class
-from raylfl.config.load import Config
+from raylfl.config.load import Config, escaped
 from raylfl.config.schema import ComponentConfig
 from raylfl.core.algorithm import Algorithm
 from raylfl.core.local import LocalRule, Schedule
@@ -102,8 +102,8 @@ def fitted_model(config: Config, data: Any) -> ComponentConfig:
     cls = shipped(MODELS, config.model.name, "model")
     init_args = fitted_args(cls, config.model.init_args, data)
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in init_args.items()}
-    config.resolved["model"]["init_args"] = plain
-    return ComponentConfig(config.model.name, None, plain)
+    config.model.init_args, config.resolved["model"]["init_args"] = plain, escaped(plain)
+    return config.model
 
 
 def assemble(config: Config) -> Experiment:

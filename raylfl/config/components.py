@@ -1,4 +1,4 @@
-"""Plain dicts to typed objects: unknown keys refused with the nearest one, types checked by OmegaConf."""
+"""Plain dicts to typed objects: unknown keys refused with the nearest one, types checked."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
-
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from typing import Any, TypeVar, get_type_hints
 
 from raylfl.errors import BadConfig, BadValue
+from raylfl.options import fitting
 from raylfl.registry import Entry, Registry
 
 T = TypeVar("T")
@@ -34,17 +32,15 @@ def unknown_key(key: str, known: Iterable[str], place: str = "") -> BadConfig:
 
 def typed(cls: type[T], options: Mapping[str, Any], place: str = "") -> T:
     """An instance of the dataclass `cls` from config keys; raises BadConfig with every mistake found."""
-    keys = keys_of(cls)
+    keys, hints = keys_of(cls), get_type_hints(cls, include_extras=True)
     problems = [unknown_key(str(k), keys, place).problems[0] for k in options if k not in keys]
     values: dict[str, Any] = {}
     for key, value in options.items():
         if key in keys:
             try:
-                values[keys[key]] = _checked(cls, keys[key], value, f"{place}.{key}" if place else key)
+                values[keys[key]] = _checked(hints[keys[key]], value, f"{place}.{key}" if place else key)
             except BadConfig as error:
                 problems += error.problems
-            except (OmegaConfBaseException, TypeError, ValueError) as error:
-                problems.append(_type_message(cls, keys[key], key, value, place, error))
     if not problems:
         try:
             return cls(**values)
@@ -55,33 +51,16 @@ def typed(cls: type[T], options: Mapping[str, Any], place: str = "") -> T:
     raise BadConfig(problems)
 
 
-def _checked(cls: type, name: str, value: Any, place: str) -> Any:
-    """The value converted to the field's declared type, by OmegaConf's rules for structured configs."""
-    hints = inspect.get_annotations(cls, eval_str=True) if name in cls.__annotations__ else _inherited(cls, name)
-    hint = hints[name]
+def _checked(hint: Any, value: Any, place: str) -> Any:
+    """The value converted to a field's declared type; raises BadConfig naming the place."""
     if dataclasses.is_dataclass(hint):
-        if isinstance(value, str):
-            value = {"name": value}  # `lr_schedule: sqrt`
         if not isinstance(value, Mapping):
             raise BadConfig(f"{place}={value}, but must be a group of keys")
         return typed(hint, value, place)  # type: ignore[arg-type]
-    probe = dataclasses.make_dataclass("Probe", [("value", hint, dataclasses.field(default=dataclasses.MISSING))])
-    node = OmegaConf.merge(OmegaConf.structured(probe), {"value": value})
-    return OmegaConf.to_container(node, resolve=True)["value"]  # type: ignore[index, call-overload]
-
-
-def _inherited(cls: type, name: str) -> dict[str, Any]:
-    owner = next(c for c in cls.__mro__ if name in inspect.get_annotations(c))
-    return inspect.get_annotations(owner, eval_str=True)
-
-
-def _type_message(cls: type, name: str, key: str, value: Any, place: str, error: Exception) -> str:
-    field = next(f for f in dataclasses.fields(cls) if f.name == name)
-    kind = str(field.type).replace("None", "null")
-    words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
-    kind = " or ".join(words.get(part.strip(), part.strip()) for part in kind.split("|"))
-    prefix = f"{place}." if place else ""
-    return f"{prefix}{key}={value}, but must be {kind}"
+    try:
+        return fitting(hint, value)
+    except ValueError as error:
+        raise BadConfig(f"{place}={value}, but must be {error}") from None
 
 
 def options_of(component: Any) -> dict[str, Any]:

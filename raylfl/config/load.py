@@ -1,24 +1,19 @@
-"""From files and a dotlist to one resolved config: `base:` composition, short names, refusals.
-
-Layers, later ones win: the files that `base:` names (one or a list, depth first), the file itself, those of a `base=`
-in the dotlist, the dotlist.
-Dicts merge, lists replace. A layer that changes the `name` (or class_path) of a group starts that group anew:
-options of another algorithm, partition, model, ... do not linger.
-"""
+"""From files and `key=value` to one resolved config: layers merged, interpolations resolved, everything checked."""
 
 from __future__ import annotations
 
-import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from raylfl.config.components import build, keys_of, options_of, typed, unknown_key
+from raylfl.config.find import find_config
+from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, override_layers, with_bases
 from raylfl.config.schema import (
     FIXED_GROUPS,
     NAMED_GROUPS,
@@ -34,21 +29,15 @@ from raylfl.errors import BadConfig
 from raylfl.heterogeneity.clock import Clock
 from raylfl.registry import Registry
 
-GROUPS = (*FIXED_GROUPS, *NAMED_GROUPS)
-SUBGROUPS = ("init_args", "lr_schedule", "availability")  # mappings of keys; other mappings are values
-DEFAULTS: dict[str, Any] = {
-    "model": {"name": "mlp"},
-    "data": {"name": "digits"},
-    "partition": {"name": "iid"},
-    "participation": {"name": "full"},
-    "link": {"name": "perfect"},
-    "algorithm": {"name": "fedavg"},
-}
+SECRET = re.compile(r"\$\{\s*oc\.env\s*:([^,}]*(?:KEY|TOKEN|SECRET|PASSW|CREDENTIAL|\$\{)[^,}]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Config:
-    """A whole config, typed. `resolved` is the same as plain values, every default filled in: config.yaml."""
+    """A whole config, typed. `resolved` is the same as plain values, every default filled in: config.yaml.
+
+    A literal `${` in a text is escaped in `resolved`, as a config has to write it.
+    """
 
     top: TopConfig
     model: ComponentConfig
@@ -66,31 +55,6 @@ class Config:
     resolved: dict[str, Any]
 
 
-def conf_roots() -> list[Path]:
-    """Where bare names are looked up: ./conf first, then the configs shipped with the package."""
-    package = Path(__file__).resolve().parent.parent
-    shipped = [package / "conf", package.parent / "conf"]
-    return [Path.cwd() / "conf", *[p for p in shipped if p.is_dir()]]
-
-
-def find_config(name: str | Path, beside: Path | None = None) -> Path:
-    """The file of a path or a bare name (`digits`, `algorithm/focus`); raises BadConfig naming the nearest."""
-    text = str(name)
-    options = [Path(text)] if beside is None else [beside / text, Path(text)]
-    options += [root / text for root in conf_roots()]
-    for option in options:
-        for path in (option, option.with_name(option.name + ".yaml")):
-            if path.is_file():
-                return path.resolve()
-    names = sorted({p.relative_to(r).with_suffix("").as_posix() for r in conf_roots() for p in r.rglob("*.yaml")})
-    near = difflib.get_close_matches(text.removesuffix(".yaml"), names, n=1, cutoff=0.5)
-    shown = ", ".join(n for n in names if "/" not in n)
-    raise BadConfig(
-        f"no config {text}: not a file, nor a name under conf/; "
-        + (f"did you mean {near[0]}?" if near else f"there are {shown}")
-    )
-
-
 def load_config(source: str | Path | Mapping[str, Any] | DictConfig, overrides: Sequence[str] = ()) -> Config:
     """The validated config of a path, a bare name, a dict or a DictConfig, plus `key=value` overrides.
 
@@ -104,83 +68,55 @@ def compose(source: str | Path | Mapping[str, Any] | DictConfig, overrides: Sequ
     if isinstance(source, (str, Path)):
         layers = file_layers(find_config(source))
     else:
-        given = OmegaConf.to_container(source, resolve=True) if OmegaConf.is_config(source) else dict(source)
-        layers = _with_bases(given, Path.cwd(), ())  # type: ignore[arg-type]
-    layers += override_layers(overrides)
+        layers = with_bases(_plain(source) if OmegaConf.is_config(source) else source, Path())  # type: ignore[arg-type]
     merged: dict[str, Any] = {}
-    for layer in layers:
+    for layer in layers + override_layers(overrides):
         merge_layer(merged, layer)
+    return interpolated(merged)
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    """A DictConfig's values. Its interpolations may look outside of it, so they are resolved here, and only once."""
+    refuse_secrets(OmegaConf.to_container(config))
+    return escaped(OmegaConf.to_container(config, resolve=True))
+
+
+def interpolated(merged: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values with OmegaConf's interpolations resolved; what remains is literal, even where it looks like one.
+
+    Raises BadConfig for one that cannot be resolved, or that would put a secret into the run's records.
+    """
+    refuse_secrets(merged)
     try:
-        return OmegaConf.to_container(OmegaConf.create(merged), resolve=True)  # type: ignore[return-value]
-    except OmegaConfBaseException as error:
-        raise BadConfig(f"interpolation failed: {str(error).splitlines()[0]}") from error
+        return OmegaConf.to_container(OmegaConf.create(dict(merged)), resolve=True)  # type: ignore[return-value]
+    except (OmegaConfBaseException, RecursionError, ValueError) as error:
+        raise BadConfig(f"config not understood: {(str(error) or 'it refers to itself').splitlines()[0]}") from error
 
 
-def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
-    """Those of a file's bases, and its own; chain: the files that named it as theirs."""
-    if path in chain:
-        raise BadConfig(f"base: goes round in a circle: {' -> '.join(p.name for p in (*chain, path))}")
-    try:
-        content = yaml.safe_load(path.read_text()) or {}
-        OmegaConf.create(content)
-    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise BadConfig(f"{path} is not readable yaml: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise BadConfig(f"{path} must hold keys and values, not a {type(content).__name__}")
-    return _with_bases(content, path.parent, (*chain, path))
+def refuse_secrets(value: Any, place: str = "") -> None:
+    """Raises BadConfig for an `${oc.env:...}` whose name looks like that of a secret."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            refuse_secrets(inner, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, (list, tuple)):
+        for entry in value:
+            refuse_secrets(entry, place)
+    elif isinstance(value, str) and (found := SECRET.search(value)):
+        raise BadConfig(
+            f"{place}={value}, but must not be a secret, as configs are saved with their runs: read "
+            f"{found[1].strip()} from os.environ where it is used"
+        )
 
 
-def _with_bases(content: dict[str, Any], folder: Path, chain: tuple[Path, ...]) -> list[dict[str, Any]]:
-    content = dict(content)
-    bases = content.pop("base", None) or []
-    bases = [bases] if isinstance(bases, str) else bases
-    if not isinstance(bases, list) or not all(isinstance(b, str) for b in bases):
-        raise BadConfig(f"base={bases}, but must be the name of a config or a list of names")
-    return [layer for base in bases for layer in file_layers(find_config(base, folder), chain)] + [content]
-
-
-def override_layers(overrides: Sequence[str]) -> list[dict[str, Any]]:
-    """What `base=` among these names, then the rest of them."""
-    return _with_bases(_dotlist(overrides), Path.cwd(), ())
-
-
-def _dotlist(overrides: Sequence[str]) -> dict[str, Any]:
-    for item in overrides:
-        if "=" not in item or item.startswith("="):
-            raise BadConfig(f"override {item!r} must have the form key=value")
-    try:
-        return OmegaConf.to_container(OmegaConf.from_dotlist(list(overrides)))  # type: ignore[return-value]
-    except Exception as error:
-        raise BadConfig(f"overrides not understood: {' '.join(str(error).split())}") from error
-
-
-def merge_layer(merged: dict[str, Any], layer: dict[str, Any]) -> None:
-    """Lays a layer over what is merged so far, in place."""
-    for key, value in layer.items():
-        if key in GROUPS:
-            if value is None:
-                continue
-            if isinstance(value, str) and key in (*NAMED_GROUPS, "model", "data"):
-                value = {"name": value}  # `model: lenet5`
-            if not isinstance(value, dict):
-                raise BadConfig(f"{key}={value}, but must be a group of keys")
-            before = merged.get(key, {})
-            renamed = any(k in value and value[k] != before.get(k) for k in ("name", "class_path"))
-            merged[key] = dict(value) if renamed else _merge_group(before, value)
-        else:
-            merged[str(key)] = value
-
-
-def _merge_group(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Later keys win. Groups within the group merge; a value that is itself a mapping ({uniform: ...}) is replaced."""
-    out = dict(before)
-    for key, value in after.items():
-        old = out.get(key)
-        out[key] = value
-        if key in SUBGROUPS and isinstance(value, Mapping) and isinstance(old, Mapping):
-            same = value.get("name", old.get("name")) == old.get("name")
-            out[key] = {**old, **value} if same else value
-    return out
+def escaped(value: Any) -> Any:
+    """The value written such that resolving it gives it back: `${` with a backslash before it."""
+    if isinstance(value, Mapping):
+        return {key: escaped(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [escaped(entry) for entry in value]
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", value)
+    return value
 
 
 def resolve(merged: Mapping[str, Any]) -> Config:
@@ -225,4 +161,4 @@ def resolve(merged: Mapping[str, Any]) -> Config:
     for group in NAMED_GROUPS:
         name = {**DEFAULTS[group], **(merged.get(group) or {})}["name"]
         resolved[group] = {"name": name, **options_of(parts[group])}
-    return Config(**parts, resolved=resolved)
+    return Config(**parts, resolved=escaped(resolved))

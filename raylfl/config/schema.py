@@ -13,6 +13,7 @@ from typing import Any
 
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.clock import Clock
+from raylfl.options import OneOrMore
 
 LAYOUTS = ("contiguous", "channels_last", "batch_last")  # of images and convolutions in memory
 
@@ -27,6 +28,12 @@ def _one_of(group: Any, key: str, *choices: str) -> None:
     value = getattr(group, key)
     if value not in choices:
         raise BadValue(key, got=value, need=f"one of {', '.join(choices)}")
+
+
+def _a_folder(group: Any, key: str) -> None:
+    value = getattr(group, key)
+    if not value or set(value) & set("/\\\0\n") or value in (".", "..") or len(value.encode()) > 200:
+        raise BadValue(key, got=repr(value)[:300], need="the name of one folder: no slashes, at most 200 bytes")
 
 
 @dataclass
@@ -46,8 +53,7 @@ class TopConfig:
         _at_least(self, "seed", 0, "every random draw is keyed by it")
         _one_of(self, "dtype", "float32", "float64")
         _one_of(self, "weights", "uniform", "data_size")
-        if not self.name or set(self.name) & set("/\\\0") or self.name in (".", ".."):
-            raise BadValue("name", got=self.name, need="a folder name without slashes")
+        _a_folder(self, "name")
 
 
 @dataclass
@@ -177,13 +183,15 @@ class RuntimeConfig:
 class LoggingConfig:
     """`logging`: where records go beside metrics.jsonl, which is always written."""
 
-    loggers: list[str] = field(default_factory=list)  # csv, tensorboard, wandb
+    loggers: OneOrMore = field(default_factory=list)  # of csv, tensorboard, wandb
     dir: str = field(default_factory=lambda: os.environ.get("RAYLFL_RUNS", "runs"))
     id: str | None = None  # of the run; null: seed, date and time
     project: str = "raylfl"  # wandb's
     report: bool = True  # a page and a picture when the run ends
 
     def __post_init__(self) -> None:
+        if self.id is not None:
+            _a_folder(self, "id")
         for logger in self.loggers:
             if logger not in ("csv", "tensorboard", "wandb"):
                 raise BadValue("loggers", got=logger, need="of csv, tensorboard, wandb")

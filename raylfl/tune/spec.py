@@ -16,21 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
 
 from raylfl.config.components import keys_of, typed, unknown_key
-from raylfl.config.load import (
-    DEFAULTS,
-    GROUPS,
-    Config,
-    compose,
-    conf_roots,
-    file_layers,
-    find_config,
-    load_config,
-    merge_layer,
-    override_layers,
-)
+from raylfl.config.find import conf_roots, find_config
+from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, override, override_layers
+from raylfl.config.load import Config, compose, load_config
 from raylfl.config.schema import TopConfig
 from raylfl.errors import BadConfig, BadValue
 from raylfl.tune.journal import Trial
@@ -127,7 +117,7 @@ def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     for layer in (*written, *said):
         merge_layer(merged, layer)
     part = {key: merged.pop(key) for key in SWEEP_KEYS if key in merged}
-    for item in own:
+    for item in sorted(own, key=lambda item: "." in item.partition("=")[0]):  # scheduler=asha before .grace=5
         _override(part, item)
     named = [layer["name"] for layer in (written[-1], said[-1]) if "name" in layer]  # the file itself, the dotlist
     return make_sweep({"name": named[-1] if named else path.stem, **part, "base": merged})
@@ -146,9 +136,7 @@ def find_sweep(source: str | Path) -> Path:
 
 def _override(part: dict[str, Any], item: str) -> None:
     """`samples=4`, `scheduler.grace=5`, `space.local.lr={grid: [1]}`: a key, or one inside its group."""
-    dotted, _, text = item.partition("=")
-    key, _, inner = dotted.partition(".")
-    value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index, call-overload]
+    (key, *inner), value = override(item)
     if not inner:
         part[key] = value
         return
@@ -156,7 +144,7 @@ def _override(part: dict[str, Any], item: str) -> None:
     group = {"name": group} if isinstance(group, str) else group
     if not isinstance(group, Mapping):
         raise BadConfig(f"override {item!r}: {key} is not a group of keys")
-    part[key] = {**group, inner: value}
+    part[key] = {**group, ".".join(inner): value}
 
 
 def make_sweep(content: Mapping[str, Any]) -> Sweep:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from raylfl.config.layers import merge_layer, override, tree
 from raylfl.config.schema import LoggingConfig
 from raylfl.console import shown
 from raylfl.errors import BadConfig, RaylflError
@@ -77,12 +78,11 @@ def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print) ->
 
 def changed(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """sweep.yaml with `concurrent=2` or `runtime.workers=1` put in."""
-    from omegaconf import OmegaConf
-
-    own = [item for item in overrides if item.partition("=")[0] in LATER]
-    rest = OmegaConf.from_dotlist([item for item in overrides if item not in own])
-    base = OmegaConf.to_container(OmegaConf.merge(content["base"], rest))
-    return {**content, **OmegaConf.to_container(OmegaConf.from_dotlist(own)), "base": base}  # type: ignore[dict-item]
+    base = dict(content["base"])
+    given = tree(override(item) for item in overrides)
+    own = {key: given.pop(key) for key in LATER if key in given}
+    merge_layer(base, given)
+    return {**content, **own, "base": base}
 
 
 def tried(spec: Sweep) -> Experiment:

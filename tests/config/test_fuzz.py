@@ -20,7 +20,8 @@ import raylfl
 from raylfl.algorithms import ALGORITHMS
 from raylfl.cli import main
 from raylfl.config.components import keys_of
-from raylfl.config.load import compose, conf_roots, load_config
+from raylfl.config.find import conf_roots
+from raylfl.config.load import compose, load_config
 from raylfl.config.schema import FIXED_GROUPS, TopConfig
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.heterogeneity.links import LINKS

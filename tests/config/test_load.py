@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from raylfl.config.load import compose, conf_roots, find_config, load_config
+from raylfl.config.find import conf_roots, find_config
+from raylfl.config.load import compose, load_config
 from raylfl.errors import BadConfig
 
 SHIPPED = sorted({p for root in conf_roots() for p in root.rglob("*.yaml") if "sweep" not in p.parts})

@@ -1,0 +1,46 @@
+"""Where configs are looked up: paths, ./conf, and the configs shipped with the package."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from raylfl.errors import BadConfig
+
+
+def working_directory() -> Path:
+    """The working directory; raises BadConfig where it has been deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise BadConfig("the working directory does not exist any more: cd to one that does") from None
+
+
+def conf_roots() -> list[Path]:
+    """Where bare names are looked up: ./conf first, then the configs shipped with the package."""
+    package = Path(__file__).resolve().parent.parent
+    shipped = [package / "conf", package.parent / "conf"]
+    return [working_directory() / "conf", *[p for p in shipped if p.is_dir()]]
+
+
+def config_names() -> list[str]:
+    """The bare names that a run or a sweep takes, with their folders: `digits`, `algorithm/focus`."""
+    return sorted({p.relative_to(r).with_suffix("").as_posix() for r in conf_roots() for p in r.rglob("*.yaml")})
+
+
+def find_config(name: str | Path, beside: Path | None = None) -> Path:
+    """The file of a path or a bare name (`digits`, `algorithm/focus`); raises BadConfig naming the nearest."""
+    text = str(name)
+    options = [Path(text)] if beside is None else [beside / text, Path(text)]
+    options += [root / text for root in conf_roots()]
+    for option in options:
+        for path in (option, option.with_name(option.name + ".yaml")) if option.name and "\0" not in text else ():
+            if path.is_file():
+                return path.resolve()
+    names = config_names()
+    near = difflib.get_close_matches(text.removesuffix(".yaml"), names, n=1, cutoff=0.5)
+    shown = ", ".join(n for n in names if "/" not in n)
+    raise BadConfig(
+        f"no config {text}: not a file, nor a name under conf/; "
+        + (f"did you mean {near[0]}?" if near else f"there are {shown}")
+    )

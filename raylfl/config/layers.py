@@ -1,0 +1,147 @@
+"""Layers of a config: files, their bases and `key=value`, each a tree of plain values; later layers win.
+
+Keys merge inside the places of `MERGED`; elsewhere a value replaces the one before, even where both are mappings
+({uniform: [1, 5]}). At the places of `NAMED` a text stands for a `name`, and a layer with another name (or class_path)
+starts the place anew: options of another algorithm, partition, model, ... do not linger. Within one layer the order
+of the keys means nothing, unless the same key is given twice: then the last one counts.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from raylfl.config.find import find_config
+from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
+from raylfl.config.text import parse
+from raylfl.errors import BadConfig
+
+Place = tuple[Any, ...]  # the keys on the way to a value: ("local", "lr")
+GROUPS = (*FIXED_GROUPS, *NAMED_GROUPS)
+DEFAULTS: dict[str, Any] = {
+    "model": {"name": "mlp"},
+    "data": {"name": "digits"},
+    "partition": {"name": "iid"},
+    "participation": {"name": "full"},
+    "link": {"name": "perfect"},
+    "algorithm": {"name": "fedavg"},
+}
+NAMED: dict[Place, str | None] = {  # place -> the name where none is given
+    **{(group,): default["name"] for group, default in DEFAULTS.items()},
+    ("local", "lr_schedule"): "constant",
+    ("participation", "availability"): None,
+}
+MERGED = {*((group,) for group in GROUPS), *NAMED, ("model", "init_args"), ("data", "init_args")}
+QUOTES, QUOTED = "what has blanks, brackets or braces goes into quotes", "'local.steps={uniform: [1, 5]}'"
+
+
+def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
+    """Those of a file's bases, and its own; chain: the files that named it as theirs."""
+    if path in chain:
+        raise BadConfig(f"base: goes round in a circle: {' -> '.join(p.name for p in (*chain, path))}")
+    try:
+        content = parse(path.read_text(encoding="utf-8")) or {}
+    except (ValueError, OSError) as error:  # UnicodeDecodeError is a ValueError
+        raise BadConfig(f"{path} is not readable yaml: {error}") from error
+    if not isinstance(content, dict):
+        raise BadConfig(f"{path} must hold keys and values, not a {type(content).__name__}")
+    return with_bases(content, path.parent, (*chain, path))
+
+
+def with_bases(content: Mapping[str, Any], folder: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
+    """The layers of what `base` names, looked up beside `folder` first, then the content itself."""
+    content = tree(((key,), value) for key, value in content.items())
+    bases = content.pop("base", None) or []
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list) or not all(isinstance(b, str) for b in bases):
+        raise BadConfig(f"base={bases}, but must be the name of a config or a list of names")
+    return [layer for base in bases for layer in file_layers(find_config(base, folder), chain)] + [content]
+
+
+def override_layers(overrides: Sequence[str]) -> list[dict[str, Any]]:
+    """The layers of a command line: what `base=` among the items names, then the rest of them."""
+    given = tree(override(item, overrides) for item in overrides)
+    return with_bases(given, Path())
+
+
+def override(item: str, among: Sequence[str] = ()) -> tuple[Place, Any]:
+    """(place, value) of `local.lr=0.1`; among: the whole command line, to say how it should have been quoted."""
+    key, equals, text = item.partition("=")
+    problem = None if equals and key else f"override {item!r} must have the form key=value"
+    try:
+        value = parse(text)
+    except ValueError as error:
+        problem = problem or f"{item}: the value is not yaml ({error})"
+    if problem is not None:
+        whole = _torn(item, among)
+        if whole or set(text) & set("[{"):
+            problem += f"; {QUOTES}: {shlex.quote(whole) if whole else QUOTED}"
+        raise BadConfig(problem)
+    return tuple(key.split(".")), value
+
+
+def _torn(item: str, among: Sequence[str]) -> str | None:
+    """The argument that a shell tore to pieces for want of quotes, put together again; None if there is none."""
+    place = list(among).index(item) if item in among else 0
+    for start in range(place, -1, -1):
+        for stop in range(place + 1, len(among) + 1):
+            whole = " ".join(among[start:stop])
+            balanced = all(whole.count(a) == whole.count(b) > 0 for a, b in ("[]", "{}") if {a, b} & set(whole))
+            if "=" in among[start] and balanced and set(whole) & set("[{"):
+                return whole
+    return None
+
+
+def tree(items: Iterable[tuple[Place, Any]]) -> dict[str, Any]:
+    """One layer from (place, value) pairs in any order; raises BadConfig where a place is both a value and a group."""
+    leaves: dict[Place, Any] = {}
+    for place, value in items:
+        leaves.update(_spread(place, value))
+    out: dict[str, Any] = {}
+    for place in sorted(leaves, key=len):
+        node: Any = out
+        for depth, key in enumerate(place[:-1]):
+            node = node.setdefault(key, {})
+            if not isinstance(node, dict):
+                above, own = ".".join(map(str, place[: depth + 1])), ".".join(map(str, place))
+                raise BadConfig(f"{above}={node} and {own}={leaves[place]} contradict each other: leave out one")
+        value = leaves[place]
+        node[place[-1]] = dict(value) if isinstance(value, Mapping) else value
+    return out
+
+
+def _spread(place: Place, value: Any) -> Iterator[tuple[Place, Any]]:
+    """What a value says, as one pair a key: mappings of keys are taken apart, short names spelt out."""
+    if place in NAMED and isinstance(value, str):
+        yield (*place, "name"), value  # `model: lenet5`
+    elif place in MERGED and isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _spread((*place, key), inner)
+    elif len(place) > 1 or place not in MERGED or value is not None:  # `algorithm:` with nothing after it says nothing
+        yield place, value
+
+
+def merge_layer(merged: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """Lays a layer over what is merged so far, in place."""
+    for key, value in layer.items():
+        if key in GROUPS and not isinstance(value, Mapping):
+            raise BadConfig(f"{key}={value}, but must be a group of keys")
+        merged[str(key)] = _laid(merged.get(key), value, (key,))
+
+
+def _laid(before: Any, after: Any, place: Place) -> Any:
+    if place not in MERGED or not isinstance(after, Mapping):
+        return after
+    before = before if isinstance(before, Mapping) else {}
+    if place in NAMED and _renamed(before, after, NAMED[place]):
+        before = {}
+    return {**before, **{key: _laid(before.get(key), value, (*place, key)) for key, value in after.items()}}
+
+
+def _renamed(before: Mapping[str, Any], after: Mapping[str, Any], default: str | None) -> bool:
+    held = dict(before)
+    if before.get("class_path") is None:
+        held.setdefault("name", default)
+    return any(key in after and after[key] != held.get(key) for key in ("name", "class_path"))

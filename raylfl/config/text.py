@@ -1,0 +1,73 @@
+"""Yaml text to plain values, the same for files and for `key=value`.
+
+YAML 1.1 except that `1e-3` is a number and a date stays a text, as OmegaConf has it. A key given twice, aliases that
+expand to millions of values and bottomless nesting are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+MAX_DEPTH = 50  # lists and mappings within each other
+MAX_VALUES = 1_000_000  # in all, with every alias written out
+FLOAT, DATE = "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"
+NUMBER = re.compile(
+    r"""^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+    |[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+
+    |[-+]?\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?
+    |[-+]?\.(?:inf|Inf|INF)
+    |\.(?:nan|NaN|NAN))$""",
+    re.X,
+)
+
+
+class _Loader(yaml.SafeLoader):
+    def compose_document(self) -> yaml.Node | None:
+        node = super().compose_document()
+        _checked_size(node, {}, MAX_DEPTH)
+        return node
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in resolvers if tag not in (FLOAT, DATE)]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(FLOAT, NUMBER, list("-+0123456789."))
+
+
+def parse(text: str) -> Any:
+    """The plain values of a yaml text; raises ValueError saying in one line what is wrong with it."""
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise ValueError(f"lists and mappings more than {MAX_DEPTH} deep") from None
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # ValueError: a number of 5,000 digits
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def _checked_size(node: yaml.Node | None, known: dict[int, int], depth: int) -> int:
+    """The number of values below a node, an alias counted each time; raises YAMLError beyond the limits."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if depth == 0:
+        raise yaml.YAMLError(f"lists and mappings more than {MAX_DEPTH} deep")
+    if id(node) not in known:
+        parts = node.value
+        if isinstance(node, yaml.MappingNode):
+            _refuse_duplicates([key for key, _ in node.value])
+            parts = [part for pair in node.value for part in pair]
+        known[id(node)] = 1 + sum(_checked_size(part, known, depth - 1) for part in parts)
+    if known[id(node)] > MAX_VALUES:
+        raise yaml.YAMLError(f"more than {MAX_VALUES:,} values, aliases written out")
+    return known[id(node)]
+
+
+def _refuse_duplicates(keys: list[yaml.Node]) -> None:
+    seen: set[str] = set()
+    for key in keys:
+        if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
+            raise yaml.YAMLError(f"{key.value} stands twice, the second time in line {key.start_mark.line + 1}")
+        seen.add(str(key.value))
