@@ -149,16 +149,20 @@ def resolve(merged: Mapping[str, Any]) -> Config:
 
     attempt("top", lambda: typed(TopConfig, {k: v for k, v in merged.items() if k in top_keys}))
     for group, cls in FIXED_GROUPS.items():
-        attempt(group, lambda g=group, c=cls: typed(c, merged.get(g) or DEFAULTS.get(g, {}), g))
+        attempt(group, lambda g=group, c=cls: typed(c, _chosen(g, merged), g))
     for group in NAMED_GROUPS:
-        options = {**DEFAULTS[group], **(merged.get(group) or {})}
-        attempt(group, lambda g=group, o=options: build(registries[g], o, g))
+        attempt(group, lambda g=group: build(registries[g], _chosen(g, merged), g))
     if problems:
         raise BadConfig(problems)
     resolved = options_of(parts["top"])
     for group in FIXED_GROUPS:
         resolved[group] = options_of(parts[group])
     for group in NAMED_GROUPS:
-        name = {**DEFAULTS[group], **(merged.get(group) or {})}["name"]
-        resolved[group] = {"name": name, **options_of(parts[group])}
+        resolved[group] = {"name": _chosen(group, merged)["name"], **options_of(parts[group])}
     return Config(**parts, resolved=escaped(resolved))
+
+
+def _chosen(group: str, merged: Mapping[str, Any]) -> dict[str, Any]:
+    """What the config says of a group, with the default name where it says none."""
+    said = merged.get(group) or {}
+    return {**({} if said.get("class_path") else DEFAULTS.get(group, {})), **said}

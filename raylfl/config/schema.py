@@ -13,6 +13,7 @@ from typing import Any
 
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.clock import Clock
+from raylfl.heterogeneity.work import LocalWork
 from raylfl.options import OneOrMore
 
 LAYOUTS = ("contiguous", "channels_last", "batch_last")  # of images and convolutions in memory
@@ -100,6 +101,7 @@ class LocalConfig:
         _one_of(self, "buffers", "average", "local")
         _one_of(self, "sampling", "reshuffle", "with_replacement")
         _one_of(self, "optimizer", "sgd", "module")
+        LocalWork(self.steps, self.epochs, self.batch_size, self.dynamic)
 
 
 @dataclass

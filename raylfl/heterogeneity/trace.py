@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from raylfl.errors import BadValue
+from raylfl.heterogeneity.json_text import parse
+from raylfl.heterogeneity.values import MOST
 
 Row = dict[str, Any]
 _ALIGNED = ("cohort", "draws", "received", "steps")
@@ -109,16 +111,17 @@ def row_problem(row: Row) -> str | None:
 
 def _decode(line: str) -> tuple[str | None, Row]:
     try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        return f"not JSON ({error.msg})", {}
+        row = parse(line)
+    except ValueError as error:
+        return f"not JSON ({error})", {}
     if not isinstance(row, dict):
         return "not an object", {}
     return row_problem(row), row
 
 
 def _whole(values: list[Any], least: int) -> bool:
-    return set(map(type, values)) <= {int} and min(values, default=least) >= least  # True is no number here
+    whole = set(map(type, values)) <= {int}  # True is no number here
+    return whole and min(values, default=least) >= least and max(values, default=least) <= MOST
 
 
 def _probability(value: object) -> bool:

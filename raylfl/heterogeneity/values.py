@@ -60,7 +60,7 @@ class Domain:
     def __contains__(self, number: object) -> bool:
         if isinstance(number, bool) or not isinstance(number, (int, float, np.integer, np.floating)):
             return False
-        if not math.isfinite(number) or (self.integer and number != int(number)):
+        if not math.isfinite(number) or (self.integer and (number != int(number) or number > MOST)):
             return False
         above = number > self.low if self.open_low else number >= self.low
         return bool(above and (number < self.high if self.open_high else number <= self.high))
@@ -68,7 +68,8 @@ class Domain:
 
 PROBABILITY = Domain("a probability in [0, 1]", 0.0, 1.0)
 FAILURE = Domain("a failure probability in [0, 1)", 0.0, 1.0, open_high=True)
-COUNT = Domain("a whole number, at least 1", 1, integer=True)
+MOST = 10**9  # of whole numbers: no run takes a step more in a round
+COUNT = Domain("a whole number, at least 1 and at most 1e9", 1, integer=True)
 POSITIVE = Domain("a number above 0", 0.0, open_low=True)
 
 
@@ -103,7 +104,7 @@ class PerClient:
         key = r if self.dynamic else ONCE
         values = self.form.at(Asked(world, self.purpose, r, key, clients, clients, world.count, top))
         if self.domain.integer:  # linspace and lognormal fall between
-            return np.maximum(np.rint(values), self.domain.low)
+            return np.clip(np.rint(values), self.domain.low, MOST)
         return values
 
 
@@ -121,7 +122,7 @@ def _parse(spec: object, key: str, domain: Domain) -> Form:
 
 def _value(spec: object, key: str, domain: Domain) -> Form:
     if spec not in domain:
-        hint = "or a list, or a mapping such as {uniform: [lo, hi]}" if isinstance(spec, str) else ""
+        hint = "or a list, or a mapping, in quotes: '{uniform: [lo, hi]}'" if isinstance(spec, str) else ""
         raise BadValue(key, got=spec, need=domain.text, hint=hint)
     return Same(float(spec))  # type: ignore[arg-type]
 

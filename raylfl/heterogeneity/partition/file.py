@@ -7,7 +7,6 @@ read here as they are, and their code reads what `save` writes (under a name of 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 
 from raylfl.core.population import Ints
 from raylfl.errors import BadValue
+from raylfl.heterogeneity.json_text import parse
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
 from raylfl.heterogeneity.partition.deal import owners
 
@@ -56,10 +56,10 @@ class File(Partition):
 def load(path: str | os.PathLike[str]) -> list[Ints]:
     """The clients' indices as the file lists them, not sorted. Raises BadValue for a file of another form."""
     try:
-        content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        content = parse(Path(path).expanduser().read_text(encoding="utf-8"))
     except OSError as problem:
         raise BadValue("path", got=path, need=FORM, hint=problem.strerror or "unreadable") from None
-    except ValueError as problem:  # not JSON, not UTF-8
+    except ValueError as problem:  # not JSON, not UTF-8, a client twice
         raise BadValue("path", got=path, need=FORM, hint=str(problem)) from None
     if not isinstance(content, dict) or not content or set(content) != {str(i) for i in range(len(content))}:
         raise BadValue("path", got=path, need=FORM, hint="it names its clients otherwise")

@@ -1,0 +1,22 @@
+"""JSON from files that others wrote: one kind of error, and no key twice."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def parse(text: str) -> Any:
+    """The content of a JSON text; raises ValueError saying what is wrong with it."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)} stands twice")
+    return content
