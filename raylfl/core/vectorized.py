@@ -72,14 +72,14 @@ class VectorizedOracle(Oracle):
         """autocast: the precision context of the device; by_hand: False: vmap, whatever the model offers."""
         self.flat, self.autocast = flat, autocast
         self.step = _Step(flat.module)
-        self.names = [f"module.{name}" for name in flat.names]
+        self.places = places_of(flat.parameters, self.step)
         offered = getattr(flat.module, "cohort_losses", None)  # asked once: it looks through the layers
         self.cohort_losses: Any = offered if by_hand else None
         self.forward = self._by_hand if self.cohort_losses else vmap(self._loss, randomness="different")
         self.chain = chain_for(flat) if by_hand and autocast is nullcontext else None
 
     def _loss(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
-        return functional_call(self.step, dict(zip(self.names, parameters, strict=True)), batch)
+        return functional_call(self.step, {name: parameters[k] for name, k in self.places}, batch, tie_weights=False)
 
     def _by_hand(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
         return self.cohort_losses(dict(zip(self.flat.names, parameters, strict=True)), batch)
@@ -120,6 +120,16 @@ class VectorizedOracle(Oracle):
     def _through(self, chain: CohortChain, x: Tensor, content: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         g = torch.empty_like(x)
         return chain.losses_and_gradients(content, self.flat.views(x), self.flat.views(g)), g
+
+
+def places_of(parameters: Sequence[Tensor], module: nn.Module) -> list[tuple[str, int]]:
+    """(name, which of the parameters) of every attribute that holds one, a shared submodule's attributes once.
+
+    torch ties by name: a submodule that has two names would be left with the second name's temporary tensors.
+    """
+    number = {id(p): k for k, p in enumerate(parameters)}
+    held = [(f"{path}.{name}", p) for path, part in module.named_modules() for name, p in part._parameters.items()]
+    return [(name, number[id(p)]) for name, p in held if id(p) in number]
 
 
 def chain_for(flat: FlatModule) -> CohortChain | None:

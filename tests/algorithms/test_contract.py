@@ -93,7 +93,7 @@ def test_the_table_of_algorithms_tells_the_traffic_and_the_options(name: str):
     row, algorithm = documented()[name], ALGORITHMS.get(name).cls()
     run = after_all(algorithm)
     up, _ = run.uploads(rounds_for(algorithm)[0])
-    down = floats_in(algorithm.broadcast(run.server)) + floats_in(algorithm.answer(run.server))
+    down = floats_in(algorithm.broadcast(run.server)) + floats_in(algorithm.second_broadcast(run.server))
     sent = floats_in({k: v[0] for k, v in up.items() if k not in algorithm.known})
     if algorithm.pooled:
         down, sent = 0, 0
@@ -122,7 +122,7 @@ class KeepsANumber(FedAvg):
 
 
 class MovesWhenIdle(FedAvg):
-    def idle(self, server, r):
+    def empty_round(self, server, r):
         return {"x": 0.9 * server["x"]}
 
 
@@ -191,6 +191,12 @@ class DividesBySteps(FedAvg):
         return {"update": (carry["x_start"] - x) / torch.from_numpy(work.steps)[:, None].to(x)}, {}
 
 
+class ForgetsWithoutAStep(Focus):
+    def finish(self, x, carry, own, work):
+        up, new = super().finish(x, carry, own, work)
+        return up, {"g_prev": new["g_prev"] * torch.from_numpy(work.steps > 0)[:, None].to(x)}
+
+
 class SamplesTheUnavailable(FedAvg):
     def probabilities(self, server, c):
         return c.population.weights
@@ -217,6 +223,7 @@ BROKEN = {
     CallsAGradientAnUpdate: "its_traits_are_true",
     HidesItsMemory: "its_traits_are_true",
     DividesBySteps: "a_client_without_data_does_no_harm",
+    ForgetsWithoutAStep: "a_client_without_data_does_no_harm",
     SamplesTheUnavailable: "its_probabilities_are_probabilities",
 }
 

@@ -74,6 +74,33 @@ def test_a_vectors_have_their_closed_forms(steps):
     np.testing.assert_allclose(a_vector(steps, LocalRule(schedule=schedule), lr), 0.9**t)
 
 
+SCHEDULES = {  # f(0), f(1), f(2), ... with decay 0.8 and period 2
+    "constant": lambda k: np.ones(len(k)),
+    "exponential": lambda k: 0.8**k,
+    "sqrt": lambda k: (1 + k / 2) ** -0.5,
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_has_its_closed_form_over_rounds_and_its_step_variant_over_steps(name):
+    k = np.arange(7)
+    rounds, steps = Schedule(name, 0.8, 2.0), Schedule(f"step_{name}" if name != "constant" else name, 0.8, 2.0)
+    np.testing.assert_allclose([rounds.over_rounds(r) for r in k], SCHEDULES[name](k), rtol=1e-14)
+    np.testing.assert_allclose([steps.over_steps(t) for t in k], SCHEDULES[name](k), rtol=1e-14)
+    assert [rounds.over_steps(t) for t in k] == [1.0] * 7
+    assert [steps.over_rounds(r) for r in k] == [1.0] * 7
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_local_steps_follow_the_closed_form_of_their_schedule(name):
+    """U = eta sum_t f(t) g_t, on gradients that do not depend on x."""
+    gradients = torch.randn(6, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rule = LocalRule(0.1, Schedule(f"step_{name}" if name != "constant" else name, 0.8, 2.0))
+    ours = solve(lambda client, x, r, t: gradients[t], [6], rule, 0.1, torch.zeros(D, dtype=torch.float64))
+    expected = 0.1 * torch.from_numpy(SCHEDULES[name](np.arange(6))) @ gradients
+    torch.testing.assert_close(ours.up["update"][0], expected, rtol=1e-12, atol=1e-14)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 8), st.floats(0, 0.95), st.sampled_from(["constant", "step_exponential", "step_sqrt"]))
 def test_updates_are_eta_times_gradients_times_a(steps, momentum, schedule):
@@ -83,6 +110,41 @@ def test_updates_are_eta_times_gradients_times_a(steps, momentum, schedule):
     ours = solve(lambda client, x, r, t: gradients[t], [steps], rule, 0.1, torch.zeros(D, dtype=torch.float64))
     a = torch.from_numpy(a_vector(steps, rule, 0.1))
     torch.testing.assert_close(ours.up["update"][0], 0.1 * a @ gradients, rtol=1e-10, atol=1e-12)
+
+
+class Counting(FunctionOracle):
+    """Client i has the loss 10 i + t in its local step t; in step 2 client 3's is not finite."""
+
+    def gradients(self, x, batches, seeds):
+        _, g = super().gradients(x, batches, seeds)
+        at = [b.content for b in batches]
+        return torch.tensor([np.inf if (c, t) == (3, 2) else 10.0 * c + t for c, _, t in at]), g
+
+
+@pytest.mark.parametrize("steps", [[2, 2, 2, 3], [1, 4, 0, 3], [0, 1, 2, 3], [3, 2, 1, 3]])
+def test_losses_and_sample_counts_are_each_clients_own_at_unequal_steps(steps):
+    """Batches of i + 1 samples and a first look at 100 of them: sums in closed form, rows as the clients were given."""
+    clients = np.arange(4)
+    result = run_local(
+        FedAvg(),
+        Counting(problem(0), D),
+        lambda t, rows: [Batch((k, 0, t), k + 1) for k in rows],
+        lambda t, row: 0,
+        {"x": torch.zeros(D, dtype=torch.float64)},
+        {},
+        Work(np.array(steps, float), np.array(steps, float), np.ones(4), 0.1),
+        LocalRule(),
+        [Batch((k, 0, -1), 100 + k) for k in clients],
+    )
+    k = np.array(steps)
+    assert result.gradients.tolist() == (100 + clients + k * (clients + 1)).tolist()
+    finite = clients < 3
+    means = np.where(k > 0, 10 * clients + (k - 1) / 2, np.nan)
+    np.testing.assert_array_equal(result.losses[finite], means[finite])
+    assert np.isinf(result.losses[3])
+    lasts = np.where(k > 0, 10 * clients + k - 1.0, np.nan)
+    lasts[3] = 31.0  # the last finite one
+    np.testing.assert_array_equal(result.last_losses, lasts)
 
 
 def test_a_client_gets_the_same_bits_whoever_works_beside_it():

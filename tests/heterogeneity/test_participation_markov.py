@@ -8,7 +8,7 @@ from scipy import stats
 
 from raylfl.core.population import Population
 from raylfl.heterogeneity.participation.markov import Markov
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 COUNT, ROUNDS = 400, 150
 Z = 5.0  # standard errors: once in two million comparisons by chance, and keys are fixed
@@ -16,7 +16,7 @@ RATES = [(0.05, 0.2), (0.5, 0.5), (0.9, 0.7), (0.3, 1.0)]  # sluggish, memoryles
 
 
 def world(count=COUNT, seed=0):
-    return World(seed, Population.of(np.full(count, 10)), ROUNDS)
+    return RunContext(seed, Population.of(np.full(count, 10)), ROUNDS)
 
 
 def states(process, where=None, rounds=ROUNDS):
@@ -99,3 +99,22 @@ def test_resampling_redraws_the_step_and_leaves_the_chain_alone():
     for r in np.flatnonzero(~empty):
         assert np.array_equal(asked[r], np.flatnonzero(plain[r]))
     assert resample.marginals(where, 0) is None
+
+
+@pytest.mark.parametrize(("p_on", "p_off"), RATES)
+@pytest.mark.parametrize("r", [1, 2, 70])
+def test_a_redrawn_step_follows_the_rates_from_the_round_before(p_on, p_off, r):
+    """P(on | on before) = 1 - p_off, P(on | off before) = p_on, and a redraw is independent of the first draw."""
+    process, many = Markov(p_on, p_off, on_empty="resample"), world(4000)
+    before, first, again = process.available(r - 1, many), process.available(r, many), process.available(r, many, 1)
+    for there, chance in ((before, 1 - p_off), (~before, p_on)):
+        for group in (there & first, there & ~first):
+            tries = max(int(group.sum()), 1)
+            assert abs(again[group].sum() / tries - chance) <= Z * math.sqrt(chance * (1 - chance) / tries) or tries < 5
+    assert not np.array_equal(again, process.available(r, many, 2)) or p_on == p_off == 1
+
+
+def test_a_redrawn_first_round_is_stationary():
+    pi = 0.05 / 0.25
+    on = Markov(0.05, 0.2, on_empty="resample").available(0, world(4000), attempt=3)
+    assert abs(on.mean() - pi) < Z * math.sqrt(pi * (1 - pi) / 4000)

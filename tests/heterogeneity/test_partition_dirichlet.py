@@ -179,3 +179,14 @@ def test_a_large_alpha_gives_every_client_the_global_mix():
     samples = Samples(9000, np.repeat([0, 1, 2], [6000, 2000, 1000]))
     counts = class_counts(DirichletClient(1e5).split(samples, 9, 0), samples)
     assert np.abs(counts / 1000 - samples.class_sizes / 9000).max() < 0.08
+
+
+def test_surplus_samples_go_to_clients_at_random():
+    """Clients 0 and 1 each give 20 of 40 samples; what client 2 gets from client 0 is hypergeometric: mean 10."""
+    owner = np.repeat([0, 1], 40)
+    levelled = [level(owner, 4, RNG(seed)) for seed in range(300)]
+    assert all(np.bincount(owners).tolist() == [20] * 4 for owners in levelled)
+    from_0 = np.array([(owners[:40] == 2).sum() for owners in levelled])
+    law = stats.hypergeom(40, 20, 20)
+    assert abs(from_0.mean() - law.mean()) < 5 * law.std() / np.sqrt(300)
+    assert from_0.std() == pytest.approx(law.std(), rel=0.25)  # 5 standard errors

@@ -48,6 +48,33 @@ def replay(result):
 # -- clients whose work fails -------------------------------------------------------------------------------------
 
 
+class Stumbling(Worker):
+    """A worker whose first attempts at client 1 fail, each of which is counted."""
+
+    failures = attempts = 0
+
+    def _solve(self, task, down, states):
+        if task.clients == (1,):
+            Stumbling.attempts += 1
+            if Stumbling.attempts <= Stumbling.failures:
+                raise ValueError("stumbled")
+        return super()._solve(task, down, states)
+
+
+@pytest.mark.parametrize(("retries", "failures"), [(0, 0), (0, 1), (1, 1), (1, 2), (3, 3), (3, 4)])
+def test_a_client_is_tried_once_and_as_often_again_as_client_retries_says(runs, monkeypatch, retries, failures):
+    monkeypatch.setattr("raylfl.runtime.workers.backend.Worker", Stumbling)
+    Stumbling.failures, Stumbling.attempts = failures, 0
+    call = lambda: run({**PERFECT, "rounds": 1}, runs, f"runtime.client_retries={retries}")  # noqa: E731
+    if failures <= retries:
+        call()
+        assert Stumbling.attempts == failures + 1
+    else:
+        with pytest.raises(ClientFailed, match=rf"client 1 failed in round 0 after {retries + 1} attempts"):
+            call()
+        assert Stumbling.attempts == retries + 1
+
+
 def test_a_client_that_always_fails_ends_the_run_by_name_with_the_original_error(runs, tmp_path):
     with pytest.raises(ClientFailed) as caught:
         run(CURSED, runs, "logging.id=it")
@@ -126,6 +153,23 @@ def test_a_round_in_which_every_asked_client_is_dropped_is_empty(runs):
     result = run(config, runs, *all_diverge)
     assert [row["cohort"] for row in trace(result)] == [[], [], []]
     assert torch.equal(result.params, run(config, runs, *all_diverge, "rounds=0").params)
+
+
+def test_the_last_finite_loss_is_known_after_a_resume_too(runs, tmp_path):
+    """Client 1, whose loss is not a number from the first step on, comes in round 2: the message names round 1's."""
+    rows = [make_row(r, c, [1, 1], [True, True], [2, 2]) for r, c in enumerate([[0, 2], [2, 3], [1, 4]])]
+    write_trace(tmp_path / "trace.jsonl", rows)
+    config = {
+        **CURSED,
+        "model": TINY["model"],
+        "participation": {"name": "trace", "path": str(tmp_path / "trace.jsonl")},
+    }
+    config["data"] = {**CURSED["data"], "init_args": {"owners": 6, "spoilt": 13}}
+    with pytest.raises(NonFinite, match=r"last finite loss \d") as first:
+        run(config, runs, "checkpoint.every=0", "logging.id=it")
+    with pytest.raises(NonFinite) as again:
+        raylfl.resume(tmp_path / "runs" / "tiny" / "it")
+    assert str(again.value) == str(first.value)
 
 
 def test_a_pooled_algorithm_that_fails_makes_an_idle_round(runs):
@@ -211,9 +255,11 @@ def test_a_round_with_nobody_leaves_the_model_alone_and_is_written_down(runs):
 # -- memory --------------------------------------------------------------------------------------------------------
 
 
-def test_a_micro_cohort_that_does_not_fit_goes_in_halves(runs, monkeypatch):
-    """A device with memory for two clients: the work is done two by two, and the result is the same."""
+@pytest.mark.parametrize("algorithm", ["fedavg", "focus", "scaffold", "feddyn"])
+def test_a_micro_cohort_that_does_not_fit_goes_in_halves(runs, monkeypatch, algorithm):
+    """A device with memory for two clients: the work is done two by two, and the result is the same, states and all."""
     config = {**PERFECT, "model": {**TINY["model"], "init_args": {"norm": False, "dropout": 0.0}}, "num_clients": 16}
+    config["algorithm"] = {"name": algorithm}
     plain = run(config, runs, "runtime.micro_cohort=4")
     solve, sizes = Worker._solve, []
 

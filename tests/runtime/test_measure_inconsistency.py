@@ -7,9 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.runtime.measured import LINKS, SAMPLED, STEPS, N, Points, Q, W, walk
+from tests.runtime.measured import ETA, LINKS, SAMPLED, STEPS, N, Points, Q, W, walk
 
 P = np.array([0.9, 0.7, 0.5, 0.3, 0.1])
+MU = 3.0
 COINS = ["participation.name=bernoulli", f"participation.p={P.tolist()}"]
 
 
@@ -35,6 +36,12 @@ def mean_over_arrivals(p):
         ([*COINS, "algorithm.aggregate=anonymous_uniform"], W * mean_over_arrivals(P) * STEPS),
         ([*SAMPLED, *LINKS, "algorithm.name=fedacs"], W),
         ([*SAMPLED, *LINKS, "algorithm.name=cafedavg"], STEPS),  # corrects links; neither steps nor that p is not w
+        ([*COINS, *LINKS, "algorithm.name=cafedavg"], mean_over_arrivals(P) * STEPS),  # asked by 1 / M, and M is random
+        (
+            ["weights=uniform", "algorithm.name=fedprox", f"algorithm.mu={MU}"],
+            (1 - (1 - ETA * MU) ** STEPS) / (ETA * MU),
+        ),
+        (["weights=uniform", "local.momentum=0.5"], 2 * STEPS - 2 + 0.5 ** (STEPS - 1)),  # sum_j (1 - rho^j)/(1 - rho)
     ],
     ids=lambda value: " ".join(value)[-60:] if isinstance(value, list) else "",
 )
@@ -50,7 +57,7 @@ def test_chi2_is_that_of_the_surrogate_weights(overrides, omega):
 
 def test_a_run_stalls_at_the_predicted_distance():
     """Full participation, unequal K and a small step: exactly there but for O(eta K)."""
-    small = ["weights=uniform", "local.lr=1e-4", "algorithm.gamma=100", "rounds=400"]
+    small = ["weights=uniform", "local.lr=1e-4", "algorithm.gamma=400", "rounds=100"]
     *_, (_, metrics, _, _) = walk(small)[1]
     assert metrics["inconsistency/predicted_distance"] > 0.01
     assert metrics["global/distance"] == pytest.approx(metrics["inconsistency/predicted_distance"], rel=0.01)

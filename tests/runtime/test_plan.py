@@ -1,0 +1,69 @@
+"""What a planned round says of each client is that client's, wherever in the cohort it stands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raylfl.config.load import load_config
+from raylfl.experiment import assemble
+from raylfl.runtime.round.plan import Planner
+from tests.runtime.tiny import TINY
+
+N = 12
+Q = [0.05 + 0.9 * (i % 2) for i in range(N)]  # every other client's uploads are mostly lost
+BUSY = {
+    **TINY,
+    "num_clients": N,
+    "link": {"name": "bernoulli", "q": Q},
+    "participation": {"name": "uniform", "size": 4},
+    "local": {"steps": list(range(1, N + 1)), "batch_size": {"linspace": [1, 4]}, "momentum": 0.5, "lr": 0.05},
+}
+
+
+def planner(*overrides):
+    experiment = assemble(load_config(BUSY, list(overrides)))
+    return experiment, Planner(experiment)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "sfl"])
+@pytest.mark.parametrize("participation", ["uniform, size: 4", "uniform, size: 9, replace: true", "weighted, size: 4"])
+def test_what_is_planned_for_a_client_is_looked_up_by_its_id_and_not_its_place(algorithm, participation):
+    """Losses, q, steps, batch sizes and |a| of a cohort are entries of those of all clients."""
+    e, plans = planner(f"algorithm.name={algorithm}", f"participation={{name: {participation}}}")
+    everyone = np.arange(N)
+    for r in range(20):
+        planned, _ = plans.plan(r, {})
+        all_of_it = plans.round_of(r, type(e.participation.draw(r, e.world)).once(everyone), None)
+        where = np.argsort(all_of_it.cohort)[planned.cohort]
+        for name in ("received", "steps", "batch_sizes", "a_norm", "failure"):
+            theirs = np.asarray(getattr(all_of_it, name))[where]
+            assert np.array_equal(np.asarray(getattr(planned, name)), theirs), name
+        assert planned.failure.tolist() == [Q[c] for c in planned.cohort]
+        assert planned.steps.tolist() == [c + 1 for c in planned.cohort]
+
+
+def test_a_ring_goes_in_another_order_each_round_and_takes_the_numbers_of_draws_along():
+    e, plans = planner("algorithm.name=sfl", "participation={name: uniform, size: 30, replace: true}")
+    orders = set()
+    for r in range(10):
+        planned, _ = plans.plan(r, {})
+        drawn = e.participation.draw(r, e.world)
+        counts = dict(zip(drawn.cohort.tolist(), drawn.draws.tolist(), strict=True))
+        assert dict(zip(planned.cohort.tolist(), planned.draws.tolist(), strict=True)) == counts
+        assert max(counts.values()) > min(counts.values())
+        orders.add(tuple(planned.cohort.tolist()))
+    assert len(orders) == 10
+    _, full = planner("algorithm.name=sfl", "participation={name: full}")
+    assert len({tuple(full.plan(r, {})[0].cohort.tolist()) for r in range(10)}) == 10
+
+
+def test_uploads_are_lost_as_often_as_each_clients_own_link_says():
+    e, plans = planner("participation={name: uniform, size: 3}")
+    asked, lost = np.zeros(N), np.zeros(N)
+    for r in range(400):
+        planned, _ = plans.plan(r, {})
+        asked[planned.cohort] += 1
+        lost[planned.cohort] += ~planned.received
+    q = np.array(Q)
+    assert (abs(lost / asked - q) < 5 * np.sqrt(q * (1 - q) / asked)).all()  # standard errors; keys are fixed

@@ -1,0 +1,55 @@
+"""The imaginary client that owns all data: its mini-batches are drawn so that their gradient is that of F."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from torch.utils.data import TensorDataset
+
+import raylfl
+
+SIZES = np.array([1, 2, 5, 12])
+STEPS, BATCH, ETA = 400, 10, 2.0**-20
+
+
+class Owners:
+    """Client i's samples are unit vectors e_i."""
+
+    def __init__(self):
+        owner = np.repeat(np.arange(4), SIZES)
+        self.samples = torch.eye(4, dtype=torch.float64)[owner]
+        self.client_indices = [np.flatnonzero(owner == i) for i in range(4)]
+
+    def train_dataset(self):
+        return TensorDataset(self.samples)
+
+
+class Linear(LightningModule):
+    """The loss of sample e is -e'x, so that x counts which samples were drawn."""
+
+    def __init__(self):
+        super().__init__()
+        self.x = torch.nn.Parameter(torch.zeros(4))
+
+    def training_step(self, batch, batch_idx):
+        return -(batch[0] @ self.x).mean()
+
+
+@pytest.mark.parametrize("weights", ["uniform", "data_size"])
+def test_mini_batches_of_the_pooled_data_hold_each_client_by_its_weight(runs, weights):
+    config = {
+        "rounds": 1,
+        "dtype": "float64",
+        "data": {"class_path": "tests.runtime.test_pooled.Owners"},
+        "model": {"class_path": "tests.runtime.test_pooled.Linear"},
+        "partition": {"name": "natural"},
+        "algorithm": {"name": "centralized"},
+        "local": {"steps": STEPS, "batch_size": BATCH, "lr": ETA},
+        "runtime": {"backend": "local"},
+    }
+    shares = raylfl.run(config, [*runs, f"weights={weights}"]).params.numpy() / (ETA * STEPS)
+    w = np.full(4, 0.25) if weights == "uniform" else SIZES / 20
+    assert shares.sum() == pytest.approx(1)
+    assert (abs(shares - w) < 5 * np.sqrt(w * (1 - w) / (STEPS * BATCH))).all()  # standard errors
