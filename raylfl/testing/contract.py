@@ -137,7 +137,7 @@ def keeps_the_dtype(algorithm: Algorithm) -> None:
     for dtype in (torch.float32, torch.float64):
         run = after_all(algorithm, dtype)
         up, own = run.uploads(rounds_for(algorithm)[0])
-        down = algorithm.broadcast(run.server) | algorithm.second_broadcast(run.server)
+        down = algorithm.broadcast(run.server) | algorithm.answer(run.server)
         for place, state in (("server", vectors(run.server)), ("up", up), ("own", own), ("broadcast", down)):
             for name, value in state.items():
                 must(value.dtype == dtype, f"{place}[{name!r}] is {value.dtype} in a {dtype} run")
@@ -150,7 +150,7 @@ def sends_whole_vectors(algorithm: Algorithm) -> None:
     """Broadcasts are [k d]; uploads and client states rows of it, one a client, the states as they began."""
     run, r = after_all(algorithm), rounds_for(algorithm)[0]
     up, own = run.uploads(r)
-    for name, value in {**algorithm.broadcast(run.server), **algorithm.second_broadcast(run.server)}.items():
+    for name, value in {**algorithm.broadcast(run.server), **algorithm.answer(run.server)}.items():
         must(value.numel() % D == 0, f"broadcast[{name!r}] has {value.numel()} numbers, not a multiple of d")
     rows = 1 if algorithm.pooled or algorithm.route == "ring" else len(r.arrived.cohort)
     for name, value in up.items():
@@ -160,7 +160,7 @@ def sends_whole_vectors(algorithm: Algorithm) -> None:
     for name, value in own.items():
         must(value.shape == fresh[name].shape, f"own[{name!r}] is {tuple(value.shape)}")
     if not algorithm.pooled and algorithm.route == "star":
-        answered = algorithm.update_clients(run.server, up, own, r.arrived) or own
+        answered = algorithm.acknowledge(run.server, up, own, r.arrived) or own
         shapes = {k: tuple(v.shape) for k, v in answered.items()}
         must(shapes == {k: tuple(v.shape) for k, v in own.items()}, f"acknowledge returns {shapes}")
     must(set(algorithm.known) <= set(up), f"known={algorithm.known} are not in the upload {set(up)}")
@@ -192,8 +192,8 @@ def a_client_without_data_does_no_harm(algorithm: Algorithm) -> None:
     before = run.own(r.arrived.cohort)
     up, own = run.uploads(r)
     for name, rows in own.items():
-        empty_round = r.arrived.steps == 0
-        must(same(rows[empty_round], before[name][empty_round]), f"without a step its own[{name!r}] moved")
+        without = r.arrived.steps == 0
+        must(same(rows[without], before[name][without]), f"without a step its own[{name!r}] moved")
     if algorithm.uploads_update:
         must(bool((up["update"][r.cohort == 2] == 0).all()), "without a step it uploads an update")
     run.run_round(r)
@@ -203,12 +203,12 @@ def a_client_without_data_does_no_harm(algorithm: Algorithm) -> None:
 
 def its_probabilities_are_probabilities(algorithm: Algorithm) -> None:
     """p [N] sums to 1 over the available; expected coefficients [N] are not negative."""
-    run, c = after_all(algorithm), rounds_for(algorithm)[0].system
+    run, c = after_all(algorithm), rounds_for(algorithm)[0].conditions
     assert c is not None
     c = replace(c, available=np.arange(N) != 1)
     norms = np.where(c.available, 1.0 + np.arange(N), np.nan)
-    if algorithm.samples_by_norm:
-        p: Floats | None = algorithm.norm_probabilities(run.server, c, norms)
+    if algorithm.probes:
+        p: Floats | None = algorithm.probe_probabilities(run.server, c, norms)
     else:
         p = algorithm.probabilities(run.server, c)
     if p is not None:

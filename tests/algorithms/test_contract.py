@@ -93,7 +93,7 @@ def test_the_table_of_algorithms_tells_the_traffic_and_the_options(name: str):
     row, algorithm = documented()[name], ALGORITHMS.get(name).cls()
     run = after_all(algorithm)
     up, _ = run.uploads(rounds_for(algorithm)[0])
-    down = floats_in(algorithm.broadcast(run.server)) + floats_in(algorithm.second_broadcast(run.server))
+    down = floats_in(algorithm.broadcast(run.server)) + floats_in(algorithm.answer(run.server))
     sent = floats_in({k: v[0] for k, v in up.items() if k not in algorithm.known})
     if algorithm.pooled:
         down, sent = 0, 0
@@ -122,7 +122,7 @@ class KeepsANumber(FedAvg):
 
 
 class MovesWhenIdle(FedAvg):
-    def empty_round(self, server, r):
+    def idle(self, server, r):
         return {"x": 0.9 * server["x"]}
 
 

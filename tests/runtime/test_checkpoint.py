@@ -57,6 +57,16 @@ def test_the_damage_is_named_with_its_file(folder):
     assert "round_000004/server.pt does not match its checksum" in log_of(folder)
 
 
+def test_a_resumed_run_still_knows_which_checkpoint_holds_whose_state(folder, tmp_path):
+    """Clients that did not take part since the resume included: the manifest is that of an undisturbed run."""
+    killed(lambda: carry_out(FOCUS, folder, resume=True, fault=strike("collect", 5)))
+    killed(lambda: carry_out(FOCUS, tmp_path / "straight", fault=strike("collect", 5)))
+    assert manifest(folder, 5)["clients"] == manifest(tmp_path / "straight", 5)["clients"]
+    rows = [json.loads(line) for line in (folder / "participation.jsonl").read_text().splitlines()[:5]]
+    came = {c for row in rows for c, arrived in zip(row["cohort"], row["received"], strict=True) if arrived}
+    assert {c for held in manifest(folder, 5)["clients"].values() for c in held} == came
+
+
 def test_a_damaged_older_one_that_holds_client_states_is_noticed(folder, clean):
     """Never silently zeroed: every checkpoint that needs the states is passed over."""
     holder = min(manifest(folder, 4)["clients"])

@@ -59,7 +59,7 @@ def test_a_ring_goes_in_another_order_each_round_and_takes_the_numbers_of_draws_
 
 
 def test_uploads_are_lost_as_often_as_each_clients_own_link_says():
-    e, plans = planner("participation={name: uniform, size: 3}")
+    _, plans = planner("participation={name: uniform, size: 3}")
     asked, lost = np.zeros(N), np.zeros(N)
     for r in range(400):
         planned, _ = plans.plan(r, {})
