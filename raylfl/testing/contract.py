@@ -189,7 +189,7 @@ def a_client_without_data_does_no_harm(algorithm: Algorithm) -> None:
         return
     run, r = after_all(algorithm), rounds_for(algorithm)[-1]
     r = replace(r, index=r.index + 1, steps=np.where(r.cohort == 2, 0, r.steps))
-    before = run.own(r.arrived.cohort)
+    before = run.own(r.arrived.cohort.tolist())
     up, own = run.uploads(r)
     for name, rows in own.items():
         without = r.arrived.steps == 0
