@@ -22,7 +22,7 @@ from raylfl.heterogeneity.links import Link
 from raylfl.heterogeneity.participation.base import Participation
 from raylfl.heterogeneity.partition.base import Samples, Split
 from raylfl.heterogeneity.work import LocalWork
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 from raylfl.registry import Registry
 from raylfl.runtime.workers.task import WorkerSetup
 
@@ -58,7 +58,7 @@ class Experiment:
     labels: Ints | None  # of the training set [n]
     split: Split
     optimum: Optimum | None  # of F with the run's weights, where the problem knows it
-    world: World
+    world: RunContext
     algorithm: Algorithm
     participation: Participation
     link: Link
@@ -111,7 +111,7 @@ def assemble(config: Config) -> Experiment:
     source = load_data(config)
     split = make_split(config, source)
     population = Population.of(np.array([len(c) for c in split.clients]), config.top.weights)
-    world = World(config.top.seed, population, config.top.rounds)
+    world = RunContext(config.top.seed, population, config.top.rounds)
     local = config.local
     work = _placed("local", lambda: LocalWork(local.steps, local.epochs, local.batch_size, local.dynamic))
     schedule = _placed("local.lr_schedule", lambda: Schedule(**vars(local.lr_schedule)))
@@ -231,7 +231,7 @@ def samples_of(source: DataSource) -> Samples:
     return Samples(len(source.train), source.labels, source.client_indices)
 
 
-def check_algorithm(config: Config, world: World) -> list[str]:
+def check_algorithm(config: Config, world: RunContext) -> list[str]:
     """Plain warnings where an assumption of the algorithm is broken; BadConfig where it cannot run."""
     algorithm, name = config.algorithm, config.resolved["algorithm"]["name"]
     participation, link = config.resolved["participation"]["name"], config.resolved["link"]["name"]

@@ -27,7 +27,7 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import check_rule, coefficients, expected
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
-from raylfl.core.population import Conditions, Floats, Population, Round
+from raylfl.core.population import Floats, Population, Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue
 
@@ -55,14 +55,14 @@ class Adaptive(Algorithm):
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         return {"x": x.clone(), "m": torch.zeros_like(x), "v": torch.full_like(x, self.tau**2)}
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
-        mean = weighted_sum(up["update"], coefficients(self.aggregate, r))
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        mean = weighted_sum(uploads["update"], coefficients(self.aggregate, r))
         m = self.b1 * server["m"] + (1.0 - self.b1) * mean
         v = self.second_moment(server["v"], mean.square())
         x = server["x"] - self.gamma * m / (v.sqrt() + self.tau)
         return {"x": x, "m": m, "v": v}, {"m_norm": float(m.norm())}
 
-    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         return expected(self.aggregate, c, marginals, independent)
 
 

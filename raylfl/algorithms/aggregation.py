@@ -17,8 +17,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from raylfl.core.algorithm import renormalised
-from raylfl.core.population import Conditions, Floats, Round
+from raylfl.core.algorithm import normalised
+from raylfl.core.population import Floats, Round, SystemInfo
 from raylfl.errors import BadValue
 
 
@@ -27,7 +27,7 @@ def _mean(r: Round) -> Floats:
 
 
 def _weighted(r: Round) -> Floats:
-    return renormalised(r.weights)
+    return normalised(r.weights)
 
 
 def _anonymous(r: Round) -> Floats:
@@ -71,11 +71,11 @@ def check_rule(name: str, key: str = "aggregate") -> None:
 
 
 def coefficients(rule: str, r: Round) -> Floats:
-    """c_i of the received clients, float64 [R]; r: an `arrived` view."""
+    """c_i of the received clients, float64 [R]; r: an `received_view`."""
     return RULES[rule](r)
 
 
-def expected(rule: str, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+def expected(rule: str, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
     """E[c_i 1{i in R}] up to a common factor, [N]; marginals: E[s_i] before links.
 
     independent: clients are asked independently, at most once each (Bernoulli or Markov availability, and no

@@ -21,7 +21,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import expected_share
 from raylfl.algorithms.calibration import memory_lr
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
-from raylfl.core.population import Conditions, Floats, Round
+from raylfl.core.population import Floats, Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue
 
@@ -34,14 +34,14 @@ class CAFedAvg(Algorithm):
     gamma: float = 1.0  # server lr
     calibrate: bool = False  # eta as in FedACS app. I.2
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         if np.isnan(r.failure).any():
             raise BadValue("name", got="cafedavg", need="a method that needs no q_i: it is not known here")
-        step = weighted_sum(up["update"], r.draws / (r.total_draws * (1.0 - r.failure)))
+        step = weighted_sum(uploads["update"], r.draws / (r.total_draws * (1.0 - r.failure)))
         return {"x": server["x"] - self.gamma * step}, {}
 
-    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         return np.where(c.failure < 1, expected_share(marginals, independent), 0.0)  # 1 - q_i cancels
 
-    def step_length(self, c: Conditions) -> float:
+    def step_length(self, c: SystemInfo) -> float:
         return memory_lr(c) if self.calibrate else c.lr

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from raylfl.core.algorithm import restricted
-from raylfl.core.population import Conditions, Floats
+from raylfl.core.algorithm import normalised_over
+from raylfl.core.population import Floats, SystemInfo
 from raylfl.errors import BadValue
 
 UNBIASED_RULES = ("anonymous", "anonymous_uniform", "anonymous_importance", "full")
@@ -29,24 +29,24 @@ def check_reference(calibrate: bool, rule: str) -> None:
         raise BadValue("calibrate", got=True, need=need, hint=f"the reference is {', '.join(UNBIASED_RULES)}")
 
 
-def arrival(c: Conditions) -> Floats:
+def arrival(c: SystemInfo) -> Floats:
     """1 - q_i of the available clients, 0 for the others, [N]. Raises BadValue where a q_i is not known."""
     if np.isnan(c.failure[c.available]).any():
         raise BadValue("calibrate", got=True, need="false where failure probabilities are not known")
     return np.where(c.available, 1.0 - c.failure, 0.0)
 
 
-def fedacs_lr(c: Conditions) -> float:
+def fedacs_lr(c: SystemInfo) -> float:
     """eta_2 of eq. (112) from eta_1 = c.lr, which stays where nobody can be reached."""
-    w, rate = restricted(c.population.weights, c.available), arrival(c) * c.a_norm
+    w, rate = normalised_over(c.population.weights, c.available), arrival(c) * c.a_norm
     live = w * rate > 0
     if not live.any():
         return c.lr
     return float(c.lr * (w * rate).sum() * (w[live] / rate[live]).sum() / w[live].sum())
 
 
-def memory_lr(c: Conditions) -> float:
+def memory_lr(c: SystemInfo) -> float:
     """eta_3 = eta_4 of eqs. (113), (115) from eta_1 = c.lr, which stays where nobody can be reached."""
-    w, rate = restricted(c.population.weights, c.available), arrival(c) * c.a_norm
+    w, rate = normalised_over(c.population.weights, c.available), arrival(c) * c.a_norm
     live = w * rate > 0
     return float(c.lr * (w * rate).sum() / (w * c.a_norm)[live].sum()) if live.any() else c.lr

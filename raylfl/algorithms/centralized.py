@@ -27,8 +27,8 @@ class Centralized(Algorithm):
     pooled: ClassVar[bool] = True
     uploads_update: ClassVar[bool] = False
 
-    def finish(self, x: Tensor, carry: State, own: State, work: Work) -> tuple[State, State]:
+    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         return {"x": x}, {}
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
-        return {"x": up["x"][0]}, {}  # the imaginary client that owns everybody's data
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        return {"x": uploads["x"][0]}, {}  # the imaginary client that owns everybody's data

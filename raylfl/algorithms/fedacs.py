@@ -32,8 +32,8 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import coefficients, expected
 from raylfl.algorithms.calibration import fedacs_lr
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, restricted
-from raylfl.core.population import Conditions, Floats, Population, Round
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised_over
+from raylfl.core.population import Floats, Population, Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue
 
@@ -63,7 +63,7 @@ class FedACS(Algorithm):
         counters = {name: torch.zeros(population.count, dtype=torch.int64) for name in ("asked", "received")}
         return {"x": x.clone(), **estimates, **counters}
 
-    def probabilities(self, server: ServerState, c: Conditions) -> Floats | None:
+    def probabilities(self, server: ServerState, c: SystemInfo) -> Floats | None:
         q, a = c.failure, c.a_norm
         if self.estimate == "ema":
             q, a, seen = (server[name].cpu().numpy() for name in ("q", "a", "received"))
@@ -73,19 +73,19 @@ class FedACS(Algorithm):
             raise BadValue("estimate", got="known", need="ema where failure probabilities are not known")
         work = np.where(c.available, (1.0 - q) * a, 0.0)
         scores = np.divide(c.population.weights, work, out=np.zeros(len(work)), where=work > 0)
-        return restricted(scores, c.available)
+        return normalised_over(scores, c.available)
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
-        step = weighted_sum(up["update"], coefficients("anonymous", r))
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        step = weighted_sum(uploads["update"], coefficients("anonymous", r))
         return {**self._observed(server, r), "x": server["x"] - self.gamma * step}, {}
 
-    def idle(self, server: ServerState, r: Round) -> ServerState:
+    def empty_round(self, server: ServerState, r: Round) -> ServerState:
         return self._observed(server, r)
 
-    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         return expected("anonymous", c, marginals, independent)
 
-    def step_length(self, c: Conditions) -> float:
+    def step_length(self, c: SystemInfo) -> float:
         return fedacs_lr(c) if self.calibrate else c.lr
 
     def _observed(self, server: ServerState, r: Round) -> ServerState:
@@ -94,7 +94,7 @@ class FedACS(Algorithm):
             return server
         new = {name: server[name].cpu().numpy().copy() for name in ("q", "a", "asked", "received")}
         whole = r.asked or r
-        got = whole.arrived
+        got = whole.received_view
         new["asked"][whole.cohort] += 1
         new["received"][got.cohort] += 1
         lost = 1.0 - whole.received.astype(np.float64)

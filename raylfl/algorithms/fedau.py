@@ -47,14 +47,14 @@ class FedAU(Algorithm):
         weight = torch.ones(population.count, dtype=torch.float64)
         return {"x": x.clone(), "weight": weight, "waited": counters, "intervals": counters.clone()}
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         weight = server["weight"][torch.from_numpy(r.cohort)].numpy()
         total = weight.sum() if self.normalize else r.population.count
-        step = weighted_sum(up["update"], weight / total)
+        step = weighted_sum(uploads["update"], weight / total)
         counted = self._counted(server, r.cohort)
         return {**counted, "x": server["x"] - self.gamma * step}, {"weight_max": float(counted["weight"].max())}
 
-    def idle(self, server: ServerState, r: Round) -> ServerState:
+    def empty_round(self, server: ServerState, r: Round) -> ServerState:
         return self._counted(server, r.cohort[:0])
 
     def _counted(self, server: ServerState, received: Ints) -> ServerState:

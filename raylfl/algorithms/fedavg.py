@@ -21,7 +21,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import check_rule, coefficients, expected
 from raylfl.algorithms.calibration import check_reference
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
-from raylfl.core.population import Conditions, Floats, Round
+from raylfl.core.population import Floats, Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
 
 
@@ -38,11 +38,11 @@ class FedAvg(Algorithm):
         check_rule(self.aggregate)
         check_reference(self.calibrate, self.aggregate)
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
-        step = weighted_sum(up["update"], coefficients(self.aggregate, r))
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        step = weighted_sum(uploads["update"], coefficients(self.aggregate, r))
         return {"x": server["x"] - self.gamma * step}, {}
 
-    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         return expected(self.aggregate, c, marginals, independent)
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import check_rule, coefficients, expected
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
-from raylfl.core.population import Conditions, Floats, Population, Round
+from raylfl.core.population import Floats, Population, Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue
 
@@ -44,9 +44,9 @@ class FedAvgM(Algorithm):
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         return {"x": x.clone(), "v": torch.zeros_like(x)}
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
-        v = self.beta * server["v"] + weighted_sum(up["update"], coefficients(self.aggregate, r))
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        v = self.beta * server["v"] + weighted_sum(uploads["update"], coefficients(self.aggregate, r))
         return {"x": server["x"] - self.gamma * v, "v": v}, {"v_norm": float(v.norm())}
 
-    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         return expected(self.aggregate, c, marginals, independent)

@@ -73,21 +73,21 @@ class FedAWARE(Algorithm):
             **_state(Members.none()),
         }
 
-    def everybody(self, server: ServerState, r: int) -> bool:
+    def full_participation(self, server: ServerState, r: int) -> bool:
         return self.warmup == "all" and r == 0
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         momenta: Table = server["momenta"]
         seen = np.array([client in momenta for client in r.cohort])
-        keep = column(np.where(seen, 1.0 - self.alpha if self.normalize else self.alpha, 0.0), up["update"])
-        rows = keep * momenta.rows(r.cohort) + (1.0 - keep) * up["update"]
+        keep = column(np.where(seen, 1.0 - self.alpha if self.normalize else self.alpha, 0.0), uploads["update"])
+        rows = keep * momenta.rows(r.cohort) + (1.0 - keep) * uploads["update"]
         momenta.write(r.cohort, rows)
         changed = momenta.positions(r.cohort)
         lengths = torch.cat([server["lengths"], torch.zeros(int((~seen).sum()), dtype=torch.float64)])
         lengths[changed] = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).cpu()
         info, members = {"active": float(len(momenta))}, Members.none()
         if self.warmup == "fedavg" and len(momenta) < r.population.count:
-            step = weighted_sum(up["update"], coefficients(self.aggregate, r))
+            step = weighted_sum(uploads["update"], coefficients(self.aggregate, r))
         else:
             tol = self.tol if self.tol is not None else (1e-6 if rows.dtype == torch.float32 else 1e-12)
             known = Members(server["members"].numpy(), server["gram"].numpy())

@@ -35,7 +35,7 @@ class FedAWE(Algorithm):
 
     gamma: float = 1.0  # server lr, the paper's eta_g
 
-    known: ClassVar[tuple[str, ...]] = ("start",)
+    server_known: ClassVar[tuple[str, ...]] = ("start",)
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         return {"x": x.clone(), "tau": torch.full((population.count,), -1, dtype=torch.int64)}
@@ -46,21 +46,21 @@ class FedAWE(Algorithm):
     def broadcast(self, server: ServerState) -> State:
         return {}
 
-    def start_point(self, down: State, own: State) -> Tensor:
-        return own["x"]
+    def start_point(self, broadcast: State, client_state: State) -> Tensor:
+        return client_state["x"]
 
-    def finish(self, x: Tensor, carry: State, own: State, work: Work) -> tuple[State, State]:
-        return {"update": own["x"] - x, "start": own["x"]}, own
+    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
+        return {"update": client_state["x"] - x, "start": client_state["x"]}, client_state
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         here, tau = torch.from_numpy(r.cohort), server["tau"].clone()
         missed = r.index - tau[here]
-        models = up["start"] - column(self.gamma * missed.double(), up["update"]) * up["update"]
+        models = uploads["start"] - column(self.gamma * missed.double(), uploads["update"]) * uploads["update"]
         tau[here] = r.index
         return {"x": tree_sum(models) / len(r.cohort), "tau": tau}, {"echo_max": float(missed.max())}
 
-    def answer(self, server: ServerState) -> State:
+    def second_broadcast(self, server: ServerState) -> State:
         return {"x": server["x"]}
 
-    def acknowledge(self, server: ServerState, up: State, own: State, r: Round) -> State | None:
-        return {"x": server["x"].expand_as(own["x"])}
+    def update_clients(self, server: ServerState, uploads: State, client_state: State, r: Round) -> State | None:
+        return {"x": server["x"].expand_as(client_state["x"])}

@@ -47,19 +47,19 @@ class FedDyn(Algorithm):
     def init_clients(self, x: Tensor, count: int) -> State:
         return {"h": x.new_zeros(count, x.numel())}
 
-    def start(self, down: State, own: State, work: Work) -> State:
-        return {"h": own["h"]}
+    def start(self, broadcast: State, client_state: State, work: Work) -> State:
+        return {"h": client_state["h"]}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         # x - x_start first: alpha x and alpha x_start would cancel
         return torch.add(g - carry["h"], x - carry["x_start"], alpha=self.alpha), carry
 
-    def finish(self, x: Tensor, carry: State, own: State, work: Work) -> tuple[State, State]:
+    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         update = carry["x_start"] - x
-        return {"update": update}, {"h": torch.add(own["h"], update, alpha=self.alpha)}
+        return {"update": update}, {"h": torch.add(client_state["h"], update, alpha=self.alpha)}
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
-        total = tree_sum(up["update"])
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        total = tree_sum(uploads["update"])
         h = server["h"] + self.alpha / r.population.count * total
         x = server["x"] - total / len(r.cohort) - h / self.alpha
         return {"x": x, "h": h}, {"h_norm": float(h.norm())}

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, renormalised
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised
 from raylfl.core.population import Round
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue
@@ -44,15 +44,15 @@ class FedMGDA(Algorithm):
         if not self.tol > 0:
             raise BadValue("tol", got=self.tol, need="> 0, the relative duality gap to stop at")
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
-        gram = products(up["update"], up["update"])
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        gram = products(uploads["update"], uploads["update"])
         norms = gram.diagonal().clamp(min=0.0).sqrt()
         moved = torch.nonzero(norms > 0).flatten()
         if len(moved) == 0:
             return server, {"support": 0.0}
         unit = 1.0 / norms[moved]
-        centre = renormalised(r.weights[moved.cpu().numpy()])
+        centre = normalised(r.weights[moved.cpu().numpy()])
         found = min_norm_point(gram[moved][:, moved] * unit[:, None] * unit, self.tol, centre, self.eps)
-        step = weighted_sum(up["update"][moved], found.weights * unit.cpu().numpy())
+        step = weighted_sum(uploads["update"][moved], found.weights * unit.cpu().numpy())
         info = {"support": float(found.support), "gap": found.gap}
         return {"x": server["x"] - self.gamma * step}, info

@@ -23,8 +23,8 @@ import numpy as np
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import expected_share
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, renormalised
-from raylfl.core.population import Conditions, Floats, Round
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised
+from raylfl.core.population import Floats, Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue
 
@@ -45,19 +45,19 @@ class FedNova(Algorithm):
             raise BadValue("calibrate", got=True, need="false unless normalise=sent, FedACS eq. (116)")
 
     @property
-    def wants_conditions(self) -> bool:
+    def wants_system(self) -> bool:
         return self.normalise == "sent"
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         if self.normalise == "sent":
-            tau, shares = _everyones_work(r.conditions), r.draws / r.total_draws
+            tau, shares = _everyones_work(r.system), r.draws / r.total_draws
         else:
-            shares = renormalised(r.weights)
+            shares = normalised(r.weights)
             tau = float(shares @ r.a_norm)
-        step = weighted_sum(up["update"], tau * _per_work(shares, r.a_norm))
+        step = weighted_sum(uploads["update"], tau * _per_work(shares, r.a_norm))
         return {"x": server["x"] - self.gamma * step}, {"tau": tau}
 
-    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         arrives = marginals * (1.0 - c.failure)
         if self.normalise == "sent":
             return _per_work(expected_share(marginals, independent) * (1.0 - c.failure), c.a_norm)
@@ -71,8 +71,8 @@ def _per_work(shares: Floats, a_norm: Floats) -> Floats:
     return np.divide(shares, a_norm, out=np.zeros(len(shares)), where=a_norm > 0)
 
 
-def _everyones_work(c: Conditions | None) -> float:
+def _everyones_work(c: SystemInfo | None) -> float:
     """tau of eq. (116): the mean of |a_i|_1 over all N, weighted by w_i (1 - q_i)."""
     if c is None or np.isnan(c.failure).any() or np.isnan(c.a_norm).any():
         raise BadValue("normalise", got="sent", need="received where not every q_i and K_i is known")
-    return float(renormalised(c.population.weights * (1.0 - c.failure)) @ c.a_norm)
+    return float(normalised(c.population.weights * (1.0 - c.failure)) @ c.a_norm)

@@ -20,7 +20,7 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import check_rule, coefficients, expected
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
-from raylfl.core.population import Conditions, Floats, Round
+from raylfl.core.population import Floats, Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue
 
@@ -46,9 +46,9 @@ class FedProx(Algorithm):
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         return torch.add(g, x - carry["x_start"], alpha=self.mu), carry
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
-        step = weighted_sum(up["update"], coefficients(self.aggregate, r))
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        step = weighted_sum(uploads["update"], coefficients(self.aggregate, r))
         return {"x": server["x"] - self.gamma * step}, {}
 
-    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         return expected(self.aggregate, c, marginals, independent)

@@ -26,7 +26,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.calibration import memory_lr
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
 from raylfl.core.client_rows import Table
-from raylfl.core.population import Conditions, Population, Round
+from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.core.reduce import tree_sum, weighted_sum
 from raylfl.errors import BadValue
 
@@ -50,8 +50,8 @@ class FedVARP(Algorithm):
         server: ServerState = {"x": x.clone(), "memory": Table(x)}
         return server if self.lost == "reuse" else {**server, "mean": torch.zeros_like(x)}
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
-        memory, updates, new = server["memory"], up["update"], dict(server)
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        memory, updates, new = server["memory"], uploads["update"], dict(server)
         if self.lost == "reuse":
             step = weighted_sum(updates, r.draws / r.total_draws)
             if len(r.lost.cohort):
@@ -63,5 +63,5 @@ class FedVARP(Algorithm):
         memory.write(r.cohort, updates)
         return {**new, "x": server["x"] - self.gamma * step}, {}
 
-    def step_length(self, c: Conditions) -> float:
+    def step_length(self, c: SystemInfo) -> float:
         return memory_lr(c) if self.calibrate else c.lr

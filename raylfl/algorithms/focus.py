@@ -46,10 +46,10 @@ class Focus(Algorithm):
     def init_clients(self, x: Tensor, count: int) -> State:
         return {"g_prev": x.new_zeros(count, x.numel())}
 
-    def start(self, down: State, own: State, work: Work) -> State:
-        carry = {"y": torch.zeros_like(own["g_prev"]), "g_prev": own["g_prev"]}
+    def start(self, broadcast: State, client_state: State, work: Work) -> State:
+        carry = {"y": torch.zeros_like(client_state["g_prev"]), "g_prev": client_state["g_prev"]}
         if (work.relative_weight != 1.0).any():
-            carry["scale"] = column(work.relative_weight, own["g_prev"])
+            carry["scale"] = column(work.relative_weight, client_state["g_prev"])
         return carry
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
@@ -59,10 +59,10 @@ class Focus(Algorithm):
         y = carry["y"] + g - carry["g_prev"]
         return y, {**carry, "y": y, "g_prev": g}
 
-    def finish(self, x: Tensor, carry: State, own: State, work: Work) -> tuple[State, State]:
+    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         return {"y": carry["y"]}, {"g_prev": carry["g_prev"]}
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         gamma = r.lr if self.gamma is None else self.gamma
-        y = server["y"] + tree_sum(up["y"])  # not averaged: a stable gamma scales as 1/N
+        y = server["y"] + tree_sum(uploads["y"])  # not averaged: a stable gamma scales as 1/N
         return {"x": server["x"] - gamma * y, "y": y}, {"y_norm": float(y.norm())}

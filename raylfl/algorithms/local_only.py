@@ -32,11 +32,11 @@ class LocalOnly(Algorithm):
     def broadcast(self, server: ServerState) -> State:
         return {}
 
-    def start_point(self, down: State, own: State) -> Tensor:
-        return own["x"]
+    def start_point(self, broadcast: State, client_state: State) -> Tensor:
+        return client_state["x"]
 
-    def finish(self, x: Tensor, carry: State, own: State, work: Work) -> tuple[State, State]:
+    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         return {"update": carry["x_start"] - x}, {"x": x}
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
-        return {"x": server["x"] - weighted_sum(up["update"], r.weights)}, {}
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        return {"x": server["x"] - weighted_sum(uploads["update"], r.weights)}, {}

@@ -44,12 +44,12 @@ class MIFA(Algorithm):
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         return {"x": x.clone(), "memory": Table(x), "total": torch.zeros_like(x)}
 
-    def everybody(self, server: ServerState, r: int) -> bool:
+    def full_participation(self, server: ServerState, r: int) -> bool:
         return self.init == "all" and r == 0
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         memory: Table = server["memory"]
-        total = server["total"] + tree_sum(up["update"] - memory.rows(r.cohort))
-        memory.write(r.cohort, up["update"])
+        total = server["total"] + tree_sum(uploads["update"] - memory.rows(r.cohort))
+        memory.write(r.cohort, uploads["update"])
         x = server["x"] - self.gamma / r.population.count * total
         return {"x": x, "memory": memory, "total": total}, {"seen": float(len(memory))}

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import coefficients, expected
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, restricted
-from raylfl.core.population import Conditions, Floats, Population, Round
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised_over
+from raylfl.core.population import Floats, Population, Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue
 
@@ -48,7 +48,7 @@ class OptimalSampling(Algorithm):
             raise BadValue("norms", got=self.norms, need="fresh or stale")
 
     @property
-    def probes(self) -> bool:
+    def samples_by_norm(self) -> bool:
         return self.norms == "fresh"
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
@@ -57,26 +57,26 @@ class OptimalSampling(Algorithm):
             server["norms"] = torch.zeros(population.count, dtype=torch.float64)
         return server
 
-    def probabilities(self, server: ServerState, c: Conditions) -> Floats | None:
+    def probabilities(self, server: ServerState, c: SystemInfo) -> Floats | None:
         if self.norms == "fresh":
             return None
         norms = server["norms"].cpu().numpy()
         known = norms > 0
         mean = norms[known].mean() if known.any() else 1.0
-        return self.probe_probabilities(server, c, np.where(known, norms, mean))
+        return self.norm_probabilities(server, c, np.where(known, norms, mean))
 
-    def probe_probabilities(self, server: ServerState, c: Conditions, norms: Floats) -> Floats:
-        p = restricted(c.population.weights * norms, c.available)
-        return p if p.any() else restricted(c.population.weights, c.available)  # nobody moves: p = w
+    def norm_probabilities(self, server: ServerState, c: SystemInfo, norms: Floats) -> Floats:
+        p = normalised_over(c.population.weights * norms, c.available)
+        return p if p.any() else normalised_over(c.population.weights, c.available)  # nobody moves: p = w
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
-        step = weighted_sum(up["update"], coefficients("anonymous_importance", r))
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        step = weighted_sum(uploads["update"], coefficients("anonymous_importance", r))
         new = {**server, "x": server["x"] - self.gamma * step}
         if self.norms == "stale":
-            norms = torch.linalg.vector_norm(up["update"], dim=1, dtype=torch.float64)
+            norms = torch.linalg.vector_norm(uploads["update"], dim=1, dtype=torch.float64)
             new["norms"] = server["norms"].clone()
             new["norms"][torch.from_numpy(r.cohort)] = norms.to(new["norms"].device)
         return new, {}
 
-    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         return expected("anonymous_importance", c, marginals, independent)

@@ -46,29 +46,29 @@ class Scaffnew(Algorithm):
         if self.p is not None and not 0 < self.p <= 1:
             raise BadValue("p", got=self.p, need="in (0, 1], or null for communication every K steps")
 
-    def common_steps(self, rng: np.random.Generator) -> int | None:
+    def draw_local_steps(self, rng: np.random.Generator) -> int | None:
         return None if self.p is None else int(rng.geometric(self.p))
 
     def init_clients(self, x: Tensor, count: int) -> State:
         return {"h": x.new_zeros(count, x.numel())}
 
-    def start(self, down: State, own: State, work: Work) -> State:
-        return {"h": own["h"]}
+    def start(self, broadcast: State, client_state: State, work: Work) -> State:
+        return {"h": client_state["h"]}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         return g - carry["h"], carry
 
-    def finish(self, x: Tensor, carry: State, own: State, work: Work) -> tuple[State, State]:
-        return {"update": carry["x_start"] - x}, own
+    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
+        return {"update": carry["x_start"] - x}, client_state
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
-        return {"x": server["x"] - _mean(up["update"])}, {}
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        return {"x": server["x"] - _mean(uploads["update"])}, {}
 
-    def acknowledge(self, server: ServerState, up: State, own: State, r: Round) -> State | None:
+    def update_clients(self, server: ServerState, uploads: State, client_state: State, r: Round) -> State | None:
         # xbar - x_{i,K} = U_i - mean U: the difference of small numbers instead of that of two models
         p = 1.0 / np.maximum(r.steps, 1) if self.p is None else np.full(len(r.cohort), self.p)
-        moved = column(np.where(r.steps > 0, p / r.lr, 0.0), own["h"])
-        return {"h": own["h"] + moved * (up["update"] - _mean(up["update"]))}
+        moved = column(np.where(r.steps > 0, p / r.lr, 0.0), client_state["h"])
+        return {"h": client_state["h"] + moved * (uploads["update"] - _mean(uploads["update"]))}
 
 
 def _mean(updates: Tensor) -> Tensor:

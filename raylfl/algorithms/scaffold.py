@@ -58,20 +58,20 @@ class Scaffold(Algorithm):
     def broadcast(self, server: ServerState) -> State:
         return {"x": server["x"], "c": server["c"]}
 
-    def start(self, down: State, own: State, work: Work) -> State:
-        return {"correction": down["c"] - own["variate"]}
+    def start(self, broadcast: State, client_state: State, work: Work) -> State:
+        return {"correction": broadcast["c"] - client_state["variate"]}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         return g + carry["correction"], carry
 
-    def finish(self, x: Tensor, carry: State, own: State, work: Work) -> tuple[State, State]:
+    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         update = carry["x_start"] - x
         renewed = carry["full_gradient"] if self.option == 1 else update * work.per_step(x) - carry["correction"]
         if (work.steps == 0).any():
-            renewed = torch.where(column(work.steps, x) > 0, renewed, own["variate"])
-        return {"update": update, "variate": renewed - own["variate"]}, {"variate": renewed}
+            renewed = torch.where(column(work.steps, x) > 0, renewed, client_state["variate"])
+        return {"update": update, "variate": renewed - client_state["variate"]}, {"variate": renewed}
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
-        x = server["x"] - self.gamma / len(r.cohort) * tree_sum(up["update"])
-        c = server["c"] + tree_sum(up["variate"]) / r.population.count
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        x = server["x"] - self.gamma / len(r.cohort) * tree_sum(uploads["update"])
+        c = server["c"] + tree_sum(uploads["variate"]) / r.population.count
         return {"x": x, "c": c}, {"c_norm": float(c.norm())}

@@ -33,11 +33,11 @@ class SFL(Algorithm):
     route: ClassVar[Literal["star", "ring"]] = "ring"
     uploads_update: ClassVar[bool] = False
 
-    def finish(self, x: Tensor, carry: State, own: State, work: Work) -> tuple[State, State]:
+    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         return {"x": x}, {}
 
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
-        last = up["x"][-1]  # of a ring only the last upload reaches the server
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        last = uploads["x"][-1]  # of a ring only the last upload reaches the server
         if self.gamma == 1.0:
             return {"x": last}, {}  # the same bits as the client's result
         return {"x": server["x"] - self.gamma * (server["x"] - last)}, {}

@@ -16,6 +16,7 @@ batch order are not an algorithm's business, nor is keeping the state of a clien
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -23,7 +24,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from torch import Tensor
 
-from raylfl.core.population import Bools, Conditions, Floats, Population, Round
+from raylfl.core.population import Bools, Floats, Population, Round, SystemInfo
 from raylfl.core.reduce import column
 
 State = dict[str, Tensor]  # clients, broadcasts, uploads: names to [d] or [C, d]
@@ -48,8 +49,29 @@ class Work:
         return column(1.0 / (np.maximum(self.steps, 1.0) * self.lr), like)
 
 
+RENAMED = {  # hooks by their names before 0.1; accepted for one release
+    "idle": "empty_round",
+    "everybody": "full_participation",
+    "acknowledge": "update_clients",
+    "answer": "second_broadcast",
+    "known": "server_known",
+    "probes": "samples_by_norm",
+    "probe_probabilities": "norm_probabilities",
+    "common_steps": "draw_local_steps",
+    "wants_conditions": "wants_system",
+}
+
+
 class Algorithm(ABC):
     """One federated optimisation method. Subclasses are dataclasses; each is one file and one paper."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Accepts hooks under their old names, with a warning."""
+        super().__init_subclass__(**options)
+        for old, new in RENAMED.items():
+            if old in vars(cls):
+                warnings.warn(f"{cls.__name__}.{old} is now called {new}", DeprecationWarning, stacklevel=2)
+                setattr(cls, new, vars(cls)[old])
 
     route: ClassVar[Literal["star", "ring"]] = "star"
     """star: everybody starts from the broadcast. ring: from the result of the one before."""
@@ -67,7 +89,7 @@ class Algorithm(ABC):
     """The cohort's place is taken by one imaginary client that owns all data."""
     keeps_memory: ClassVar[bool] = False
     """Server memory grows by d for every client seen."""
-    known: ClassVar[tuple[str, ...]] = ()
+    server_known: ClassVar[tuple[str, ...]] = ()
     """Names in `up` of what the server once sent itself and need not be told: not counted as traffic."""
     cut: str | None = None
     """The layer after which the model is split in two that exchange activations and gradients every step."""
@@ -83,7 +105,7 @@ class Algorithm(ABC):
         return False
 
     @property
-    def probes(self) -> bool:
+    def samples_by_norm(self) -> bool:
         """Every available client computes, and uploads the norm of its update, before the server samples."""
         return False
 
@@ -103,11 +125,11 @@ class Algorithm(ABC):
         """What goes down to every client of the cohort; its floats are counted."""
         return {"x": server["x"]}
 
-    def start_point(self, down: State, own: State) -> Tensor:
+    def start_point(self, broadcast: State, client_state: State) -> Tensor:
         """Where the local steps begin: [d] (the same for all) or [C, d]."""
-        return down["x"]
+        return broadcast["x"]
 
-    def start(self, down: State, own: State, work: Work) -> State:
+    def start(self, broadcast: State, client_state: State, work: Work) -> State:
         """What the clients carry through their local steps, rows [C, d] (or [1, d]: the same for all).
 
         The solver adds carry["x_start"], to be read only: it may be the broadcast itself.
@@ -118,21 +140,21 @@ class Algorithm(ABC):
         """The direction v of x <- x - eta v, from the (clipped, decayed) gradient g; and the new carry."""
         return g, carry
 
-    def finish(self, x: Tensor, carry: State, own: State, work: Work) -> tuple[State, State]:
+    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         """(what goes up, the clients' new state) after the last local step; default: the update U_i."""
         return {"update": carry["x_start"] - x}, {}
 
     # -- server ------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def server_step(self, server: ServerState, up: State, r: Round) -> tuple[ServerState, Info]:
-        """One round at the server. up: rows of the received clients, aligned with r (an `arrived` view, R >= 1)."""
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        """One round at the server. up: rows of the received clients, aligned with r (an `received_view`, R >= 1)."""
 
-    def idle(self, server: ServerState, r: Round) -> ServerState:
+    def empty_round(self, server: ServerState, r: Round) -> ServerState:
         """A round in which nothing arrived: no vector moves; only counters of time do."""
         return server
 
-    def acknowledge(self, server: ServerState, up: State, own: State, r: Round) -> State | None:
+    def update_clients(self, server: ServerState, uploads: State, client_state: State, r: Round) -> State | None:
         """The received clients' state once the server's answer reaches them; None: nothing is sent back.
 
         server: after its step. up, own: as the clients left them, rows aligned with r (received only).
@@ -140,33 +162,33 @@ class Algorithm(ABC):
         return None
 
     @property
-    def wants_conditions(self) -> bool:
-        """Its server step reads r.conditions, what was known of all N clients before the round."""
+    def wants_system(self) -> bool:
+        """Its server step reads r.system, what was known of all N clients before the round."""
         return False
 
-    def answer(self, server: ServerState) -> State:
-        """What goes down to every received client for its `acknowledge`; its floats are counted."""
+    def second_broadcast(self, server: ServerState) -> State:
+        """What goes down to every received client for its `update_clients`; its floats are counted."""
         return {}
 
     # -- sampling and diagnostics --------------------------------------------------------------------------------
 
-    def everybody(self, server: ServerState, r: int) -> bool:
+    def full_participation(self, server: ServerState, r: int) -> bool:
         """True where the method asks all N clients in round r (an initial full round)."""
         return False
 
-    def common_steps(self, rng: np.random.Generator) -> int | None:
+    def draw_local_steps(self, rng: np.random.Generator) -> int | None:
         """K of all clients with data, where the method draws it; None: `local` says. rng: the round's."""
         return None
 
-    def probabilities(self, server: ServerState, c: Conditions) -> Floats | None:
-        """p [N] where the method itself samples clients, c.size draws with replacement; see `restricted`."""
+    def probabilities(self, server: ServerState, c: SystemInfo) -> Floats | None:
+        """p [N] where the method itself samples clients, c.size draws with replacement; see `normalised_over`."""
         return None
 
-    def probe_probabilities(self, server: ServerState, c: Conditions, norms: Floats) -> Floats:
-        """p [N] of a method that `probes`; norms: |U_i| of this round, [N], nan for the unavailable."""
+    def norm_probabilities(self, server: ServerState, c: SystemInfo, norms: Floats) -> Floats:
+        """p [N] of a method that `samples_by_norm`; norms: |U_i| of this round, [N], nan for the unavailable."""
         raise NotImplementedError(f"{type(self).__name__} does not probe")
 
-    def expected_coefficients(self, c: Conditions, marginals: Floats, independent: bool = False) -> Floats | None:
+    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         """E[c_i 1{i in R}] up to a common factor, [N], where known; marginals: E[s_i], [N].
 
         independent: each client is asked independently of the others, at most once, and M is random; else M
@@ -175,7 +197,7 @@ class Algorithm(ABC):
         """
         return None
 
-    def step_length(self, c: Conditions) -> float:
+    def step_length(self, c: SystemInfo) -> float:
         """eta of this round; methods with `calibrate` rescale the configured c.lr (FedACS app. I.2)."""
         return c.lr
 
@@ -185,13 +207,13 @@ def overrides(algorithm: Algorithm, method: str) -> bool:
     return getattr(type(algorithm), method) is not getattr(Algorithm, method)
 
 
-def renormalised(weights: Floats) -> Floats:
+def normalised(weights: Floats) -> Floats:
     """weights / sum; uniform where they sum to 0 (nobody with a positive weight arrived)."""
     total = weights.sum()
     return weights / total if total > 0 else np.full(len(weights), 1.0 / len(weights))
 
 
-def restricted(scores: Floats, available: Bools) -> Floats:
+def normalised_over(scores: Floats, available: Bools) -> Floats:
     """p [N] proportional to the scores of the available clients, else 0; all 0 without a score > 0."""
     p = np.where(available, scores, 0.0)
     total = p.sum()

@@ -151,9 +151,9 @@ class BatchLast(Chain):
 
     def _patches(self, k: int, layer: nn.Conv2d, x: Tensor) -> Tensor:
         """[C, H, W, B] -> [C * h * w, H' * W' * B]: the inputs of each output, a column each."""
-        (down, right), (h, w) = pair(layer.padding), pair(layer.kernel_size)
+        (broadcast, right), (h, w) = pair(layer.padding), pair(layer.kernel_size)
         high, wide = _output(layer, x.shape)
-        x = F.pad(x, (0, 0, right, right, down, down)) if down or right else x.contiguous()
+        x = F.pad(x, (0, 0, right, right, broadcast, broadcast)) if broadcast or right else x.contiguous()
         channels, _, width, count = x.shape
         row = width * count
         view = x.as_strided((channels, h, w, high, wide, count), (x.stride(0), row, count, row, count, 1))
@@ -162,17 +162,17 @@ class BatchLast(Chain):
 
     def _overlap(self, k: int, layer: nn.Conv2d, patches: Tensor, shape: Sequence[int]) -> Tensor:
         """The adjoint of `_patches`: sums over columns of a kernel first, then over its rows."""
-        (down, right), (h, w) = pair(layer.padding), pair(layer.kernel_size)
+        (broadcast, right), (h, w) = pair(layer.padding), pair(layer.kernel_size)
         channels, height, width, count = shape
         high, wide = _output(layer, shape)
         parts = patches.view(channels, h, w, high, wide, count)
         rows = self._own((k, "rows"), channels, h, high, width + 2 * right, count).zero_()
         for j in range(w):
             rows.narrow(3, j, wide).add_(parts.select(2, j))
-        out = self._own((k, "g"), channels, height + 2 * down, width + 2 * right, count).zero_()
+        out = self._own((k, "g"), channels, height + 2 * broadcast, width + 2 * right, count).zero_()
         for i in range(h):
             out.narrow(1, i, high).add_(rows.select(1, i))
-        return out[:, down : down + height, right : right + width] if down or right else out
+        return out[:, broadcast : broadcast + height, right : right + width] if broadcast or right else out
 
     def _own(self, name: Any, *shape: int) -> Tensor:
         """Memory for a tensor of this name and shape [..., samples]; the same for batches of all sizes."""
@@ -187,5 +187,5 @@ class BatchLast(Chain):
 
 def _output(layer: nn.Conv2d, shape: Sequence[int]) -> tuple[int, int]:
     """Height and width of what a convolution makes of [C, H, W, B]."""
-    (down, right), (h, w) = pair(layer.padding), pair(layer.kernel_size)
-    return shape[1] + 2 * down - h + 1, shape[2] + 2 * right - w + 1
+    (broadcast, right), (h, w) = pair(layer.padding), pair(layer.kernel_size)
+    return shape[1] + 2 * broadcast - h + 1, shape[2] + 2 * right - w + 1

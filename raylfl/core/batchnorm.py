@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
-def allow_lone_samples(module: nn.Module) -> None:
+def allow_single_samples(module: nn.Module) -> None:
     """Let every BatchNorm layer of `module` meet a single value a channel in training."""
     for layer in module.modules():
         if isinstance(layer, _BatchNorm) and layer.track_running_stats:

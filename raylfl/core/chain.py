@@ -42,10 +42,10 @@ class Chain:
         layers = getattr(module, "cross_entropy_chain", None)
         if not isinstance(layers, nn.Sequential) or not all(map(_known, layers)):
             return None
-        own = [p for layer in layers for p in layer.parameters(recurse=False)]
+        client_state = [p for layer in layers for p in layer.parameters(recurse=False)]
         theirs = list(module.parameters())
-        same = len(own) == len(theirs) and all(a is b for a, b in zip(own, theirs, strict=True))
-        return Chain(list(layers)) if same and own and all(p.requires_grad for p in own) else None
+        same = len(client_state) == len(theirs) and all(a is b for a, b in zip(client_state, theirs, strict=True))
+        return Chain(list(layers)) if same and client_state and all(p.requires_grad for p in client_state) else None
 
     @property
     def client_width(self) -> int:

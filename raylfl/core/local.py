@@ -122,8 +122,8 @@ class LocalResult:
     last_losses: the last finite loss of each [C]; gradients: sample gradients computed [C].
     """
 
-    up: State
-    own: State
+    uploads: State
+    client_state: State
     losses: Floats
     last_losses: Floats
     gradients: Floats
@@ -134,8 +134,8 @@ def run_local(
     oracle: Oracle,
     batches: Callable[[int, Sequence[int]], Sequence[Batch]],
     seeds: Callable[[int, int], int],
-    down: State,
-    own: State,
+    broadcast: State,
+    client_state: State,
     work: Work,
     rule: LocalRule,
     full_batches: list[Batch] | None = None,
@@ -158,12 +158,12 @@ def run_local(
         return rows if identity or len(rows) == 1 else rows[torch.from_numpy(order)]
 
     x = oracle.workspace(count)
-    carry: State = {"x_start": sorted_rows(algorithm.start_point(down, own).expand(count, width))}
+    carry: State = {"x_start": sorted_rows(algorithm.start_point(broadcast, client_state).expand(count, width))}
     x.copy_(carry["x_start"])
     if full_batches is not None:
         whole = [full_batches[i] for i in order]
         _, carry["full_gradient"] = oracle.gradients(x, whole, lambda c: seeds(-1, int(order[c])))
-    started = algorithm.start(down, own, work)
+    started = algorithm.start(broadcast, client_state, work)
     carry |= {name: sorted_rows(rows.expand(count, *rows.shape[1:])) for name, rows in started.items()}
     momentum = torch.zeros_like(x) if rule.momentum else None
 
@@ -194,14 +194,16 @@ def run_local(
             at.sub_(v, alpha=work.lr * rule.step_factor(t))
 
     if identity:
-        up, new_own = algorithm.finish(x, carry, own, work)
-        up, new_own = ({name: _kept(rows, x) for name, rows in state.items()} for state in (up, new_own))
+        uploads, new_own = algorithm.finish(x, carry, client_state, work)
+        uploads, new_own = ({name: _kept(rows, x) for name, rows in state.items()} for state in (uploads, new_own))
     else:
         back = torch.from_numpy(inverse)
-        up, new_own = algorithm.finish(x[back], {name: rows[back] for name, rows in carry.items()}, own, work)
+        uploads, new_own = algorithm.finish(
+            x[back], {name: rows[back] for name, rows in carry.items()}, client_state, work
+        )
     first = [b.size for b in whole] if full_batches is not None else [0] * count
     mean_loss, last, seen = _tally(falling, losses, samples, first)
-    return LocalResult(up, new_own, mean_loss[inverse], last[inverse], seen[inverse])
+    return LocalResult(uploads, new_own, mean_loss[inverse], last[inverse], seen[inverse])
 
 
 def _tally(

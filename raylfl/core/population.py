@@ -56,11 +56,11 @@ class Round:
     a_norm: Floats
     failure: Floats
     inclusion: Floats
-    asked: Round | None = None  # of an `arrived` view: the whole round
-    conditions: Conditions | None = None
+    asked: Round | None = None  # of an `received_view`: the whole round
+    system: SystemInfo | None = None
 
     @property
-    def arrived(self) -> Round:
+    def received_view(self) -> Round:
         """The same round as the server sees it: only the received clients, in the same order."""
         return self._only(np.asarray((self.asked or self).received, dtype=bool))
 
@@ -78,7 +78,7 @@ class Round:
 
     @property
     def total_draws(self) -> int:
-        """M = sum of s_i over all who were asked, also in the `arrived` view."""
+        """M = sum of s_i over all who were asked, also in the `received_view`."""
         return int((self.asked or self).draws.sum())
 
     @property
@@ -88,7 +88,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Conditions:
+class SystemInfo:
     """What is known of a round before anybody is asked: the server's view when it samples or calibrates.
 
     failure: q [N]; a_norm: |a_i|_1 [N]; available: bool [N]; lr: the configured eta of this round;

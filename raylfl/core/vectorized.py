@@ -144,13 +144,18 @@ def filled_up(batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, .
     their own, whose class is left out. None for batches that are anything else, not of one plain data set, or so
     unequal that it would be more work than a call a size.
     """
-    own = IndexedBatch.of_one_source(batches)
-    if not own or not own[0].source.plain or min(sizes) == 0 or len(sizes) * max(sizes) > MOST_FILLED * sum(sizes):
+    client_state = IndexedBatch.of_one_source(batches)
+    if (
+        not client_state
+        or not client_state[0].source.plain
+        or min(sizes) == 0
+        or len(sizes) * max(sizes) > MOST_FILLED * sum(sizes)
+    ):
         return None
-    at = np.empty((len(own), max(sizes)), dtype=np.int64)
-    for row, b in zip(at, own, strict=True):
+    at = np.empty((len(client_state), max(sizes)), dtype=np.int64)
+    for row, b in zip(at, client_state, strict=True):
         row[: b.size], row[b.size :] = b.indices, b.indices[0]
-    content = EvenBatches(own[0].source, at).stacked()
+    content = EvenBatches(client_state[0].source, at).stacked()
     if not CohortChain.takes(content):
         return None
     content[1][torch.from_numpy(np.arange(at.shape[1]) >= np.array(sizes)[:, None])] = IGNORED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from raylfl.core.algorithm import renormalised
+from raylfl.core.algorithm import normalised
 from raylfl.core.population import Floats
 from raylfl.core.reduce import BLOCK, weighted_sum
 
@@ -16,7 +16,7 @@ def update_metrics(updates: Tensor, weights: Floats) -> dict[str, float]:
     updates: the received U_i [R, d]; weights: their w_i, renormalised here. FedAWARE [4] eq. (3). The diversity is
     left out where the mean update is exactly 0.
     """
-    w = renormalised(weights)
+    w = normalised(weights)
     square, squares = (torch.zeros(n, dtype=torch.float64, device=updates.device) for n in (1, len(updates)))
     for block in updates.split(BLOCK, dim=1):  # read once: the sum and the norms find it in the caches
         square += torch.linalg.vector_norm(weighted_sum(block, w)).double() ** 2

@@ -17,7 +17,7 @@ import numpy as np
 from raylfl.core.population import Floats, Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.values import POSITIVE, PerClient
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 _SECONDS = replace(POSITIVE, phases=False)
 
@@ -39,12 +39,12 @@ class Clock:
         if self.bandwidth is not None and not self.bandwidth > 0:
             raise BadValue("bandwidth", got=self.bandwidth, need="above 0 floats per second, or null: infinite")
 
-    def check(self, world: World) -> None:
+    def check(self, world: RunContext) -> None:
         """Raises BadValue for what only N can tell."""
         self._seconds.check(world.count)
 
     def round_seconds(
-        self, steps: Ints, up_floats: Floats, down_floats: Floats, clients: Ints, route: str, world: World
+        self, steps: Ints, up_floats: Floats, down_floats: Floats, clients: Ints, route: str, world: RunContext
     ) -> float:
         """Virtual seconds of a round. steps: K_i [C] of these clients (ids [C]).
 
@@ -59,9 +59,9 @@ class Clock:
             seconds = seconds + (np.asarray(up_floats) + np.asarray(down_floats)) / self.bandwidth
         return float(seconds.max() if route == "parallel" else seconds.sum())
 
-    def computation_seconds(self, steps: Ints, clients: Ints, world: World) -> float:
+    def computation_seconds(self, steps: Ints, clients: Ints, world: RunContext) -> float:
         """Total computation of a round: the sum over its cohort, whether or not the uploads arrived."""
         return float(self._computation(steps, clients, world).sum())
 
-    def _computation(self, steps: Ints, clients: Ints, world: World) -> Floats:
+    def _computation(self, steps: Ints, clients: Ints, world: RunContext) -> Floats:
         return steps * self._seconds.at(0, clients, world)

@@ -15,7 +15,7 @@ import numpy as np
 from raylfl.core.keyed import keyed, keyed_uniform
 from raylfl.core.population import Bools, Floats, Ints
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 ONCE = -1  # the round key of what is drawn once a run
 
@@ -24,7 +24,7 @@ ONCE = -1  # the round key of what is drawn once a run
 class Asked:
     """Which clients' values are wanted: ids [C], their places 0..size-1 within the enclosing part."""
 
-    world: World
+    world: RunContext
     purpose: str
     r: int
     key: int  # r where values are redrawn every round, else ONCE

@@ -37,7 +37,7 @@ from raylfl.heterogeneity.forms import (
     Same,
     Uniform,
 )
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class PerClient:
         """Raises BadValue if lists or counts do not fit N = count clients."""
         self.form.fit(count)
 
-    def at(self, r: int, clients: Ints, world: World, top: Floats | None = None) -> Floats:
+    def at(self, r: int, clients: Ints, world: RunContext, top: Floats | None = None) -> Floats:
         """The values float64 [C] of these clients (ids [C]) in round r; whole numbers if the domain is.
 
         Entry j depends on (seed, purpose, r, clients[j]) and the definition's own N, never on who else is

@@ -20,7 +20,7 @@ import numpy as np
 from raylfl.core.population import Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.values import COUNT, PerClient
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 _BATCH = replace(COUNT, open_top=True)
 DEFAULT_STEPS = 5
@@ -54,13 +54,13 @@ class LocalWork:
         spec = DEFAULT_STEPS if spec is None and key == "steps" else spec
         return PerClient.parse(spec, key, domain, purpose=f"local/{key}", dynamic=self.dynamic)
 
-    def check(self, world: World) -> None:
+    def check(self, world: RunContext) -> None:
         """Raises BadValue for what only N can tell."""
         for value in (self._amount, self._batch):
             if value is not None:
                 value.check(world.count)
 
-    def draw(self, r: int, clients: Ints, world: World) -> tuple[Ints, Ints]:
+    def draw(self, r: int, clients: Ints, world: RunContext) -> tuple[Ints, Ints]:
         """(K_i, B_i), int64 [C] each, of these clients (ids [C]) in round r."""
         sizes = world.population.sizes[clients]
         batch = sizes

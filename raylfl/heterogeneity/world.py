@@ -8,7 +8,7 @@ from raylfl.core.population import Population
 
 
 @dataclass(frozen=True)
-class World:
+class RunContext:
     """One run as the heterogeneity processes see it.
 
     seed: the run's; population: the N clients, their n_i and w_i; rounds: how many the run has in all

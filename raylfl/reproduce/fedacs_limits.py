@@ -62,7 +62,7 @@ class Limit:
         planner, data = Planner(experiment), TracedQuadratics(**self.run.config["data"]["init_args"])
         total = np.zeros(experiment.world.count)
         for r in self.run.rounds[-self.tail :]:
-            c = planner.conditions(int(r))
+            c = planner.system(int(r))
             marginals = planner.marginals(c, {})
             expected = None if marginals is None else experiment.algorithm.expected_coefficients(c, marginals)
             if expected is None:

@@ -18,7 +18,7 @@ def draw_rows(experiment: Experiment) -> list[Row]:
     Raises BadConfig for a method whose choice of clients depends on their updates.
     """
     planner, algorithm = Planner(experiment), experiment.algorithm
-    if algorithm.probes:
+    if algorithm.samples_by_norm:
         raise BadConfig(
             "algorithm.name: its choice of clients depends on their updates, which a trace does not compute"
         )

@@ -106,10 +106,10 @@ def rows_do_not_depend_on_neighbours(algorithm: Algorithm) -> None:
         return
     run, r = after_all(algorithm), rounds_for(algorithm)[0]
     clients, steps = [int(c) for c in r.cohort], r.steps
-    weights, down = POPULATION.weights[clients] * N, algorithm.broadcast(run.server)
-    together = run.local(r, clients, steps, weights, down)
+    weights, broadcast = POPULATION.weights[clients] * N, algorithm.broadcast(run.server)
+    together = run.local(r, clients, steps, weights, broadcast)
     for k, client in enumerate(clients):
-        alone = run.local(r, [client], steps[k : k + 1], weights[k : k + 1], down)
+        alone = run.local(r, [client], steps[k : k + 1], weights[k : k + 1], broadcast)
         for whole, single in zip(together, alone, strict=True):
             for name, rows in single.items():
                 alike = same(rows[0], whole[name][k])
@@ -122,10 +122,10 @@ def a_lost_upload_leaves_no_trace(algorithm: Algorithm) -> None:
         return
     run, r = simulation(algorithm), rounds_for(algorithm)[0]
     run.run_round(r)
-    before, own = copy.deepcopy(run.server), copy.deepcopy(run.clients)
+    before, client_state = copy.deepcopy(run.server), copy.deepcopy(run.clients)
     lost = int(r.cohort[1])
     run.run_round(replace(r, index=r.index + 1, received=r.cohort != lost))
-    must(same(own.get(lost), run.clients.get(lost)), f"the state of client {lost} moved")
+    must(same(client_state.get(lost), run.clients.get(lost)), f"the state of client {lost} moved")
     for name, value in run.server.items():
         if isinstance(value, Table):
             kept = same(value.rows([lost]), before[name].rows([lost]))
@@ -136,9 +136,14 @@ def keeps_the_dtype(algorithm: Algorithm) -> None:
     """What has width d, at the server, at clients or on its way, is float32 in a float32 run, and finite."""
     for dtype in (torch.float32, torch.float64):
         run = after_all(algorithm, dtype)
-        up, own = run.uploads(rounds_for(algorithm)[0])
-        down = algorithm.broadcast(run.server) | algorithm.answer(run.server)
-        for place, state in (("server", vectors(run.server)), ("up", up), ("own", own), ("broadcast", down)):
+        uploads, client_state = run.uploads(rounds_for(algorithm)[0])
+        broadcast = algorithm.broadcast(run.server) | algorithm.second_broadcast(run.server)
+        for place, state in (
+            ("server", vectors(run.server)),
+            ("up", uploads),
+            ("own", client_state),
+            ("broadcast", broadcast),
+        ):
             for name, value in state.items():
                 must(value.dtype == dtype, f"{place}[{name!r}] is {value.dtype} in a {dtype} run")
                 must(bool(torch.isfinite(value).all()), f"{place}[{name!r}] is not finite")
@@ -149,32 +154,38 @@ def keeps_the_dtype(algorithm: Algorithm) -> None:
 def sends_whole_vectors(algorithm: Algorithm) -> None:
     """Broadcasts are [k d]; uploads and client states rows of it, one a client, the states as they began."""
     run, r = after_all(algorithm), rounds_for(algorithm)[0]
-    up, own = run.uploads(r)
-    for name, value in {**algorithm.broadcast(run.server), **algorithm.answer(run.server)}.items():
+    uploads, client_state = run.uploads(r)
+    for name, value in {**algorithm.broadcast(run.server), **algorithm.second_broadcast(run.server)}.items():
         must(value.numel() % D == 0, f"broadcast[{name!r}] has {value.numel()} numbers, not a multiple of d")
-    rows = 1 if algorithm.pooled or algorithm.route == "ring" else len(r.arrived.cohort)
-    for name, value in up.items():
-        must(len(value) == rows and value[0].numel() % D == 0, f"up[{name!r}] is {tuple(value.shape)}")
+    rows = 1 if algorithm.pooled or algorithm.route == "ring" else len(r.received_view.cohort)
+    for name, value in uploads.items():
+        must(len(value) == rows and value[0].numel() % D == 0, f"uploads[{name!r}] is {tuple(value.shape)}")
     fresh = algorithm.init_clients(run.x0, rows)
-    must(own.keys() == fresh.keys() or algorithm.route == "ring", f"{set(own)} were {set(fresh)} at first")
-    for name, value in own.items():
-        must(value.shape == fresh[name].shape, f"own[{name!r}] is {tuple(value.shape)}")
+    must(
+        client_state.keys() == fresh.keys() or algorithm.route == "ring",
+        f"{set(client_state)} were {set(fresh)} at first",
+    )
+    for name, value in client_state.items():
+        must(value.shape == fresh[name].shape, f"client_state[{name!r}] is {tuple(value.shape)}")
     if not algorithm.pooled and algorithm.route == "star":
-        answered = algorithm.acknowledge(run.server, up, own, r.arrived) or own
+        answered = algorithm.update_clients(run.server, uploads, client_state, r.received_view) or client_state
         shapes = {k: tuple(v.shape) for k, v in answered.items()}
-        must(shapes == {k: tuple(v.shape) for k, v in own.items()}, f"acknowledge returns {shapes}")
-    must(set(algorithm.known) <= set(up), f"known={algorithm.known} are not in the upload {set(up)}")
+        must(shapes == {k: tuple(v.shape) for k, v in client_state.items()}, f"update_clients returns {shapes}")
+    must(
+        set(algorithm.server_known) <= set(uploads),
+        f"server_known={algorithm.server_known} are not in the upload {set(uploads)}",
+    )
 
 
 def its_traits_are_true(algorithm: Algorithm) -> None:
     """uploads_update and keeps_memory are as declared. (What it assumes and its route, it only can say.)"""
 
-    def finish(x: Tensor, carry: State, own: State, work: Work) -> tuple[State, State]:
-        up, new = algorithm.finish(x, carry, own, work)
-        must(("update" in up) == algorithm.uploads_update, f"uploads {set(up)}")
+    def finish(x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
+        uploads, new = algorithm.finish(x, carry, client_state, work)
+        must(("update" in uploads) == algorithm.uploads_update, f"uploads {set(uploads)}")
         moved = carry["x_start"] - x
-        must(same(up.get("update", moved), moved), "up['update'] is not x_start - x_{i,K}")
-        return up, new
+        must(same(uploads.get("update", moved), moved), "uploads['update'] is not x_start - x_{i,K}")
+        return uploads, new
 
     checked = copy.copy(algorithm)
     setattr(checked, "finish", finish)  # noqa: B010, a method of this one object
@@ -189,13 +200,13 @@ def a_client_without_data_does_no_harm(algorithm: Algorithm) -> None:
         return
     run, r = after_all(algorithm), rounds_for(algorithm)[-1]
     r = replace(r, index=r.index + 1, steps=np.where(r.cohort == 2, 0, r.steps))
-    before = run.own(r.arrived.cohort.tolist())
-    up, own = run.uploads(r)
-    for name, rows in own.items():
-        without = r.arrived.steps == 0
-        must(same(rows[without], before[name][without]), f"without a step its own[{name!r}] moved")
+    before = run.client_state(r.received_view.cohort.tolist())
+    uploads, client_state = run.uploads(r)
+    for name, rows in client_state.items():
+        without = r.received_view.steps == 0
+        must(same(rows[without], before[name][without]), f"without a step its client_state[{name!r}] moved")
     if algorithm.uploads_update:
-        must(bool((up["update"][r.cohort == 2] == 0).all()), "without a step it uploads an update")
+        must(bool((uploads["update"][r.cohort == 2] == 0).all()), "without a step it uploads an update")
     run.run_round(r)
     states = [*vectors(run.server).values(), *(v for s in run.clients.values() for v in s.values())]
     must(all(bool(torch.isfinite(v).all()) for v in states), "a state is not finite after it")
@@ -203,12 +214,12 @@ def a_client_without_data_does_no_harm(algorithm: Algorithm) -> None:
 
 def its_probabilities_are_probabilities(algorithm: Algorithm) -> None:
     """p [N] sums to 1 over the available; expected coefficients [N] are not negative."""
-    run, c = after_all(algorithm), rounds_for(algorithm)[0].conditions
+    run, c = after_all(algorithm), rounds_for(algorithm)[0].system
     assert c is not None
     c = replace(c, available=np.arange(N) != 1)
     norms = np.where(c.available, 1.0 + np.arange(N), np.nan)
-    if algorithm.probes:
-        p: Floats | None = algorithm.probe_probabilities(run.server, c, norms)
+    if algorithm.samples_by_norm:
+        p: Floats | None = algorithm.norm_probabilities(run.server, c, norms)
     else:
         p = algorithm.probabilities(run.server, c)
     if p is not None:

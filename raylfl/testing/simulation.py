@@ -14,7 +14,7 @@ from torch import Tensor
 from raylfl.core.algorithm import Algorithm, ServerState, State, Work
 from raylfl.core.local import LocalRule, a_norm, run_local
 from raylfl.core.oracle import Batch, Oracle
-from raylfl.core.population import Conditions, Floats, Ints, Population, Round
+from raylfl.core.population import Floats, Ints, Population, Round, SystemInfo
 
 Gradient = Callable[[int, Tensor, int, int], Tensor]
 """gradient(client, x [d], round, step) -> [d]; step -1 asks for the full-batch gradient."""
@@ -55,7 +55,7 @@ class Simulation:
         self.oracle = FunctionOracle(self._gradient, self.x0.numel(), self.x0.dtype)
         self.server: ServerState = self.algorithm.init_server(self.x0, self.population)
 
-    def own(self, clients: Sequence[int]) -> State:
+    def client_state(self, clients: Sequence[int]) -> State:
         """The states of these clients as rows."""
         fresh = self.algorithm.init_clients(self.x0, 1)
         states = [self.clients.get(int(i), fresh) for i in clients]
@@ -65,16 +65,16 @@ class Simulation:
         """One round; afterwards `server` and `clients` are those after it."""
         steps = np.minimum(r.steps, 1) if self.algorithm.one_step else r.steps
         r = replace(r, steps=steps, a_norm=a_norm(steps, self.rule, r.lr, self.algorithm.proximal))
-        got = r.arrived
+        got = r.received_view
         if len(got.cohort) == 0:
-            self.server = self.algorithm.idle(self.server, r)
+            self.server = self.algorithm.empty_round(self.server, r)
             return self.server
-        up, own = self.uploads(r)
-        self.server, _ = self.algorithm.server_step(self.server, up, got)
-        answer = self.algorithm.acknowledge(self.server, up, own, got)
-        own = own if answer is None else answer
+        uploads, client_state = self.uploads(r)
+        self.server, _ = self.algorithm.server_step(self.server, uploads, got)
+        answer = self.algorithm.update_clients(self.server, uploads, client_state, got)
+        client_state = client_state if answer is None else answer
         for k, client in enumerate(got.cohort):
-            self.clients[int(client)] = {name: rows[k : k + 1].clone() for name, rows in own.items()}
+            self.clients[int(client)] = {name: rows[k : k + 1].clone() for name, rows in client_state.items()}
         return self.server
 
     def uploads(self, r: Round) -> tuple[State, State]:
@@ -85,7 +85,7 @@ class Simulation:
         return self._ring(r) if self.algorithm.route == "ring" else self._star(r)
 
     def local(
-        self, r: Round, clients: Sequence[int], steps: Ints, relative_weight: Floats, down: State
+        self, r: Round, clients: Sequence[int], steps: Ints, relative_weight: Floats, broadcast: State
     ) -> tuple[State, State]:
         """(uploads, new states) after the local steps of these clients, in one call of the solver."""
         norms = a_norm(steps, self.rule, r.lr, self.algorithm.proximal)
@@ -94,31 +94,31 @@ class Simulation:
             self.oracle,
             lambda t, active: [Batch((clients[i], r.index, t), 1) for i in active],
             lambda t, row: 0,
-            down,
-            self.own(clients),
+            broadcast,
+            self.client_state(clients),
             Work(steps.astype(float), norms, relative_weight, r.lr),
             self.rule,
             [Batch((i, r.index, -1), 1) for i in clients] if self.algorithm.full_gradient else None,
         )
-        return result.up, result.own
+        return result.uploads, result.client_state
 
-    def _cohort(self, r: Round, rows: Sequence[int], down: State) -> tuple[State, State]:
+    def _cohort(self, r: Round, rows: Sequence[int], broadcast: State) -> tuple[State, State]:
         clients = [int(r.cohort[k]) for k in rows]
         relative = self.population.weights[clients] / (1.0 / self.population.count)
-        return self.local(r, clients, r.steps[list(rows)], relative, down)
+        return self.local(r, clients, r.steps[list(rows)], relative, broadcast)
 
     def _star(self, r: Round) -> tuple[State, State]:
-        up, own = self._cohort(r, range(len(r.cohort)), self.algorithm.broadcast(self.server))
+        uploads, client_state = self._cohort(r, range(len(r.cohort)), self.algorithm.broadcast(self.server))
         keep = torch.from_numpy(np.flatnonzero(r.received))
-        return {k: v[keep] for k, v in up.items()}, {k: v[keep] for k, v in own.items()}
+        return {k: v[keep] for k, v in uploads.items()}, {k: v[keep] for k, v in client_state.items()}
 
     def _ring(self, r: Round) -> tuple[State, State]:
-        down, up = self.algorithm.broadcast(self.server), {}
+        broadcast, uploads = self.algorithm.broadcast(self.server), {}
         for k in range(len(r.cohort)):
-            sent, _ = self._cohort(r, [k], down)
+            sent, _ = self._cohort(r, [k], broadcast)
             if r.received[k]:
-                down, up = {name: rows[0] for name, rows in sent.items()}, sent
-        return up, {}
+                broadcast, uploads = {name: rows[0] for name, rows in sent.items()}, sent
+        return uploads, {}
 
     def _gradient(self, client: int, x: Tensor, r: int, t: int) -> Tensor:
         if client != POOL:
@@ -167,7 +167,7 @@ def recorded_round(
     p = np.broadcast_to(np.asarray(1.0 / n if inclusion is None else inclusion, dtype=np.float64), n)
     s = np.broadcast_to(np.asarray(draws, dtype=np.int64), len(ids)).copy()
     norms = a_norm(everyone, rule or LocalRule(), lr, proximal)
-    known = Conditions(index, population, q, norms, np.ones(n, dtype=bool), lr, int(s.sum()))
+    known = SystemInfo(index, population, q, norms, np.ones(n, dtype=bool), lr, int(s.sum()))
     return Round(
         index,
         ids,
@@ -180,5 +180,5 @@ def recorded_round(
         norms[ids],
         q[ids],
         p[ids],
-        conditions=known,
+        system=known,
     )

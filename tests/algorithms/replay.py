@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raylfl.core.algorithm import Algorithm
 from raylfl.core.local import LocalRule
-from raylfl.core.population import Conditions, Population, Round
+from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.testing import recorded_round, simulate
 from tests import oracles
 
@@ -46,11 +46,11 @@ def beforehand(
     a_norm: np.ndarray,
     available: np.ndarray | None = None,
     size: int = 3,
-) -> Conditions:
+) -> SystemInfo:
     """Conditions of a round with eta_1 = 0.1."""
     n = len(weights)
     there = np.ones(n, dtype=bool) if available is None else available
-    return Conditions(0, Population(np.ones(n, dtype=np.int64), weights), failure, a_norm, there, 0.1, size)
+    return SystemInfo(0, Population(np.ones(n, dtype=np.int64), weights), failure, a_norm, there, 0.1, size)
 
 
 def states(

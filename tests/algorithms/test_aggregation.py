@@ -10,19 +10,19 @@ import pytest
 
 from raylfl.algorithms.aggregation import RULES, coefficients, expected, inverse_count
 from raylfl.algorithms.fedavg import FedAvg
-from raylfl.core.population import Conditions, Population, Round
+from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.errors import BadValue
 from tests import oracles
 from tests.algorithms.replay import people, recorded
 
 
-def conditions(weights: np.ndarray, failure: np.ndarray) -> Conditions:
+def system(weights: np.ndarray, failure: np.ndarray) -> SystemInfo:
     n = len(weights)
     population = Population(np.ones(n, dtype=np.int64), weights)
-    return Conditions(0, population, failure, np.ones(n), np.ones(n, dtype=bool), 0.1, n)
+    return SystemInfo(0, population, failure, np.ones(n), np.ones(n, dtype=bool), 0.1, n)
 
 
-def round_of(c: Conditions, draws: np.ndarray, received: np.ndarray, p: np.ndarray | None = None) -> Round:
+def round_of(c: SystemInfo, draws: np.ndarray, received: np.ndarray, p: np.ndarray | None = None) -> Round:
     """The round in which client i was drawn draws[i] times."""
     ids = np.flatnonzero(draws)
     one = np.ones(len(ids), dtype=np.int64)
@@ -30,7 +30,7 @@ def round_of(c: Conditions, draws: np.ndarray, received: np.ndarray, p: np.ndarr
     return Round(0, ids, draws[ids], received[ids], one, one, 0.1, c.population, one * 1.0, c.failure[ids], inclusion)
 
 
-def enumerated(rule: str, c: Conditions, asked: list[tuple[float, np.ndarray]], p: np.ndarray | None = None):
+def enumerated(rule: str, c: SystemInfo, asked: list[tuple[float, np.ndarray]], p: np.ndarray | None = None):
     """E[c_i 1{i in R}]: over (probability, draws [N]) of the cohort and every outcome of its links."""
     n, total = c.population.count, np.zeros(c.population.count)
     for chance, draws in asked:
@@ -39,7 +39,7 @@ def enumerated(rule: str, c: Conditions, asked: list[tuple[float, np.ndarray]], 
             if (np.array(arrived) & (draws == 0)).any() or not got.any():
                 continue
             links = np.prod(np.where(got, 1 - c.failure, np.where(draws > 0, c.failure, 1.0)))
-            r = round_of(c, draws, got, p).arrived
+            r = round_of(c, draws, got, p).received_view
             total[r.cohort] += chance * links * coefficients(rule, r)
     return total
 
@@ -79,57 +79,59 @@ def test_coefficients_are_those_of_the_specification(rule, seed):
     for theirs, ours in zip(rounds, recorded(rounds, people(problem)), strict=True):
         if theirs.arrived:
             expected_values = oracles.coefficients(rule, problem, theirs)
-            np.testing.assert_allclose(coefficients(rule, ours.arrived), list(expected_values.values()), rtol=1e-14)
+            np.testing.assert_allclose(
+                coefficients(rule, ours.received_view), list(expected_values.values()), rtol=1e-14
+            )
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("rule", ["mean", "anonymous", "anonymous_uniform", "full"])
 def test_expected_coefficients_of_independent_clients_match_enumeration(rule, seed):
     rng = np.random.default_rng(seed)
-    c, pi = conditions(rng.dirichlet(np.ones(6)), rng.uniform(0, 0.6, 6)), rng.uniform(0.05, 1, 6)
+    c, pi = system(rng.dirichlet(np.ones(6)), rng.uniform(0, 0.6, 6)), rng.uniform(0.05, 1, 6)
     pi[0] = 1.0  # always there
     assert_proportional(expected(rule, c, pi, independent=True), enumerated(rule, c, subsets(pi)))
 
 
 def test_weighted_with_equal_weights_is_mean():
     rng = np.random.default_rng(1)
-    c, pi = conditions(np.full(5, 0.2), rng.uniform(0, 0.6, 5)), rng.uniform(0.05, 1, 5)
+    c, pi = system(np.full(5, 0.2), rng.uniform(0, 0.6, 5)), rng.uniform(0.05, 1, 5)
     assert_proportional(expected("weighted", c, pi, independent=True), enumerated("weighted", c, subsets(pi)))
 
 
 @pytest.mark.parametrize("rule", ["anonymous", "anonymous_importance"])
 def test_expected_coefficients_of_draws_with_replacement_match_enumeration(rule):
     rng = np.random.default_rng(2)
-    c, p = conditions(rng.dirichlet(np.ones(4)), rng.uniform(0, 0.6, 4)), rng.dirichlet(np.ones(4))
+    c, p = system(rng.dirichlet(np.ones(4)), rng.uniform(0, 0.6, 4)), rng.dirichlet(np.ones(4))
     assert_proportional(expected(rule, c, 3 * p), enumerated(rule, c, with_replacement(p, 3), p))
 
 
 def test_importance_sampling_never_hears_a_client_of_probability_zero():
-    c, p = conditions(np.full(3, 1 / 3), np.zeros(3)), np.array([0.5, 0.5, 0.0])
+    c, p = system(np.full(3, 1 / 3), np.zeros(3)), np.array([0.5, 0.5, 0.0])
     np.testing.assert_array_equal(expected("anonymous_importance", c, 2 * p) > 0, [True, True, False])
 
 
 @pytest.mark.parametrize("rule", ["anonymous", "anonymous_uniform", "full"])
 def test_expected_coefficients_of_uniform_cohorts_match_enumeration(rule):
     rng = np.random.default_rng(3)
-    c = conditions(rng.dirichlet(np.ones(5)), rng.uniform(0, 0.6, 5))
+    c = system(rng.dirichlet(np.ones(5)), rng.uniform(0, 0.6, 5))
     assert_proportional(expected(rule, c, np.full(5, 0.4)), enumerated(rule, c, without_replacement(5, 2)))
 
 
 @pytest.mark.parametrize("rule", ["mean", "weighted"])
 def test_a_random_denominator_of_unknown_law_is_left_out(rule):
     rng = np.random.default_rng(4)
-    c = conditions(rng.dirichlet(np.ones(5)), rng.uniform(0.1, 0.6, 5))
+    c = system(rng.dirichlet(np.ones(5)), rng.uniform(0.1, 0.6, 5))
     assert expected(rule, c, np.full(5, 0.4)) is None
     assert expected("weighted", c, np.full(5, 0.4), independent=True) is None
-    symmetric = conditions(np.full(5, 0.2), np.full(5, 0.3))
+    symmetric = system(np.full(5, 0.2), np.full(5, 0.3))
     assert_proportional(expected(rule, symmetric, np.full(5, 0.4)), np.ones(5))
 
 
 @pytest.mark.parametrize("rule", ["mean", "weighted"])
 def test_full_participation_over_perfect_links_leaves_nothing_to_chance(rule):
     weights = np.random.default_rng(5).dirichlet(np.ones(5))
-    known = expected(rule, conditions(weights, np.zeros(5)), np.ones(5))
+    known = expected(rule, system(weights, np.zeros(5)), np.ones(5))
     assert_proportional(known, np.ones(5) if rule == "mean" else weights)
 
 
@@ -154,8 +156,8 @@ def test_inverse_count_of_many_clients_matches_the_poisson_binomial_law(low, hig
 
 
 def test_importance_needs_the_sampling_probabilities():
-    c = conditions(np.full(3, 1 / 3), np.zeros(3))
-    r = round_of(c, np.ones(3, dtype=np.int64), np.ones(3, dtype=bool)).arrived
+    c = system(np.full(3, 1 / 3), np.zeros(3))
+    r = round_of(c, np.ones(3, dtype=np.int64), np.ones(3, dtype=bool)).received_view
     with pytest.raises(BadValue, match="sampling probabilities"):
         coefficients("anonymous_importance", r)
     known = replace(r, inclusion=np.full(3, 1 / 3))
@@ -163,7 +165,7 @@ def test_importance_needs_the_sampling_probabilities():
 
 
 def test_fedavg_passes_independence_on():
-    c, pi = conditions(np.full(4, 0.25), np.full(4, 0.2)), np.array([0.1, 0.9, 0.5, 0.5])
+    c, pi = system(np.full(4, 0.25), np.full(4, 0.2)), np.array([0.1, 0.9, 0.5, 0.5])
     found = FedAvg().expected_coefficients(c, pi, independent=True)
     assert_proportional(found, enumerated("mean", c, subsets(pi)))
     assert FedAvg().expected_coefficients(c, pi) is None

@@ -93,8 +93,8 @@ def test_the_table_of_algorithms_tells_the_traffic_and_the_options(name: str):
     row, algorithm = documented()[name], ALGORITHMS.get(name).cls()
     run = after_all(algorithm)
     up, _ = run.uploads(rounds_for(algorithm)[0])
-    down = floats_in(algorithm.broadcast(run.server)) + floats_in(algorithm.answer(run.server))
-    sent = floats_in({k: v[0] for k, v in up.items() if k not in algorithm.known})
+    down = floats_in(algorithm.broadcast(run.server)) + floats_in(algorithm.second_broadcast(run.server))
+    sent = floats_in({k: v[0] for k, v in up.items() if k not in algorithm.server_known})
     if algorithm.pooled:
         down, sent = 0, 0
     said = [0 if cell == "0" else int(cell.removesuffix("d") or 1) for cell in row[3].split(" / ")]
@@ -122,7 +122,7 @@ class KeepsANumber(FedAvg):
 
 
 class MovesWhenIdle(FedAvg):
-    def idle(self, server, r):
+    def empty_round(self, server, r):
         return {"x": 0.9 * server["x"]}
 
 
@@ -303,3 +303,13 @@ def test_variants_differ():
     """A choice that changes nothing would test nothing."""
     for a, b in itertools.combinations([p.values[0] for p in variants()], 2):
         assert type(a) is not type(b) or a != b
+
+
+def test_hooks_under_their_old_names_are_called_and_warned_of():
+    with pytest.warns(DeprecationWarning, match=r"Old\.idle is now called empty_round"):
+
+        class Old(FedAvg):
+            def idle(self, server, r):
+                return {"x": server["x"] + 1}
+
+    assert Old().empty_round({"x": 1}, None) == {"x": 2}

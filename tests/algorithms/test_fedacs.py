@@ -92,7 +92,7 @@ def test_cafedavg_corrects_for_links_but_not_for_local_work():
 
 def test_cafedavg_needs_the_failure_probabilities():
     population = Population.of(np.ones(2))
-    r = recorded_round(0, [0, 1], population, failure=np.nan).arrived
+    r = recorded_round(0, [0, 1], population, failure=np.nan).received_view
     with pytest.raises(BadValue, match="cafedavg"):
         CAFedAvg().server_step({"x": torch.zeros(1)}, {"update": torch.ones(2, 1)}, r)
 
@@ -110,11 +110,11 @@ def watch(algorithm: FedACS, rounds: int, q: np.ndarray, steps: np.ndarray, seed
         cohort, draws = np.unique(rng.choice(n, 2, p=algorithm.probabilities(server, c)), return_counts=True)
         received = rng.random(len(cohort)) >= q[cohort]
         r = recorded_round(k, cohort, population, steps=steps, draws=draws, received=received, failure=q)
-        got = r.arrived
+        got = r.received_view
         if len(got.cohort):
             server, _ = algorithm.server_step(server, {"update": torch.zeros(len(got.cohort), 1)}, got)
         else:
-            server = algorithm.idle(server, r)
+            server = algorithm.empty_round(server, r)
     return server
 
 
@@ -143,14 +143,14 @@ def test_an_exponential_mean_forgets_at_its_rate():
     for k in range(53):
         r = recorded_round(k, [0, 1], population, received=[k < 50, True], failure=np.nan)
         up = {"update": torch.zeros(int(r.received.sum()), 1)}
-        server, _ = algorithm.server_step(server, up, r.arrived)
+        server, _ = algorithm.server_step(server, up, r.received_view)
     np.testing.assert_allclose(server["q"], [1 - 0.9**3, 0.0], atol=1e-12)
 
 
 def test_losses_of_an_empty_round_are_seen_and_the_model_stays():
     algorithm, population = FedACS(estimate="ema"), Population.of(np.ones(3))
     before = algorithm.init_server(torch.ones(2), population)
-    after = algorithm.idle(before, recorded_round(0, [2], population, received=False))
+    after = algorithm.empty_round(before, recorded_round(0, [2], population, received=False))
     np.testing.assert_allclose(after["q"], [0, 0, 0.5])
     assert torch.equal(after["x"], before["x"])
     assert float(before["q"].sum()) == 0.0  # not changed in place
@@ -170,7 +170,7 @@ def test_a_client_never_received_counts_as_the_mean_of_the_others():
     c = beforehand(population.weights, np.full(3, np.nan), np.full(3, np.nan))
     np.testing.assert_allclose(algorithm.probabilities(server, c), population.weights)
     r = recorded_round(0, [0, 1], population, steps=[2, 6, 50])
-    server, _ = algorithm.server_step(server, {"update": torch.zeros(2, 1)}, r.arrived)
+    server, _ = algorithm.server_step(server, {"update": torch.zeros(2, 1)}, r.received_view)
     np.testing.assert_allclose(algorithm.probabilities(server, c), np.array([1 / 2, 1 / 6, 1 / 4]) * 12 / 11)
 
 

@@ -36,7 +36,7 @@ def play(algorithm: FedAWARE, rounds: list[dict[int, list[float]]], clients: int
     population = Population.of(np.ones(clients))
     server, info = algorithm.init_server(torch.zeros(2, dtype=dtype), population), {}
     for k, updates in enumerate(rounds):
-        r = recorded_round(k, list(updates), population).arrived
+        r = recorded_round(k, list(updates), population).received_view
         server, info = algorithm.server_step(server, {"update": torch.tensor(list(updates.values()), dtype=dtype)}, r)
     return server, info
 
@@ -84,8 +84,8 @@ def test_warmup_fedavg_averages_until_everybody_was_received_and_then_solves_at_
 
 
 def test_warmup_all_asks_everybody_in_round_0_only():
-    assert [FedAWARE(warmup="all").everybody({}, r) for r in (0, 1)] == [True, False]
-    assert not FedAWARE().everybody({}, 0)
+    assert [FedAWARE(warmup="all").full_participation({}, r) for r in (0, 1)] == [True, False]
+    assert not FedAWARE().full_participation({}, 0)
 
 
 def test_one_client_without_memory_is_fedavg():
@@ -119,7 +119,7 @@ def test_the_step_of_many_momenta_is_the_shortest():
     population = Population.of(np.ones(150))
     algorithm = FedAWARE()
     server = algorithm.init_server(torch.zeros(300, dtype=torch.float64), population)
-    r = recorded_round(0, np.arange(150), population).arrived
+    r = recorded_round(0, np.arange(150), population).received_view
     server, info = algorithm.server_step(server, {"update": torch.from_numpy(vectors)}, r)
     step = -server["x"].numpy()
     assert info["support"] > 50

@@ -22,7 +22,7 @@ def test_fedmgda_follows_its_equations(seed, eps):
 def step(updates: np.ndarray, sizes: np.ndarray | None = None, **options) -> tuple[np.ndarray, dict]:
     """(x_0 - x_1, info) with gamma = 1, everybody received."""
     population = Population.of(np.ones(len(updates)) if sizes is None else sizes, "data_size")
-    r = recorded_round(0, np.arange(len(updates)), population).arrived
+    r = recorded_round(0, np.arange(len(updates)), population).received_view
     server = {"x": torch.zeros(updates.shape[1], dtype=torch.float64)}
     after, info = FedMGDA(**options).server_step(server, {"update": torch.from_numpy(updates)}, r)
     return -after["x"].numpy(), info

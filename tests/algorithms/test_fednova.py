@@ -39,7 +39,7 @@ def test_equal_local_work_and_the_form_sent_give_fedavg_with_rule_anonymous():
 
 def test_a_client_that_took_no_step_adds_nothing():
     """K = (0, 2), w = 1/2 each: tau = 1, and client 1 brings U/2 with share 1/2."""
-    r = recorded_round(0, [0, 1], Population.of(np.ones(2)), steps=[0, 2]).arrived
+    r = recorded_round(0, [0, 1], Population.of(np.ones(2)), steps=[0, 2]).received_view
     up = {"update": torch.tensor([[0.0], [8.0]])}
     server, info = FedNova().server_step({"x": torch.zeros(1)}, up, r)
     assert info["tau"] == 1.0
@@ -66,8 +66,8 @@ def test_the_form_sent_leaves_the_bias_of_the_links_only():
 
 def test_the_form_sent_needs_everybodys_links_and_work():
     population = Population.of(np.ones(2))
-    unrecorded = replace(recorded_round(0, [0], population), conditions=None).arrived
-    half_known = recorded_round(0, [0], population, failure=[0.1, np.nan]).arrived
+    unrecorded = replace(recorded_round(0, [0], population), system=None).received_view
+    half_known = recorded_round(0, [0], population, failure=[0.1, np.nan]).received_view
     for r in (unrecorded, half_known):
         with pytest.raises(BadValue, match="normalise=sent"):
             FedNova(normalise="sent").server_step({"x": torch.zeros(1)}, {"update": torch.ones(1, 1)}, r)

@@ -29,14 +29,14 @@ from raylfl.algorithms.scaffold import Scaffold
 from raylfl.core.algorithm import Algorithm, ServerState, State
 from raylfl.core.population import Round
 from raylfl.testing import simulate
-from tests.algorithms.worlds import D, World, world
+from tests.algorithms.worlds import D, RunContext, world
 
 worlds = st.integers(0, 10**6).map(lambda seed: world(seed, count=10))
 full_worlds = st.integers(0, 10**6).map(lambda seed: world(seed, count=10, full=True, steps=3))
 after_every_round = settings(max_examples=15, deadline=None)
 
 
-def played(algorithm: Algorithm, here: World) -> Iterator[tuple[Round, ServerState, State]]:
+def played(algorithm: Algorithm, here: RunContext) -> Iterator[tuple[Round, ServerState, State]]:
     """(round, server, the states of all N clients as rows) after every round."""
     x0, everyone = torch.linspace(-1, 2, D, dtype=torch.float64), range(here.population.count)
     fresh = algorithm.init_clients(x0, 1)
@@ -52,26 +52,26 @@ def equal(ours: Tensor, theirs: Tensor) -> None:
 
 @after_every_round
 @given(worlds)
-def test_focus_tracks_the_sum_of_the_stored_gradients(here: World):
+def test_focus_tracks_the_sum_of_the_stored_gradients(here: RunContext):
     for _, server, own in played(Focus(), here):
         equal(server["y"], own["g_prev"].sum(0))
 
 
 @after_every_round
 @given(worlds, st.sampled_from([1, 2]))
-def test_scaffold_s_variate_is_the_mean_of_the_clients(here: World, option: int):
+def test_scaffold_s_variate_is_the_mean_of_the_clients(here: RunContext, option: int):
     for _, server, own in played(Scaffold(option=option), here):
         equal(server["c"], own["variate"].mean(0))
 
 
 @after_every_round
 @given(worlds)
-def test_scaffold_s_client_variate_is_the_mean_of_its_gradients(here: World):
+def test_scaffold_s_client_variate_is_the_mean_of_its_gradients(here: RunContext):
     """Option 2: of the local steps' (plain ones in round 0, as c = c_i = 0); option 1: the full one at x."""
-    first = World(here.population, here.rounds[:1], here.noise, here.seed)
+    first = RunContext(here.population, here.rounds[:1], here.noise, here.seed)
     x0 = torch.linspace(-1, 2, D, dtype=torch.float64)
     (r, _, own), (_, _, full) = (next(played(Scaffold(option=option), first)) for option in (2, 1))
-    for i, steps in zip(r.arrived.cohort, r.arrived.steps, strict=True):
+    for i, steps in zip(r.received_view.cohort, r.received_view.steps, strict=True):
         x, met = x0.clone(), []
         for t in range(steps):
             met.append(here.gradient(int(i), x, r.index, t))
@@ -82,21 +82,21 @@ def test_scaffold_s_client_variate_is_the_mean_of_its_gradients(here: World):
 
 @after_every_round
 @given(worlds)
-def test_feddyn_s_h_is_the_mean_of_the_clients(here: World):
+def test_feddyn_s_h_is_the_mean_of_the_clients(here: RunContext):
     for _, server, own in played(FedDyn(alpha=0.3), here):
         equal(server["h"], own["h"].mean(0))
 
 
 @after_every_round
 @given(full_worlds, st.sampled_from([None, 0.3]))
-def test_scaffnew_s_variates_cancel_under_full_participation(here: World, p: float | None):
+def test_scaffnew_s_variates_cancel_under_full_participation(here: RunContext, p: float | None):
     for _, _, own in played(Scaffnew(p=p), here):
         equal(own["h"].sum(0), torch.zeros(D, dtype=torch.float64))
 
 
 @after_every_round
 @given(worlds)
-def test_the_running_sums_of_memories_are_their_sums(here: World):
+def test_the_running_sums_of_memories_are_their_sums(here: RunContext):
     for _, server, _ in played(MIFA(), here):
         equal(server["total"], server["memory"].matrix.sum(0))
     for _, server, _ in played(FedVARP(), here):
@@ -105,11 +105,11 @@ def test_the_running_sums_of_memories_are_their_sums(here: World):
 
 @after_every_round
 @given(worlds)
-def test_a_memory_is_the_last_update_received(here: World):
+def test_a_memory_is_the_last_update_received(here: RunContext):
     """The memory of MIFA holds what FedAvg's arithmetic says of the newest round of each client."""
     before, kept = torch.linspace(-1, 2, D, dtype=torch.float64), {}
     for r, server, _ in played(MIFA(), here):
-        for i, steps in zip(r.arrived.cohort, r.arrived.steps, strict=True):
+        for i, steps in zip(r.received_view.cohort, r.received_view.steps, strict=True):
             x = before.clone()
             for t in range(steps):
                 x = x - r.lr * here.gradient(int(i), x, r.index, t)
@@ -122,37 +122,37 @@ def test_a_memory_is_the_last_update_received(here: World):
 
 @after_every_round
 @given(worlds, st.integers(1, 4))
-def test_fedau_s_intervals_fill_the_time(here: World, cutoff: int):
+def test_fedau_s_intervals_fill_the_time(here: RunContext, cutoff: int):
     """Finished intervals (their mean times their number) and the open one add up to the rounds so far."""
     for r, server, _ in played(FedAU(cutoff=cutoff), here):
         finished = server["weight"] * server["intervals"]
         equal(finished + server["waited"], torch.full_like(finished, r.index + 1.0))
         assert (server["waited"] < cutoff).all()
-        assert (server["waited"][r.arrived.cohort] == 0).all()
+        assert (server["waited"][r.received_view.cohort] == 0).all()
         assert ((server["weight"] >= 1) & (server["weight"] <= cutoff)).all()
 
 
 @after_every_round
 @given(worlds)
-def test_fedawe_hands_its_model_to_the_received_and_nobody_else(here: World):
+def test_fedawe_hands_its_model_to_the_received_and_nobody_else(here: RunContext):
     models = torch.linspace(-1, 2, D, dtype=torch.float64).repeat(here.population.count, 1)
     taken = torch.full((here.population.count,), -1)
     for r, server, own in played(FedAWE(), here):
-        models[r.arrived.cohort], taken[r.arrived.cohort] = server["x"], r.index
+        models[r.received_view.cohort], taken[r.received_view.cohort] = server["x"], r.index
         assert torch.equal(own["x"], models)
         assert torch.equal(server["tau"], taken)
 
 
 @after_every_round
 @given(worlds)
-def test_local_training_reports_the_weighted_mean_of_the_clients_models(here: World):
+def test_local_training_reports_the_weighted_mean_of_the_clients_models(here: RunContext):
     for _, server, own in played(LocalOnly(), here):
         equal(server["x"], torch.from_numpy(here.population.weights) @ own["x"])
 
 
 @after_every_round
 @given(worlds)
-def test_second_moments_stay_positive(here: World):
+def test_second_moments_stay_positive(here: RunContext):
     """Yogi subtracts, but no more than a share of what is there."""
     for algorithm in (FedAdam(b2=0.0), FedYogi(b2=0.0), FedYogi()):
         assert all((server["v"] > 0).all() for _, server, _ in played(algorithm, here))
@@ -160,11 +160,11 @@ def test_second_moments_stay_positive(here: World):
 
 @after_every_round
 @given(worlds)
-def test_fedaware_steps_to_the_point_of_its_hull_nearest_to_zero(here: World):
+def test_fedaware_steps_to_the_point_of_its_hull_nearest_to_zero(here: RunContext):
     """s is that point if and only if it is in the hull and <m_i, s> >= |s|^2 for every momentum."""
     before = torch.linspace(-1, 2, D, dtype=torch.float64)
     for r, server, _ in played(FedAWARE(), here):
-        if len(r.arrived.cohort):
+        if len(r.received_view.cohort):
             momenta, s = server["momenta"].matrix, before - server["x"]
             assert (momenta @ s >= s @ s - 1e-9 * momenta.square().sum(1).max()).all()
             rows = torch.cat([momenta, torch.full((len(momenta), 1), 1e3)], dim=1)  # sum lambda = 1, firmly
@@ -175,11 +175,11 @@ def test_fedaware_steps_to_the_point_of_its_hull_nearest_to_zero(here: World):
 
 @after_every_round
 @given(worlds)
-def test_shares_of_the_received_are_on_the_simplex(here: World):
+def test_shares_of_the_received_are_on_the_simplex(here: RunContext):
     """mean and weighted divide by what arrived; the others by what was sent, and reach at most 1 in sum."""
     for r in here.rounds:
-        if len(r.arrived.cohort):
-            c = {rule: coefficients(rule, r.arrived) for rule in RULES}
+        if len(r.received_view.cohort):
+            c = {rule: coefficients(rule, r.received_view) for rule in RULES}
             assert all((shares >= 0).all() for shares in c.values())
             np.testing.assert_allclose([c["mean"].sum(), c["weighted"].sum()], 1.0, rtol=1e-14)
             assert c["anonymous"].sum() <= 1 + 1e-14
@@ -193,7 +193,7 @@ STARS = [e.name for e in ALGORITHMS if e.cls.route == "star" and e.name != "spli
 def test_the_order_of_the_cohort_does_not_matter(name: str):
     """But for rounding, and but for a ring."""
     here = world(7, draws=False)
-    turned = World(here.population, [reversed_round(r) for r in here.rounds], here.noise, here.seed)
+    turned = RunContext(here.population, [reversed_round(r) for r in here.rounds], here.noise, here.seed)
     algorithm = ALGORITHMS.get(name).cls()
     torch.testing.assert_close(here.models(algorithm), turned.models(algorithm), rtol=1e-9, atol=1e-9)
 
@@ -208,7 +208,7 @@ def test_the_coin_s_rounds_are_geometric():
     """P(K = k) = p (1-p)^(k-1): the share of heads at once and the mean 1/p, to four standard deviations."""
     p, count = 0.3, 4000
     algorithm = Scaffnew(p=p)
-    drawn = np.array([algorithm.common_steps(np.random.default_rng(seed)) for seed in range(count)])
+    drawn = np.array([algorithm.draw_local_steps(np.random.default_rng(seed)) for seed in range(count)])
     assert abs((drawn == 1).mean() - p) < 4 * np.sqrt(p * (1 - p) / count)
     assert abs(drawn.mean() - 1 / p) < 4 * np.sqrt((1 - p) / p**2 / count)
-    assert Scaffnew().common_steps(np.random.default_rng(0)) is None
+    assert Scaffnew().draw_local_steps(np.random.default_rng(0)) is None

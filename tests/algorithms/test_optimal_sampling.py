@@ -43,7 +43,7 @@ def test_round_0_samples_by_w_and_an_unknown_norm_is_the_mean_of_the_known():
     before = algorithm.init_server(torch.zeros(2), population)
     c = calm(population.weights)
     np.testing.assert_allclose(algorithm.probabilities(before, c), population.weights)
-    r = recorded_round(0, [0, 2, 3], population, received=[True, True, False]).arrived
+    r = recorded_round(0, [0, 2, 3], population, received=[True, True, False]).received_view
     server, _ = algorithm.server_step(before, {"update": torch.tensor([[3.0, 4.0], [0.0, 1.0]])}, r)
     assert float(before["norms"].sum()) == 0.0  # not changed in place
     scores = np.array([1, 2, 3, 4]) * np.array([5.0, 3.0, 1.0, 3.0])
@@ -53,25 +53,25 @@ def test_round_0_samples_by_w_and_an_unknown_norm_is_the_mean_of_the_known():
 def test_a_norm_of_zero_does_not_exclude_a_client_for_ever():
     algorithm, population = OptimalSampling(norms="stale"), Population.of(np.ones(2))
     server = algorithm.init_server(torch.zeros(1), population)
-    r = recorded_round(0, [0, 1], population).arrived
+    r = recorded_round(0, [0, 1], population).received_view
     server, _ = algorithm.server_step(server, {"update": torch.tensor([[0.0], [2.0]])}, r)
     np.testing.assert_allclose(algorithm.probabilities(server, calm(population.weights)), [0.5, 0.5])
 
 
 def test_fresh_norms_are_asked_for_and_stale_ones_are_not():
-    assert OptimalSampling().probes
-    assert not OptimalSampling(norms="stale").probes
-    assert not FedAvg().probes
+    assert OptimalSampling().samples_by_norm
+    assert not OptimalSampling(norms="stale").samples_by_norm
+    assert not FedAvg().samples_by_norm
     assert OptimalSampling().probabilities({}, calm(np.full(2, 0.5))) is None
     with pytest.raises(NotImplementedError, match="FedAvg does not probe"):
-        FedAvg().probe_probabilities({}, calm(np.full(2, 0.5)), np.ones(2))
+        FedAvg().norm_probabilities({}, calm(np.full(2, 0.5)), np.ones(2))
 
 
 def test_fresh_probabilities_weigh_the_norms_of_those_available():
     w, norms = np.array([0.1, 0.2, 0.3, 0.4]), np.array([1.0, np.nan, 2.0, 0.5])
-    p = OptimalSampling().probe_probabilities({}, calm(w, np.array([True, False, True, True])), norms)
+    p = OptimalSampling().norm_probabilities({}, calm(w, np.array([True, False, True, True])), norms)
     np.testing.assert_allclose(p, np.array([0.1, 0, 0.6, 0.2]) / 0.9)
-    still = OptimalSampling().probe_probabilities({}, calm(w, norms > 0.7), norms * 0)
+    still = OptimalSampling().norm_probabilities({}, calm(w, norms > 0.7), norms * 0)
     np.testing.assert_allclose(still, [0.25, 0, 0.75, 0])
 
 
@@ -79,7 +79,7 @@ def test_no_other_probabilities_have_less_variance():
     """Var of one draw is sum w_i^2 |U_i|^2 / p_i - const; Cauchy-Schwarz: least at p_i ~ w_i |U_i|."""
     rng = np.random.default_rng(0)
     w, norms = rng.dirichlet(np.ones(6)), rng.uniform(0.1, 3, 6)
-    p = OptimalSampling().probe_probabilities({}, calm(w), norms)
+    p = OptimalSampling().norm_probabilities({}, calm(w), norms)
     least = np.sum((w * norms) ** 2 / p)
     assert least == pytest.approx(np.sum(w * norms) ** 2)
     for other in rng.dirichlet(np.ones(6), size=200):

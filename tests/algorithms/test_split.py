@@ -192,8 +192,8 @@ def test_a_client_s_local_steps_end_at_the_same_bits(split: Algorithm, whole: Al
     assert uncut.split is None
     assert halves.split is not None
     assert halves.split.exchanged_floats == 3 * B * 4 * 4 * 4
-    assert ours.up.keys() == theirs.up.keys()
-    for name, rows in ours.up.items():
-        assert torch.equal(rows, theirs.up[name])
+    assert ours.uploads.keys() == theirs.uploads.keys()
+    for name, rows in ours.uploads.items():
+        assert torch.equal(rows, theirs.uploads[name])
         assert rows.abs().sum() > 0
     assert np.array_equal(ours.losses, theirs.losses)

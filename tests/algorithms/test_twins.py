@@ -37,7 +37,7 @@ from raylfl.algorithms.scaffold import Scaffold
 from raylfl.algorithms.sfl import SFL
 from raylfl.algorithms.split import SSL, SplitFed
 from raylfl.core.algorithm import Algorithm
-from tests.algorithms.worlds import D, World, constant_rate, world
+from tests.algorithms.worlds import D, RunContext, constant_rate, world
 
 FAR = 1e8  # a tau beside which updates are nothing
 
@@ -48,11 +48,11 @@ class Twins:
 
     one: Algorithm
     other: Algorithm
-    world: Callable[[int], World]
+    world: Callable[[int], RunContext]
     tolerance: float = 1e-11  # 0: the same bits
 
 
-def full(seed: int) -> World:
+def full(seed: int) -> RunContext:
     """Everybody, perfect links, unequal steps and weights."""
     return world(seed, full=True)
 

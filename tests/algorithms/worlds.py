@@ -16,7 +16,7 @@ D = 5
 
 
 @dataclass(frozen=True)
-class World:
+class RunContext:
     """Clients with f_i = sum_k a_ik (x_k - b_ik)^2 / 2, noisy gradients, and rounds to replay."""
 
     population: Population
@@ -50,7 +50,7 @@ def world(
     lr: float = 0.05,
     by_weight: bool = False,
     clients: int | None = None,
-) -> World:
+) -> RunContext:
     """A random world; `full` is everybody over perfect links, by_weight draws with p = w."""
     rng = np.random.default_rng(seed)
     n = clients or int(rng.integers(2, 7))
@@ -72,10 +72,10 @@ def world(
                 inclusion=p,
             )
         )
-    return World(population, rounds, noise, seed)
+    return RunContext(population, rounds, noise, seed)
 
 
-def constant_rate(of: World) -> World:
+def constant_rate(of: RunContext) -> RunContext:
     """The same world with eta = 0.05 in every round."""
     rounds = [recorded_round(r.index, r.cohort, of.population, steps=r.steps, lr=0.05) for r in of.rounds]
-    return World(of.population, rounds, of.noise, of.seed)
+    return RunContext(of.population, rounds, of.noise, of.seed)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from raylfl.core.batchnorm import allow_lone_samples
+from raylfl.core.batchnorm import allow_single_samples
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def layers():
     plain = nn.BatchNorm1d(3).double()
     plain(torch.randn(5, 3, dtype=torch.float64) * 2 + 1)  # running statistics of their own
     ours = copy.deepcopy(plain)
-    allow_lone_samples(ours)
+    allow_single_samples(ours)
     return plain, ours
 
 
@@ -51,7 +51,7 @@ def test_evaluation_and_frozen_layers_are_left_alone(layers):
     ours(torch.randn(1, 3, dtype=torch.float64))
     assert not ours.training
     without = nn.BatchNorm1d(3, track_running_stats=False)
-    allow_lone_samples(without)
+    allow_single_samples(without)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         without(torch.randn(1, 3))
 
@@ -59,7 +59,7 @@ def test_evaluation_and_frozen_layers_are_left_alone(layers):
 def test_images_of_one_sample_keep_their_own_statistics():
     plain = nn.BatchNorm2d(2)
     ours = copy.deepcopy(plain)
-    allow_lone_samples(ours)
+    allow_single_samples(ours)
     x = torch.randn(1, 2, 4, 4)
     assert torch.equal(ours(x), plain(x))
     assert torch.equal(ours.running_mean, plain.running_mean)

@@ -60,7 +60,7 @@ def test_every_client_takes_exactly_the_steps_of_torchs_own_sgd(seed, steps, mom
             if clip is not None:
                 torch.nn.utils.clip_grad_norm_([x], clip)
             optimizer.step()
-        torch.testing.assert_close(ours.up["update"][client], x0 - x.detach(), rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(ours.uploads["update"][client], x0 - x.detach(), rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])
@@ -109,7 +109,7 @@ def test_updates_are_eta_times_gradients_times_a(steps, momentum, schedule):
     gradients = torch.randn(steps, D, generator=torch.Generator().manual_seed(steps), dtype=torch.float64)
     ours = solve(lambda client, x, r, t: gradients[t], [steps], rule, 0.1, torch.zeros(D, dtype=torch.float64))
     a = torch.from_numpy(a_vector(steps, rule, 0.1))
-    torch.testing.assert_close(ours.up["update"][0], 0.1 * a @ gradients, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(ours.uploads["update"][0], 0.1 * a @ gradients, rtol=1e-10, atol=1e-12)
 
 
 class Counting(FunctionOracle):
@@ -150,9 +150,9 @@ def test_losses_and_sample_counts_are_each_clients_own_at_unequal_steps(steps):
 def test_a_client_gets_the_same_bits_whoever_works_beside_it():
     gradient, rule = problem(3), LocalRule(0.05, momentum=0.5)
     x0 = torch.ones(D, dtype=torch.float64)
-    together = solve(gradient, [3, 5, 1, 5], rule, 0.05, x0).up["update"]
+    together = solve(gradient, [3, 5, 1, 5], rule, 0.05, x0).uploads["update"]
     for client, steps in enumerate([3, 5, 1, 5]):
-        alone = solve(lambda _, x, r, t, c=client: gradient(c, x, r, t), [steps], rule, 0.05, x0).up["update"]
+        alone = solve(lambda _, x, r, t, c=client: gradient(c, x, r, t), [steps], rule, 0.05, x0).uploads["update"]
         assert torch.equal(together[client], alone[0])
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from raylfl.core.population import Population
 from raylfl.heterogeneity.participation import PARTICIPATION
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 COUNT, ROUNDS = 12, 2000
 Z = 5.0  # standard errors: once in two million comparisons by chance, and keys are fixed
@@ -12,7 +12,7 @@ SPREAD = {"linspace": [0.05, 0.95]}
 
 
 def world(seed=0, count=COUNT, rounds=ROUNDS):
-    return World(seed, Population.of(np.arange(1, count + 1)), rounds)
+    return RunContext(seed, Population.of(np.arange(1, count + 1)), rounds)
 
 
 def build(name, **options):

@@ -8,9 +8,9 @@ from scipy import stats
 from raylfl.core.population import Population
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.clock import Clock
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
-WORLD = World(0, Population.of(np.full(4, 10)), 100)
+WORLD = RunContext(0, Population.of(np.full(4, 10)), 100)
 STEPS, CLIENTS = np.array([10, 3]), np.array([2, 1])
 
 
@@ -44,7 +44,7 @@ def test_nobody_takes_no_time():
 
 
 def test_lognormal_speeds_are_drawn_once_per_client():
-    many = World(0, Population.of(np.full(2000, 10)), 100)
+    many = RunContext(0, Population.of(np.full(2000, 10)), 100)
     clock = Clock({"lognormal": [-4.0, 1.0]})
     speeds = [clock.computation_seconds(np.array([1]), np.array([i]), many) for i in range(2000)]
     assert stats.kstest(speeds, stats.lognorm(s=1.0, scale=np.exp(-4)).cdf).pvalue > 1e-4

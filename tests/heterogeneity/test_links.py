@@ -13,14 +13,14 @@ from raylfl.errors import BadValue
 from raylfl.heterogeneity.links import LINKS
 from raylfl.heterogeneity.links.bernoulli import Bernoulli
 from raylfl.heterogeneity.links.perfect import Perfect
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 Z = 5.0  # standard errors: once in two million comparisons by chance, and keys are fixed
 ROUNDS = 3000
 
 
 def world(count, seed=0):
-    return World(seed, Population.of(np.full(count, 10)), ROUNDS)
+    return RunContext(seed, Population.of(np.full(count, 10)), ROUNDS)
 
 
 def losses(link, count, rounds=ROUNDS, seed=0):

@@ -8,7 +8,7 @@ from scipy import stats
 
 from raylfl.core.population import Population
 from raylfl.heterogeneity.participation.markov import Markov
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 COUNT, ROUNDS = 400, 150
 Z = 5.0  # standard errors: once in two million comparisons by chance, and keys are fixed
@@ -16,7 +16,7 @@ RATES = [(0.05, 0.2), (0.5, 0.5), (0.9, 0.7), (0.3, 1.0)]  # sluggish, memoryles
 
 
 def world(count=COUNT, seed=0):
-    return World(seed, Population.of(np.full(count, 10)), ROUNDS)
+    return RunContext(seed, Population.of(np.full(count, 10)), ROUNDS)
 
 
 def states(process, where=None, rounds=ROUNDS):

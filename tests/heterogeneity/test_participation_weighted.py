@@ -8,7 +8,7 @@ import pytest
 
 from raylfl.core.population import Population
 from raylfl.heterogeneity.participation.weighted import Weighted
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 ROUNDS = 6000
 Z = 5.0  # standard errors: once in two million comparisons by chance, and keys are fixed
@@ -28,7 +28,7 @@ def exact_sets(weights, size):
 
 
 def seen_sets(process, count, rounds=ROUNDS):
-    where = World(5, Population.of(np.arange(1, count + 1)), rounds)
+    where = RunContext(5, Population.of(np.arange(1, count + 1)), rounds)
     seen = {}
     for r in range(rounds):
         key = tuple(process.draw(r, where).cohort.tolist())
@@ -68,7 +68,7 @@ def test_fewer_clients_of_positive_weight_than_m_are_all_asked():
 
 
 def test_random_weights_are_uniform_plus_a_hundredth_normalised():
-    where = World(0, Population.of(np.full(5000, 1)), 1)
+    where = RunContext(0, Population.of(np.full(5000, 1)), 1)
     q = Weighted(size=2, weights="random").probabilities(where)
     raw = q * (0.51 * 5000)  # the mean weight is 0.51 up to 0.29/sqrt(5000)
     assert abs(q.sum() - 1) < 1e-12
@@ -78,5 +78,5 @@ def test_random_weights_are_uniform_plus_a_hundredth_normalised():
 
 
 def test_data_size_weights_are_shares_of_the_samples():
-    where = World(0, Population.of(np.array([10, 0, 30])), 1)
+    where = RunContext(0, Population.of(np.array([10, 0, 30])), 1)
     assert Weighted(size=1, weights="data_size").probabilities(where).tolist() == [0.25, 0.0, 0.75]

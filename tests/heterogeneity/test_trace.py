@@ -14,12 +14,12 @@ from raylfl.heterogeneity.participation.bernoulli import Bernoulli
 from raylfl.heterogeneity.participation.trace import Trace
 from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.trace import encode_row, make_row, read_trace, write_trace
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 PUBLISHED = (  # the line that the interface documents
     '{"round": 0, "cohort": [3, 5, 9], "draws": [1, 2, 1], "received": [true, false, true], "steps": [4, 2, 2]}\n'
 )
-WORLD = World(0, Population.of(np.full(10, 10)), 6)
+WORLD = RunContext(0, Population.of(np.full(10, 10)), 6)
 
 probabilities = st.lists(st.floats(0, 1), max_size=5)
 

@@ -11,7 +11,7 @@ from scipy import stats
 from raylfl.core.population import Population
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.values import COUNT, FAILURE, POSITIVE, PROBABILITY, Domain, PerClient
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 Z = 5.0  # standard errors: a right draw exceeds it once in two million comparisons, and keys are fixed
 ANY = Domain("a number", -math.inf)
@@ -19,7 +19,7 @@ ANY_COUNT = Domain("a whole number", -math.inf, integer=True)
 
 
 def world(count, seed=0, rounds=100):
-    return World(seed, Population.of(np.full(count, 10)), rounds)
+    return RunContext(seed, Population.of(np.full(count, 10)), rounds)
 
 
 def values(spec, count, domain=ANY, r=0, clients=None, seed=0, rounds=100, top=None, **options):
@@ -174,7 +174,7 @@ def test_ten_million_clients_cost_nothing_when_three_are_asked():
     spec = {"groups": [{"fraction": 0.5, "uniform": [0, 1]}, {"fraction": 0.5, "linspace": [0, 1]}]}
     population = Population(np.broadcast_to(np.int64(1), 10**7), np.broadcast_to(1e-7, 10**7))  # no memory
     clients = np.array([0, 10**7 - 1, 5_000_000])
-    drawn = PerClient.parse(spec, "q", ANY, purpose="test").at(0, clients, World(0, population, 1))
+    drawn = PerClient.parse(spec, "q", ANY, purpose="test").at(0, clients, RunContext(0, population, 1))
     assert 0 < drawn[0] < 1
     assert drawn[1:].tolist() == [1.0, 0.0]
 

@@ -11,7 +11,7 @@ from raylfl.core.population import Population
 from raylfl.heterogeneity.links import LINKS
 from raylfl.heterogeneity.participation import PARTICIPATION
 from raylfl.heterogeneity.work import LocalWork
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 CONF = Path(__file__).parents[2] / "conf"
 PRESETS = sorted(path.stem for path in (CONF / "preset").glob("*.yaml"))
@@ -33,7 +33,7 @@ class System:
     def __init__(self, name, sizes=None, rounds=200):
         config = load(f"preset/{name}.yaml")
         sizes = np.full(config["num_clients"], 500) if sizes is None else sizes
-        self.world = World(0, Population.of(sizes), rounds)
+        self.world = RunContext(0, Population.of(sizes), rounds)
         self.clients = np.arange(self.world.count)
         self.participation = build(PARTICIPATION, config["participation"])
         self.link = build(LINKS, config.get("link", {"name": "perfect"}))

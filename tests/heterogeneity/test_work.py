@@ -9,13 +9,13 @@ from omegaconf import OmegaConf
 from raylfl.core.population import Population
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.work import LocalWork
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 SIZES = [1, 10, 63, 64, 65, 640]
 
 
 def draw(work, sizes=SIZES, r=0, clients=None, seed=0):
-    world = World(seed, Population.of(np.array(sizes)), 100)
+    world = RunContext(seed, Population.of(np.array(sizes)), 100)
     clients = np.arange(len(sizes)) if clients is None else np.asarray(clients)
     return work.draw(r, clients, world)
 
@@ -111,7 +111,7 @@ def test_refusals_name_key_value_and_remedy(options, says):
 
 def test_a_list_of_the_wrong_length_is_refused_by_check():
     with pytest.raises(BadValue, match="steps=2 entries, but must be 3, one per client"):
-        LocalWork(steps=[1, 2]).check(World(0, Population.of(np.ones(3)), 1))
+        LocalWork(steps=[1, 2]).check(RunContext(0, Population.of(np.ones(3)), 1))
 
 
 def test_local_work_is_a_config_schema():

@@ -78,13 +78,13 @@ class CountingBackend(LocalBackend):
     down = up = answers = 0
 
     def run(self, tasks, down, own):
-        work, known = super().run(tasks, down, own), self.worker.algorithm.known
+        work, known = super().run(tasks, down, own), self.worker.algorithm.server_known
 
         def counted():
             outcomes = work()
             for task, outcome in zip(tasks, outcomes, strict=True):
                 self.down += len(task.clients) * sum(v.numel() for v in down.values())
-                self.up += sum(v.numel() for name, v in outcome.up.items() if name not in known)
+                self.up += sum(v.numel() for name, v in outcome.uploads.items() if name not in known)
             return outcomes
 
         return counted

@@ -49,8 +49,8 @@ PLAIN = [
     if entry.cls.route == "star"
     and not entry.cls.pooled
     and "cut" not in [f.name for f in fields(entry.cls)]  # type: ignore[arg-type]
-    and entry.cls.acknowledge is Algorithm.acknowledge
-    and not entry.cls().probes
+    and entry.cls.update_clients is Algorithm.update_clients
+    and not entry.cls().samples_by_norm
 ]
 DRAWN = ["participation.name=uniform", "participation.size=4", "participation.replace=true"]
 

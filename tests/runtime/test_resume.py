@@ -50,7 +50,9 @@ def matrix():
     turn = 0
     for entry in ALGORITHMS:
         cls = entry.cls
-        samples = cls.probabilities is not Algorithm.probabilities or cls.probes is not Algorithm.probes
+        samples = (
+            cls.probabilities is not Algorithm.probabilities or cls.samples_by_norm is not Algorithm.samples_by_norm
+        )
         for name in SAMPLERS if samples else PARTICIPATION:
             number = zlib.crc32(f"{entry.name}/{name}".encode())
             marks = [pytest.mark.cluster] if turn % SHARE else []

@@ -12,7 +12,7 @@ from typing import Any
 from raylfl.core.population import Floats, Ints
 from raylfl.heterogeneity.links.base import LINKS, Link
 from raylfl.heterogeneity.values import FAILURE, PerClient
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 
 @LINKS.register("bernoulli", paper="FedACS")
@@ -29,8 +29,8 @@ class Bernoulli(Link):
     def __post_init__(self) -> None:
         self._q = PerClient.parse(self.q, "q", FAILURE, purpose="link/q", dynamic=self.dynamic)
 
-    def failure(self, r: int, clients: Ints, world: World) -> Floats:
+    def failure(self, r: int, clients: Ints, world: RunContext) -> Floats:
         return self._q.at(r, clients, world)
 
-    def check(self, world: World) -> None:
+    def check(self, world: RunContext) -> None:
         self._q.check(world.count)

@@ -8,7 +8,7 @@ import numpy as np
 
 from raylfl.core.population import Floats, Ints
 from raylfl.heterogeneity.links.base import LINKS, Link
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 
 @LINKS.register("perfect")
@@ -16,8 +16,8 @@ from raylfl.heterogeneity.world import World
 class Perfect(Link):
     """Every upload arrives."""
 
-    def failure(self, r: int, clients: Ints, world: World) -> Floats:
+    def failure(self, r: int, clients: Ints, world: RunContext) -> Floats:
         return np.zeros(len(clients))
 
-    def check(self, world: World) -> None:
+    def check(self, world: RunContext) -> None:
         """Nothing can be wrong."""

@@ -20,7 +20,7 @@ import numpy as np
 from raylfl.core.keyed import keyed, keyed_uniform
 from raylfl.core.population import Bools, Floats, Ints
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 from raylfl.registry import Registry
 
 PARTICIPATION: Registry[Participation] = Registry("participation", "raylfl.heterogeneity.participation")
@@ -41,7 +41,7 @@ class Draw:
 
 
 def sample_with_replacement(
-    p: Floats, size: int, r: int, world: World, available: Bools | None = None, attempt: int = 0
+    p: Floats, size: int, r: int, world: RunContext, available: Bools | None = None, attempt: int = 0
 ) -> Draw:
     """M = size i.i.d. draws from p [N], restricted to the available [N] and renormalised.
 
@@ -73,7 +73,7 @@ class Participation(ABC):
         if self.on_empty not in ("skip", "resample"):
             raise BadValue("on_empty", got=self.on_empty, need="skip or resample")
 
-    def draw(self, r: int, world: World) -> Draw:
+    def draw(self, r: int, world: RunContext) -> Draw:
         """The cohort of round r and how often each was drawn: a function of (seed, r)."""
         return self._until_someone(lambda attempt: self.attempt(r, world, attempt))
 
@@ -86,18 +86,18 @@ class Participation(ABC):
         return drawn
 
     @abstractmethod
-    def attempt(self, r: int, world: World, attempt: int) -> Draw:
+    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         """Round r drawn under its attempt-th key; 0 is the first."""
 
     @abstractmethod
-    def check(self, world: World) -> None:
+    def check(self, world: RunContext) -> None:
         """Raises BadValue for what only N can tell: lengths of lists, sizes above N."""
 
     @abstractmethod
-    def marginals(self, world: World, r: int) -> Floats | None:
+    def marginals(self, world: RunContext, r: int) -> Floats | None:
         """E[s_i] in round r, float64 [N], where it has a closed form (inclusion probability if s_i <= 1)."""
 
-    def eligible(self, r: int, world: World, attempt: int = 0) -> Bools | None:
+    def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
         """Who is there to be asked, bool [N]; None: everyone."""
         return None
 
@@ -106,13 +106,13 @@ class Availability(Participation):
     """Who is there; on its own, all of them take part."""
 
     @abstractmethod
-    def available(self, r: int, world: World, attempt: int = 0) -> Bools:
+    def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         """bool [N], one entry per client; attempt: the key of a redraw."""
 
-    def attempt(self, r: int, world: World, attempt: int) -> Draw:
+    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         return Draw.once(np.flatnonzero(self.available(r, world, attempt)))
 
-    def eligible(self, r: int, world: World, attempt: int = 0) -> Bools | None:
+    def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
         return self.available(r, world, attempt)
 
 
@@ -120,14 +120,14 @@ class Independent(Availability):
     """Availability in which every client tosses its own coin every round: Bernoulli(p_i(r))."""
 
     @abstractmethod
-    def probabilities(self, r: int, world: World) -> Floats:
+    def probabilities(self, r: int, world: RunContext) -> Floats:
         """p_i(r), float64 [N]."""
 
-    def available(self, r: int, world: World, attempt: int = 0) -> Bools:
+    def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         u = keyed_uniform(world.seed, "availability", r, np.arange(world.count), lane=attempt)
         return u < self.probabilities(r, world)
 
-    def marginals(self, world: World, r: int) -> Floats:
+    def marginals(self, world: RunContext, r: int) -> Floats:
         """p_i, or with resample p_i (1 - e^T)/(1 - e): e = prod(1 - p_j) is empty, T the attempts."""
         p = self.probabilities(r, world)
         empty = float(np.prod(1 - p))
@@ -160,7 +160,7 @@ class Sampler(Participation):
             raise BadValue("fraction", got=self.fraction, need="in (0, 1]")
         self._process = None if self.availability is None else _availability(self.availability)
 
-    def cohort_size(self, world: World) -> int:
+    def cohort_size(self, world: RunContext) -> int:
         """M; also the number of draws of an algorithm that brings its own p (fedacs, optimal_sampling)."""
         if self.size is None:
             assert self.fraction is not None
@@ -171,14 +171,14 @@ class Sampler(Participation):
             raise BadValue("size", got=self.size, need=f"1..{world.count}, the number of clients", hint=hint)
         return self.size
 
-    def draw_from(self, p: Floats, r: int, world: World) -> Draw:
+    def draw_from(self, p: Floats, r: int, world: RunContext) -> Draw:
         """M draws with replacement from an algorithm's own p [N], among the available: `on_empty` holds."""
         size = self.cohort_size(world)
         return self._until_someone(
             lambda attempt: sample_with_replacement(p, size, r, world, self.eligible(r, world, attempt), attempt)
         )
 
-    def check(self, world: World) -> None:
+    def check(self, world: RunContext) -> None:
         self.cohort_size(world)
         if self._process is not None:
             try:
@@ -186,10 +186,10 @@ class Sampler(Participation):
             except BadValue as error:
                 raise error.at("availability") from None
 
-    def eligible(self, r: int, world: World, attempt: int = 0) -> Bools | None:
+    def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
         return None if self._process is None else self._process.available(r, world, attempt)
 
-    def _choose(self, ids: int | Ints, size: int, r: int, world: World, attempt: int) -> Draw:
+    def _choose(self, ids: int | Ints, size: int, r: int, world: RunContext, attempt: int) -> Draw:
         """size of these ids (a number: 0..ids-1), or all if fewer, uniformly without replacement."""
         count = ids if isinstance(ids, int) else len(ids)
         rng = keyed(world.seed, "participation", r, attempt)

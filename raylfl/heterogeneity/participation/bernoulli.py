@@ -14,7 +14,7 @@ import numpy as np
 from raylfl.core.population import Floats
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Independent
 from raylfl.heterogeneity.values import PROBABILITY, PerClient
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 PAPER = {"ranges": [{"fraction": 0.9, "uniform": [0.1, 0.3]}, {"fraction": 0.1, "uniform": [0.1, 0.9]}]}
 
@@ -34,8 +34,8 @@ class Bernoulli(Independent):
         super().__post_init__()
         self._p = PerClient.parse(PAPER if self.p is None else self.p, "p", PROBABILITY, purpose="participation/p")
 
-    def check(self, world: World) -> None:
+    def check(self, world: RunContext) -> None:
         self._p.check(world.count)
 
-    def probabilities(self, r: int, world: World) -> Floats:
+    def probabilities(self, r: int, world: RunContext) -> Floats:
         return self._p.at(r, np.arange(world.count), world)

@@ -16,7 +16,7 @@ from raylfl.core.population import Floats, Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.forms import ONCE
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 
 @PARTICIPATION.register("cyclic", paper="SFL, App. B (Cho 2023)")
@@ -36,7 +36,7 @@ class Cyclic(Sampler):
         if self.groups < 1:
             raise BadValue("groups", got=self.groups, need="at least 1")
 
-    def check(self, world: World) -> None:
+    def check(self, world: RunContext) -> None:
         super().check(world)
         if self.groups > world.count:
             raise BadValue("groups", got=self.groups, need=f"1..{world.count}, the number of clients")
@@ -46,19 +46,19 @@ class Cyclic(Sampler):
             need = f"at most {smallest} clients, the smallest of {self.groups} groups of {world.count}"
             raise BadValue(key, got=size if key == "size" else f"{self.fraction} ({size} clients)", need=need)
 
-    def group(self, r: int, world: World) -> Ints:
+    def group(self, r: int, world: RunContext) -> Ints:
         """The ids of the group whose turn round r is."""
         epoch, turn = divmod(r, self.groups)
         key = epoch if self.reshuffle else ONCE
         order = keyed(world.seed, "participation/groups", key).permutation(self.groups)
         return np.array_split(np.arange(world.count), self.groups)[order[turn]]
 
-    def attempt(self, r: int, world: World, attempt: int) -> Draw:
+    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         ids, available = self.group(r, world), self.eligible(r, world, attempt)
         if available is not None:
             ids = ids[available[ids]]
         return self._choose(ids, self.cohort_size(world), r, world, attempt)
 
-    def marginals(self, world: World, r: int) -> Floats | None:
+    def marginals(self, world: RunContext, r: int) -> Floats | None:
         """None: given the order of the groups, rounds are far from alike."""
         return None

@@ -8,7 +8,7 @@ import numpy as np
 
 from raylfl.core.population import Bools, Floats
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Availability
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 
 @PARTICIPATION.register("full")
@@ -16,11 +16,11 @@ from raylfl.heterogeneity.world import World
 class Full(Availability):
     """Everyone takes part in every round."""
 
-    def check(self, world: World) -> None:
+    def check(self, world: RunContext) -> None:
         """Nothing can be wrong."""
 
-    def available(self, r: int, world: World, attempt: int = 0) -> Bools:
+    def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         return np.ones(world.count, dtype=bool)
 
-    def marginals(self, world: World, r: int) -> Floats:
+    def marginals(self, world: RunContext, r: int) -> Floats:
         return np.ones(world.count)

@@ -21,7 +21,7 @@ from raylfl.core.population import Bools, Floats
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Availability
 from raylfl.heterogeneity.values import PROBABILITY, PerClient
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 _RATE = replace(PROBABILITY, phases=False)  # a chain whose rates change has no stationary start
 RECENT = 3  # states kept: a round is measured when the next one is drawn already
@@ -65,10 +65,10 @@ class Markov(Availability):
             raise BadValue("matrix", got=self.matrix, need=need)
         return self.matrix[0][1], self.matrix[1][0]
 
-    def check(self, world: World) -> None:
+    def check(self, world: RunContext) -> None:
         self._chains(world)
 
-    def available(self, r: int, world: World, attempt: int = 0) -> Bools:
+    def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         p_on, p_off = self._chains(world)
         if attempt == 0:
             on = self._state(r, world, p_on, p_off)
@@ -82,11 +82,11 @@ class Markov(Availability):
             return u < _stationary(p_on, p_off)
         return u < np.where(self._state(r - 1, world, p_on, p_off), 1 - p_off, p_on)
 
-    def marginals(self, world: World, r: int) -> Floats | None:
+    def marginals(self, world: RunContext, r: int) -> Floats | None:
         """Stationary P(on); none with resample, where it depends on the round before."""
         return _stationary(*self._chains(world)) if self.on_empty == "skip" else None
 
-    def _chains(self, world: World) -> tuple[Floats, Floats]:
+    def _chains(self, world: RunContext) -> tuple[Floats, Floats]:
         everyone = np.arange(world.count)
         p_on, p_off = self._p_on.at(0, everyone, world), self._p_off.at(0, everyone, world)
         stuck = np.flatnonzero((p_on == 0) & (p_off == 0))
@@ -95,7 +95,7 @@ class Markov(Availability):
             raise BadValue("p_on", got=got, need=need, hint="bernoulli with p 0 and 1 says that")
         return p_on, p_off
 
-    def _state(self, r: int, world: World, p_on: Floats, p_off: Floats) -> Bools:
+    def _state(self, r: int, world: RunContext, p_on: Floats, p_off: Floats) -> Bools:
         """Who is on in round r, bool [N]; a step back decides with probability 1 - |1 - p_on - p_off|."""
         both, either = np.minimum(p_on, 1 - p_off), np.maximum(p_on, 1 - p_off)
         on, flipped = np.zeros(world.count, dtype=bool), np.zeros(world.count, dtype=bool)

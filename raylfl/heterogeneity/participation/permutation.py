@@ -14,7 +14,7 @@ from raylfl.core.keyed import keyed
 from raylfl.core.population import Floats
 from raylfl.heterogeneity.forms import ONCE
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 
 @PARTICIPATION.register("permutation", paper="SGD-RR over clients")
@@ -25,12 +25,12 @@ class Permutation(Sampler):
     A client who is not available when its turn comes is passed over until the next sweep.
     """
 
-    def attempt(self, r: int, world: World, attempt: int) -> Draw:
+    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         size, available = self.cohort_size(world), self.eligible(r, world, attempt)
         order = keyed(world.seed, "participation/order", ONCE).permutation(world.count)
         ids = order[(r * size + np.arange(size)) % world.count]
         return Draw.once(ids if available is None else ids[available[ids]])
 
-    def marginals(self, world: World, r: int) -> Floats | None:
+    def marginals(self, world: RunContext, r: int) -> Floats | None:
         """None: given the order, a round is certain."""
         return None

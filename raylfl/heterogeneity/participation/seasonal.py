@@ -22,7 +22,7 @@ from raylfl.core.population import Floats
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Independent
 from raylfl.heterogeneity.values import PROBABILITY, PerClient
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 
 @dataclass
@@ -42,10 +42,10 @@ class Seasonal(Independent):
     def season(self, r: int) -> float:
         """f(r), in [0, 1]."""
 
-    def check(self, world: World) -> None:
+    def check(self, world: RunContext) -> None:
         self._p.check(world.count)
 
-    def probabilities(self, r: int, world: World) -> Floats:
+    def probabilities(self, r: int, world: RunContext) -> Floats:
         return self._p.at(r, np.arange(world.count), world) * self.season(r)
 
 

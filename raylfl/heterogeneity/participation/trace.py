@@ -17,7 +17,7 @@ from raylfl.core.population import Floats
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Participation
 from raylfl.heterogeneity.trace import Row, read_trace
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 
 @PARTICIPATION.register("trace")
@@ -43,7 +43,7 @@ class Trace(Participation):
             raise BadValue("path", got=got, need="a record of every round asked for", hint=f"it has {held}")
         return self._rows[r]
 
-    def check(self, world: World) -> None:
+    def check(self, world: RunContext) -> None:
         missing = [r for r in range(world.rounds) if r not in self._rows]
         if missing:
             got = f"{self.path} without rounds {_spans(missing)}"
@@ -59,11 +59,11 @@ class Trace(Participation):
                     got = f"{len(row[key])} entries of {key} in round {row['round']} of {self.path}"
                     raise BadValue("path", got=got, need=f"{world.count}, one per client")
 
-    def attempt(self, r: int, world: World, attempt: int) -> Draw:
+    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         row = self.row(r)
         return Draw(np.array(row["cohort"], dtype=np.int64), np.array(row["draws"], dtype=np.int64))
 
-    def marginals(self, world: World, r: int) -> Floats | None:
+    def marginals(self, world: RunContext, r: int) -> Floats | None:
         """M p_i where the row carries p."""
         row = self.row(r)
         return sum(row["draws"]) * np.array(row["p"], dtype=np.float64) if "p" in row else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from raylfl.core.population import Floats
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler, sample_with_replacement
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 
 @PARTICIPATION.register("uniform", paper="McMahan 2017")
@@ -21,7 +21,7 @@ class Uniform(Sampler):
 
     replace: bool = False
 
-    def attempt(self, r: int, world: World, attempt: int) -> Draw:
+    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         size, available = self.cohort_size(world), self.eligible(r, world, attempt)
         if self.replace:
             p = np.full(world.count, 1 / world.count)
@@ -29,7 +29,7 @@ class Uniform(Sampler):
         ids = world.count if available is None else np.flatnonzero(available)
         return self._choose(ids, size, r, world, attempt)
 
-    def marginals(self, world: World, r: int) -> Floats | None:
+    def marginals(self, world: RunContext, r: int) -> Floats | None:
         """M/N, with and without replacement."""
         if self._process is not None:
             return None

@@ -23,7 +23,7 @@ from raylfl.errors import BadValue
 from raylfl.heterogeneity.forms import ONCE
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler, sample_with_replacement
 from raylfl.heterogeneity.values import Domain
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 _WEIGHT = Domain("a weight, at least 0", 0.0)
 
@@ -52,13 +52,13 @@ class Weighted(Sampler):
         if not sum(self.weights) > 0:
             raise BadValue("weights", got=list(self.weights), need="above 0 for at least one client")
 
-    def check(self, world: World) -> None:
+    def check(self, world: RunContext) -> None:
         super().check(world)
         if not isinstance(self.weights, str) and len(self.weights) != world.count:
             got = f"{len(self.weights)} entries"
             raise BadValue("weights", got=got, need=f"{world.count}, one per client")
 
-    def probabilities(self, world: World) -> Floats:
+    def probabilities(self, world: RunContext) -> Floats:
         """The normalised weights q_i, float64 [N]."""
         if self.weights == "random":
             q = keyed_uniform(world.seed, "participation/weights", ONCE, np.arange(world.count)) + 0.01
@@ -68,7 +68,7 @@ class Weighted(Sampler):
             q = np.array(self.weights, dtype=np.float64)
         return q / q.sum()
 
-    def attempt(self, r: int, world: World, attempt: int) -> Draw:
+    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         size, q = self.cohort_size(world), self.probabilities(world)
         available = self.eligible(r, world, attempt)
         if self.replace:
@@ -80,7 +80,7 @@ class Weighted(Sampler):
             ids = ids[np.argpartition(clocks, size - 1)[:size]]
         return Draw.once(ids)
 
-    def marginals(self, world: World, r: int) -> Floats | None:
+    def marginals(self, world: RunContext, r: int) -> Floats | None:
         """M q_i with replacement; without, there is no closed form."""
         if self._process is not None or not self.replace:
             return None

@@ -63,7 +63,7 @@ class ServerActor:
 
 
 @dataclass(frozen=True)
-class Crew:
+class ActorGroup:
     """Handles of a server actor and of worker actors, and what the latter were started with."""
 
     server: Any
@@ -71,11 +71,11 @@ class Crew:
     share: tuple[float, float]  # CPUs and GPUs of a worker
 
     @staticmethod
-    def start(runtime: RuntimeConfig, count: int) -> Crew:
+    def start(runtime: RuntimeConfig, count: int) -> ActorGroup:
         """Actors that load their modules as soon as Ray has processes for them; returns at once."""
         from raylfl.runtime.ray.actors import start_workers
 
-        return Crew(_start_server(), start_workers(runtime, count), _share(runtime))
+        return ActorGroup(_start_server(), start_workers(runtime, count), _share(runtime))
 
     def fits(self, runtime: RuntimeConfig, count: int) -> bool:
         return len(self.workers) == count and self.share == _share(runtime)

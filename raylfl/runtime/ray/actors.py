@@ -17,7 +17,7 @@ from raylfl.core.population import Ints
 from raylfl.core.samples import as_tensor
 from raylfl.runtime.faults import kill_point
 from raylfl.runtime.workers.backend import first_row
-from raylfl.runtime.workers.task import Reports, Task
+from raylfl.runtime.workers.task import ClientReports, Task
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import process
 
@@ -66,46 +66,61 @@ class WorkerActor:
         return pack({"x": worker.x0, "buffers": worker.buffers0}), worker.one_by_one
 
     def run(
-        self, shared: list[Any], tasks: Sequence[Task], down: Packed, keeps: bool, known: Sequence[int], *own: Packed
+        self,
+        shared: list[Any],
+        tasks: Sequence[Task],
+        packed: Packed,
+        keeps: bool,
+        known: Sequence[int],
+        *client_states: Packed,
     ) -> Any:
-        """(reports of all tasks, [up of each task]), then one new state a client where the algorithm keeps any.
+        """(reports of all tasks, [uploads of each task]), then one new state a client where the algorithm keeps any.
 
-        known: for each client in order, which of `own` is its state; -1: it has none yet.
+        known: for each client in order, which of `client_states` is its state; -1: it has none yet.
         """
         worker = self.worker(shared)
-        states = [unpack(own[k]) if k >= 0 else None for k in known]
-        reports, ups, kept = list[Reports](), list[Packed](), list[Packed]()
-        at, broadcast = 0, unpack(down)
+        states = [unpack(client_states[k]) if k >= 0 else None for k in known]
+        reports, ups, kept = list[ClientReports](), list[Packed](), list[Packed]()
+        at, broadcast = 0, unpack(packed)
         self.fault("work", tasks[0].round)
         for task in tasks:
             mine = states[at : at + len(task.clients)]
             at += len(task.clients)
-            theirs, up, new = worker.run(task, broadcast, mine)
+            theirs, uploads, new = worker.run(task, broadcast, mine)
             reports.append(theirs)
-            ups.append(pack(up))
+            ups.append(pack(uploads))
             kept += [pack(state) for state in new] if new else [{} for _ in task.clients]
         self.fault("worked", tasks[0].round)
-        head = Reports.joined(reports), ups
+        head = ClientReports.joined(reports), ups
         return (head, *kept) if keeps else head
 
     def run_link(
-        self, shared: list[Any], task: Task, previous: Packed, first: bool, keeps: bool, known: int, *own: Packed
+        self,
+        shared: list[Any],
+        task: Task,
+        previous: Packed,
+        first: bool,
+        keeps: bool,
+        known: int,
+        *client_states: Packed,
     ) -> Any:
         """One client of a ring: (reports, up, state); previous: the broadcast, or the upload of the one before."""
         if not previous:
-            return Reports.failed(task.clients, "the client before sent nothing"), {}, {}
-        down = unpack(previous) if first else first_row(unpack(previous))
-        state = unpack(own[0]) if known >= 0 else None
-        reports, up, new = self.worker(shared).run(task, down, [state])
-        return reports, pack(up), pack(new[0]) if new and keeps else {}
+            return ClientReports.failed(task.clients, "the client before sent nothing"), {}, {}
+        broadcast = unpack(previous) if first else first_row(unpack(previous))
+        state = unpack(client_states[0]) if known >= 0 else None
+        reports, uploads, new = self.worker(shared).run(task, broadcast, [state])
+        return reports, pack(uploads), pack(new[0]) if new and keeps else {}
 
-    def evaluate(self, shared: list[Any], down: Packed, chunks: Sequence[tuple[str, Ints]]) -> list[dict[str, float]]:
-        return self.worker(shared).evaluate(unpack(down), chunks)
+    def evaluate(
+        self, shared: list[Any], broadcast: Packed, chunks: Sequence[tuple[str, Ints]]
+    ) -> list[dict[str, float]]:
+        return self.worker(shared).evaluate(unpack(broadcast), chunks)
 
     def objective(
-        self, shared: list[Any], down: Packed, groups: Sequence[Sequence[int]]
+        self, shared: list[Any], broadcast: Packed, groups: Sequence[Sequence[int]]
     ) -> list[tuple[float, np.ndarray]]:
-        return [(loss, g.numpy()) for loss, g in self.worker(shared).objective(unpack(down), groups)]
+        return [(loss, g.numpy()) for loss, g in self.worker(shared).objective(unpack(broadcast), groups)]
 
     def state_dict(self, shared: list[Any], x: np.ndarray, buffers: np.ndarray) -> dict[str, Tensor]:
         return self.worker(shared).state_dict(as_tensor(x), as_tensor(buffers))

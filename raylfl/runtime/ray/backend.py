@@ -16,9 +16,9 @@ from raylfl.core.samples import as_tensor
 from raylfl.experiment import Experiment
 from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.cluster import direct_bytes
-from raylfl.runtime.ray.worker_pool import Call, Lost, Sent, Team
-from raylfl.runtime.workers.backend import Backend, Handle, Pending, patience
-from raylfl.runtime.workers.task import Outcome, Reports, Task
+from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost, WorkerPool
+from raylfl.runtime.workers.backend import Backend, Deferred, Handle, patience
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
 COPIES = 2**20  # bytes of one broadcast in all calls, beyond which one object for all is quicker
 HEAP = 2**30  # bytes of all clients' states, beyond which they go to the object store, which can spill
@@ -33,7 +33,7 @@ class RayBackend(Backend):
         """
         runtime = experiment.config.runtime
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
-        self.team = Team(actors, shared, say)
+        self.team = WorkerPool(actors, shared, say)
         self.workers = len(self.team)
         self._ring = experiment.algorithm.route == "ring"
         self._measuring = 0  # evaluations under way
@@ -54,25 +54,29 @@ class RayBackend(Backend):
 
     # -- cohorts -----------------------------------------------------------------------------------------------
 
-    def run(self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]]) -> Pending[list[Outcome]]:
-        broadcast = self._for_all(down)
+    def run(
+        self, tasks: Sequence[Task], broadcast: State, client_states: Sequence[Sequence[Handle | None]]
+    ) -> Deferred[list[TaskResult]]:
+        broadcast = self._for_all(broadcast)
 
         def send(shares: Sequence[list[int]]) -> list[Sent]:
-            return self.team.send([self._call([tasks[k] for k in s], broadcast, [own[k] for k in s]) for s in shares])
+            return self.team.send(
+                [self._call([tasks[k] for k in s], broadcast, [client_states[k] for k in s]) for s in shares]
+            )
 
         shares = self._shares([task.load for task in tasks])
         first, rest = self._wave(shares)
         sent = send(first)
 
-        def outcomes() -> list[Outcome]:
+        def outcomes() -> list[TaskResult]:
             wave, waiting, under_way = first, rest, sent
-            out: dict[int, Outcome] = {}
+            out: dict[int, TaskResult] = {}
             tries = [0] * len(tasks)
             while wave:
                 for share, answer in zip(wave, self.team.answers(under_way), strict=True):
                     self._take(share, answer, tasks, out)
                     for k in share:  # a worker that dies over several tasks does not say over which
-                        tries[k] += out[k].failed and not (isinstance(answer, Lost) and len(share) > 1)
+                        tries[k] += out[k].failed and not (isinstance(answer, WorkerLost) and len(share) > 1)
                     waiting = waiting + [[k] for k in share if out[k].failed and tries[k] < self.attempts]
                 wave, waiting = self._wave(waiting)
                 under_way = send(wave)
@@ -85,17 +89,17 @@ class RayBackend(Backend):
         here = len(self.team.present()) if shares else 0
         return shares[:here], shares[here:]
 
-    def _take(self, share: Sequence[int], answer: Any, tasks: Sequence[Task], out: dict[int, Outcome]) -> None:
+    def _take(self, share: Sequence[int], answer: Any, tasks: Sequence[Task], out: dict[int, TaskResult]) -> None:
         """Adds the outcomes of a share of the tasks to `out`."""
-        if isinstance(answer, Lost):
+        if isinstance(answer, WorkerLost):
             for k in share:
-                out[k] = Outcome(tasks[k], Reports.failed(tasks[k].clients, answer.reason))
+                out[k] = TaskResult(tasks[k], ClientReports.failed(tasks[k].clients, answer.reason))
             return
         (reports, ups), *kept = answer if self.keeps else [answer]
         at = 0
-        for k, up in zip(share, ups, strict=True):
+        for k, uploads in zip(share, ups, strict=True):
             mine = slice(at, at := at + len(tasks[k].clients))
-            out[k] = Outcome(tasks[k], reports[mine], unpack(up), self._stored(kept[mine]))
+            out[k] = TaskResult(tasks[k], reports[mine], unpack(uploads), self._stored(kept[mine]))
 
     def _stored(self, states: Sequence[Any]) -> list[Any]:
         """References to new states; small ones lie in this process, unless all of them would be too much for it."""
@@ -111,29 +115,33 @@ class RayBackend(Backend):
             heapq.heappush(heap, (total + max(loads[k], 1), w))
         return [sorted(share) for share in shares if share]
 
-    def _call(self, tasks: Sequence[Task], down: Any, own: Sequence[Sequence[Handle | None]]) -> Call:
-        handles = [h for states in own for h in states]
+    def _call(self, tasks: Sequence[Task], broadcast: Any, client_states: Sequence[Sequence[Handle | None]]) -> Call:
+        handles = [h for states in client_states for h in states]
         given = [h for h in handles if h is not None]
         known, at = [], 0
         for h in handles:
             known.append(at if h is not None else -1)
             at += h is not None
         returns = 1 + sum(len(task.clients) for task in tasks) if self.keeps else 1
-        return Call("run", (list(tasks), down, self.keeps, known, *given), returns, self.timeout)
+        return Call("run", (list(tasks), broadcast, self.keeps, known, *given), returns, self.timeout)
 
     def run_ring(
-        self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]], arrives: Sequence[bool]
-    ) -> Pending[tuple[list[Outcome], State]]:
+        self,
+        tasks: Sequence[Task],
+        broadcast: State,
+        client_states: Sequence[Sequence[Handle | None]],
+        arrives: Sequence[bool],
+    ) -> Deferred[tuple[list[TaskResult], State]]:
         """The whole chain is handed out at once: each upload goes to the next worker by reference. Only one of them is
         at work at a time, so half of them are left to an evaluation that is under way.
         """
-        start: Any = pack(down)
+        start: Any = pack(broadcast)
 
         def hand_out(begin: int, last: Any, attempt: int) -> list[Sent]:
             here = self._halves()[0] if self._measuring else self.team.present()
             links, previous = [], last
             for k in range(begin, len(tasks)):
-                state = [h for h in own[k] if h is not None]
+                state = [h for h in client_states[k] if h is not None]
                 arguments = (tasks[k], previous, previous is start, self.keeps, 0 if state else -1, *state)
                 call = Call("run_link", arguments, 3, self.timeout)
                 links.append(self.team.ask(here[(k + attempt) % len(here)], call))
@@ -142,25 +150,25 @@ class RayBackend(Backend):
 
         first = hand_out(0, start, 0)
 
-        def chain() -> tuple[list[Outcome], State]:
-            outcomes: list[Outcome] = []
+        def chain() -> tuple[list[TaskResult], State]:
+            outcomes: list[TaskResult] = []
             links, last, attempt = first, start, 0
             while len(outcomes) < len(tasks):
                 for link in links:
                     k = len(outcomes)
                     answer = self.team.answers([link])[0]
-                    lost = isinstance(answer, Lost)
-                    reports = Reports.failed(tasks[k].clients, answer.reason) if lost else answer[0]
-                    _, up, state = link.references
+                    lost = isinstance(answer, WorkerLost)
+                    reports = ClientReports.failed(tasks[k].clients, answer.reason) if lost else answer[0]
+                    _, uploads, state = link.references
                     broken = len(reports.bad) > 0
                     if reports.errors and attempt < self.attempts - 1:
                         attempt += 1
                         break  # the rest of the chain hangs on this one: hand it out again
                     mine = self._stored([state]) if self.keeps and not broken else []
-                    outcomes.append(Outcome(tasks[k], reports, {}, mine))
+                    outcomes.append(TaskResult(tasks[k], reports, {}, mine))
                     attempt = 0
                     if arrives[k] and not broken:
-                        last = up
+                        last = uploads
                     elif broken and arrives[k]:
                         break
                 if len(outcomes) < len(tasks):
@@ -177,16 +185,16 @@ class RayBackend(Backend):
 
     # -- measurements --------------------------------------------------------------------------------------------
 
-    def evaluate(self, down: State, chunks: Sequence[tuple[str, Ints]]) -> Pending[list[dict[str, float]]]:
-        return self._spread("evaluate", down, chunks)
+    def evaluate(self, broadcast: State, chunks: Sequence[tuple[str, Ints]]) -> Deferred[list[dict[str, float]]]:
+        return self._spread("evaluate", broadcast, chunks)
 
-    def objective(self, down: State, groups: Sequence[Sequence[int]]) -> Pending[list[tuple[float, Tensor]]]:
-        pairs = self._spread("objective", down, groups)
+    def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> Deferred[list[tuple[float, Tensor]]]:
+        pairs = self._spread("objective", broadcast, groups)
         return lambda: [(loss, as_tensor(g)) for loss, g in pairs()]
 
-    def _spread(self, method: str, down: State, items: Sequence[Any]) -> Pending[list[Any]]:
+    def _spread(self, method: str, broadcast: State, items: Sequence[Any]) -> Deferred[list[Any]]:
         """Items dealt out to the workers in turn; the answers back in the order of the items."""
-        broadcast = self._for_all(down)
+        broadcast = self._for_all(broadcast)
         workers = self._halves()[1] if self._ring else self.team.present()
         hands = [list(range(w, len(items), len(workers))) for w in range(min(len(workers), len(items)))]
         calls = [
@@ -207,12 +215,12 @@ class RayBackend(Backend):
 
         return answers
 
-    def _for_all(self, down: State) -> Any:
+    def _for_all(self, broadcast: State) -> Any:
         """A broadcast as an argument of many calls: in each of them, or where that is much as one object.
 
         A tenth of what Ray lets a value have is left for what surrounds the numbers.
         """
-        packed = pack(down)
+        packed = pack(broadcast)
         size = sum(a.nbytes for a in packed.values())
         return packed if size < 0.9 * direct_bytes() and size * self.workers <= COPIES else ray.put(packed)
 

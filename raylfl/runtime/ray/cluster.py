@@ -14,7 +14,7 @@ from typing import Any
 
 from raylfl.config.schema import RuntimeConfig
 from raylfl.errors import BadConfig
-from raylfl.runtime.ray.actor_group import Crew
+from raylfl.runtime.ray.actor_group import ActorGroup
 
 DIRECT = "RAY_max_direct_call_object_size"  # bytes up to which Ray sends values within calls and answers
 DIRECT_HERE = 10**6  # on an own cluster: quicker than the object store, and leaves the raylet in peace
@@ -27,7 +27,7 @@ class Cluster:
     def __init__(self, runtime: RuntimeConfig):
         self.runtime = runtime
         self._connected = self._ours = False
-        self._crew: Crew | None = None
+        self._crew: ActorGroup | None = None
 
     def ready(self) -> None:
         """Returns once Ray is there: the session's own connection, a given cluster, or an own one."""
@@ -44,7 +44,7 @@ class Cluster:
             _connect(self.runtime)
         self._connected = True
 
-    def crew(self, runtime: RuntimeConfig, clients: int) -> Crew:
+    def crew(self, runtime: RuntimeConfig, clients: int) -> ActorGroup:
         """The actors for a run of so many clients; whoever takes them gives them back, or dismisses them.
 
         Raises BadConfig where they do not fit.
@@ -56,9 +56,9 @@ class Cluster:
             return crew
         if crew is not None:
             crew.dismiss()
-        return Crew.start(runtime, count)
+        return ActorGroup.start(runtime, count)
 
-    def give_back(self, crew: Crew) -> None:
+    def give_back(self, crew: ActorGroup) -> None:
         """Keep them, with all that they have loaded, for the next run of the block."""
         self._crew = crew
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from raylfl.errors import RaylflError
 from raylfl.experiment import Experiment
-from raylfl.runtime.ray.actor_group import Crew
+from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.cluster import Cluster, cluster_for
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.stopping import stop_on_signals
@@ -30,7 +30,7 @@ def _rows(cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resum
     shared: list[Any] = []
     seen, lives = -1, SERVER_LIVES
     unsaid: list[str] = []
-    crew: Crew | None = None
+    crew: ActorGroup | None = None
     asked = False
 
     def ask_to_stop() -> None:

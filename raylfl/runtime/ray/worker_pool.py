@@ -41,13 +41,13 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Lost:
+class WorkerLost:
     """Stands for the answer of a worker that died over a call, or hung."""
 
     reason: str
 
 
-class Team:
+class WorkerPool:
     """The worker actors of one run, which share an experiment by reference."""
 
     def __init__(self, actors: Sequence[Any], shared: Any, say: Callable[[str], None]):
@@ -72,7 +72,7 @@ class Team:
         return [self.ask(here[k % len(here)], call) for k, call in enumerate(calls)]
 
     def answers(self, sent: Sequence[Sent]) -> list[Any]:
-        """In order of the calls: the value returned, of several [the first, *references], or `Lost`."""
+        """In order of the calls: the value returned, of several [the first, *references], or `WorkerLost`."""
         out: list[Any] = [None] * len(sent)
         waiting = {s.references[0]: k for k, s in enumerate(sent)}
         while waiting:
@@ -99,12 +99,12 @@ class Team:
         """
         out = self.answers(sent)
         for _ in range(attempts):
-            again = [k for k, value in enumerate(out) if isinstance(value, Lost)]
+            again = [k for k, value in enumerate(out) if isinstance(value, WorkerLost)]
             if not again:
                 return out
             for k, value in zip(again, self.answers(self.send([sent[k].call for k in again])), strict=True):
                 out[k] = value
-        lost = next((value for value in out if isinstance(value, Lost)), None)
+        lost = next((value for value in out if isinstance(value, WorkerLost)), None)
         if lost is not None:
             raise RaylflError(f"workers were lost {attempts + 1} times in a row: {lost.reason}")
         return out
@@ -141,18 +141,18 @@ class Team:
     def _ping(self, worker: int) -> Any:
         return self.actors[worker].ping.remote(self.shared)
 
-    def _died(self, sent: Sent, error: Exception) -> Lost:
+    def _died(self, sent: Sent, error: Exception) -> WorkerLost:
         """Ray starts the worker again, and until it answers its work goes elsewhere."""
         first = _lines(error)[0]
         self._gone(sent, f"worker {sent.worker} was lost ({first}): its work goes elsewhere")
-        return Lost(f"the worker was lost: {first}")
+        return WorkerLost(f"the worker was lost: {first}")
 
-    def _hanging(self, sent: Sent) -> Lost:
+    def _hanging(self, sent: Sent) -> WorkerLost:
         reason = f"no answer within {sent.call.patience:g} s (runtime.client_timeout)"
         if self._lives[sent.worker] == sent.life:
             ray.kill(self.actors[sent.worker], no_restart=False)
         self._gone(sent, f"worker {sent.worker}: {reason}; it is started again")
-        return Lost(reason)
+        return WorkerLost(reason)
 
     def _gone(self, sent: Sent, news: str) -> None:
         """A life ends once, however many calls were lost with it."""

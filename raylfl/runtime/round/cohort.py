@@ -20,8 +20,8 @@ from raylfl.errors import ClientFailed, NonFinite
 from raylfl.experiment import Experiment
 from raylfl.heterogeneity.participation.base import Draw
 from raylfl.runtime.round.plan import Planner, dropped
-from raylfl.runtime.workers.backend import Backend, Handle, Pending
-from raylfl.runtime.workers.task import POOL, Outcome, Reports, Task
+from raylfl.runtime.workers.backend import Backend, Deferred, Handle
+from raylfl.runtime.workers.task import POOL, ClientReports, Task, TaskResult
 
 if TYPE_CHECKING:
     from raylfl.runtime.round.loop import FederationState
@@ -30,66 +30,66 @@ LARGE = 32 * 2**20  # bytes from which malloc gives memory back to the system
 
 
 @dataclass
-class Collected:
+class RoundResult:
     """What came back in a round: the round with who really arrived, reports, uploads and new states of those."""
 
     round: Round
-    reports: Reports
-    up: State
-    own: list[Handle]
+    reports: ClientReports
+    uploads: State
+    client_states: list[Handle]
     up_floats: int  # of one client's upload
     events: list[str] = field(default_factory=list)
 
 
-Probed = tuple[Collected, Floats | None]  # and the p [N] that the cohort was sampled by, where the method samples
+Probed = tuple[RoundResult, Floats | None]  # and the p [N] that the cohort was sampled by, where the method samples
 
 
-class Cohorts:
-    """Sends rounds to a backend; what comes back is collected when the returned `Pending` is called."""
+class CohortRunner:
+    """Sends rounds to a backend; what comes back is collected when the returned `Deferred` is called."""
 
     def __init__(self, experiment: Experiment, backend: Backend, planner: Planner):
         self.e, self.backend, self.planner = experiment, backend, planner
         self.uploads = UploadMemory()
         self._width = len(backend.initial()[0])
 
-    def send(self, r: Round, down: State, state: FederationState) -> Pending[Collected]:
+    def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
         """The work of a planned round, from this broadcast on."""
         if self.e.algorithm.pooled:
-            return self._send_pooled(r, down, state)
+            return self._send_pooled(r, broadcast, state)
         tasks = self._tasks(r)
-        own = [[state.clients.get(c) for c in task.clients] for task in tasks]
+        client_states = [[state.clients.get(c) for c in task.clients] for task in tasks]
         last_loss = state.last_finite_loss
         if self.e.algorithm.route == "ring":
-            ring = self.backend.run_ring(tasks, down, own, [bool(b) for b in r.received])
+            ring = self.backend.run_ring(tasks, broadcast, client_states, [bool(b) for b in r.received])
             return lambda: self._collect(r, *ring(), last_loss)
-        work = self.backend.run(tasks, down, own)
+        work = self.backend.run(tasks, broadcast, client_states)
         return lambda: self._collect(r, work(), None, last_loss)
 
-    def probe(self, index: int, down: State, state: FederationState) -> Pending[Probed]:
+    def probe(self, index: int, broadcast: State, state: FederationState) -> Deferred[Probed]:
         """Every available client computes and sends the norm of its update; then the server samples by them.
 
         A client whose work fails or is not finite, where the config says `drop`, counts as not available in this round.
         """
         algorithm: Any = self.e.algorithm
-        conditions = self.planner.conditions(index)
-        everyone = self.planner.round_of(index, Draw.once(np.flatnonzero(conditions.available)), None)
-        work = self.send(replace(everyone, received=np.ones(len(everyone.cohort), dtype=bool)), down, state)
+        system = self.planner.system(index)
+        everyone = self.planner.round_of(index, Draw.once(np.flatnonzero(system.available)), None)
+        work = self.send(replace(everyone, received=np.ones(len(everyone.cohort), dtype=bool)), broadcast, state)
 
         def sampled() -> Probed:
             tried = work()
             norms = np.full(self.e.world.count, np.nan)
-            seen = tried.round.arrived.cohort
+            seen = tried.round.received_view.cohort
             if len(seen):
-                norms[seen] = torch.linalg.vector_norm(tried.up["update"], dim=1).double().numpy()
+                norms[seen] = torch.linalg.vector_norm(tried.uploads["update"], dim=1).double().numpy()
             came_back = np.isin(self.planner.everyone, seen)
-            here = replace(conditions, available=conditions.available & came_back)
-            p = algorithm.probe_probabilities(state.server, here, norms)
+            here = replace(system, available=system.available & came_back)
+            p = algorithm.norm_probabilities(state.server, here, norms)
             planned = self.planner.round_of(index, self.planner.sample(p, index), p)
             where = {int(c): k for k, c in enumerate(seen)}
-            keep = [where[int(c)] for c in planned.arrived.cohort]
-            up = {name: rows[keep] for name, rows in tried.up.items()}
-            own = [tried.own[k] for k in keep] if tried.own else []
-            return replace(tried, round=planned, up=up, own=own), p
+            keep = [where[int(c)] for c in planned.received_view.cohort]
+            uploads = {name: rows[keep] for name, rows in tried.uploads.items()}
+            client_states = [tried.client_states[k] for k in keep] if tried.client_states else []
+            return replace(tried, round=planned, uploads=uploads, client_states=client_states), p
 
         return sampled
 
@@ -112,48 +112,53 @@ class Cohorts:
             for rows in (np.array_split(np.arange(count), pieces) if count else [])
         ]
 
-    def _send_pooled(self, r: Round, down: State, state: FederationState) -> Pending[Collected]:
+    def _send_pooled(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
         n = int(self.e.world.population.sizes.sum())
         batch = int(r.batch_sizes[0])
         task = Task(r.index, (POOL,), (int(r.steps[0]),), (0 if batch >= n else batch,), (float(r.a_norm[0]),), r.lr)
-        work, last_loss = self.backend.run([task], down, [[None]]), state.last_finite_loss
+        work, last_loss = self.backend.run([task], broadcast, [[None]]), state.last_finite_loss
 
-        def collected() -> Collected:
+        def collected() -> RoundResult:
             outcome = work()[0]
             events = self._refuse(r, outcome.reports, last_loss)
             kept = dropped(r, set(map(int, r.cohort))) if events else r
-            return Collected(kept, outcome.reports, outcome.up, [], 0, events)
+            return RoundResult(kept, outcome.reports, outcome.uploads, [], 0, events)
 
         return collected
 
-    def _collect(self, r: Round, outcomes: Sequence[Outcome], ring_last: State | None, last_loss: float) -> Collected:
+    def _collect(
+        self, r: Round, outcomes: Sequence[TaskResult], ring_last: State | None, last_loss: float
+    ) -> RoundResult:
         """Uploads of those that arrived, in cohort order; failures by `runtime.on_client_error`, `on_nonfinite`."""
-        reports = Reports.joined([outcome.reports for outcome in outcomes])
+        reports = ClientReports.joined([outcome.reports for outcome in outcomes])
         events = self._refuse(r, reports, last_loss)
         r = dropped(r, set(reports.bad["client"].tolist())) if events else r
-        arrived = set(r.arrived.cohort.tolist())
-        own = [
-            o for outcome in outcomes for c, o in zip(outcome.task.clients, outcome.own, strict=False) if c in arrived
+        arrived = set(r.received_view.cohort.tolist())
+        client_states = [
+            o
+            for outcome in outcomes
+            for c, o in zip(outcome.task.clients, outcome.client_states, strict=False)
+            if c in arrived
         ]
         if ring_last is not None:
-            return Collected(r, reports, ring_last, own, 0, events)
+            return RoundResult(r, reports, ring_last, client_states, 0, events)
         rows: dict[str, list[Tensor]] = {}
         width = 0
         for outcome in outcomes:
-            if not outcome.up:
+            if not outcome.uploads:
                 continue
-            width = width or self._upload_floats(outcome.up)
+            width = width or self._upload_floats(outcome.uploads)
             keep = [k for k, c in enumerate(outcome.task.clients) if c in arrived]
-            for name, values in outcome.up.items():
+            for name, values in outcome.uploads.items():
                 rows.setdefault(name, []).append(values if len(keep) == len(values) else values[keep])
-        up = {name: self.uploads.stack(name, pieces) for name, pieces in rows.items()}
-        return Collected(r, reports, up, own, width, events)
+        uploads = {name: self.uploads.stack(name, pieces) for name, pieces in rows.items()}
+        return RoundResult(r, reports, uploads, client_states, width, events)
 
-    def _upload_floats(self, up: State) -> int:
+    def _upload_floats(self, uploads: State) -> int:
         """Floats of one client's upload, without what the server knows already."""
-        return floats_in({k: v[0] for k, v in up.items() if k not in self.e.algorithm.known})
+        return floats_in({k: v[0] for k, v in uploads.items() if k not in self.e.algorithm.server_known})
 
-    def _refuse(self, r: Round, reports: Reports, last_loss: float) -> list[str]:
+    def _refuse(self, r: Round, reports: ClientReports, last_loss: float) -> list[str]:
         """Raises for what `fail` says must end the run; otherwise one line for each upload dropped.
 
         last_loss: the last finite mean loss of the run, for clients that had none of their own.

@@ -7,17 +7,17 @@ import numpy as np
 from raylfl.core.algorithm import State
 from raylfl.core.costs import Costs, floats_in
 from raylfl.experiment import Experiment
-from raylfl.runtime.round.cohort import Collected
+from raylfl.runtime.round.cohort import RoundResult
 from raylfl.runtime.round.plan import Planner
 
 
-class Accounts:
+class CostModel:
     """Counts what was really sent and computed in the rounds of one experiment."""
 
     def __init__(self, experiment: Experiment, planner: Planner):
         self.e, self.planner = experiment, planner
 
-    def costs(self, got: Collected, down: State, answer: State | None) -> Costs:
+    def costs(self, got: RoundResult, broadcast: State, answer: State | None) -> Costs:
         """Of one round. down: its broadcast; answer: what every client heard from was sent back, if anything."""
         algorithm, r = self.e.algorithm, got.round
         asked, steps = len(r.cohort), int(r.steps.sum())
@@ -25,7 +25,7 @@ class Accounts:
         gradients = int(reports["gradients"].sum())
         if algorithm.pooled:
             return Costs(0, 0, 0, int(r.steps[0]), gradients)
-        down_floats, up_floats = floats_in(down), got.up_floats
+        down_floats, up_floats = floats_in(broadcast), got.up_floats
         exchanged = int(reports["exchanged"].sum())
         if algorithm.cut is not None:  # only the client's half of the model moves; activations one way, gradients back
             down_floats = up_floats = int(reports["client_half"].max(initial=0))
@@ -33,15 +33,17 @@ class Accounts:
             entering = min(asked, 1) * down_floats
             handed = max(asked - 1, 0) * down_floats
             return Costs(entering + exchanged, entering + exchanged, handed, steps, gradients)
-        answered = floats_in(answer) * len(r.arrived.cohort) if answer is not None else 0
+        answered = floats_in(answer) * len(r.received_view.cohort) if answer is not None else 0
         fetched, norms = asked, 0
-        if algorithm.probes and self.planner.replayed is None:  # all available fetch, work, and send a norm each
+        if (
+            algorithm.samples_by_norm and self.planner.replayed is None
+        ):  # all available fetch, work, and send a norm each
             fetched = norms = len(reports)
             steps = self._probe_steps(got)
-        up, downs = asked * up_floats + norms + exchanged, fetched * down_floats + answered + exchanged
-        return Costs(up, downs, 0, steps, gradients)
+        uploads, downs = asked * up_floats + norms + exchanged, fetched * down_floats + answered + exchanged
+        return Costs(uploads, downs, 0, steps, gradients)
 
-    def seconds(self, got: Collected, costs: Costs) -> tuple[float, float]:
+    def seconds(self, got: RoundResult, costs: Costs) -> tuple[float, float]:
         """(virtual seconds of a round, those of its computation alone), by the `system` clock."""
         clock, r, world = self.e.config.system, got.round, self.e.world
         if not len(r.cohort) or self.e.algorithm.pooled:
@@ -52,6 +54,6 @@ class Accounts:
         whole = clock.round_seconds(r.steps, floats, np.zeros(len(floats)), r.cohort, route, world)
         return whole, clock.computation_seconds(r.steps, r.cohort, world)
 
-    def _probe_steps(self, got: Collected) -> int:
+    def _probe_steps(self, got: RoundResult) -> int:
         clients = np.sort(got.reports.rows["client"])
         return int(self.e.work.draw(got.round.index, clients, self.e.world)[0].sum())

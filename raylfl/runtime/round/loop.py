@@ -22,11 +22,11 @@ from raylfl.core.threads import one_thread
 from raylfl.errors import NonFinite
 from raylfl.experiment import Experiment
 from raylfl.heterogeneity.trace import Row
-from raylfl.runtime.round.cohort import Cohorts, Collected, Probed
-from raylfl.runtime.round.costs import Accounts
+from raylfl.runtime.round.cohort import CohortRunner, Probed, RoundResult
+from raylfl.runtime.round.costs import CostModel
 from raylfl.runtime.round.measure import Measurements, Metrics
 from raylfl.runtime.round.plan import Planner, check_sampling
-from raylfl.runtime.workers.backend import Backend, Handle, Pending
+from raylfl.runtime.workers.backend import Backend, Deferred, Handle
 from raylfl.runtime.workers.task import BUFFERS, Fault
 
 T = TypeVar("T")
@@ -58,8 +58,8 @@ class Federation:
         check_sampling(experiment)
         self.e, self.backend = experiment, backend
         self.planner = Planner(experiment)
-        self.cohorts = Cohorts(experiment, backend, self.planner)
-        self.accounts = Accounts(experiment, self.planner)
+        self.cohorts = CohortRunner(experiment, backend, self.planner)
+        self.accounts = CostModel(experiment, self.planner)
         self.fault: Fault = fault or (lambda phase, r: None)
         x, buffers = backend.initial()
         self.x0 = x
@@ -74,7 +74,7 @@ class Federation:
         it does not depend on what they send: the server's work between two rounds is what the next broadcast needs.
         """
         stamp = time.perf_counter()
-        measured: Pending[tuple[Metrics, Row]] | None = None
+        measured: Deferred[tuple[Metrics, Row]] | None = None
         while self.state.round < until or measured is not None:
             work = _or_later(self._begin) if self.state.round < until else None
             if measured is not None:
@@ -86,82 +86,86 @@ class Federation:
             self.whole = True
             if work is not None:
                 if self.state.round + 1 < until:
-                    self.planner.plan_ahead(self.state.round + 1)
+                    self.planner.prefetch(self.state.round + 1)
                 measured = self._end(work, last=self.state.round == until - 1)
 
     def _begin(self) -> Callable[[], tuple[State, Probed]]:
         """Draw the next round's cohort and send its work out; (broadcast, what came back) when called."""
         r, algorithm, server = self.state.round, self.e.algorithm, self.state.server
         self.fault("draw", r)
-        down = algorithm.broadcast(server)
+        broadcast = algorithm.broadcast(server)
         if len(self.state.buffers) and not self.e.setup.local_buffers:
-            down = {**down, BUFFERS: self.state.buffers}
-        if algorithm.probes and self.planner.replayed is None:
-            probe = self.cohorts.probe(r, down, self.state)
+            broadcast = {**broadcast, BUFFERS: self.state.buffers}
+        if algorithm.samples_by_norm and self.planner.replayed is None:
+            probe = self.cohorts.probe(r, broadcast, self.state)
             self.fault("train", r)
-            return lambda: (down, probe())
+            return lambda: (broadcast, probe())
         planned, p = self.planner.plan(r, server)
         self.fault("train", r)
-        work = self.cohorts.send(planned, down, self.state)
-        return lambda: (down, (work(), p))
+        work = self.cohorts.send(planned, broadcast, self.state)
+        return lambda: (broadcast, (work(), p))
 
-    def _end(self, work: Callable[[], tuple[State, Probed]], last: bool) -> Pending[tuple[Metrics, Row]]:
+    def _end(self, work: Callable[[], tuple[State, Probed]], last: bool) -> Deferred[tuple[Metrics, Row]]:
         """Wait for the round's work, step, commit; then its metrics and row, when called."""
         r, server = self.state.round, self.state.server
         self.fault("collect", r)
-        down, (got, p) = work()
+        broadcast, (got, p) = work()
         self.fault("aggregate", r)
         self.whole = False  # Tables change in place, and the round is not written down yet
         after, info, answered = self._server_step(got)
         self.fault("commit", r)
-        self._commit(got, after, answered, down)
+        self._commit(got, after, answered, broadcast)
         measured = self.measurements.of_round(got, self.state, server, info, last)
         return lambda: (measured(), self.planner.row(got.round, p))
 
-    def _server_step(self, got: Collected) -> tuple[ServerState, dict[str, float], State | None]:
+    def _server_step(self, got: RoundResult) -> tuple[ServerState, dict[str, float], State | None]:
         algorithm, server, r = self.e.algorithm, self.state.server, got.round
-        arrived = r.arrived
+        arrived = r.received_view
         if not len(arrived.cohort):
-            return algorithm.idle(server, r), {}, None
-        up = {k: v for k, v in got.up.items() if k != BUFFERS}
+            return algorithm.empty_round(server, r), {}, None
+        uploads = {k: v for k, v in got.uploads.items() if k != BUFFERS}
         with one_thread():
-            after, info = algorithm.server_step(server, up, arrived)
+            after, info = algorithm.server_step(server, uploads, arrived)
         if not finite_rows(after["x"][None]).all():
             raise NonFinite(
                 f"the server's parameters are not finite after round {r.index}; last finite mean loss "
                 f"{self.state.last_finite_loss:.6g} (lower algorithm.gamma or local.lr)"
             )
-        return after, info, self._acknowledge(after, up, got)
+        return after, info, self._acknowledge(after, uploads, got)
 
-    def _acknowledge(self, after: ServerState, up: State, got: Collected) -> State | None:
-        if not overrides(self.e.algorithm, "acknowledge"):
+    def _acknowledge(self, after: ServerState, uploads: State, got: RoundResult) -> State | None:
+        if not overrides(self.e.algorithm, "update_clients"):
             return None
-        states = self.backend.get(got.own)
-        own = {k: torch.cat([s[k] for s in states]) for k in states[0]}
-        buffers = {BUFFERS: own.pop(BUFFERS)} if BUFFERS in own else {}  # the algorithm knows nothing of them
-        answered = self.e.algorithm.acknowledge(after, up, own, got.round.arrived)
+        states = self.backend.get(got.client_states)
+        client_states = {k: torch.cat([s[k] for s in states]) for k in states[0]}
+        buffers = (
+            {BUFFERS: client_states.pop(BUFFERS)} if BUFFERS in client_states else {}
+        )  # the algorithm knows nothing of them
+        answered = self.e.algorithm.update_clients(after, uploads, client_states, got.round.received_view)
         return None if answered is None else {**answered, **buffers}
 
-    def _commit(self, got: Collected, after: ServerState, answered: State | None, down: State) -> None:
+    def _commit(self, got: RoundResult, after: ServerState, answered: State | None, broadcast: State) -> None:
         state, r = self.state, got.round
-        arrived = r.arrived.cohort.tolist()
+        arrived = r.received_view.cohort.tolist()
         if answered is not None:
             handles = [self.backend.put({k: v[i : i + 1] for k, v in answered.items()}) for i in range(len(arrived))]
         else:
-            handles = got.own
+            handles = got.client_states
         if handles and self.keeps_client_state:
             state.clients.update(zip(arrived, handles, strict=True))
             state.changed.update(arrived)
-        if BUFFERS in got.up and len(got.up[BUFFERS]):
-            state.buffers = weighted_sum(got.up[BUFFERS], np.full(len(got.up[BUFFERS]), 1.0 / len(got.up[BUFFERS])))
+        if BUFFERS in got.uploads and len(got.uploads[BUFFERS]):
+            state.buffers = weighted_sum(
+                got.uploads[BUFFERS], np.full(len(got.uploads[BUFFERS]), 1.0 / len(got.uploads[BUFFERS]))
+            )
         state.server = after
-        answer = None if answered is None else self.e.algorithm.answer(after)
-        costs = self.accounts.costs(got, down, answer)
+        answer = None if answered is None else self.e.algorithm.second_broadcast(after)
+        costs = self.accounts.costs(got, broadcast, answer)
         state.costs = state.costs.add(costs)
         whole, computation = self.accounts.seconds(got, costs)
         state.seconds += whole
         state.computation_seconds += computation
-        losses = got.reports.heard(r.arrived.cohort)
+        losses = got.reports.heard(r.received_view.cohort)
         if len(losses) and np.isfinite(mean := float(losses.mean())):
             state.last_finite_loss = mean
         state.round += 1

@@ -15,12 +15,12 @@ from raylfl.diagnostics.surrogate import chi2, fixed_point, surrogate_weights
 from raylfl.diagnostics.updates import distance_metrics, update_metrics
 from raylfl.experiment import Experiment
 from raylfl.runtime.round.plan import Planner
-from raylfl.runtime.workers.backend import Backend, Pending
+from raylfl.runtime.workers.backend import Backend, Deferred
 from raylfl.runtime.workers.task import BUFFERS
 
 if TYPE_CHECKING:
     from raylfl.core.algorithm import ServerState, State
-    from raylfl.runtime.round.cohort import Collected
+    from raylfl.runtime.round.cohort import RoundResult
     from raylfl.runtime.round.loop import FederationState
 
 Metrics = dict[str, Any]
@@ -37,37 +37,37 @@ class Measurements:
         self._predicted: tuple[bytes, dict[str, float]] = b"", {}  # the last Omega, and where it leads
 
     def of_round(
-        self, got: Collected, state: FederationState, before: ServerState, info: dict[str, float], last: bool
-    ) -> Pending[Metrics]:
+        self, got: RoundResult, state: FederationState, before: ServerState, info: dict[str, float], last: bool
+    ) -> Deferred[Metrics]:
         """One row of metrics.jsonl. state: after the round, and until the row is waited for; before: the server as
         the round was drawn. Evaluations are asked for at once, the rest is computed while they are under way.
         """
         r, config = got.round, self.e.config.eval
-        down: State = {"x": state.server["x"]}
+        broadcast: State = {"x": state.server["x"]}
         if len(state.buffers):
-            down[BUFFERS] = state.buffers
+            broadcast[BUFFERS] = state.buffers
         due = config.every > 0 and (r.index % config.every == 0 or last)
-        evaluations = self._evaluations(down, r.index, r.arrived.cohort) if due else dict
-        objective = self._objective(down) if config.global_ and due else dict
+        evaluations = self._evaluations(broadcast, r.index, r.received_view.cohort) if due else dict
+        objective = self._objective(broadcast) if config.global_ and due else dict
         return lambda: self._row(got, state, before, info, evaluations, objective)
 
     def _row(
         self,
-        got: Collected,
+        got: RoundResult,
         state: FederationState,
         before: ServerState,
         info: dict[str, float],
-        evaluations: Pending[dict[str, float]],
-        objective: Pending[dict[str, float]],
+        evaluations: Deferred[dict[str, float]],
+        objective: Deferred[dict[str, float]],
     ) -> Metrics:
         r, config = got.round, self.e.config.eval
-        arrived = r.arrived
+        arrived = r.received_view
         metrics: Metrics = {"round": r.index}
         losses = got.reports.heard(arrived.cohort)
         if np.isfinite(losses).any():
             metrics["train/loss"] = float(losses[np.isfinite(losses)].mean())
-        if self.e.algorithm.uploads_update and "update" in got.up and len(arrived.cohort):
-            metrics |= update_metrics(got.up["update"], arrived.weights)
+        if self.e.algorithm.uploads_update and "update" in got.uploads and len(arrived.cohort):
+            metrics |= update_metrics(got.uploads["update"], arrived.weights)
         distance = {} if self.optimum is None else distance_metrics(state.server["x"], self.optimum)
         inconsistency = self._inconsistency(r.index, before) if config.inconsistency else {}
         metrics |= evaluations() | objective() | distance | inconsistency
@@ -80,7 +80,7 @@ class Measurements:
             metrics["events"] = got.events
         return metrics
 
-    def _evaluations(self, down: State, r: int, cohort: Ints) -> Pending[dict[str, float]]:
+    def _evaluations(self, broadcast: State, r: int, cohort: Ints) -> Deferred[dict[str, float]]:
         """Test set; and training data of participants, of random clients, of every client (fairness)."""
         config, shards = self.e.config.eval, self.e.setup.shards
         jobs: list[tuple[str, str, Ints]] = []  # (name, kind, indices)
@@ -96,14 +96,14 @@ class Measurements:
             jobs += [(f"client {c}", "train", shards[c]) for c in range(self.e.world.count) if len(shards[c])]
         size = config.batch_size
         pieces = [(name, kind, ids[k : k + size]) for name, kind, ids in jobs for k in range(0, len(ids), size)]
-        results = self.backend.evaluate(down, [(kind, ids) for _, kind, ids in pieces])
+        results = self.backend.evaluate(broadcast, [(kind, ids) for _, kind, ids in pieces])
         return lambda: summary([name for name, _, _ in pieces], results())
 
-    def _objective(self, down: State) -> Pending[dict[str, float]]:
+    def _objective(self, broadcast: State) -> Deferred[dict[str, float]]:
         """global/loss = F(x), global/grad_norm = |grad F(x)|, over all clients' data."""
         count = self.e.world.count
         groups = [list(range(k, min(k + GROUP, count))) for k in range(0, count, GROUP)]
-        pending = self.backend.objective(down, groups)
+        pending = self.backend.objective(broadcast, groups)
 
         def measured() -> dict[str, float]:
             results = pending()
@@ -124,14 +124,14 @@ class Measurements:
         e = self.e
         if e.algorithm.route == "ring" or e.algorithm.pooled or self.planner.replayed:
             return {}
-        conditions = self.planner.conditions(r)
-        marginals = self.planner.marginals(conditions, server)
+        system = self.planner.system(r)
+        marginals = self.planner.marginals(system, server)
         if marginals is None:
             return {}
-        expected = e.algorithm.expected_coefficients(conditions, marginals, self.planner.independent)
+        expected = e.algorithm.expected_coefficients(system, marginals, self.planner.independent)
         if expected is None or not expected.any():
             return {}
-        omega = surrogate_weights(expected, conditions.a_norm)
+        omega = surrogate_weights(expected, system.a_norm)
         return {"inconsistency/chi2": chi2(e.world.population.weights, omega)} | self._prediction(omega)
 
     def _prediction(self, omega: Floats) -> dict[str, float]:

@@ -10,14 +10,14 @@ import numpy as np
 from raylfl.core.algorithm import ServerState, overrides
 from raylfl.core.keyed import keyed
 from raylfl.core.local import a_norm
-from raylfl.core.population import Conditions, Floats, Ints, Population, Round
+from raylfl.core.population import Floats, Ints, Population, Round, SystemInfo
 from raylfl.errors import BadConfig
 from raylfl.experiment import Experiment
 from raylfl.heterogeneity.participation.base import Draw, Independent, Sampler
 from raylfl.heterogeneity.participation.full import Full
 from raylfl.heterogeneity.participation.trace import Trace
 from raylfl.heterogeneity.trace import Row, make_row
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 
 
 class Planner:
@@ -29,7 +29,7 @@ class Planner:
         self.replayed = experiment.participation if isinstance(experiment.participation, Trace) else None
         n = int(experiment.world.population.sizes.sum())
         pooled = Population(np.array([n], dtype=np.int64), np.ones(1))
-        self.pooled_world = World(experiment.world.seed, pooled, experiment.world.rounds)
+        self.pooled_world = RunContext(experiment.world.seed, pooled, experiment.world.rounds)
         self._ahead: tuple[Round, Floats | None] | None = None
 
     def lr(self, r: int) -> float:
@@ -37,11 +37,11 @@ class Planner:
         schedule = self.e.rule.schedule
         return self.e.rule.lr * (schedule.over_rounds(r) if schedule else 1.0)
 
-    def conditions(self, r: int) -> Conditions:
+    def system(self, r: int) -> SystemInfo:
         """What is known of all N clients before anybody is asked."""
         e, world = self.e, self.e.world
         available = None if self.replayed else e.participation.eligible(r, world)
-        return Conditions(
+        return SystemInfo(
             r,
             world.population,
             self._failure(r, self.everyone),
@@ -56,10 +56,10 @@ class Planner:
         """Whether each client is asked independently of the others, so that M is random."""
         return isinstance(self.e.participation, (Independent, Full)) and not self._samples()
 
-    def marginals(self, c: Conditions, server: ServerState) -> Floats | None:
+    def marginals(self, c: SystemInfo, server: ServerState) -> Floats | None:
         """E[s_i] of the round that `c` describes, [N], by the process or by the method's own p; None: not known."""
         e = self.e
-        if e.algorithm.probes:
+        if e.algorithm.samples_by_norm:
             return None
         if self._samples():
             p = e.algorithm.probabilities(server, c)
@@ -74,9 +74,9 @@ class Planner:
             row = self.replayed.row(r)
             p = np.asarray(row["p"]) if "p" in row else None
             return e.participation.draw(r, e.world), p
-        if e.algorithm.pooled or e.algorithm.everybody(server, r):
+        if e.algorithm.pooled or e.algorithm.full_participation(server, r):
             return Draw.once(self.everyone), None
-        p = e.algorithm.probabilities(server, self.conditions(r)) if self._samples() else None
+        p = e.algorithm.probabilities(server, self.system(r)) if self._samples() else None
         if p is not None:
             return self.sample(p, r), p
         return e.participation.draw(r, e.world), None
@@ -96,10 +96,12 @@ class Planner:
         drawn, p = self.draw(r, server)
         return self.round_of(r, drawn, p), p
 
-    def plan_ahead(self, r: int) -> None:
+    def prefetch(self, r: int) -> None:
         """Have round r at hand when it is asked for, where it does not depend on the rounds before."""
         algorithm = self.e.algorithm
-        if self.replayed or not (algorithm.probes or self._samples() or overrides(algorithm, "everybody")):
+        if self.replayed or not (
+            algorithm.samples_by_norm or self._samples() or overrides(algorithm, "full_participation")
+        ):
             with suppress(Exception):  # it comes again when the round is asked for, and the one before is not lost
                 self._ahead = self.plan(r, {})
 
@@ -119,7 +121,7 @@ class Planner:
             received = ~e.link.lost(r, cohort, e.world)
         if e.algorithm.pooled:
             received = np.ones(len(cohort), dtype=bool)
-        lr = e.algorithm.step_length(self.conditions(r)) if getattr(e.algorithm, "calibrate", False) else self.lr(r)
+        lr = e.algorithm.step_length(self.system(r)) if getattr(e.algorithm, "calibrate", False) else self.lr(r)
         with_replacement = p if p is not None else self._inclusion(r)
         return Round(
             r,
@@ -133,7 +135,7 @@ class Planner:
             self._norms(steps, lr),
             self._failure(r, cohort),
             with_replacement[cohort] if with_replacement is not None else np.full(len(cohort), np.nan),
-            conditions=self.conditions(r) if e.algorithm.wants_conditions else None,
+            system=self.system(r) if e.algorithm.wants_system else None,
         )
 
     def row(self, r: Round, p: Floats | None = None) -> Row:
@@ -157,7 +159,7 @@ class Planner:
             steps, batch = np.repeat(steps, len(clients)), np.repeat(batch, len(clients))
         else:
             steps, batch = e.work.draw(r, clients, e.world)
-        common = e.algorithm.common_steps(keyed(e.world.seed, "steps", r))
+        common = e.algorithm.draw_local_steps(keyed(e.world.seed, "steps", r))
         if common is not None:
             steps = np.where(steps > 0, common, 0)
         return (np.minimum(steps, 1) if e.algorithm.one_step else steps), batch

@@ -14,12 +14,12 @@ from raylfl.core.oracle import private_randomness
 from raylfl.core.population import Ints
 from raylfl.errors import RaylflError
 from raylfl.runtime.stopping import time_limit
-from raylfl.runtime.workers.task import Outcome, Reports, Task, WorkerSetup
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, WorkerSetup
 from raylfl.runtime.workers.worker import Worker
 
 T = TypeVar("T")
 Handle = Any  # of a client's state or a broadcast: the tensors themselves, or a reference to them
-Pending: TypeAlias = Callable[[], T]  # something under way; called, it waits for its end
+Deferred: TypeAlias = Callable[[], T]  # something under way; called, it waits for its end
 
 
 class Backend(ABC):
@@ -47,13 +47,19 @@ class Backend(ABC):
         """The tensors behind handles; read-only."""
 
     @abstractmethod
-    def run(self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]]) -> Pending[list[Outcome]]:
+    def run(
+        self, tasks: Sequence[Task], broadcast: State, client_states: Sequence[Sequence[Handle | None]]
+    ) -> Deferred[list[TaskResult]]:
         """The outcomes in task order. A task that keeps failing has `errors` in its reports, and no rows."""
 
     @abstractmethod
     def run_ring(
-        self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]], arrives: Sequence[bool]
-    ) -> Pending[tuple[list[Outcome], State]]:
+        self,
+        tasks: Sequence[Task],
+        broadcast: State,
+        client_states: Sequence[Sequence[Handle | None]],
+        arrives: Sequence[bool],
+    ) -> Deferred[tuple[list[TaskResult], State]]:
         """One client a task, each starting from the last upload that arrived; (outcomes, that last upload).
 
         Only the last upload comes to the server; the others pass from worker to worker. Outcomes carry no `up`,
@@ -61,11 +67,11 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def evaluate(self, down: State, chunks: Sequence[tuple[str, Ints]]) -> Pending[list[dict[str, float]]]:
+    def evaluate(self, broadcast: State, chunks: Sequence[tuple[str, Ints]]) -> Deferred[list[dict[str, float]]]:
         """Mean metrics of each chunk, in order."""
 
     @abstractmethod
-    def objective(self, down: State, groups: Sequence[Sequence[int]]) -> Pending[list[tuple[float, Tensor]]]:
+    def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> Deferred[list[tuple[float, Tensor]]]:
         """Loss and gradient of F restricted to each group of clients, in order."""
 
     @abstractmethod
@@ -103,45 +109,53 @@ class LocalBackend(Backend):
     def get(self, handles: Sequence[Handle]) -> list[State]:
         return list(handles)
 
-    def run(self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]]) -> Pending[list[Outcome]]:
-        def outcomes() -> list[Outcome]:
+    def run(
+        self, tasks: Sequence[Task], broadcast: State, client_states: Sequence[Sequence[Handle | None]]
+    ) -> Deferred[list[TaskResult]]:
+        def outcomes() -> list[TaskResult]:
             with private_randomness():  # the caller's process
-                return [self._attempt(task, down, states) for task, states in zip(tasks, own, strict=True)]
+                return [
+                    self._attempt(task, broadcast, states) for task, states in zip(tasks, client_states, strict=True)
+                ]
 
         return outcomes
 
-    def _attempt(self, task: Task, down: State, own: Sequence[Handle | None]) -> Outcome:
-        outcome = Outcome(task, Reports.of(()))
+    def _attempt(self, task: Task, broadcast: State, client_states: Sequence[Handle | None]) -> TaskResult:
+        outcome = TaskResult(task, ClientReports.of(()))
         for _ in range(self.attempts):
             try:
                 with time_limit(self.timeout):
-                    outcome = Outcome(task, *self.worker.run(task, down, own))
+                    outcome = TaskResult(task, *self.worker.run(task, broadcast, client_states))
             except TimeoutError as error:  # it struck between the worker's own lines
-                outcome = Outcome(task, Reports.failed(task.clients, str(error)))
+                outcome = TaskResult(task, ClientReports.failed(task.clients, str(error)))
             if not outcome.failed:
                 break
         return outcome
 
     def run_ring(
-        self, tasks: Sequence[Task], down: State, own: Sequence[Sequence[Handle | None]], arrives: Sequence[bool]
-    ) -> Pending[tuple[list[Outcome], State]]:
-        def chain() -> tuple[list[Outcome], State]:
-            outcomes, last, here = [], {}, down
+        self,
+        tasks: Sequence[Task],
+        broadcast: State,
+        client_states: Sequence[Sequence[Handle | None]],
+        arrives: Sequence[bool],
+    ) -> Deferred[tuple[list[TaskResult], State]]:
+        def chain() -> tuple[list[TaskResult], State]:
+            outcomes, last, here = [], {}, broadcast
             with private_randomness():
-                for task, states, arrived in zip(tasks, own, arrives, strict=True):
+                for task, states, arrived in zip(tasks, client_states, arrives, strict=True):
                     outcome = self._attempt(task, here, states)
                     if arrived and not len(outcome.reports.bad):
-                        last, here = outcome.up, first_row(outcome.up)
-                    outcomes.append(Outcome(task, outcome.reports, {}, outcome.own))
+                        last, here = outcome.uploads, first_row(outcome.uploads)
+                    outcomes.append(TaskResult(task, outcome.reports, {}, outcome.client_states))
             return outcomes, last
 
         return chain
 
-    def evaluate(self, down: State, chunks: Sequence[tuple[str, Ints]]) -> Pending[list[dict[str, float]]]:
-        return lambda: self._within(len(chunks), lambda: self.worker.evaluate(down, chunks))
+    def evaluate(self, broadcast: State, chunks: Sequence[tuple[str, Ints]]) -> Deferred[list[dict[str, float]]]:
+        return lambda: self._within(len(chunks), lambda: self.worker.evaluate(broadcast, chunks))
 
-    def objective(self, down: State, groups: Sequence[Sequence[int]]) -> Pending[list[tuple[float, Tensor]]]:
-        return lambda: self._within(len(groups), lambda: self.worker.objective(down, groups))
+    def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> Deferred[list[tuple[float, Tensor]]]:
+        return lambda: self._within(len(groups), lambda: self.worker.objective(broadcast, groups))
 
     def _within(self, items: int, measure: Callable[[], T]) -> T:
         """Raises RaylflError where a measurement takes `client_timeout` for each of its items, and more."""
@@ -163,6 +177,6 @@ def patience(timeout: float | None, items: int) -> float | None:
     return None if timeout is None else timeout * max(items, 1)
 
 
-def first_row(up: State) -> State:
+def first_row(uploads: State) -> State:
     """One client's upload (rows [1, ...]) as the broadcast that the next in the ring starts from."""
-    return {name: rows[0] for name, rows in up.items()}
+    return {name: rows[0] for name, rows in uploads.items()}

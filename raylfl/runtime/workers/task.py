@@ -85,7 +85,7 @@ REPORT = np.dtype(
 
 
 @dataclass
-class Reports:
+class ClientReports:
     """What the server learns of some clients' work beside their uploads: a row of `REPORT` a client, and for those that
     failed the traceback that ended it.
     """
@@ -94,29 +94,29 @@ class Reports:
     errors: dict[int, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(clients: Sequence[int], **columns: Any) -> Reports:
+    def of(clients: Sequence[int], **columns: Any) -> ClientReports:
         """One for each of these clients; columns that are not given are 0."""
         rows = np.zeros(len(clients), REPORT)
         rows["client"] = clients
         for name, values in columns.items():
             rows[name] = values
-        return Reports(rows)
+        return ClientReports(rows)
 
     @staticmethod
-    def failed(clients: Sequence[int], error: str) -> Reports:
+    def failed(clients: Sequence[int], error: str) -> ClientReports:
         """Of clients that came back with nothing."""
-        nothing = Reports.of(clients, loss=np.nan, last_loss=np.nan)
-        return Reports(nothing.rows, dict.fromkeys(clients, error))
+        nothing = ClientReports.of(clients, loss=np.nan, last_loss=np.nan)
+        return ClientReports(nothing.rows, dict.fromkeys(clients, error))
 
     @staticmethod
-    def joined(parts: Sequence[Reports]) -> Reports:
+    def joined(parts: Sequence[ClientReports]) -> ClientReports:
         """Those of all parts, one after the other."""
         rows = np.concatenate([part.rows for part in parts]) if parts else np.zeros(0, REPORT)
-        return Reports(rows, {client: error for part in parts for client, error in part.errors.items()})
+        return ClientReports(rows, {client: error for part in parts for client, error in part.errors.items()})
 
-    def __getitem__(self, part: slice) -> Reports:
+    def __getitem__(self, part: slice) -> ClientReports:
         rows = self.rows[part]
-        return Reports(rows, {c: e for c, e in self.errors.items() if c in rows["client"]} if self.errors else {})
+        return ClientReports(rows, {c: e for c, e in self.errors.items() if c in rows["client"]} if self.errors else {})
 
     @property
     def bad(self) -> np.ndarray:
@@ -131,13 +131,13 @@ class Reports:
 
 
 @dataclass
-class Outcome:
+class TaskResult:
     """A task's result; `up` rows and `own` entries align with `clients`. Empty where it failed."""
 
     task: Task
-    reports: Reports
-    up: State = field(default_factory=dict)
-    own: list[Any] = field(default_factory=list)  # handles of client states
+    reports: ClientReports
+    uploads: State = field(default_factory=dict)
+    client_states: list[Any] = field(default_factory=list)  # handles of client states
 
     @property
     def failed(self) -> bool:

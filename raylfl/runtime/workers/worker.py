@@ -15,7 +15,7 @@ from torch import Tensor
 
 from raylfl.core.algorithm import State, Work
 from raylfl.core.batches import BatchOrders, CohortBatches
-from raylfl.core.batchnorm import allow_lone_samples
+from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.flat import FlatModule
 from raylfl.core.keyed import keyed, keyed_int
 from raylfl.core.local import LocalResult, run_local
@@ -27,7 +27,7 @@ from raylfl.core.vectorized import VectorizedOracle, refusal
 from raylfl.errors import BadConfig
 from raylfl.runtime.workers.evaluate import Recorder, measure
 from raylfl.runtime.workers.module import devices, layout_for, make_module
-from raylfl.runtime.workers.task import BUFFERS, POOL, Reports, Task, WorkerSetup
+from raylfl.runtime.workers.task import BUFFERS, POOL, ClientReports, Task, WorkerSetup
 
 
 class Worker:
@@ -38,7 +38,7 @@ class Worker:
         self.algorithm = setup.algorithm
         self.device, autocast = devices(setup)
         module = make_module(setup.model, setup.seed)
-        allow_lone_samples(module)
+        allow_single_samples(module)
         self.layout = layout_for(module, self.device, setup)
         self.flat = FlatModule(module, setup.torch_dtype, self.device, self.layout == "channels_last")
         self._parts, self._modes = list(module.modules()), list[bool]()
@@ -86,7 +86,9 @@ class Worker:
 
     # -- local work ------------------------------------------------------------------------------------------
 
-    def run(self, task: Task, down: State, own: Sequence[State | None]) -> tuple[Reports, State, list[State]]:
+    def run(
+        self, task: Task, broadcast: State, client_states: Sequence[State | None]
+    ) -> tuple[ClientReports, State, list[State]]:
         """(reports, uploads with rows [C, ...], new states a client); an exception becomes an error in the reports.
 
         Leaves the global generators seeded: they are the worker's where it has a process of its own.
@@ -95,7 +97,7 @@ class Worker:
         if len(task.clients) <= self.most_clients:
             try:
                 seed_everything(keyed_int(self.setup.seed, "user", task.round, *task.clients[:1]))
-                return self._run(task, down, own)
+                return self._run(task, broadcast, client_states)
             except BadConfig:
                 raise
             except Exception as failure:
@@ -104,10 +106,12 @@ class Worker:
                     error += self._out_of_memory()
                     self.most_clients = max(1, len(task.clients) // 2)
             if len(task.clients) == 1:
-                return Reports.failed(task.clients, error), {}, []
-        return self._in_halves(task, down, own)
+                return ClientReports.failed(task.clients, error), {}, []
+        return self._in_halves(task, broadcast, client_states)
 
-    def _in_halves(self, task: Task, down: State, own: Sequence[State | None]) -> tuple[Reports, State, list[State]]:
+    def _in_halves(
+        self, task: Task, broadcast: State, client_states: Sequence[State | None]
+    ) -> tuple[ClientReports, State, list[State]]:
         """Two smaller micro-cohorts, one after the other; rows of zeros stand for clients that failed."""
         middle, reports, ups, new = len(task.clients) // 2, [], [], []
         for part in (slice(0, middle), slice(middle, None)):
@@ -118,16 +122,18 @@ class Worker:
                 batch_sizes=task.batch_sizes[part],
                 a_norm=task.a_norm[part],
             )
-            theirs, up, states = self.run(half, down, own[part])
+            theirs, uploads, states = self.run(half, broadcast, client_states[part])
             reports.append(theirs)
-            ups.append((up, len(half.clients)))
+            ups.append((uploads, len(half.clients)))
             new += states or [{} for _ in half.clients]
-        some: State = next((up for up, _ in ups if up), {})
+        some: State = next((uploads for uploads, _ in ups if uploads), {})
         rows = {
-            name: torch.cat([up[name] if up else like.new_zeros(count, *like.shape[1:]) for up, count in ups])
+            name: torch.cat(
+                [uploads[name] if uploads else like.new_zeros(count, *like.shape[1:]) for uploads, count in ups]
+            )
             for name, like in some.items()
         }
-        return Reports.joined(reports), rows, new if some else []
+        return ClientReports.joined(reports), rows, new if some else []
 
     def _out_of_memory(self) -> str:
         """A last line for the error, with the measured peak."""
@@ -140,21 +146,23 @@ class Worker:
             "or raise runtime.gpus_per_worker so that fewer workers share a GPU)\n"
         )
 
-    def _run(self, task: Task, down: State, own: Sequence[State | None]) -> tuple[Reports, State, list[State]]:
-        down = self._received(down)
-        buffers = down.pop(BUFFERS, None)
-        states = self._states(own)
+    def _run(
+        self, task: Task, broadcast: State, client_states: Sequence[State | None]
+    ) -> tuple[ClientReports, State, list[State]]:
+        broadcast = self._received(broadcast)
+        buffers = broadcast.pop(BUFFERS, None)
+        states = self._states(client_states)
         kept_buffers = states.pop(BUFFERS, None)
         if buffers is not None or kept_buffers is not None:
             self.flat.write_buffers(kept_buffers[0] if kept_buffers is not None else buffers)  # type: ignore[arg-type]
         self._to_training()
         if self.loop.split:
             self.loop.split.exchanged_floats = 0  # measurements pass through the cut, too
-        result = self._solve(task, down, states)
+        result = self._solve(task, broadcast, states)
         if buffers is not None or kept_buffers is not None:
-            target = result.own if self.setup.local_buffers else result.up
+            target = result.client_state if self.setup.local_buffers else result.uploads
             target[BUFFERS] = self.flat.read_buffers()[None]
-        reports = Reports.of(
+        reports = ClientReports.of(
             task.clients,
             loss=result.losses,
             last_loss=result.last_losses,
@@ -165,10 +173,10 @@ class Worker:
             reports.rows["exchanged"] = split.exchanged_floats
             if any(task.steps):  # known once a gradient was taken
                 reports.rows["client_half"] = split.client_width
-        up = {k: v.cpu() for k, v in result.up.items()}
-        own_rows = {k: v.cpu() for k, v in result.own.items()}
+        uploads = {k: v.cpu() for k, v in result.uploads.items()}
+        own_rows = {k: v.cpu() for k, v in result.client_state.items()}
         new_own = [{k: v[c : c + 1] for k, v in own_rows.items()} for c in range(len(task.clients))] if own_rows else []
-        return reports, up, new_own
+        return reports, uploads, new_own
 
     def _to_training(self) -> None:
         """Training mode, as the module's own `train` has it; a walk over its parts is cheaper than that call."""
@@ -176,28 +184,28 @@ class Worker:
             self.flat.module.train()
             self._modes = [m.training for m in self._parts]
 
-    def _received(self, down: State) -> State:
+    def _received(self, broadcast: State) -> State:
         """The broadcast on the device, where it comes to once however many tasks start from it."""
         if self.device.type == "cpu":
-            return dict(down)
-        if down is not self._broadcast[0]:
-            self._broadcast = down, {k: v.to(self.device) for k, v in down.items()}
+            return dict(broadcast)
+        if broadcast is not self._broadcast[0]:
+            self._broadcast = broadcast, {k: v.to(self.device) for k, v in broadcast.items()}
         return dict(self._broadcast[1])
 
-    def _states(self, own: Sequence[State | None]) -> State:
+    def _states(self, client_states: Sequence[State | None]) -> State:
         fresh = self.setup.fresh_state(self.x0, self.buffers0)
-        return {name: torch.cat([(state or fresh)[name] for state in own]).to(self.device) for name in fresh}
+        return {name: torch.cat([(state or fresh)[name] for state in client_states]).to(self.device) for name in fresh}
 
     def _finite_rows(self, result: LocalResult) -> np.ndarray:
         """Whether all that a client came back with is finite, bool [C]."""
         good = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
-        for rows in result.up.values():
+        for rows in result.uploads.values():
             good &= finite_rows(rows).cpu().numpy()
         return good
 
-    def _solve(self, task: Task, down: State, states: State) -> LocalResult:
+    def _solve(self, task: Task, broadcast: State, states: State) -> LocalResult:
         if task.clients == (POOL,):
-            return self._solve_pooled(task, down, states)
+            return self._solve_pooled(task, broadcast, states)
         seed, population = self.setup.seed, self.setup.population
         shards = [self.setup.shards[c] for c in task.clients]
         orders = BatchOrders.of(seed, task.round, task.clients, shards, task.batch_sizes, self.setup.sampling)
@@ -219,7 +227,7 @@ class Worker:
             self.oracle,
             batches,
             seeds,
-            down,
+            broadcast,
             states,
             work,
             self.setup.rule,
@@ -244,7 +252,7 @@ class Worker:
 
         return step
 
-    def _solve_pooled(self, task: Task, down: State, states: State) -> LocalResult:
+    def _solve_pooled(self, task: Task, broadcast: State, states: State) -> LocalResult:
         """K steps on F = sum_i w_i f_i itself: exact for full batches, else batches drawn from everybody's data."""
         seed, population, shards = self.setup.seed, self.setup.population, self.setup.shards
         batch_size = task.batch_sizes[0]
@@ -265,18 +273,18 @@ class Worker:
             return keyed_int(seed, "module", task.round, POOL, t)
 
         work = Work(np.array([float(task.steps[0])]), np.array([task.a_norm[0]]), np.ones(1), task.lr)
-        return run_local(self.algorithm, pool_oracle, batches, seeds, down, states, work, self.setup.rule)
+        return run_local(self.algorithm, pool_oracle, batches, seeds, broadcast, states, work, self.setup.rule)
 
     # -- measurements ----------------------------------------------------------------------------------------
 
-    def _load(self, down: State) -> None:
-        self.flat.load(down["x"].to(self.device))
-        if BUFFERS in down:
-            self.flat.write_buffers(down[BUFFERS].to(self.device))
+    def _load(self, broadcast: State) -> None:
+        self.flat.load(broadcast["x"].to(self.device))
+        if BUFFERS in broadcast:
+            self.flat.write_buffers(broadcast[BUFFERS].to(self.device))
 
-    def evaluate(self, down: State, chunks: Sequence[tuple[str, Ints]]) -> list[dict[str, float]]:
+    def evaluate(self, broadcast: State, chunks: Sequence[tuple[str, Ints]]) -> list[dict[str, float]]:
         """Mean metrics of each chunk (`test` or `train`, indices), with `count`, its number of samples."""
-        self._load(down)
+        self._load(broadcast)
         self.flat.module.eval()
         results = []
         with private_randomness(keyed_int(self.setup.seed, "evaluate")), self.loop.autocast(), self.loop.evaluating():
@@ -289,9 +297,9 @@ class Worker:
                 )
         return results
 
-    def objective(self, down: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
+    def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
         """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over each group of clients, over all of their data."""
-        self._load(down)
+        self._load(broadcast)
         x, results = self.flat.params.clone(), []
         with private_randomness(keyed_int(self.setup.seed, "evaluate")):
             for group in groups:
