@@ -174,7 +174,7 @@ def test_fedavg_passes_independence_on():
 @pytest.mark.parametrize("rule", RULES)
 def test_a_round_that_only_clients_of_weight_0_answer_is_their_uniform_mean_or_no_step(rule):
     """`weighted` divides by the weights that arrived; the rules that multiply by w_i move nothing."""
-    c = conditions(np.array([0.0, 0.0, 1.0]), np.zeros(3))
-    r = round_of(c, np.array([1, 1, 0]), np.array([True, True, False]), np.full(3, 1 / 3)).arrived
+    c = system(np.array([0.0, 0.0, 1.0]), np.zeros(3))
+    r = round_of(c, np.array([1, 1, 0]), np.array([True, True, False]), np.full(3, 1 / 3)).received_view
     alike = 0.5 if rule in ("mean", "weighted", "anonymous") else 0.0
     assert coefficients(rule, r).tolist() == [alike, alike]

@@ -98,7 +98,7 @@ def test_local_steps_follow_the_closed_form_of_their_schedule(name):
     rule = LocalRule(0.1, Schedule(f"step_{name}" if name != "constant" else name, 0.8, 2.0))
     ours = solve(lambda client, x, r, t: gradients[t], [6], rule, 0.1, torch.zeros(D, dtype=torch.float64))
     expected = 0.1 * torch.from_numpy(SCHEDULES[name](np.arange(6))) @ gradients
-    torch.testing.assert_close(ours.up["update"][0], expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(ours.uploads["update"][0], expected, rtol=1e-12, atol=1e-14)
 
 
 @settings(max_examples=25, deadline=None)

@@ -22,7 +22,7 @@ from raylfl.heterogeneity.participation.bernoulli import Bernoulli as Coins
 from raylfl.heterogeneity.participation.markov import Markov
 from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.work import LocalWork
-from raylfl.heterogeneity.world import World
+from raylfl.heterogeneity.world import RunContext
 from raylfl.runtime.round.plan import Planner
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.task import Task
@@ -35,7 +35,7 @@ SHARDS = [np.arange(SAMPLES)] * N  # the same samples for all, so that a differe
 
 
 def world(seed):
-    return World(seed, Population.of(np.full(N, SAMPLES)), ROUNDS)
+    return RunContext(seed, Population.of(np.full(N, SAMPLES)), ROUNDS)
 
 
 def batches(sampling, alike, t):
