@@ -309,7 +309,7 @@ def test_hooks_under_their_old_names_are_called_and_warned_of():
     with pytest.warns(DeprecationWarning, match=r"Old\.idle is now called empty_round"):
 
         class Old(FedAvg):
-            def empty_round(self, server, r):
+            def idle(self, server, r):
                 return {"x": server["x"] + 1}
 
     assert Old().empty_round({"x": 1}, None) == {"x": 2}

@@ -92,14 +92,14 @@ class Shared(LightningModule):
         super().__init__()
         self.first = nn.Linear(5, 5)
         self.again = self.first
-        self.down, self.uploads = nn.Linear(5, 4), nn.Linear(4, 5)
-        self.uploads.weight = nn.Parameter(self.down.weight.T.detach().clone())
+        self.down, self.up = nn.Linear(5, 4), nn.Linear(4, 5)
+        self.up.weight = nn.Parameter(self.down.weight.T.detach().clone())
         self.last = nn.Linear(5, 4)
         self.last.weight = self.down.weight
 
     def training_step(self, batch, batch_idx):
         x = torch.tanh(self.again(torch.tanh(self.first(batch[0]))))
-        return nn.functional.cross_entropy(self.last(self.uploads(torch.tanh(self.down(x)))), batch[1])
+        return nn.functional.cross_entropy(self.last(self.up(torch.tanh(self.down(x)))), batch[1])
 
 
 def plain(make, shape, start):
