@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from raylfl.config.components import construct, import_class
+from raylfl.config.components import construct
 from raylfl.config.load import Config, escaped
-from raylfl.config.schema import ComponentConfig
+from raylfl.config.schema import NAMED_GROUPS, ComponentConfig
 from raylfl.core.algorithm import Algorithm
 from raylfl.core.local import LocalRule, Schedule
 from raylfl.core.population import Ints, Population
@@ -23,7 +23,7 @@ from raylfl.heterogeneity.participation.base import Participation
 from raylfl.heterogeneity.partition.base import Samples, Split
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
-from raylfl.registry import Registry
+from raylfl.registry import Registry, import_class
 from raylfl.runtime.workers.task import WorkerSetup
 
 DEFAULT_CLIENTS = 10  # N where neither the config nor the partition says it
@@ -123,7 +123,7 @@ def assemble(config: Config) -> Experiment:
         ("system", config.system),
     ):
         _placed(place, partial(part.check, world))
-    warnings = check_algorithm(config, world)
+    warnings = [*check_algorithm(config, world), *unimportable(config)]
     if config.algorithm.own_step:
         rule = LocalRule(local.lr, schedule, 0.0, local.weight_decay, local.clip_norm)
     setup = WorkerSetup(
@@ -229,6 +229,17 @@ def make_split(config: Config, source: DataSource) -> Split:
 def samples_of(source: DataSource) -> Samples:
     """What a partition sees of the training data."""
     return Samples(len(source.train), source.labels, source.client_indices)
+
+
+def unimportable(config: Config) -> list[str]:
+    """Warnings for classes that no other process can import, so that the run cannot be resumed from its config."""
+    paths = {group: str(config.resolved[group].get("class_path")) for group in NAMED_GROUPS}
+    return [
+        f"{group}.class_path={path} is known to this process only, so `raylfl resume` cannot continue the run: "
+        "put the class into a module of its own"
+        for group, path in paths.items()
+        if path.startswith("__main__.") or "<locals>" in path
+    ]
 
 
 def check_algorithm(config: Config, world: RunContext) -> list[str]:

@@ -6,7 +6,8 @@ A component is a dataclass whose fields are its options; registering it is one l
     @dataclass
     class Dirichlet(Partition): ...
 
-Every module of the package that owns a registry is imported on first look-up, so a new file is enough.
+Every module of the package that owns a registry is imported on first look-up, so a new file is enough. A class
+outside the package is named by its `class_path` and needs no registration.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, is_dataclass
+from typing import Any, Generic, TypeVar
 
 from raylfl.errors import BadValue
 
 T = TypeVar("T")
+NAMING = ("name", "class_path")  # the keys of a group that say which class it is; the others are its options
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,31 @@ class Entry(Generic[T]):
     paper: str
 
 
-class Registry(Generic[T]):
-    """What may stand as `name:` in one group of the config."""
+@dataclass(frozen=True)
+class Choice(Generic[T]):
+    """The class that a group of the config names.
 
-    def __init__(self, kind: str, package: str):
-        self.kind, self.package = kind, package
+    name: what tables and legends call it. class_path: where to import it from; None for a shipped class.
+    """
+
+    name: str
+    cls: type[T]
+    class_path: str | None
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The keys of the group that name the class, so that another process finds it again."""
+        return {"name": self.name, **({} if self.class_path is None else {"class_path": self.class_path})}
+
+
+class Registry(Generic[T]):
+    """What may stand as `name:` in one group of the config.
+
+    base: returns the class that all entries derive from, where a `class_path` may name others.
+    """
+
+    def __init__(self, kind: str, package: str, base: Callable[[], type[T]] | None = None):
+        self.kind, self.package, self.base = kind, package, base
         self._entries: dict[str, Entry[T]] = {}
         self._discovered = False
 
@@ -73,6 +95,38 @@ class Registry(Generic[T]):
             raise BadValue(key, got=name, need=f"one of {', '.join(self.names())}", hint=hint)
         return self._entries[name]
 
+    def choose(self, options: Mapping[str, Any], place: str) -> Choice[T]:
+        """The class that the options' `class_path` or `name` means: a name with a dot is a path as well.
+
+        Beside a class_path, `name` is only a label. A class that was registered outside the package gets the path that
+        it was imported from. Raises BadValue, its key under `place`.
+        """
+        name, path = options.get("name"), options.get("class_path")
+        if path is None and "." in str(name):
+            name, path = None, name
+        if path is None:
+            try:
+                cls = self.get(str(name)).cls
+            except BadValue as error:
+                raise error.at(place) from None
+            path = None if cls.__module__.partition(".")[0] == __package__ else f"{cls.__module__}.{cls.__qualname__}"
+            return Choice(str(name), cls, path)
+        cls = self._derived(import_class(str(path), place), str(path), place)
+        label = str(name or cls.__name__)
+        if label in self and self.get(label).cls is not cls:
+            need = "left out, or a name that is not taken"
+            raise BadValue(f"{place}.name", got=label, need=need, hint=f"the class is that of {place}.class_path")
+        return Choice(label, cls, str(path))
+
+    def _derived(self, cls: Any, path: str, place: str) -> type[T]:
+        """The class, if it is one that may stand here."""
+        assert self.base is not None, f"{self.kind} take no class_path"
+        base = self.base()
+        if isinstance(cls, type) and is_dataclass(cls) and issubclass(cls, base):
+            return cls
+        need = f"a dataclass derived from {base.__module__}.{base.__qualname__}"
+        raise BadValue(f"{place}.class_path", got=path, need=need)
+
     def _discover(self) -> None:
         if self._discovered:
             return
@@ -80,3 +134,26 @@ class Registry(Generic[T]):
         package = importlib.import_module(self.package)
         for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
             importlib.import_module(module.name)
+
+
+def import_class(path: str, place: str) -> Any:
+    """What is at `package.module.Class`; raises BadValue, its key `<place>.class_path`, saying what was not found."""
+    module_name, _, name = path.rpartition(".")
+
+    def refusal(reason: str) -> BadValue:
+        return BadValue(f"{place}.class_path", got=path, need="the path of an importable class", hint=reason)
+
+    if not module_name:
+        raise refusal("such as package.module.Class")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise refusal(
+            f"cannot import {module_name}: {error}; looked for in the working directory and on PYTHONPATH"
+        ) from error
+    except Exception as error:
+        raise refusal(f"importing {module_name} raised {error!r}") from error
+    if not hasattr(module, name):
+        near = difflib.get_close_matches(name, dir(module), n=1)
+        raise refusal(f"{module_name} has no {name}" + (f"; did you mean {near[0]}?" if near else ""))
+    return getattr(module, name)

@@ -3,4 +3,4 @@
 from raylfl.core.algorithm import Algorithm
 from raylfl.registry import Registry
 
-ALGORITHMS: Registry[Algorithm] = Registry("algorithms", "raylfl.algorithms")
+ALGORITHMS: Registry[Algorithm] = Registry("algorithms", "raylfl.algorithms", lambda: Algorithm)

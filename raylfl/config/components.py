@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, get_type_hints
 
 from raylfl.errors import BadConfig, BadValue
 from raylfl.options import fitting
-from raylfl.registry import Entry, Registry
+from raylfl.registry import NAMING, Registry
 
 T = TypeVar("T")
 
@@ -79,36 +78,16 @@ def _plain(value: Any) -> Any:
 
 
 def build(registry: Registry[T], options: Mapping[str, Any], place: str) -> T:
-    """The component that `options["name"]` names, made from the other options."""
-    if "name" not in options:
+    """The component that `name` or `class_path` means, made from the other options."""
+    if all(options.get(key) is None for key in NAMING):
         raise BadConfig(f"{place}.name is missing; one of {', '.join(registry.names())}")
-    try:
-        entry: Entry[T] = registry.get(str(options["name"]))
-    except BadValue as error:
-        raise error.at(place) from None
-    known = keys_of(entry.cls)
-    unknown = [unknown_key(str(k), (*known, "name"), place).problems[0] for k in options if k not in (*known, "name")]
+    cls = registry.choose(options, place).cls
+    own = {key: value for key, value in options.items() if key not in NAMING}
+    known = keys_of(cls)
+    unknown = [unknown_key(str(key), (*known, *NAMING), place).problems[0] for key in own if key not in known]
     if unknown:
         raise BadConfig(unknown)
-    return typed(entry.cls, {k: v for k, v in options.items() if k != "name"}, place)
-
-
-def import_class(path: str, place: str) -> type:
-    """The class at `package.module.Class`; raises BadConfig saying which part could not be found."""
-    module_name, _, name = path.rpartition(".")
-    if not module_name:
-        raise BadConfig(f"{place}.class_path={path}, but must be an importable path such as package.module.Class")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise BadConfig(f"{place}.class_path={path}: cannot import {module_name} ({error})") from error
-    except Exception as error:
-        raise BadConfig(f"{place}.class_path={path}: importing {module_name} raised {error!r}") from error
-    if not hasattr(module, name):
-        near = difflib.get_close_matches(name, dir(module), n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise BadConfig(f"{place}.class_path={path}: {module_name} has no {name}{hint}")
-    return getattr(module, name)
+    return typed(cls, own, place)
 
 
 def construct(cls: type, init_args: Mapping[str, Any], place: str) -> Any:

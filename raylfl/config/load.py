@@ -158,7 +158,7 @@ def resolve(merged: Mapping[str, Any]) -> Config:
     for group in FIXED_GROUPS:
         resolved[group] = options_of(parts[group])
     for group in NAMED_GROUPS:
-        resolved[group] = {"name": _chosen(group, merged)["name"], **options_of(parts[group])}
+        resolved[group] = {**registries[group].choose(_chosen(group, merged), group).keys, **options_of(parts[group])}
     return Config(**parts, resolved=escaped(resolved))
 
 

@@ -23,6 +23,7 @@ from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, ove
 from raylfl.config.load import Config, compose, load_config
 from raylfl.config.schema import TopConfig
 from raylfl.errors import BadConfig, BadValue
+from raylfl.registry import NAMING
 from raylfl.tune.journal import Trial
 from raylfl.tune.schedulers import Pbt, Scheduler, parse_scheduler
 from raylfl.tune.schema import SWEEP_KEYS, Stage, SweepConfig
@@ -83,7 +84,8 @@ class Sweep:
 
     def trials(self, stage: int, setting: int, values: Values, parents: Mapping[int, str] | None = None) -> list[Trial]:
         """The trials of one setting, a seed each; parents: by seed, the runs that they go on from."""
-        algorithm = look_up("algorithm.name", values, self.plain) or DEFAULTS["algorithm"]["name"]
+        keys = [look_up(f"algorithm.{key}", values, self.plain) for key in NAMING]
+        algorithm = next(filter(None, keys), DEFAULTS["algorithm"]["name"])
         rounds = self.stages[stage].rounds
         tail = f"-r{rounds}" if len(self.stages) > 1 else ""
         return [

@@ -102,9 +102,16 @@ def submit(environment, *command, folder=ROOT, options=()):
 OWN_MODEL = """
 import os
 import time
+from dataclasses import dataclass
 
 import torch
 from lightning import LightningModule
+from raylfl.algorithms.fedprox import FedProx
+
+
+@dataclass
+class Mine(FedProx):
+    mu: float = 0.2
 
 
 class Held(LightningModule):
@@ -139,6 +146,8 @@ def test_a_job_is_stopped_with_a_checkpoint_and_submitted_again_ends_with_the_sa
         "eval.every=10",
         "eval.inconsistency=false",
         "model.class_path=mine.Held",
+        "algorithm.class_path=mine.Mine",
+        "algorithm.mu=0.1",
     ]
     settings += [f"model.init_args.{key}={value}" for key, value in model.items()]
     command = ["jobs/run.py", "digits", *settings, "logging.id=a", "runtime.workers=1", "logging.report=false"]

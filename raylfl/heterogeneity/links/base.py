@@ -10,7 +10,7 @@ from raylfl.core.population import Bools, Floats, Ints
 from raylfl.heterogeneity.world import RunContext
 from raylfl.registry import Registry
 
-LINKS: Registry[Link] = Registry("links", "raylfl.heterogeneity.links")
+LINKS: Registry[Link] = Registry("links", "raylfl.heterogeneity.links", lambda: Link)
 
 
 @dataclass

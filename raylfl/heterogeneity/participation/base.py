@@ -21,9 +21,11 @@ from raylfl.core.keyed import keyed, keyed_uniform
 from raylfl.core.population import Bools, Floats, Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.world import RunContext
-from raylfl.registry import Registry
+from raylfl.registry import NAMING, Registry
 
-PARTICIPATION: Registry[Participation] = Registry("participation", "raylfl.heterogeneity.participation")
+PARTICIPATION: Registry[Participation] = Registry(
+    "participation", "raylfl.heterogeneity.participation", lambda: Participation
+)
 ATTEMPTS = 100  # how often `on_empty: resample` draws before the round is skipped after all
 
 
@@ -198,16 +200,16 @@ class Sampler(Participation):
 
 def _availability(options: dict[str, Any]) -> Availability:
     """The nested process, built from its options."""
-    given = dict(options)
-    cls = PARTICIPATION.get(given.pop("name", None), key="availability.name").cls
+    choice = PARTICIPATION.choose(options, "availability")
+    cls, known = choice.cls, [option.name for option in fields(choice.cls) if option.name != "on_empty"]
     if not issubclass(cls, Availability):
         names = ", ".join(entry.name for entry in PARTICIPATION if issubclass(entry.cls, Availability))
-        raise BadValue("availability.name", got=options["name"], need=f"an availability process: {names}")
-    known = [option.name for option in fields(cls) if option.name != "on_empty"]
+        raise BadValue("availability.name", got=choice.name, need=f"an availability process: {names}")
+    given = {key: value for key, value in options.items() if key not in NAMING}
     for key in given:
         if key not in known:
             hint = "say participation.on_empty" if key == "on_empty" else ""
-            need = f"one of {', '.join(known)}" if known else f"left out: {options['name']} has no options"
+            need = f"one of {', '.join(known)}" if known else f"left out: {choice.name} has no options"
             raise BadValue(f"availability.{key}", got=given[key], need=need, hint=hint)
     try:
         return cls(**given)

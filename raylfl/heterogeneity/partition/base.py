@@ -22,7 +22,7 @@ from raylfl.core.population import Ints
 from raylfl.errors import BadValue
 from raylfl.registry import Registry
 
-PARTITIONS: Registry[Partition] = Registry("partitions", "raylfl.heterogeneity.partition")
+PARTITIONS: Registry[Partition] = Registry("partitions", "raylfl.heterogeneity.partition", lambda: Partition)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
-from raylfl.config.components import construct, import_class
+from raylfl.config.components import construct
 from raylfl.config.schema import ComponentConfig
 from raylfl.core.batch_last import BatchLast
 from raylfl.core.chain import Chain
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import private_randomness
 from raylfl.errors import BadConfig
+from raylfl.registry import import_class
 from raylfl.runtime.workers.task import WorkerSetup
 
 

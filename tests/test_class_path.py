@@ -1,0 +1,237 @@
+"""Components of one's own by `class_path`: the bits of the shipped class that they repeat, in every command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import raylfl
+from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.fedprox import FedProx
+from raylfl.cli import main
+from raylfl.config.load import load_config
+from raylfl.errors import BadConfig
+from tests.tune.sweeps import carry_out, sweep_of
+
+MINE = """
+from dataclasses import dataclass
+
+from raylfl.algorithms.fedprox import FedProx
+from raylfl.heterogeneity.links.bernoulli import Bernoulli as Lossy
+from raylfl.heterogeneity.participation.bernoulli import Bernoulli as Coins
+from raylfl.heterogeneity.participation.uniform import Uniform
+from raylfl.heterogeneity.partition.dirichlet import Dirichlet
+
+
+@dataclass
+class Sprung(FedProx):
+    mu: float = 0.5
+
+
+@dataclass
+class Some(Uniform):
+    pass
+
+
+@dataclass
+class Awake(Coins):
+    pass
+
+
+@dataclass
+class Skewed(Dirichlet):
+    pass
+
+
+@dataclass
+class Radio(Lossy):
+    pass
+
+
+class Other:
+    pass
+"""
+REGISTERED = '''
+from dataclasses import dataclass
+
+from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.fedprox import FedProx
+
+
+@ALGORITHMS.register("sprung_from_outside")
+@dataclass
+class Registered(FedProx):
+    """Registered in a file of the user's."""
+
+    mu: float = 0.25
+'''
+SMALL = ["rounds=3", "num_clients=6", "eval.every=2", "logging.report=false", "runtime.backend=local"]
+OWN = [
+    "algorithm.class_path=mine.Sprung",
+    "algorithm.mu=0.1",
+    "partition.class_path=mine.Skewed",
+    "partition.alpha=0.5",
+    "participation.class_path=mine.Some",
+    "participation.size=4",
+    "participation.availability={class_path: mine.Awake, p: 0.8}",
+    "link.class_path=mine.Radio",
+    "link.q=0.1",
+]
+SHIPPED = [
+    "algorithm.name=fedprox",
+    "algorithm.mu=0.1",
+    "partition.name=dirichlet",
+    "partition.alpha=0.5",
+    "participation.name=uniform",
+    "participation.size=4",
+    "participation.availability={name: bernoulli, p: 0.8}",
+    "link.name=bernoulli",
+    "link.q=0.1",
+]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working directory with modules of the user's."""
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "registered_outside.py").write_text(REGISTERED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(ALGORITHMS, "_entries", {entry.name: entry for entry in ALGORITHMS})
+    yield tmp_path
+    for name in ("mine", "registered_outside"):
+        sys.modules.pop(name, None)
+
+
+def program(*args, folder):
+    """The command line in a process of its own, which knows the working directory only."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(raylfl.__file__).parents[1])}
+    command = [sys.executable, "-m", "raylfl", *args]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+
+
+def test_own_components_give_the_bits_of_what_they_repeat(here):
+    ours, shipped = raylfl.run("digits", [*SMALL, *OWN]), raylfl.run("digits", [*SMALL, *SHIPPED])
+    assert torch.equal(ours.params, shipped.params)
+    assert (ours.run_dir / "participation.jsonl").read_text() == (shipped.run_dir / "participation.jsonl").read_text()
+
+
+def test_the_saved_config_names_the_class_and_gives_the_same_run_again(here):
+    first = raylfl.run("digits", [*SMALL, *OWN])
+    saved = yaml.safe_load((first.run_dir / "config.yaml").read_text())
+    assert saved["algorithm"] == {
+        "name": "Sprung",
+        "class_path": "mine.Sprung",
+        "mu": 0.1,
+        "gamma": 1.0,
+        "aggregate": "mean",
+    }
+    assert json.loads((first.run_dir / "summary.json").read_text())["algorithm"] == "Sprung"
+    assert torch.equal(raylfl.run(first.run_dir / "config.yaml").params, first.params)
+
+
+def test_another_process_resumes_a_run_of_own_components(here):
+    first = raylfl.run("digits", [*SMALL, *OWN, "logging.id=a", "rounds=2"])
+    done = program("resume", str(first.run_dir), "rounds=3", folder=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    longer = torch.load(first.run_dir / "final.pt", weights_only=True)["params"]
+    assert torch.equal(longer, raylfl.run("digits", [*SMALL, *SHIPPED]).params)
+
+
+def test_an_algorithm_registered_outside_the_package_is_resumed_by_a_process_that_never_imported_it(here):
+    import registered_outside  # noqa: F401
+
+    first = raylfl.run("digits", [*SMALL, "algorithm.name=sprung_from_outside", "rounds=2"])
+    saved = yaml.safe_load((first.run_dir / "config.yaml").read_text())["algorithm"]
+    assert saved["name"] == "sprung_from_outside"
+    assert saved["class_path"] == "registered_outside.Registered"
+    done = program("resume", str(first.run_dir), "rounds=3", folder=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    twin = raylfl.run("digits", [*SMALL, "algorithm.name=fedprox", "algorithm.mu=0.25"])
+    assert torch.equal(torch.load(first.run_dir / "final.pt", weights_only=True)["params"], twin.params)
+
+
+def test_without_its_module_a_run_cannot_be_resumed_and_the_message_says_what_is_missing(here):
+    first = raylfl.run("digits", [*SMALL, "algorithm.class_path=mine.Sprung", "rounds=1"])
+    (here / "elsewhere").mkdir()
+    done = program("resume", str(first.run_dir), "rounds=3", folder=here / "elsewhere")
+    assert done.returncode == 2
+    assert "algorithm.class_path=mine.Sprung" in done.stderr
+    assert "looked for in the working directory" in done.stderr
+
+
+def test_own_and_shipped_algorithms_are_compared_and_reported_side_by_side(here, capsys):
+    assert main(["compare", "digits", *SMALL, "-a", "fedavg,mine.Sprung", "logging.id=both", "-o", "report"]) == 0
+    assert {p.name for p in (here / "runs" / "digits").iterdir()} == {"both-fedavg", "both-Sprung"}
+    page = (here / "report" / "index.html").read_text()
+    assert "Sprung" in page
+    assert "FedAvg" in page
+
+
+def test_a_sweep_tunes_the_options_of_an_own_algorithm(here):
+    space = {"algorithm.mu": {"grid": [0.1, 0.2]}}
+    spec = sweep_of(here, space=space, algorithm={"class_path": "mine.Sprung"})
+    (trial, _) = [t for k, values in enumerate(spec.points()) for t in spec.trials(0, k, values)]
+    assert trial.id == "000-mine.Sprung-s0"
+    reports, _ = carry_out(spec, trial, here / "sweep")
+    assert "state" not in reports[-1]
+    saved = yaml.safe_load((here / "sweep" / trial.id / "config.yaml").read_text())["algorithm"]
+    assert (saved["class_path"], saved["mu"]) == ("mine.Sprung", 0.1)
+
+
+def test_a_class_that_only_this_process_knows_is_warned_of(here):
+    @ALGORITHMS.register("known_here_only")
+    @dataclass
+    class Passing(FedProx):
+        """Defined in a function."""
+
+    result = raylfl.run("digits", [*SMALL, "algorithm.name=known_here_only", "rounds=1"])
+    assert "`raylfl resume` cannot continue the run" in (result.run_dir / "log.txt").read_text()
+
+
+def test_a_later_layer_that_names_another_class_starts_the_group_anew(here):
+    config = {"algorithm": {"class_path": "mine.Sprung", "mu": 0.3}}
+    assert load_config(config, ["algorithm.gamma=2"]).algorithm.mu == 0.3
+    assert load_config(config, ["algorithm.name=fedprox"]).algorithm.mu == 0.01
+    assert load_config({"algorithm": {"name": "fedprox", "mu": 0.3}}, OWN[:1]).algorithm.mu == 0.5
+    assert load_config(config, ["algorithm.name=fedprox"]).resolved["algorithm"].get("class_path") is None
+
+
+def test_a_name_with_a_dot_is_a_class_path(here):
+    assert load_config({"algorithm": "mine.Sprung"}).resolved["algorithm"]["class_path"] == "mine.Sprung"
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("algorithm.class_path=mine.Sprung algorithm.muu=1", "unknown key algorithm.muu; did you mean algorithm.mu?"),
+        ("algorithm.class_path=mine.Sprung algorithm.mu=-1", "algorithm.mu=-1.0, but must be >= 0"),
+        ("algorithm.class_path=mine.Sprang", "mine has no Sprang; did you mean Sprung?"),
+        ("algorithm.class_path=nowhere.Sprung", "cannot import nowhere"),
+        ("algorithm.class_path=mine.Other", "but must be a dataclass derived from"),
+        ("algorithm.class_path=mine.Some", "but must be a dataclass derived from"),
+        ("link.class_path=mine.Sprung", "link.class_path=mine.Sprung, but must be a dataclass derived from"),
+        ("algorithm.class_path=mine.Sprung algorithm.name=fedavg", "algorithm.name=fedavg, but must be left out"),
+        (
+            "participation.class_path=mine.Some participation.size=2 participation.availability.class_path=mine.Awoke",
+            "participation.availability.class_path=mine.Awoke",
+        ),
+        (
+            "participation.class_path=mine.Some participation.size=2 participation.availability.class_path=mine.Some",
+            "must be an availability process",
+        ),
+    ],
+)
+def test_mistakes_are_refused_with_key_value_and_remedy(here, setting, words):
+    with pytest.raises(BadConfig) as caught:
+        load_config("digits", setting.split())
+    assert words in str(caught.value)
