@@ -10,12 +10,13 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.neighbours import beside_neighbours
 from benchmarks.processes import start_up_and_memory
 from benchmarks.rounds import beside_fedavg, evaluated, measure
 from benchmarks.scale import RESNET18, SFL_TABLE_3, TINY, against_the_oracle, scale
 from benchmarks.tables import table_of
 
-PARTS = ("speed", "stateful", "evaluation", "processes", "scale", "oracle")
+PARTS = ("speed", "stateful", "evaluation", "neighbours", "processes", "scale", "oracle")
 ROUNDS = {"W1": 60, "W2": 12, "W3": 60}
 STATEFUL = ("focus", "scaffold", "feddyn", "mifa", "fedaware")
 
@@ -48,6 +49,8 @@ def main() -> None:
             results[part] = stateful()
         elif part == "evaluation":
             results[part] = [evaluated("W1", {"workers": 2}, 20, f"algorithm.name={a}") for a in ("fedavg", "sfl")]
+        elif part == "neighbours":
+            results[part] = [beside_neighbours(workers) for workers in (1, 2)]
         elif part == "processes":
             results[part] = [start_up_and_memory(w) for w in (1, 2)]
         elif part == "scale":

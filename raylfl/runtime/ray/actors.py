@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +21,6 @@ from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import process
 
 Packed = dict[str, np.ndarray]
-BEHIND = 4  # added to the niceness that Ray gives (15): where they share cores, the server's short turns go first
 
 
 def pack(state: State) -> Packed:
@@ -46,8 +44,6 @@ class WorkerActor:
         self._worker: Worker | None = None
         self._reference: Any = None
         self.fault = kill_point()
-        if hasattr(os, "nice"):
-            os.nice(BEHIND)
         process.set_up()
         import lightning.pytorch  # noqa: F401 - most of what a module of anybody's needs
 
