@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -38,7 +39,6 @@ def install() -> None:
 def _of_package(name: str, whole: Whole) -> Any:
     if name in NEEDED:
         try:
-            import_module("torchmetrics.utilities")  # first, as in the package: the two import each other
             return getattr(import_module(NEEDED[name]), name)
         except (ImportError, AttributeError):  # a version that is arranged otherwise
             pass
@@ -182,3 +182,6 @@ class _Later(Loader):
             return getattr(module, name)
 
         vars(module).update(__getattr__=look_up, _logger=logging.getLogger(module.__name__))
+        if module.__name__ == PACKAGE:
+            with suppress(ImportError):  # a version that is arranged otherwise
+                import_module(f"{PACKAGE}.utilities")  # before any part: it and torchmetrics.metric import each other

@@ -13,6 +13,7 @@ from raylfl.errors import BadConfig
 from raylfl.experiment import assemble
 from raylfl.models.base import MODELS
 from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.workers.task import Chunk
 
 CPU = torch.device("cpu")
 
@@ -110,8 +111,8 @@ def test_outputs_with_a_graph_and_other_inputs_are_the_networks_own():
 def test_a_worker_measures_the_same_in_any_layout():
     layouts = ("batch_last", "contiguous", "channels_last")
     workers = [worker(["model.name=lenet5", f"runtime.layout={layout}"]) for layout in layouts]
-    chunks = [("train", np.arange(70)), ("train", np.arange(33)), ("test", np.arange(7))]
-    ours, *others = ([list(m.values()) for m in w.evaluate({"x": w.x0}, chunks)] for w in workers)
+    chunks = [Chunk("train", np.arange(70)), Chunk("train", np.arange(33)), Chunk("test", np.arange(7))]
+    ours, *others = ([list(m.results().values()) for m in w.evaluate({"x": w.x0}, chunks)] for w in workers)
     for theirs in others:
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 

@@ -20,6 +20,7 @@ from raylfl.runtime.ray.backend import RayBackend
 from raylfl.runtime.ray.cluster import DIRECT, count_workers
 from raylfl.runtime.session import Session
 from tests.runtime.faults import actors, carry_out, options_of, outcome, wait_until
+from tests.runtime.test_evaluation import LOGGED
 from tests.runtime.test_run import DIGITS, QUADRATICS
 from tests.runtime.tiny import TINY, rude
 
@@ -48,6 +49,15 @@ def test_a_run_on_ray_gives_the_bits_of_a_local_one_and_no_actor_outlives_it(clu
     assert outcome(there.run_dir) == outcome(here.run_dir)
     assert (there.run_dir / "partition.json").read_bytes() == (here.run_dir / "partition.json").read_bytes()
     wait_until(lambda: not actors("WorkerActor") and not actors("ServerActor"), "end of the actors")
+
+
+@pytest.mark.parametrize("name", ["Measured", "Gathering"])
+def test_metric_objects_and_hooks_of_evaluations_give_the_same_bits_on_several_workers(cluster, runs, name):
+    """States of seven batches from three workers, merged; or the whole evaluation on one of them."""
+    overrides = ["eval.batch_size=7", f"model.class_path=tests.runtime.lightning_modules.{name}"]
+    here = raylfl.run(LOGGED, [*runs, *overrides])
+    there = on_ray(LOGGED, runs, *overrides, "runtime.workers=3")
+    assert outcome(there.run_dir) == outcome(here.run_dir)
 
 
 def test_runs_that_are_compared_share_their_actors(cluster, runs):

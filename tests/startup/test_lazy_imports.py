@@ -59,6 +59,12 @@ def test_parts_of_it_may_be_imported_on_their_own(statement):
     assert python(LEAN + statement + "; import torchmetrics; torchmetrics.Accuracy; print('fine')") == "fine"
 
 
+def test_a_part_may_be_the_first_thing_that_is_imported():
+    """As where a process that never needed Lightning unpickles a metric."""
+    alone = LEAN.splitlines()[0].split("; import sys")[0] + "\n"
+    assert python(alone + "from torchmetrics.classification import MulticlassAccuracy; print('fine')") == "fine"
+
+
 def test_a_version_arranged_otherwise_is_imported_whole():
     code = LEAN.replace(
         "lazy_imports.install()", "lazy_imports.NEEDED['Metric'] = 'torchmetrics.elsewhere'; lazy_imports.install()"

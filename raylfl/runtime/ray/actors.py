@@ -12,11 +12,11 @@ from torch import Tensor
 
 from raylfl.config.schema import RuntimeConfig
 from raylfl.core.algorithm import State
-from raylfl.core.population import Ints
 from raylfl.core.samples import as_tensor
 from raylfl.runtime.faults import kill_point
 from raylfl.runtime.workers.backend import first_row
-from raylfl.runtime.workers.task import ClientReports, Task
+from raylfl.runtime.workers.logged import Logged
+from raylfl.runtime.workers.task import Chunk, ClientReports, Task
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import process
 
@@ -56,10 +56,10 @@ class WorkerActor:
         """An answer means: here, and ready."""
         self.worker(shared)
 
-    def initial(self, shared: list[Any]) -> tuple[Packed, str | None]:
-        """The fresh module's x and buffers; why clients go one by one."""
+    def initial(self, shared: list[Any]) -> tuple[Packed, str | None, frozenset[str]]:
+        """The fresh module's x and buffers; why clients go one by one; kinds of data that are evaluated in one go."""
         worker = self.worker(shared)
-        return pack({"x": worker.x0, "buffers": worker.buffers0}), worker.one_by_one
+        return pack({"x": worker.x0, "buffers": worker.buffers0}), worker.one_by_one, worker.whole
 
     def run(
         self,
@@ -108,9 +108,7 @@ class WorkerActor:
         reports, uploads, new = self.worker(shared).run(task, broadcast, [state])
         return reports, pack(uploads), pack(new[0]) if new and keeps else {}
 
-    def evaluate(
-        self, shared: list[Any], broadcast: Packed, chunks: Sequence[tuple[str, Ints]]
-    ) -> list[dict[str, float]]:
+    def evaluate(self, shared: list[Any], broadcast: Packed, chunks: Sequence[Chunk]) -> list[Logged]:
         return self.worker(shared).evaluate(unpack(broadcast), chunks)
 
     def objective(

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from raylfl.core.algorithm import State
-from raylfl.core.population import Ints
 from raylfl.core.samples import as_tensor
 from raylfl.experiment import Experiment
 from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.cluster import direct_bytes
 from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost, WorkerPool
 from raylfl.runtime.workers.backend import Backend, Deferred, Handle, patience
-from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
+from raylfl.runtime.workers.logged import Logged
+from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult
 
 COPIES = 2**20  # bytes of one broadcast in all calls, beyond which one object for all is quicker
 HEAP = 2**30  # bytes of all clients' states, beyond which they go to the object store, which can spill
@@ -35,9 +35,10 @@ class RayBackend(Backend):
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
         self.team = WorkerPool(actors, shared, say)
         self.workers = len(self.team)
+        self._batch_size = experiment.setup.eval_batch_size
         self._ring = experiment.algorithm.route == "ring"
         self._measuring = 0  # evaluations under way
-        fresh, self.one_by_one = self.team.call("initial", attempts=self.attempts)
+        fresh, self.one_by_one, self.whole = self.team.call("initial", attempts=self.attempts)
         self._initial = torch.from_numpy(fresh["x"].copy()), torch.from_numpy(fresh["buffers"].copy())
         state = experiment.setup.fresh_state(*self._initial)
         self.keeps, size = bool(state), sum(rows.nbytes for rows in state.values())
@@ -185,20 +186,28 @@ class RayBackend(Backend):
 
     # -- measurements --------------------------------------------------------------------------------------------
 
-    def evaluate(self, broadcast: State, chunks: Sequence[tuple[str, Ints]]) -> Deferred[list[dict[str, float]]]:
-        return self._spread("evaluate", broadcast, chunks)
+    def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> Deferred[list[Logged]]:
+        batches = [-(-len(chunk.indices) // self._batch_size) for chunk in chunks]
+        return self._spread("evaluate", broadcast, chunks, batches)
 
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> Deferred[list[tuple[float, Tensor]]]:
-        pairs = self._spread("objective", broadcast, groups)
+        pairs = self._spread("objective", broadcast, groups, [1] * len(groups))
         return lambda: [(loss, as_tensor(g)) for loss, g in pairs()]
 
-    def _spread(self, method: str, broadcast: State, items: Sequence[Any]) -> Deferred[list[Any]]:
-        """Items dealt out to the workers in turn; the answers back in the order of the items."""
-        broadcast = self._for_all(broadcast)
+    def _spread(self, method: str, state: State, items: Sequence[Any], sizes: Sequence[int]) -> Deferred[list[Any]]:
+        """Items dealt out to the workers in turn; the answers back in the order of the items.
+
+        sizes: how many times `client_timeout` each item may take.
+        """
+        broadcast = self._for_all(state)
         workers = self._halves()[1] if self._ring else self.team.present()
         hands = [list(range(w, len(items), len(workers))) for w in range(min(len(workers), len(items)))]
         calls = [
-            Call(method, (broadcast, [items[k] for k in hand]), patience=patience(self.timeout, len(hand)))
+            Call(
+                method,
+                (broadcast, [items[k] for k in hand]),
+                patience=patience(self.timeout, sum(sizes[k] for k in hand)),
+            )
             for hand in hands
         ]
         sent = self.team.send(calls, workers)

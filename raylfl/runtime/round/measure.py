@@ -11,12 +11,14 @@ import torch
 from raylfl.core.keyed import keyed
 from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import tree_sum
+from raylfl.core.threads import one_thread
 from raylfl.diagnostics.surrogate import chi2, fixed_point, surrogate_weights
 from raylfl.diagnostics.updates import distance_metrics, update_metrics
 from raylfl.experiment import Experiment
 from raylfl.runtime.round.plan import Planner
 from raylfl.runtime.workers.backend import Backend, Deferred
-from raylfl.runtime.workers.task import BUFFERS
+from raylfl.runtime.workers.logged import Logged
+from raylfl.runtime.workers.task import BUFFERS, Chunk
 
 if TYPE_CHECKING:
     from raylfl.core.algorithm import ServerState, State
@@ -94,10 +96,14 @@ class Measurements:
             jobs.append(("random", "train", np.concatenate([shards[int(c)] for c in chosen])))
         if config.clients:
             jobs += [(f"client {c}", "train", shards[c]) for c in range(self.e.world.count) if len(shards[c])]
-        size = config.batch_size
-        pieces = [(name, kind, ids[k : k + size]) for name, kind, ids in jobs for k in range(0, len(ids), size)]
-        results = self.backend.evaluate(broadcast, [(kind, ids) for _, kind, ids in pieces])
-        return lambda: summary([name for name, _, _ in pieces], results())
+        pieces = [(name, chunk) for name, kind, ids in jobs for chunk in self._chunks(kind, ids)]
+        results = self.backend.evaluate(broadcast, [chunk for _, chunk in pieces])
+        return lambda: summary([name for name, _ in pieces], results())
+
+    def _chunks(self, kind: str, ids: Ints) -> list[Chunk]:
+        """An evaluation in pieces, a batch each, which any worker may take; or in one."""
+        size = max(len(ids), 1) if kind in self.backend.whole else self.e.config.eval.batch_size
+        return [Chunk(kind, ids[k : k + size], k // size) for k in range(0, len(ids), size)]
 
     def _objective(self, broadcast: State) -> Deferred[dict[str, float]]:
         """global/loss = F(x), global/grad_norm = |grad F(x)|, over all clients' data."""
@@ -148,29 +154,25 @@ class Measurements:
         return self._predicted[1]
 
 
-def summary(names: Sequence[str], results: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Chunks' means as metrics, `name/metric`; those of single clients (`client i`) as fairness among them."""
-    values: dict[str, list[dict[str, float]]] = {}
+def summary(names: Sequence[str], results: Sequence[Logged]) -> dict[str, float]:
+    """What was logged over the chunks of each evaluation as metrics, `name/metric`; evaluations of single clients
+    (`client i`) as fairness among them.
+    """
+    parts: dict[str, list[Logged]] = {}
     for name, result in zip(names, results, strict=True):
-        values.setdefault(name, []).append(result)
+        parts.setdefault(name, []).append(result)
     out: dict[str, float] = {}
     per_client = []
-    for name, chunks in values.items():
-        means = pooled_means(chunks)
+    for name, chunks in parts.items():
+        with one_thread():
+            found = Logged.joined(chunks).results()
         if name.startswith("client "):
-            per_client.append(means)
+            per_client.append(found)
         else:
-            out |= {f"{name}/{metric}": value for metric, value in means.items()}
+            out |= {f"{name}/{metric}": value for metric, value in found.items()}
     if per_client and all("accuracy" in m for m in per_client):
         out |= fairness(np.array([m["accuracy"] for m in per_client]))
     return out
-
-
-def pooled_means(chunks: list[dict[str, float]]) -> dict[str, float]:
-    """Means of chunk means, weighted by their numbers of samples."""
-    count = sum(c["count"] for c in chunks)
-    names = [n for n in chunks[0] if n != "count"]
-    return {n: sum(c[n] * c["count"] for c in chunks) / count for n in names}
 
 
 def fairness(accuracy: np.ndarray) -> dict[str, float]:

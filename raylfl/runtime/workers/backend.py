@@ -11,10 +11,10 @@ from torch import Tensor
 
 from raylfl.core.algorithm import State
 from raylfl.core.oracle import private_randomness
-from raylfl.core.population import Ints
 from raylfl.errors import RaylflError
 from raylfl.runtime.stopping import time_limit
-from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, WorkerSetup
+from raylfl.runtime.workers.logged import Logged
+from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, WorkerSetup
 from raylfl.runtime.workers.worker import Worker
 
 T = TypeVar("T")
@@ -37,6 +37,9 @@ class Backend(ABC):
 
     one_by_one: str | None
     """Why workers take clients one by one; None: a micro-cohort in one vectorised call."""
+
+    whole: frozenset[str]
+    """Kinds of data whose evaluations one worker makes in full, since the module has hooks that see all of it."""
 
     @abstractmethod
     def put(self, state: State) -> Handle:
@@ -67,8 +70,8 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def evaluate(self, broadcast: State, chunks: Sequence[tuple[str, Ints]]) -> Deferred[list[dict[str, float]]]:
-        """Mean metrics of each chunk, in order."""
+    def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> Deferred[list[Logged]]:
+        """What the module logs over each chunk, in order."""
 
     @abstractmethod
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> Deferred[list[tuple[float, Tensor]]]:
@@ -98,7 +101,8 @@ class LocalBackend(Backend):
         self._threads = torch.get_num_threads()
         self.worker = Worker(setup)
         self.attempts, self.timeout = 1 + setup.runtime.client_retries, setup.runtime.client_timeout
-        self.one_by_one = self.worker.one_by_one
+        self.one_by_one, self.whole = self.worker.one_by_one, self.worker.whole
+        self._batch_size = setup.eval_batch_size
 
     def initial(self) -> tuple[Tensor, Tensor]:
         return self.worker.x0, self.worker.buffers0
@@ -151,11 +155,14 @@ class LocalBackend(Backend):
 
         return chain
 
-    def evaluate(self, broadcast: State, chunks: Sequence[tuple[str, Ints]]) -> Deferred[list[dict[str, float]]]:
-        return lambda: self._within(len(chunks), lambda: self.worker.evaluate(broadcast, chunks))
+    def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> Deferred[list[Logged]]:
+        return lambda: self._within(self._batches(chunks), lambda: self.worker.evaluate(broadcast, chunks))
 
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> Deferred[list[tuple[float, Tensor]]]:
         return lambda: self._within(len(groups), lambda: self.worker.objective(broadcast, groups))
+
+    def _batches(self, chunks: Sequence[Chunk]) -> int:
+        return sum(-(-len(chunk.indices) // self._batch_size) for chunk in chunks)
 
     def _within(self, items: int, measure: Callable[[], T]) -> T:
         """Raises RaylflError where a measurement takes `client_timeout` for each of its items, and more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from raylfl.config.schema import EvalConfig
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import Batch, private_randomness
 from raylfl.core.population import Population
@@ -20,7 +22,9 @@ from raylfl.experiment import Experiment
 from raylfl.runtime.ray.cluster import check_resources
 from raylfl.runtime.round.plan import Planner, check_sampling
 from raylfl.runtime.stopping import time_limit
-from raylfl.runtime.workers.task import WorkerSetup
+from raylfl.runtime.workers.hooks import HOOKS, overridden
+from raylfl.runtime.workers.logged import Logged
+from raylfl.runtime.workers.task import Chunk, WorkerSetup
 from raylfl.runtime.workers.worker import Worker
 
 T = TypeVar("T")
@@ -44,11 +48,29 @@ def check(experiment: Experiment) -> None:
         worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
         _try_training(worker, label)
         _try_evaluation(worker, label)
+    experiment.warnings.extend(f"model {label}: {line}" for line in _unheard(worker, experiment.config.eval))
     optimum = experiment.optimum
     if optimum is not None and len(optimum.x) != worker.flat.width:
         raise BadConfig(
             f"the data's optimum() has {len(optimum.x)} entries, but model {label} has {worker.flat.width} parameters"
         )
+
+
+def _unheard(worker: Worker, config: EvalConfig) -> list[str]:
+    """What of the module will not be called, or not be in the rows, a line each."""
+    module, evaluator = worker.flat.module, worker.evaluator
+    lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]
+    measures_clients = config.clients or config.participants or config.random_clients
+    kinds = ["test"] * (worker.test is not None) + ["train"] * bool(measures_clients)
+    used = {evaluator.stage(kind) for kind in kinds}
+    for stage in ("validation", "test"):
+        names = [name for name in overridden(module, "called") if name.startswith(f"on_{stage}_")]
+        if names and stage not in used:
+            lines.append(f"{', '.join(names)} not called: no evaluation goes through {stage}_step")
+    if evaluator.left_out:
+        names = sorted(evaluator.left_out)
+        lines.append(f"{', '.join(names)} not recorded in evaluations: logged with on_epoch=False")
+    return lines
 
 
 def _check_pooled_work(experiment: Experiment) -> None:
@@ -104,7 +126,13 @@ def _try_evaluation(worker: Worker, label: str) -> None:
     batch = source.batch(indices)
     _try("the data's first test batch cannot be made", lambda: batch.content)
     text = f"model {label} cannot be evaluated on a batch of {_shapes(batch)}"
-    _try(text, lambda: worker.evaluate({"x": worker.x0}, [(kind, indices)]), _patience(worker.setup))
+    _try(text, lambda: _evaluated(worker, Chunk(kind, indices)), _patience(worker.setup))
+
+
+def _evaluated(worker: Worker, chunk: Chunk) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # metrics may find two samples too few to mean anything
+        Logged.joined(worker.evaluate({"x": worker.x0}, [chunk])).results()
 
 
 def _try(text: str, make: Callable[[], T], seconds: float | None = None) -> T:

@@ -1,78 +1,121 @@
-"""Measuring a model on data, through the module's own evaluation step."""
+"""Measuring a module on data, through its own evaluation step and hooks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from raylfl.core.oracle import Batch, loss_of
+from raylfl.runtime.workers.hooks import BATCH, WHOLE, overrides
+from raylfl.runtime.workers.logged import EvaluationLog, Logged, as_number, metrics_of
 
-_PREFIXES = ("test/", "test_", "val/", "val_", "valid/", "valid_", "validation/", "validation_", "train/", "train_")
+LOG = (  # positional arguments of LightningModule.log after name and value, and of log_dict after the dictionary
+    "prog_bar",
+    "logger",
+    "on_step",
+    "on_epoch",
+    "reduce_fx",
+    "enable_graph",
+    "sync_dist",
+    "sync_dist_group",
+    "add_dataloader_idx",
+    "batch_size",
+)
 
 
 class Recorder:
-    """Stands in for `LightningModule.log` and `log_dict`: keeps the values of the current call."""
+    """Stands in for `LightningModule.log` and `log_dict`: passes values on to the log of what is under way."""
 
     def __init__(self) -> None:
-        self.values: dict[str, float] = {}
+        self._to: Any = None
 
     def attach(self, module: Any) -> None:
-        module.log = self.log
-        module.log_dict = self.log_dict
+        """Have this module log here."""
+        module.log, module.log_dict = self.log, self.log_dict
 
-    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        if not self.silent:
-            self.values[canonical(name)] = _number(value)
+    @contextmanager
+    def into(self, log: Any) -> Iterator[None]:
+        """Within it values go to this log; outside of any, nowhere."""
+        before, self._to = self._to, log
+        try:
+            yield
+        finally:
+            self._to = before
 
-    def log_dict(self, dictionary: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
+    def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
+        """As LightningModule.log."""
+        if self._to is not None:
+            self._to.log(name, value, **dict(zip(LOG, args, strict=False)), **options)
+
+    def log_dict(self, dictionary: Mapping[str, Any], *args: Any, **options: Any) -> None:
+        """As LightningModule.log_dict; a MetricCollection is one, too."""
         for name, value in dictionary.items():
-            self.log(name, value)
-
-    silent = True  # local steps log nothing: a float() a step would stall a GPU
+            self.log(name, value, *args, **options)
 
 
-def canonical(name: str) -> str:
-    """`val_acc`, `test/accuracy`, ... -> `accuracy`."""
-    for prefix in _PREFIXES:
-        if name.startswith(prefix):
-            name = name[len(prefix) :]
-            break
-    return "accuracy" if name == "acc" else name
+class Evaluator:
+    """Measures a module on batches.
 
+    The test set goes through `test_step` and its hooks, all other data through `validation_step` and its hooks; where
+    the module has only one of the two, that one serves all. A module with neither is measured by its training loss.
+    """
 
-def _number(value: Any) -> float:
-    if hasattr(value, "compute") and hasattr(value, "reset"):  # a torchmetrics Metric
-        number = float(value.compute())
-        value.reset()
-        return number
-    return float(value.detach() if isinstance(value, Tensor) else value)
+    def __init__(self, module: Any, recorder: Recorder):
+        self.module, self.recorder = module, recorder
+        self.left_out: set[str] = set()  # names logged with on_epoch=False
 
+    def stage(self, kind: str) -> str | None:
+        """`test` or `validation`, whichever step and hooks this kind of data goes through; None: neither is there."""
+        stages = ("test", "validation") if kind == "test" else ("validation", "test")
+        return next((stage for stage in stages if overrides(self.module, f"{stage}_step")), None)
 
-def evaluation_step(module: Any) -> Callable[..., Any] | None:
-    """`test_step` or `validation_step` where the module defines one, else None (its training loss is used)."""
-    from lightning.pytorch import LightningModule
+    def whole(self, kind: str) -> bool:
+        """Whether an evaluation on this kind of data is one worker's: the module has hooks that see all of it."""
+        return any(self._hook(kind, part) for part in WHOLE)
 
-    for name in ("test_step", "validation_step"):
-        if getattr(type(module), name, None) is not getattr(LightningModule, name):
-            return getattr(module, name)
-    return None
+    def _hook(self, kind: str, part: str) -> Callable[..., Any] | None:
+        name = f"on_{self.stage(kind)}_{part}"
+        return getattr(self.module, name) if self.stage(kind) and overrides(self.module, name) else None
 
+    @torch.no_grad()
+    def measure(self, kind: str, batches: Iterable[Batch], first: int = 0) -> Logged:
+        """What is logged over these batches, the first of which is number `first` of the evaluation.
 
-@torch.no_grad()
-def measure(module: Any, recorder: Recorder, batch: Batch) -> dict[str, float]:
-    """Mean metrics of one batch: whatever the evaluation step logs, with `loss` always among them."""
-    step = evaluation_step(module)
-    recorder.values, recorder.silent = {}, False
-    try:
-        output: Any = (step or module.training_step)(batch.content, 0)
-        if "loss" not in recorder.values:
+        `loss` is always among it: where the step logs none, the loss it returns, or else the training loss.
+        """
+        log = EvaluationLog()
+        for metric in metrics_of(self.module):
+            metric.reset()
+        with self.recorder.into(log):
+            self._call(kind, "start", "epoch_start")
+            for index, batch in enumerate(batches, first):
+                log.begin_batch(batch.size)
+                self._batch(kind, batch, index, log)
+                log.end_batch()
+            self._call(kind, "epoch_end", "end")
+        self.left_out |= log.left_out
+        return log.finish()
+
+    def _call(self, kind: str, *parts: str) -> None:
+        for part in parts:
+            if hook := self._hook(kind, part):
+                hook()
+
+    def _batch(self, kind: str, batch: Batch, index: int, log: EvaluationLog) -> None:
+        stage, before, after = self.stage(kind), *(self._hook(kind, part) for part in BATCH)
+        step = getattr(self.module, f"{stage}_step" if stage else "training_step")
+        if before:
+            before(batch.content, index)
+        output = step(batch.content, index)
+        if not log.has_loss:
             returned = output.get("loss") if isinstance(output, dict) else output
-            if returned is None:
-                output = module.training_step(batch.content, 0)
-            recorder.values["loss"] = float(loss_of(output, module))
-        return recorder.values
-    finally:
-        recorder.silent = True
+            if stage and not (isinstance(returned, Tensor) and returned.numel() == 1):
+                with self.recorder.into(None):
+                    returned = self.module.training_step(batch.content, index)
+            log.log("loss", as_number("loss", loss_of(returned, self.module)))
+        if after:
+            after(output, batch.content, index)

@@ -16,6 +16,7 @@ from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import private_randomness
 from raylfl.errors import BadConfig
 from raylfl.registry import import_class
+from raylfl.runtime.workers.hooks import overrides, refuse
 from raylfl.runtime.workers.task import WorkerSetup
 
 
@@ -33,8 +34,13 @@ def make_module(model: ComponentConfig, seed: int) -> Any:
         if not (isinstance(cls, type) and issubclass(cls, LightningModule)):
             raise BadConfig(f"model.class_path={model.class_path}, but must be a LightningModule")
         module = construct(cls, model.init_args, "model")
+        if overrides(module, "setup"):
+            module.setup("fit")
+        if overrides(module, "configure_model"):
+            module.configure_model()
     if not module.automatic_optimization:
         raise BadConfig(f"model {cls.__name__} uses manual optimization, which federated local steps cannot follow")
+    refuse(module)
     return module
 
 

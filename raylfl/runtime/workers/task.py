@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -52,6 +52,14 @@ class WorkerSetup:
     @property
     def torch_dtype(self) -> torch.dtype:
         return torch.float64 if self.dtype == "float64" else torch.float32
+
+
+class Chunk(NamedTuple):
+    """Samples to be measured on: of the test set, or of the clients' training data."""
+
+    kind: str  # test or train
+    indices: Ints
+    first: int = 0  # the number of its first batch in the evaluation that it is a part of
 
 
 @dataclass(frozen=True)

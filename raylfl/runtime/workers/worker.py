@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +25,10 @@ from raylfl.core.reduce import column, finite_rows, tree_sum
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import VectorizedOracle, refusal
 from raylfl.errors import BadConfig
-from raylfl.runtime.workers.evaluate import Recorder, measure
+from raylfl.runtime.workers.evaluate import Evaluator, Recorder
+from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.module import devices, layout_for, make_module
-from raylfl.runtime.workers.task import BUFFERS, POOL, ClientReports, Task, WorkerSetup
+from raylfl.runtime.workers.task import BUFFERS, POOL, Chunk, ClientReports, Task, WorkerSetup
 
 
 class Worker:
@@ -44,6 +45,8 @@ class Worker:
         self._parts, self._modes = list(module.modules()), list[bool]()
         self.recorder = Recorder()
         self.recorder.attach(module)
+        self.evaluator = Evaluator(module, self.recorder)
+        self.whole = frozenset(kind for kind in ("test", "train") if self.evaluator.whole(kind))
         self.x0, self.buffers0 = self.flat.params.to("cpu", copy=True), self.flat.read_buffers().cpu()
         images_last = self.layout != "contiguous"  # measured faster so, whatever the order of the weights
         self.train = self._source(setup.train, self.layout == "channels_last")
@@ -282,20 +285,28 @@ class Worker:
         if BUFFERS in broadcast:
             self.flat.write_buffers(broadcast[BUFFERS].to(self.device))
 
-    def evaluate(self, broadcast: State, chunks: Sequence[tuple[str, Ints]]) -> list[dict[str, float]]:
-        """Mean metrics of each chunk (`test` or `train`, indices), with `count`, its number of samples."""
+    def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> list[Logged]:
+        """What the module logs over each chunk."""
         self._load(broadcast)
         self.flat.module.eval()
-        results = []
-        with private_randomness(keyed_int(self.setup.seed, "evaluate")), self.loop.autocast(), self.loop.evaluating():
-            for kind, indices in chunks:
-                source = self.test if kind == "test" else self.measured
-                assert source is not None
-                seed_everything(keyed_int(self.setup.seed, "evaluate", *indices[:1]))  # whoever gets the chunk
-                results.append(
-                    {**measure(self.flat.module, self.recorder, source.batch(indices)), "count": len(indices)}
-                )
-        return results
+        with private_randomness(), self.loop.autocast(), self.loop.evaluating():
+            return [self._measure(chunk) for chunk in chunks]
+
+    def _measure(self, chunk: Chunk) -> Logged:
+        self._seed_evaluation(chunk.indices)
+        return self.evaluator.measure(chunk.kind, self._evaluation_batches(chunk), chunk.first)
+
+    def _evaluation_batches(self, chunk: Chunk) -> Iterator[Batch]:
+        source, size = self.test if chunk.kind == "test" else self.measured, self.setup.eval_batch_size
+        assert source is not None
+        for k in range(0, len(chunk.indices), size):
+            part = chunk.indices[k : k + size]
+            self._seed_evaluation(part)
+            yield source.batch(part)
+
+    def _seed_evaluation(self, samples: Ints) -> None:
+        """The global generators by the first of these samples: the same on every worker."""
+        seed_everything(keyed_int(self.setup.seed, "evaluate", *samples[:1]))
 
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
         """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over each group of clients, over all of their data."""

@@ -1,0 +1,130 @@
+"""Lightning's hooks: which of them a run calls, which it refuses, and which it names in a warning. One table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from raylfl.errors import BadConfig
+
+Verdict = Literal["called", "refused", "ignored"]
+
+
+@dataclass(frozen=True)
+class Hook:
+    """What happens to a hook that a module overrides. note: when it is called; or what to use in its place."""
+
+    verdict: Verdict
+    note: str
+
+
+def _called(when: str) -> Hook:
+    return Hook("called", when)
+
+
+def _refused(remedy: str) -> Hook:
+    return Hook("refused", remedy)
+
+
+def _ignored(why: str) -> Hook:
+    return Hook("ignored", why)
+
+
+LOCAL_WORK = (  # called around and within a client's local work
+    "on_train_start",
+    "on_train_epoch_start",
+    "on_train_batch_start",
+    "on_after_backward",
+    "on_train_batch_end",
+    "on_train_epoch_end",
+    "on_train_end",
+)
+WHOLE = ("start", "epoch_start", "epoch_end", "end")  # on_validation_...: of an evaluation as a whole
+BATCH = ("batch_start", "batch_end")
+
+HOOKS: dict[str, Hook] = {
+    "setup": _called("once, with stage 'fit', after the module is made"),
+    "configure_model": _called("once, after the module is made"),
+    "on_train_start": _called("before a client's local work, at the parameters it starts from"),
+    "on_train_epoch_start": _called("before each pass over the client's data"),
+    "on_train_batch_start": _called("before each local step; it may not return -1"),
+    "on_after_backward": _called("after each gradient, with `.grad` set; changes of `.grad` count"),
+    "on_train_batch_end": _called("after each local step"),
+    "on_train_epoch_end": _called("after each pass over the client's data, a last partial one included"),
+    "on_train_end": _called("after a client's local work, before its upload is made"),
+    **{
+        f"on_{stage}_{part}": _called(when)
+        for stage in ("validation", "test")
+        for part, when in {
+            "start": "before an evaluation",
+            "epoch_start": "before an evaluation",
+            "batch_start": "before each batch",
+            "batch_end": "after each batch",
+            "epoch_end": "after an evaluation; what it logs is in the rows",
+            "end": "after an evaluation",
+        }.items()
+    },
+    "backward": _refused("gradients are taken by torch.autograd.grad; change the loss in training_step"),
+    "on_before_backward": _refused("change the loss in training_step, or the gradients in on_after_backward"),
+    "on_before_zero_grad": _refused("use on_train_batch_start or on_train_batch_end"),
+    "optimizer_zero_grad": _refused("gradients are never accumulated"),
+    "on_before_optimizer_step": _refused("use on_after_backward"),
+    "optimizer_step": _refused("use local.lr_schedule, or an lr_scheduler with local.optimizer=module"),
+    "lr_scheduler_step": _refused("give configure_optimizers a scheduler that steps without arguments"),
+    "configure_gradient_clipping": _refused("use local.clip_norm, or change the gradients in on_after_backward"),
+    "on_before_batch_transfer": _refused("use the data's train_transform or collate_fn"),
+    "transfer_batch_to_device": _refused("use the data's collate_fn; a batch object may have a method `to`"),
+    "on_after_batch_transfer": _refused("use the data's train_transform"),
+    "configure_sharded_model": _refused("use configure_model"),
+    "prepare_data": _ignored("data come from the data class"),
+    "train_dataloader": _ignored("data come from the data class"),
+    "val_dataloader": _ignored("data come from the data class"),
+    "test_dataloader": _ignored("data come from the data class"),
+    "predict_dataloader": _ignored("a run predicts nothing"),
+    "on_fit_start": _ignored("use on_train_start"),
+    "on_fit_end": _ignored("use on_train_end"),
+    "teardown": _ignored("a worker ends with its process"),
+    "on_validation_model_zero_grad": _ignored("gradients are not kept in the module"),
+    "on_validation_model_eval": _ignored("the module is put into evaluation mode as a whole"),
+    "on_validation_model_train": _ignored("the module is put into training mode as a whole"),
+    "on_test_model_eval": _ignored("the module is put into evaluation mode as a whole"),
+    "on_test_model_train": _ignored("the module is put into training mode as a whole"),
+    "on_save_checkpoint": _ignored("checkpoints hold the state of the whole federation"),
+    "on_load_checkpoint": _ignored("checkpoints hold the state of the whole federation"),
+    "configure_callbacks": _ignored("there is no Trainer"),
+    "on_predict_start": _ignored("a run predicts nothing"),
+    "on_predict_end": _ignored("a run predicts nothing"),
+    "on_predict_epoch_start": _ignored("a run predicts nothing"),
+    "on_predict_epoch_end": _ignored("a run predicts nothing"),
+    "on_predict_batch_start": _ignored("a run predicts nothing"),
+    "on_predict_batch_end": _ignored("a run predicts nothing"),
+    "on_predict_model_eval": _ignored("a run predicts nothing"),
+}
+
+
+def overrides(module: Any, name: str) -> bool:
+    """Whether the module's class has a method of its own under this name of Lightning's."""
+    from lightning.pytorch import LightningModule
+
+    return getattr(type(module), name, None) is not getattr(LightningModule, name, None)
+
+
+def overridden(module: Any, verdict: Verdict) -> list[str]:
+    """The hooks of this verdict that the module overrides."""
+    return [name for name, hook in HOOKS.items() if hook.verdict == verdict and overrides(module, name)]
+
+
+def refuse(module: Any) -> None:
+    """Raises BadConfig that names every overridden hook that local work cannot follow, each with its remedy."""
+    problems = [
+        f"model {type(module).__name__} overrides {name}, which is not called here: {HOOKS[name].note}"
+        for name in overridden(module, "refused")
+    ]
+    if problems:
+        raise BadConfig(problems)
+
+
+def works_alone(module: Any) -> str | None:
+    """Why this module's clients go one by one, each step through its own training_step; None: no hook asks for it."""
+    names = [name for name in LOCAL_WORK if overrides(module, name)]
+    return f"the model's {names[0]} is called for one client at a time" if names else None

@@ -1,0 +1,199 @@
+"""What a module logs (`self.log`) while it is evaluated, kept until it is reduced over the whole evaluation.
+
+A number is kept a batch, with its weight. A torchmetrics object keeps its own state: it is computed once, over all
+batches of an evaluation, whichever worker saw them.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raylfl.errors import BadConfig
+
+PREFIXES = ("test/", "test_", "val/", "val_", "valid/", "valid_", "validation/", "validation_", "train/", "train_")
+REDUCTIONS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  # of values and their weights
+    "mean": lambda values, weights: sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights),
+    "sum": lambda values, weights: math.fsum(values),
+    "min": lambda values, weights: min(values),
+    "max": lambda values, weights: max(values),
+}
+
+
+def canonical(name: str) -> str:
+    """`val_acc`, `test/accuracy`, ... -> `accuracy`."""
+    for prefix in PREFIXES:
+        if name.startswith(prefix):
+            name = name[len(prefix) :]
+            break
+    return "accuracy" if name == "acc" else name
+
+
+# -- evaluations -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Series:
+    """The values of one name, a batch each, and how many samples each stands for."""
+
+    reduce: str
+    values: list[float] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+
+    def add(self, value: float, weight: float) -> None:
+        """One more batch."""
+        self.values.append(value)
+        self.weights.append(weight)
+
+    def drop_last(self) -> None:
+        """Forget the last batch."""
+        del self.values[-1], self.weights[-1]
+
+    @property
+    def reduced(self) -> float:
+        """One number: the sample-weighted mean, or what `reduce_fx` says."""
+        return float(REDUCTIONS[self.reduce](self.values, self.weights))
+
+
+@dataclass
+class Logged:
+    """What was logged over some batches of one evaluation; travels from worker to server.
+
+    metrics: torchmetrics objects by name, with their states over these batches.
+    """
+
+    series: dict[str, Series] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def joined(parts: Sequence[Logged]) -> Logged:
+        """All parts of one evaluation, in their order."""
+        whole = Logged()
+        for part in parts:
+            for name, series in part.series.items():
+                kept = whole.series.setdefault(name, Series(series.reduce))
+                kept.values += series.values
+                kept.weights += series.weights
+        names = dict.fromkeys(name for part in parts for name in part.metrics)
+        whole.metrics = {name: merged([part.metrics[name] for part in parts if name in part.metrics]) for name in names}
+        return whole
+
+    def results(self) -> dict[str, float]:
+        """One number a name; a metric that computes several gives one for each, `name_key`."""
+        found = {name: series.reduced for name, series in self.series.items()}
+        for name, metric in self.metrics.items():
+            found |= _computed(name, metric.compute())
+        return found
+
+
+def _computed(name: str, value: Any) -> dict[str, float]:
+    if isinstance(value, Mapping):
+        return {key: number for k, v in value.items() for key, number in _computed(f"{name}_{k}", v).items()}
+    return {name: as_number(name, value)}
+
+
+def as_number(name: str, value: Any) -> float:
+    """The value as a float. Raises BadConfig where it is not one number."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return float(value.detach())
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise BadConfig(
+            f"the model logs {name} as {what}, but must log one number, a tensor with one entry, or a torchmetrics "
+            "object that computes one (average='macro', say)"
+        ) from None
+
+
+def is_metric(value: Any) -> bool:
+    """Whether this is a torchmetrics Metric; its package is the user's, and is not imported here."""
+    return all(hasattr(value, name) for name in ("_reductions", "_defaults", "compute", "reset"))
+
+
+def metrics_of(module: nn.Module) -> list[Any]:
+    """All metric objects that are registered in the module, those inside others included."""
+    return [part for part in module.modules() if is_metric(part)]
+
+
+def merged(metrics: Sequence[Any]) -> Any:
+    """The first of these metrics of one kind, with the states of all: reduced as torchmetrics reduces those of several
+    processes. Metrics inside of others (wrappers, sums of metrics) are merged one by one.
+    """
+    if len(metrics) == 1:
+        return metrics[0]
+    for same in zip(*(metrics_of(metric) for metric in metrics), strict=True):
+        first = same[0]
+        for name, reduction in first._reductions.items():
+            states = [getattr(metric, name) for metric in same]
+            joined: Any = [s for state in states for s in state] if isinstance(states[0], list) else torch.stack(states)
+            empty = isinstance(joined, list) and not joined
+            setattr(first, name, joined if reduction is None or empty else reduction(joined))
+        first._update_count = sum(metric._update_count for metric in same)
+        first._computed = None
+    return metrics[0]
+
+
+class EvaluationLog:
+    """Takes what a module logs while it is evaluated: batch by batch, and between the batches in its hooks."""
+
+    def __init__(self) -> None:
+        self.logged = Logged()
+        self.left_out: set[str] = set()  # names logged with on_epoch=False: values of a batch, not of the evaluation
+        self._samples: int | None = None  # of the current batch; None between batches
+        self._in_batch: set[str] = set()
+        self._objects: dict[str, Any] = {}
+
+    def begin_batch(self, samples: int) -> None:
+        """What is logged from here on belongs to a batch of so many samples."""
+        self._samples, self._in_batch = samples, set()
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the current batch has logged its loss."""
+        return "loss" in self._in_batch
+
+    def end_batch(self) -> None:
+        """What is logged from here on is about the whole evaluation."""
+        self._samples = None
+
+    def log(self, name: str, value: Any, **options: Any) -> None:
+        """Takes one value; options: those of `LightningModule.log`."""
+        if options.get("on_epoch") is False:
+            self.left_out.add(name)
+        elif is_metric(value):
+            self._objects[canonical(name)] = value
+        else:
+            self._add(canonical(name), as_number(name, value), options)
+
+    def _add(self, name: str, value: float, options: Mapping[str, Any]) -> None:
+        weight = options.get("batch_size")
+        if self._samples is None or name not in self.logged.series:
+            self.logged.series[name] = Series(reduction(name, options))
+        elif name in self._in_batch:  # logged twice: the last one counts
+            self.logged.series[name].drop_last()
+        self._in_batch.add(name)
+        self.logged.series[name].add(value, (self._samples or 1) if weight is None else weight)
+
+    def finish(self) -> Logged:
+        """All of it; the metric objects as copies, which later batches do not change."""
+        self.logged.metrics = {name: copy.deepcopy(metric).cpu() for name, metric in self._objects.items()}
+        for metric in self._objects.values():  # also those that are not registered in the module
+            metric.reset()
+        return self.logged
+
+
+def reduction(name: str, options: Mapping[str, Any]) -> str:
+    """`reduce_fx` of `LightningModule.log` by its name. Raises BadConfig for others than Lightning takes."""
+    given = options.get("reduce_fx", "mean")
+    found = given if isinstance(given, str) else getattr(given, "__name__", str(given))
+    found = {"amax": "max", "amin": "min", "avg": "mean"}.get(found, found)
+    if found not in REDUCTIONS:
+        raise BadConfig(f"the model logs {name} with reduce_fx={found}, but must be one of {', '.join(REDUCTIONS)}")
+    return found

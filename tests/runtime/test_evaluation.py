@@ -1,0 +1,122 @@
+"""What `validation_step` logs against the same number over the whole test set at once, by scikit-learn."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.core import hooks
+from sklearn.metrics import f1_score, recall_score, roc_auc_score
+
+import raylfl
+from raylfl.errors import BadConfig
+from raylfl.runtime.workers.hooks import HOOKS
+from tests.runtime.lightning_modules import Few
+from tests.runtime.tiny import TINY
+
+LOGGED = {
+    **TINY,
+    "rounds": 2,
+    "data": {"class_path": "tests.runtime.lightning_modules.Few"},
+    "model": {"class_path": "tests.runtime.lightning_modules.Measured"},
+    "eval": {"every": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """A run that evaluates in batches of seven."""
+    return raylfl.run(LOGGED, [f"logging.dir={tmp_path_factory.mktemp('evaluation')}", "eval.batch_size=7"])
+
+
+@pytest.fixture(scope="module")
+def truth(result):
+    """(scores [46, 3], labels [46]) of the final model on the test set."""
+    x, y = Few().test_dataset().tensors
+    with torch.no_grad():
+        return result.module.eval().body(x), y
+
+
+def test_metric_objects_are_computed_once_over_the_whole_evaluation(result, truth):
+    z, y = truth
+    row, guess = result.metrics[-1], z.argmax(1)
+    assert row["test/macro"] == pytest.approx(recall_score(y, guess, average="macro"), rel=1e-6)
+    assert row["test/f1"] == pytest.approx(f1_score(y, guess, average="macro"), rel=1e-6)
+    assert row["test/auroc"] == pytest.approx(roc_auc_score(y, z.softmax(1), multi_class="ovr"), rel=1e-6)
+    assert row["test/micro"] == pytest.approx(float((guess == y).float().mean()), rel=1e-6)
+    assert row["test/mean"] == pytest.approx(float(z[:, 0].mean()), rel=1e-5)
+    assert row["test/hidden"] == pytest.approx(float(z[:, 1].mean()), rel=1e-5)
+    assert row["test/twice"] == pytest.approx(2 * row["test/macro"])
+
+
+def test_numbers_are_weighted_by_samples_or_reduced_as_reduce_fx_says(result, truth):
+    z, y = truth
+    row = result.metrics[-1]
+    assert row["test/loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(z, y)), rel=1e-5)
+    assert row["test/highest"] == pytest.approx(float(z.max()), rel=1e-6)
+    assert row["test/lowest"] == pytest.approx(float(z.min()), rel=1e-6)
+    assert row["test/weighed"] == pytest.approx(float(z[:, 2].mean()) / 2, rel=1e-5)
+    assert row["test/batches"] == 7
+    assert row["test/first"] == 6
+
+
+@pytest.mark.parametrize("size", [1, 20, 46, 500])
+def test_the_number_does_not_depend_on_the_batch_size(result, runs, size):
+    row = raylfl.run(LOGGED, [*runs, f"eval.batch_size={size}"]).metrics[-1]
+    for name in ("macro", "f1", "auroc", "micro", "mean", "hidden", "loss", "highest", "lowest", "weighed"):
+        assert row[f"test/{name}"] == pytest.approx(result.metrics[-1][f"test/{name}"], rel=1e-5), name
+
+
+def model(name):
+    return f"model.class_path=tests.runtime.lightning_modules.{name}"
+
+
+def test_hooks_of_an_evaluation_see_all_of_it_and_what_they_log_is_in_the_rows(runs):
+    """Batches of seven, in order, on one worker; counters and lists are the module's own."""
+    row = raylfl.run(LOGGED, [*runs, model("Gathering"), "eval.batch_size=7"]).metrics[-1]
+    assert row["test/samples"] == 46
+    assert 1 <= row["test/uniq"] <= 3
+    whole = raylfl.run(LOGGED, [*runs, model("Gathering")]).metrics[-1]
+    assert row["test/macro"] == pytest.approx(whole["test/macro"], rel=1e-6)
+
+
+def test_the_test_set_goes_through_test_step_and_clients_data_through_validation_step(runs):
+    result = raylfl.run(LOGGED, [*runs, model("Both"), "eval.participants=true", "link={name: perfect}"])
+    row = result.metrics[-1]
+    assert (row["test/accuracy"], row["test/ended"]) == (0.5, 1.0)
+    assert row["participants/samples"] == 30
+    assert "test/samples" not in row
+    assert "participants/ended" not in row
+
+
+def test_what_is_not_called_or_not_recorded_is_named_at_the_start(runs):
+    def said(*overrides):
+        return (raylfl.run(LOGGED, [*runs, "rounds=0", *overrides]).run_dir / "log.txt").read_text()
+
+    assert "on_fit_start is not called: use on_train_start" in said(model("Deaf"))
+    assert "on_save_checkpoint is not called" in said(model("Deaf"))
+    assert "of_a_batch not recorded in evaluations: logged with on_epoch=False" in said()
+    unused = "on_validation_epoch_end, on_validation_end not called: no evaluation goes through validation_step"
+    assert unused in said(model("Both"))
+    assert "not called" not in said(model("Both"), "eval.clients=true")
+
+
+def test_hooks_that_local_work_cannot_follow_are_refused_by_name(runs):
+    with pytest.raises(BadConfig) as caught:
+        raylfl.run(LOGGED, [*runs, model("Clipping")])
+    assert "Clipping overrides configure_gradient_clipping, which is not called here: use local.clip" in str(
+        caught.value
+    )
+    assert "Clipping overrides optimizer_step, which is not called here: use local.lr_schedule" in str(caught.value)
+
+
+def test_layers_made_in_configure_model_are_trained(runs):
+    assert len(raylfl.run(LOGGED, [*runs, model("Late"), "rounds=1"]).params) == 15
+
+
+def test_every_hook_of_lightning_is_in_the_table():
+    """A new version of Lightning with another hook shows here."""
+    kinds = (hooks.ModelHooks, hooks.DataHooks, hooks.CheckpointHooks)
+    public = {name for kind in kinds for name in vars(kind) if not name.startswith("_")}
+    own = {name for name in vars(LightningModule) if name.startswith(("configure_", "optimizer_", "lr_scheduler_"))}
+    assert public | own | {"backward"} == HOOKS.keys() | {"configure_optimizers"}
