@@ -13,7 +13,8 @@ import torch
 from raylfl.config.changes import refuse_changes
 from raylfl.config.load import Config, load_config
 from raylfl.errors import BadConfig
-from raylfl.experiment import Experiment, assemble
+from raylfl.experiment import assemble
+from raylfl.parts import Experiment
 from raylfl.runtime import inprocess
 from raylfl.runtime.ray import remote
 from raylfl.runtime.ray.cluster import cluster_for
@@ -117,7 +118,7 @@ def resume(path: str | Path, overrides: Sequence[str] = (), watch: Watch | None 
 
 def checked(config: Config) -> Experiment:
     """The experiment, with a first batch tried: whatever cannot work ends here."""
-    from raylfl.runtime.workers.check import check
+    from raylfl.runtime.check import check
 
     experiment = assemble(config)
     check(experiment)

@@ -256,7 +256,7 @@ def _trace(args: argparse.Namespace) -> None:
     from raylfl.console import participation_line, say
     from raylfl.experiment import assemble
     from raylfl.heterogeneity.trace import read_trace
-    from raylfl.runtime.trace_preview import draw_trace
+    from raylfl.report.trace import draw_trace
 
     experiment = assemble(load_config(args.config, args.overrides))
     written = draw_trace(experiment, Path(args.out))
@@ -293,8 +293,9 @@ def _list(args: argparse.Namespace) -> None:
 
 def _runs(args: argparse.Namespace) -> None:
     from raylfl.console import runs_table
+    from raylfl.tune.journal import ends
 
-    runs_table([Path(p) for p in args.paths or ["runs"]])
+    runs_table([Path(p) for p in args.paths or ["runs"]], ends)
 
 
 if __name__ == "__main__":

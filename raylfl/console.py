@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from raylfl.errors import BadConfig
 
 if TYPE_CHECKING:
     from raylfl.api import Progress as RunProgress
-    from raylfl.experiment import Experiment
+    from raylfl.parts import Experiment
     from raylfl.report.runs import RunRecord
     from raylfl.runtime.profile import Timing
 
@@ -233,8 +233,11 @@ def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
     )
 
 
-def runs_table(paths: Sequence[Path]) -> None:
-    """One line a run: state, rounds done, algorithm, the newest values of the usual few."""
+def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]]) -> None:
+    """One line a run: state, rounds done, algorithm, the newest values of the usual few.
+
+    ends: how the trials of the sweep in a directory ended, id -> state; empty without a sweep.
+    """
     from raylfl.report.labels import METHOD
     from raylfl.report.runs import read_runs
 
@@ -248,17 +251,16 @@ def runs_table(paths: Sequence[Path]) -> None:
         table.add_row(
             shown(run.path),
             str(run.setting.get(METHOD, "?")),
-            state_of(run),
+            state_of(run, ends),
             f"{len(run.rounds)}/{run.config.get('rounds', '?')}",
             *(form.format(*value) if len(value) else "" for value, (_, _, form) in zip(newest, measured, strict=True)),
         )
     print_table(table)
 
 
-def state_of(run: RunRecord) -> str:
+def state_of(run: RunRecord, ends: Callable[[Path], dict[str, str]]) -> str:
     """`finished`, `running` (a process holds its lock), or how it ended as a sweep took it down, else `stopped`."""
     from raylfl.runtime.records.run_dir import RunDirectory
-    from raylfl.tune.journal import ends
 
     if run.finished:
         return "finished"

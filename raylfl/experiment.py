@@ -13,18 +13,15 @@ import numpy as np
 from raylfl.config.components import construct
 from raylfl.config.load import Config, escaped
 from raylfl.config.schema import NAMED_GROUPS, ComponentConfig
-from raylfl.core.algorithm import Algorithm
 from raylfl.core.local import LocalRule, Schedule
 from raylfl.core.population import Ints, Population
 from raylfl.core.samples import SampleSet, Shards
 from raylfl.errors import BadConfig, BadValue
-from raylfl.heterogeneity.links import Link
-from raylfl.heterogeneity.participation.base import Participation
 from raylfl.heterogeneity.partition.base import Samples, Split
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
+from raylfl.parts import Experiment, Optimum, WorkerSetup
 from raylfl.registry import Registry, import_class
-from raylfl.runtime.workers.task import WorkerSetup
 
 DEFAULT_CLIENTS = 10  # N where neither the config nor the partition says it
 
@@ -38,34 +35,6 @@ class DataSource:
     labels: Ints | None
     client_indices: list[Ints] | None
     data: Any  # the object itself, for what only it can answer; it stays in the process that made it
-
-
-@dataclass(frozen=True)
-class Optimum:
-    """x [d] = argmin_x F(x), as the data know it; of: weights [N] -> argmin_x sum_i weights_i f_i(x), where they
-    know it for any weights.
-    """
-
-    x: np.ndarray
-    of: Callable[[np.ndarray], np.ndarray] | None
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """All parts of a run; built and checked before anything is started."""
-
-    config: Config
-    labels: Ints | None  # of the training set [n]
-    split: Split
-    optimum: Optimum | None  # of F with the run's weights, where the problem knows it
-    world: RunContext
-    algorithm: Algorithm
-    participation: Participation
-    link: Link
-    work: LocalWork
-    rule: LocalRule
-    setup: WorkerSetup
-    warnings: list[str]
 
 
 def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | None:

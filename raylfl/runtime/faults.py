@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
-from raylfl.runtime.workers.task import Fault
-
+Fault = Callable[[str, int], None]  # (phase, round): called where a test may inject a fault
 VARIABLE = "RAYLFL_FAULT"
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from raylfl.experiment import Experiment
+from raylfl.parts import Experiment
+from raylfl.runtime.faults import Fault
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.session import Session
 from raylfl.runtime.stopping import stop_on_signals
 from raylfl.runtime.workers.backend import LocalBackend
-from raylfl.runtime.workers.task import Fault
 
 
 def rows(

@@ -18,7 +18,7 @@ import torch
 
 from raylfl.config.schema import LAYOUTS
 from raylfl.errors import BadConfig
-from raylfl.experiment import Experiment
+from raylfl.parts import Experiment
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import LocalBackend
 

@@ -15,19 +15,18 @@ import torch
 
 from raylfl.config.changes import fingerprint_of_config
 from raylfl.errors import RaylflError
-from raylfl.experiment import Experiment
 from raylfl.heterogeneity.partition.base import Samples
 from raylfl.heterogeneity.partition.file import save
 from raylfl.heterogeneity.partition.stats import class_counts
 from raylfl.heterogeneity.trace import Row, encode_row
-from raylfl.runtime.faults import kill_point
+from raylfl.parts import Experiment
+from raylfl.runtime.faults import Fault, kill_point
 from raylfl.runtime.records.checkpoint import Checkpoints
 from raylfl.runtime.records.loggers import Loggers
 from raylfl.runtime.records.run_dir import RECORDS, RunDirectory, environment, metrics_line, summarise
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.round.measure import Metrics
 from raylfl.runtime.workers.backend import Backend
-from raylfl.runtime.workers.task import Fault
 
 MOST_SAMPLES, MOST_CLIENTS = 2_000_000, 10_000  # beyond, who owns what follows from config.yaml alone
 

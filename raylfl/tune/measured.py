@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from raylfl.core.costs import Costs
 from raylfl.errors import BadConfig, BadValue
-from raylfl.experiment import Experiment
+from raylfl.parts import Experiment
 
 EVALUATION = ("loss", "accuracy")  # of shipped models; one's own may log more
 NAMES: dict[str, tuple[str, ...]] = {  # docs/heterogeneity.md, "What is measured"

@@ -23,7 +23,7 @@ from raylfl.config.layers import merge_layer, override, tree
 from raylfl.config.schema import LoggingConfig
 from raylfl.console import shown
 from raylfl.errors import BadConfig, RaylflError
-from raylfl.experiment import Experiment
+from raylfl.parts import Experiment
 from raylfl.tune.journal import FAILED, Journal
 from raylfl.tune.measured import require_measured
 from raylfl.tune.optuna_search import require_optuna

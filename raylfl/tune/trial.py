@@ -19,7 +19,8 @@ from typing import Any, cast
 from raylfl.config.changes import defining, fingerprint_of_config, refuse_changes
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, NonFinite
-from raylfl.experiment import Experiment, assemble
+from raylfl.experiment import assemble
+from raylfl.parts import Experiment
 from raylfl.runtime.records.checkpoint import sha256_of_manifest
 from raylfl.runtime.records.run_dir import RECORDS, RunDirectory, atomic_write
 from raylfl.runtime.session import Session, write_records

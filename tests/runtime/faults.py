@@ -18,11 +18,11 @@ import torch
 from raylfl.algorithms import ALGORITHMS
 from raylfl.api import checked
 from raylfl.config.load import load_config
-from raylfl.experiment import Experiment
+from raylfl.parts import Experiment
 from raylfl.runtime import inprocess
+from raylfl.runtime.faults import Fault
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.session import write_records
-from raylfl.runtime.workers.task import Fault
 
 PHASES = ("draw", "train", "collect", "aggregate", "commit", "log", "checkpoint")
 REAL_TIME = ("time/round",)  # the only metrics that differ between two runs of one config

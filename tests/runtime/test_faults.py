@@ -12,7 +12,7 @@ import raylfl
 from raylfl.algorithms import ALGORITHMS
 from raylfl.errors import BadConfig, ClientFailed, NonFinite
 from raylfl.heterogeneity.trace import make_row, write_trace
-from raylfl.runtime.workers import check
+from raylfl.runtime import check
 from raylfl.runtime.workers.worker import Worker
 from tests.runtime.faults import options_of, outcome
 from tests.runtime.tiny import TINY

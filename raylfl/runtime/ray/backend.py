@@ -12,7 +12,7 @@ from torch import Tensor
 
 from raylfl.core.algorithm import State
 from raylfl.core.samples import as_tensor
-from raylfl.experiment import Experiment
+from raylfl.parts import Experiment
 from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.cluster import direct_bytes
 from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost, WorkerPool

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any
 
 from raylfl.errors import RaylflError
-from raylfl.experiment import Experiment
+from raylfl.parts import Experiment
 from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.cluster import Cluster, cluster_for
 from raylfl.runtime.records.run_dir import RunDirectory

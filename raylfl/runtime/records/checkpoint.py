@@ -32,7 +32,7 @@ from raylfl.core.client_rows import Table
 from raylfl.core.costs import Costs
 from raylfl.core.samples import Shards
 from raylfl.errors import BadConfig, RaylflError
-from raylfl.experiment import Experiment
+from raylfl.parts import Experiment
 from raylfl.runtime.records.checksums import save_hashed, sha256_of
 from raylfl.runtime.records.run_dir import RunDirectory, atomic_write, sync_folder, versions
 from raylfl.runtime.round.loop import FederationState

@@ -17,8 +17,8 @@ from raylfl.core.algorithm import State
 from raylfl.core.costs import floats_in
 from raylfl.core.population import Floats, Round
 from raylfl.errors import ClientFailed, NonFinite
-from raylfl.experiment import Experiment
 from raylfl.heterogeneity.participation.base import Draw
+from raylfl.parts import Experiment
 from raylfl.runtime.round.plan import Planner, dropped
 from raylfl.runtime.workers.backend import Backend, Deferred, Handle
 from raylfl.runtime.workers.task import POOL, ClientReports, Task, TaskResult

@@ -6,7 +6,7 @@ import numpy as np
 
 from raylfl.core.algorithm import State
 from raylfl.core.costs import Costs, floats_in
-from raylfl.experiment import Experiment
+from raylfl.parts import Experiment
 from raylfl.runtime.round.cohort import RoundResult
 from raylfl.runtime.round.plan import Planner
 

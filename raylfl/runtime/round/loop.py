@@ -20,14 +20,14 @@ from raylfl.core.costs import Costs
 from raylfl.core.reduce import finite_rows, weighted_sum
 from raylfl.core.threads import one_thread
 from raylfl.errors import NonFinite
-from raylfl.experiment import Experiment
 from raylfl.heterogeneity.trace import Row
+from raylfl.parts import BUFFERS, Experiment
+from raylfl.runtime.faults import Fault
 from raylfl.runtime.round.cohort import CohortRunner, Probed, RoundResult
 from raylfl.runtime.round.costs import CostModel
 from raylfl.runtime.round.measure import Measurements, Metrics
 from raylfl.runtime.round.plan import Planner, check_sampling
 from raylfl.runtime.workers.backend import Backend, Deferred, Handle
-from raylfl.runtime.workers.task import BUFFERS, Fault
 
 T = TypeVar("T")
 

@@ -14,11 +14,11 @@ from raylfl.core.reduce import tree_sum
 from raylfl.core.threads import one_thread
 from raylfl.diagnostics.surrogate import chi2, fixed_point, surrogate_weights
 from raylfl.diagnostics.updates import distance_metrics, update_metrics
-from raylfl.experiment import Experiment
+from raylfl.parts import BUFFERS, Experiment
 from raylfl.runtime.round.plan import Planner
 from raylfl.runtime.workers.backend import Backend, Deferred
 from raylfl.runtime.workers.logged import Logged
-from raylfl.runtime.workers.task import BUFFERS, Chunk
+from raylfl.runtime.workers.task import Chunk
 
 if TYPE_CHECKING:
     from raylfl.core.algorithm import ServerState, State

@@ -12,12 +12,12 @@ from raylfl.core.keyed import keyed
 from raylfl.core.local import a_norm
 from raylfl.core.population import Floats, Ints, Population, Round, SystemInfo
 from raylfl.errors import BadConfig
-from raylfl.experiment import Experiment
 from raylfl.heterogeneity.participation.base import Draw, Independent, Sampler
 from raylfl.heterogeneity.participation.full import Full
 from raylfl.heterogeneity.participation.trace import Trace
 from raylfl.heterogeneity.trace import Row, make_row
 from raylfl.heterogeneity.world import RunContext
+from raylfl.parts import Experiment
 
 
 class Planner:

@@ -12,9 +12,10 @@ from torch import Tensor
 from raylfl.core.algorithm import State
 from raylfl.core.oracle import private_randomness
 from raylfl.errors import RaylflError
+from raylfl.parts import WorkerSetup
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.logged import Logged
-from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, WorkerSetup
+from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult
 from raylfl.runtime.workers.worker import Worker
 
 T = TypeVar("T")

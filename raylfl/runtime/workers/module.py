@@ -15,9 +15,9 @@ from raylfl.core.chain import Chain
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import private_randomness
 from raylfl.errors import BadConfig
+from raylfl.parts import WorkerSetup
 from raylfl.registry import import_class
 from raylfl.runtime.workers.hooks import overrides, refuse
-from raylfl.runtime.workers.task import WorkerSetup
 
 
 def make_module(model: ComponentConfig, seed: int) -> Any:

@@ -2,56 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from raylfl.config.schema import ComponentConfig, RuntimeConfig
-from raylfl.core.algorithm import Algorithm, State
-from raylfl.core.local import LocalRule
-from raylfl.core.population import Floats, Ints, Population
-from raylfl.core.samples import SampleSet, Shards
+from raylfl.core.algorithm import State
+from raylfl.core.population import Floats, Ints
 
 POOL = -1  # the imaginary client that owns everybody's data (centralized)
-BUFFERS = "buffers"  # the key under which a module's buffers travel beside an algorithm's own tensors
-
-
-@dataclass(frozen=True)
-class WorkerSetup:
-    """Everything a worker needs for any client in any round; put into shared memory once."""
-
-    seed: int
-    dtype: str
-    model: ComponentConfig
-    algorithm: Algorithm
-    rule: LocalRule
-    sampling: str
-    optimizer: str
-    buffers: str
-    population: Population
-    shards: Shards
-    train: SampleSet
-    test: SampleSet | None
-    eval_batch_size: int
-    runtime: RuntimeConfig
-
-    @property
-    def local_buffers(self) -> bool:
-        """Whether clients keep the module's buffers to themselves; the imaginary one that owns all data does not."""
-        return self.buffers == "local" and not self.algorithm.pooled
-
-    def fresh_state(self, x: Tensor, buffers: Tensor) -> State:
-        """What a client brings to its first round, rows [1, ...], at x [d] and buffers [b]; empty: it never has any."""
-        state = self.algorithm.init_clients(x, 1)
-        return {**state, BUFFERS: buffers[None]} if self.local_buffers and len(buffers) else state
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        return torch.float64 if self.dtype == "float64" else torch.float32
 
 
 class Chunk(NamedTuple):
@@ -150,6 +110,3 @@ class TaskResult:
     @property
     def failed(self) -> bool:
         return bool(self.reports.errors)
-
-
-Fault = Callable[[str, int], None]  # (phase, round): a place where tests may strike

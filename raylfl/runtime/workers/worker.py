@@ -25,10 +25,11 @@ from raylfl.core.reduce import column, finite_rows, tree_sum
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import VectorizedOracle, refusal
 from raylfl.errors import BadConfig
+from raylfl.parts import BUFFERS, WorkerSetup
 from raylfl.runtime.workers.evaluate import Evaluator, Recorder
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.module import devices, layout_for, make_module
-from raylfl.runtime.workers.task import BUFFERS, POOL, Chunk, ClientReports, Task, WorkerSetup
+from raylfl.runtime.workers.task import POOL, Chunk, ClientReports, Task
 
 
 class Worker:

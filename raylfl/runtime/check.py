@@ -18,13 +18,13 @@ from raylfl.core.oracle import Batch, private_randomness
 from raylfl.core.population import Population
 from raylfl.core.samples import SampleSet, Shards
 from raylfl.errors import BadConfig, BadValue
-from raylfl.experiment import Experiment
+from raylfl.parts import Experiment, WorkerSetup
 from raylfl.runtime.ray.cluster import check_resources
 from raylfl.runtime.round.plan import Planner, check_sampling
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.hooks import HOOKS, overridden
 from raylfl.runtime.workers.logged import Logged
-from raylfl.runtime.workers.task import Chunk, WorkerSetup
+from raylfl.runtime.workers.task import Chunk
 from raylfl.runtime.workers.worker import Worker
 
 T = TypeVar("T")

@@ -1,0 +1,86 @@
+"""What a run is made of: an experiment, and the part of it that workers need. Plain values, no config nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.config.load import Config
+from raylfl.config.schema import ComponentConfig, RuntimeConfig
+from raylfl.core.algorithm import Algorithm, State
+from raylfl.core.local import LocalRule
+from raylfl.core.population import Ints, Population
+from raylfl.core.samples import SampleSet, Shards
+from raylfl.heterogeneity.links import Link
+from raylfl.heterogeneity.participation.base import Participation
+from raylfl.heterogeneity.partition.base import Split
+from raylfl.heterogeneity.work import LocalWork
+from raylfl.heterogeneity.world import RunContext
+
+BUFFERS = "buffers"  # the key under which a module's buffers travel beside an algorithm's own tensors
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """Everything a worker needs for any client in any round; put into shared memory once."""
+
+    seed: int
+    dtype: str
+    model: ComponentConfig
+    algorithm: Algorithm
+    rule: LocalRule
+    sampling: str
+    optimizer: str
+    buffers: str
+    population: Population
+    shards: Shards
+    train: SampleSet
+    test: SampleSet | None
+    eval_batch_size: int
+    runtime: RuntimeConfig
+
+    @property
+    def local_buffers(self) -> bool:
+        """Whether clients keep the module's buffers to themselves; the imaginary one that owns all data does not."""
+        return self.buffers == "local" and not self.algorithm.pooled
+
+    def fresh_state(self, x: Tensor, buffers: Tensor) -> State:
+        """What a client brings to its first round, rows [1, ...], at x [d] and buffers [b]; empty: it never has any."""
+        state = self.algorithm.init_clients(x, 1)
+        return {**state, BUFFERS: buffers[None]} if self.local_buffers and len(buffers) else state
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """x [d] = argmin_x F(x), as the data know it; of: weights [N] -> argmin_x sum_i weights_i f_i(x), where they
+    know it for any weights.
+    """
+
+    x: np.ndarray
+    of: Callable[[np.ndarray], np.ndarray] | None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All parts of a run; built and checked before anything is started."""
+
+    config: Config
+    labels: Ints | None  # of the training set [n]
+    split: Split
+    optimum: Optimum | None  # of F with the run's weights, where the problem knows it
+    world: RunContext
+    algorithm: Algorithm
+    participation: Participation
+    link: Link
+    work: LocalWork
+    rule: LocalRule
+    setup: WorkerSetup
+    warnings: list[str]
