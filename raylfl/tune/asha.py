@@ -1,39 +1,137 @@
-"""ASHA among what may be compared: one bracket for each algorithm in each world."""
+"""ASHA over settings: the seeds of a setting go on or stop together, by their mean at each rung.
+
+Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, Alg. 2, one bracket for each algorithm
+in each world. Ray Tune's scheduler decides trial by trial: with several seeds it would stop some seeds of a setting
+and finish others, and rank settings by different numbers of seeds. Here a seed that reaches a rung before the others
+is paused, which frees its place, until the last of them is there.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+import numpy as np
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
+from raylfl.tune.proposals import Places
+from raylfl.tune.schedulers import SCORE, TIME
+from raylfl.tune.score import WORST
 from raylfl.tune.space import comparable
 
+Scores = Iterable[tuple[int, float]]  # (rounds done, score so far), in order
 
-class ComparableAsha(FIFOScheduler):
-    """Ray Tune's ASHA, one for each kind of setting: what is tuned competes, algorithms and worlds do not.
 
-    Else a harder partition would be stopped for being harder, and a slow starter for the algorithm that it is.
+class SettingAsha(FIFOScheduler):
+    """Stops a setting at a rung where the mean of its seeds is below the best 1 / reduction of those before it.
+
+    grace: rounds to the first rung; rounds: of a run, at whose end nothing is stopped; seeds: of each setting. Only
+    settings of one kind (`comparable`: the algorithm and the world) compete: a harder partition is not stopped for
+    being harder.
     """
 
-    def __init__(self, **options: Any):
+    def __init__(self, grace: int, reduction: float, rounds: int, seeds: int, places: Places):
         super().__init__()
-        self.options = options
-        self._kinds: dict[str, ASHAScheduler] = {}
+        count = max(0, math.ceil(math.log(max(rounds / grace, 1), reduction) - 1e-9))
+        self.rungs = [math.ceil(grace * reduction**k - 1e-9) for k in range(count)]
+        self.reduction, self.seeds, self.places = reduction, seeds, places
+        self.passed: dict[tuple[int, int], bool] = {}  # (setting, rung) -> whether it went on
+        self._scores: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)  # (setting, rung) -> seed -> score
+        self._means: dict[tuple[str, int], list[float]] = defaultdict(list)  # (kind, rung) -> means of the settings
+        self._lost: dict[int, int] = defaultdict(int)  # setting -> seeds that failed for good
+        self._parked: dict[str, tuple[Any, int, int]] = {}  # trial id -> trial, setting and rung it waits at
+        places.promised = self.waiting
 
-    def _of(self, trial: Any) -> ASHAScheduler:
-        name = comparable(trial.config["trial"]["values"])
-        if name not in self._kinds:
-            self._kinds[name] = ASHAScheduler(**self.options)
-        return self._kinds[name]
+    # -- what Ray Tune calls -----------------------------------------------------------------------------------
 
-    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        self._of(trial).on_trial_add(tune_controller, trial)
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        own = trial.config["trial"]
+        ended = "state" in result  # it diverged, or cannot be: it ends by itself
+        for rung in self._reached(result[TIME]):
+            self._scores[own["setting"], rung].setdefault(own["seed"], result[SCORE])
+            on = self._decide(own, rung)
+            if ended or on:
+                continue
+            if on is None:
+                self._park(trial, own["setting"], rung)
+                return TrialScheduler.PAUSE
+            return TrialScheduler.STOP
+        return TrialScheduler.CONTINUE
 
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict) -> str:
-        return self._of(trial).on_trial_result(tune_controller, trial, result)
-
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict) -> None:
-        self._of(trial).on_trial_complete(tune_controller, trial, result)
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        """A seed that failed for good: the others decide without it."""
+        own = trial.config["trial"]
+        self._lost[own["setting"]] += 1
+        for rung in self.rungs:
+            if self._scores.get((own["setting"], rung)):
+                self._decide(own, rung)
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-        self._of(trial).on_trial_remove(tune_controller, trial)
+        self._parked.pop(trial.trial_id, None)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        """Paused seeds of decided settings first; called at every step, so the seeds of stopped ones end here, too."""
+        for trial, setting, rung in list(self._parked.values()):
+            on = self.passed.get((setting, rung))
+            if trial.status != "PAUSED" or on is None:
+                continue
+            if not on:
+                tune_controller.stop_trial(trial)
+            elif self.places.free:
+                del self._parked[trial.trial_id]
+                self.places.taken.add(trial.trial_id)
+                return trial
+        return next((trial for trial in tune_controller.get_trials() if trial.status == "PENDING"), None)
+
+    def waiting(self) -> bool:
+        """Whether a paused seed may go on: it has its place before any new trial."""
+        return any(self.passed.get((setting, rung)) for _, setting, rung in self._parked.values())
+
+    # -- rungs -------------------------------------------------------------------------------------------------
+
+    def _reached(self, done: int) -> list[int]:
+        return [rung for rung in self.rungs if rung <= done]
+
+    def _park(self, trial: Any, setting: int, rung: int) -> None:
+        self._parked[trial.trial_id] = trial, setting, rung
+        self.places.taken.discard(trial.trial_id)
+
+    def _decide(self, own: Mapping[str, Any], rung: int) -> bool | None:
+        """Whether the setting goes on past the rung; None while seeds of it are on their way there."""
+        place = own["setting"], rung
+        if place not in self.passed and len(self._scores[place]) >= self.seeds - self._lost[own["setting"]]:
+            self._enter(own, rung, None)
+        return self.passed.get(place)
+
+    def _enter(self, own: Mapping[str, Any], rung: int, on: bool | None) -> None:
+        """Take down the setting's mean at the rung; on: what was decided in an earlier session, if it was."""
+        place, kind = (own["setting"], rung), (comparable(own["values"]), rung)
+        mean = float(np.mean(list(self._scores[place].values())))
+        before = self._means[kind]
+        cutoff = np.percentile(before, 100 * (1 - 1 / self.reduction)) if before else -math.inf
+        self.passed[place] = bool(mean >= cutoff) if on is None else on
+        before.append(mean)
+
+    # -- resumed sweeps ----------------------------------------------------------------------------------------
+
+    def replay(self, runs: Iterable[tuple[Mapping[str, Any], Scores, str]]) -> None:
+        """Learn what was decided before a sweep was interrupted, from its trials, their scores, and how they ended.
+
+        A setting went on past a rung where any of its seeds has more rounds than that, and was stopped where one of
+        them was stopped there. What was not decided yet is, once its seeds report again.
+        """
+        known = [(own, list(scores), state) for own, scores, state in runs]
+        for own, scores, state in known:
+            for rung in self.rungs:
+                first = next((score for done, score in scores if done >= rung), None)
+                first = WORST if first is None and state == "diverged" else first
+                if first is not None:
+                    self._scores[own["setting"], rung][own["seed"]] = first
+        for own, scores, state in known:
+            done = scores[-1][0] if scores else 0
+            for rung in self._reached(done):
+                stopped = state == "stopped" and rung == self._reached(done)[-1]
+                if (own["setting"], rung) not in self.passed and (stopped or done > rung):
+                    self._enter(own, rung, not stopped)

@@ -1,4 +1,4 @@
-"""Optuna's settings handed to Ray Tune as trials."""
+"""The trials of a stage handed to Ray Tune one after the other: planned ones, then settings that Optuna proposes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,61 @@ if TYPE_CHECKING:
     from raylfl.tune.stage import StageRun
 
 
-class Proposals(Searcher):
+class Places:
+    """How many trials may be under way at once (None: as many as fit); a paused trial leaves its place.
+
+    Ray Tune's own limit counts paused trials: with `concurrent` paused ones no other would ever start.
+    """
+
+    def __init__(self, limit: int | None = None):
+        self.limit, self.taken = limit, set[str]()
+        self.promised = lambda: False  # whether a paused trial is to have the next one
+
+    @property
+    def free(self) -> bool:
+        return self.limit is None or len(self.taken) < self.limit
+
+
+class Planned(Searcher):
+    """Trials in their order, as places get free."""
+
+    def __init__(self, trials: Sequence[Trial], places: Places):
+        super().__init__()
+        self.waiting, self.places = list(trials), places
+
+    @property
+    def complete(self) -> bool:
+        """Whether all trials were handed out."""
+        return not self.waiting
+
+    def suggest(self, trial_id: str) -> Any:
+        if self.complete:
+            return Searcher.FINISHED
+        if not self.places.free or self.places.promised():
+            return None
+        self.places.taken.add(trial_id)
+        return as_config(self.next(trial_id))
+
+    def next(self, trial_id: str) -> Trial:
+        """The trial that Ray Tune will know by this id."""
+        return self.waiting.pop(0)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        self.places.taken.discard(trial_id)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing to save: the journal has all that was planned."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """See `save`."""
+
+
+class Proposals(Planned):
     """Optuna's settings as trials, a setting's seeds one after the other; open ones of an earlier run first."""
 
-    def __init__(self, stage: StageRun, left: Sequence[Trial]):
-        super().__init__()
-        self.stage, self.waiting = stage, list(left)
+    def __init__(self, stage: StageRun, left: Sequence[Trial], places: Places):
+        super().__init__(left, places)
+        self.stage = stage
         self.settings = OptunaSettings(stage.sweep.space, stage.sweep.draws_from, stage.sweep.plain)
         self._ids: dict[str, Trial] = {}  # by Ray Tune's id
         known = {trial.setting: trial.values for trial in stage.journal.of_stage(0)}
@@ -34,18 +83,17 @@ class Proposals(Searcher):
     def complete(self) -> bool:
         return self.asked >= self.stage.sweep.options.samples and not self.waiting
 
-    def suggest(self, trial_id: str) -> Any:
+    def next(self, trial_id: str) -> Trial:
         if not self.waiting:
-            if self.asked >= self.stage.sweep.options.samples:
-                return Searcher.FINISHED
             self.waiting = self.stage.sweep.trials(0, self.asked, self.settings.propose(self.asked))
             self.stage.journal.plan(*self.waiting)
             self.asked += 1
-        self._ids[trial_id] = self.waiting.pop(0)
-        return as_config(self._ids[trial_id])
+        self._ids[trial_id] = super().next(trial_id)
+        return self._ids[trial_id]
 
-    def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """The journal is written after this, in the watcher: what counts here is the run itself."""
+        super().on_trial_complete(trial_id, result, error)
         trial = self._ids.pop(trial_id)
         self._learn(trial.setting, trial)
 
@@ -56,9 +104,3 @@ class Proposals(Searcher):
             return
         scores = [score.ranked(self.stage.score(t)) for t in seeds if self.stage.is_complete(t)]
         self.settings.learn(setting, sum(scores) / len(scores) if scores else None)
-
-    def save(self, checkpoint_path: str) -> None:
-        """Nothing to save: the journal has all that was proposed."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """See `save`."""

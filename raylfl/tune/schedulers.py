@@ -1,18 +1,21 @@
-"""Which trials go on: all of them (fifo), the better part at each rung (asha), or mutations of the best (pbt).
+"""Which trials go on: all of them (fifo), the better settings at each rung (asha), or mutations of the best (pbt).
 
-ASHA: Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, Alg. 2. PBT: Jaderberg et
-al., "Population Based Training of Neural Networks", 2017. Both are Ray Tune's; time is counted in rounds.
+ASHA: `raylfl.tune.asha`. PBT: Jaderberg et al., "Population Based Training of Neural Networks", 2017, Ray Tune's.
+Time is counted in rounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raylfl.config.components import typed
 from raylfl.errors import BadConfig, BadValue
 from raylfl.tune.space import Domain, Space
+
+if TYPE_CHECKING:
+    from raylfl.tune.proposals import Places
 
 TIME, SCORE = "round", "score"  # what a trial reports after a round
 FIXED = ("algorithm.name",)  # of the keys that PBT may reach, those that cannot change under a run
@@ -25,7 +28,8 @@ class Fifo:
     def check(self, space: Space) -> None:
         """Any space will do."""
 
-    def build(self, space: Space, rounds: int, seed: int) -> Any:
+    def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
+        """The scheduler of Ray Tune; seed: of the sweep itself; seeds: of each setting; places: see there."""
         from ray.tune.schedulers import FIFOScheduler
 
         return FIFOScheduler()
@@ -33,12 +37,12 @@ class Fifo:
 
 @dataclass
 class Asha:
-    """At rounds grace, grace * reduction, ... a run goes on if it is in the best 1 / reduction so far.
+    """At rounds grace, grace * reduction, ... a setting goes on if its mean is in the best 1 / reduction so far.
 
-    So far, and of its kind: the same algorithm in the same world.
+    So far, and of its kind: the same algorithm in the same world. All its seeds go on, or none.
     """
 
-    grace: int | None = None  # rounds before a run may be stopped; null: a tenth of the rounds
+    grace: int | None = None  # rounds before a setting may be stopped; null: a tenth of the rounds
     reduction: float = 3.0
 
     def __post_init__(self) -> None:
@@ -50,20 +54,10 @@ class Asha:
     def check(self, space: Space) -> None:
         """Any space will do."""
 
-    def build(self, space: Space, rounds: int, seed: int) -> Any:
-        """Nothing is stopped at the last round itself: the run is complete by then."""
-        from raylfl.tune.asha import ComparableAsha
+    def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
+        from raylfl.tune.asha import SettingAsha
 
-        grace = self.grace or max(rounds // 10, 1)
-        return ComparableAsha(
-            time_attr=TIME,
-            metric=SCORE,
-            mode="max",
-            max_t=max(rounds, grace),
-            grace_period=grace,
-            reduction_factor=self.reduction,
-            stop_last_trials=False,
-        )
+        return SettingAsha(self.grace or max(rounds // 10, 1), self.reduction, rounds, seeds, places)
 
 
 @dataclass
@@ -97,7 +91,7 @@ class Pbt:
                 need = "one unconditional choice, uniform, loguniform or randint"
                 raise BadValue(place, got=[d.kind for d in domains], need=need, hint="as pbt mutates it")
 
-    def build(self, space: Space, rounds: int, seed: int) -> Any:
+    def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
         from raylfl.tune.population import Population
 
         mutations = {key: mutation(domains[0]) for key, domains in space.keys.items()}

@@ -122,7 +122,13 @@ def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     for item in sorted(own, key=lambda item: "." in item.partition("=")[0]):  # scheduler=asha before .grace=5
         _override(part, item)
     named = [layer["name"] for layer in (written[-1], said[-1]) if "name" in layer]  # the file itself, the dotlist
-    return make_sweep({"name": named[-1] if named else path.stem, **part, "base": merged})
+    sweep = make_sweep({"name": named[-1] if named else path.stem, **part, "base": merged})
+    if not sweep.space.keys and len(sweep.seeds(0)) == 1:
+        raise BadConfig(
+            f"{source} has no space and one seed, so there is nothing to sweep: raylfl run {source}, or say what to "
+            "try: 'space.local.lr={grid: [0.01, 0.1]}' or 'seeds=[0, 1, 2]'"
+        )
+    return sweep
 
 
 def find_sweep(source: str | Path) -> Path:

@@ -13,19 +13,17 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from ray import tune
 from ray.tune import Callback
-from ray.tune.search import Searcher
 
 from raylfl.report.runs import is_run, load_run
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.tune.journal import FAILED, FINISHED, STOPPED, Journal, Trial
-from raylfl.tune.proposals import Proposals
+from raylfl.tune.proposals import Places, Planned, Proposals
 from raylfl.tune.resources import Bundle, capacity, nodes_of_cluster
-from raylfl.tune.schedulers import SCORE, TIME, Asha
+from raylfl.tune.schedulers import TIME, Asha
 from raylfl.tune.score import Running
 from raylfl.tune.spec import Sweep
 from raylfl.tune.trial import Job, as_config, patient, trainable
@@ -54,29 +52,36 @@ class StageRun:
         if not left and not self.searching:
             return
         watcher = Watcher(self, len(left))
-        searcher = Proposals(self, left) if self.searching else None
+        searcher = self._searcher(left)
         with quiet(), handlers_kept():
             self._tuner(left, watcher, searcher).fit()
         if {trial.id for trial in left} - watcher.ended or (searcher is not None and not searcher.complete):
             raise KeyboardInterrupt
 
-    def _tuner(self, left: Sequence[Trial], watcher: Callback, searcher: Searcher | None) -> tune.Tuner:
-        sweep, concurrent = self.sweep, self.sweep.options.concurrent
-        space: dict[str, Any] = {"trial": tune.grid_search([as_config(trial)["trial"] for trial in left])}
-        if searcher is not None:
+    def _searcher(self, left: Sequence[Trial]) -> Planned | None:
+        """Hands out the trials where Ray Tune's own list of them will not do: see `Places`, `Proposals`."""
+        concurrent = self.sweep.options.concurrent
+        if self.searching:  # Optuna should know how the first settings did before it proposes the last
             concurrent = concurrent or max(capacity(self.bundles, nodes_of_cluster()), 1)
-        scheduler = sweep.scheduler.build(sweep.space, self.rounds, sweep.draws_from)
+            return Proposals(self, left, Places(concurrent))
+        return Planned(left, Places(concurrent)) if isinstance(self.sweep.scheduler, Asha) else None
+
+    def _tuner(self, left: Sequence[Trial], watcher: Callback, searcher: Planned | None) -> tune.Tuner:
+        sweep, places = self.sweep, searcher.places if searcher is not None else Places()
+        space: dict[str, Any] = {"trial": tune.grid_search([as_config(trial)["trial"] for trial in left])}
+        seeds = len(sweep.seeds(self.index))
+        scheduler = sweep.scheduler.build(sweep.space, self.rounds, sweep.draws_from, seeds, places)
         if isinstance(sweep.scheduler, Asha):
-            self._replay(scheduler)
+            scheduler.replay(self._earlier())
         resources = tune.PlacementGroupFactory(self.bundles)
         return tune.Tuner(
             tune.with_resources(patient(tune.with_parameters(trainable, job=self.job)), resources),
             param_space=None if searcher is not None else space,
             tune_config=tune.TuneConfig(
-                num_samples=self.total if searcher is not None else 1,
+                num_samples=self.total if searcher is not None else 1,  # at most; `searcher` says when it is over
                 search_alg=searcher,
                 scheduler=scheduler,
-                max_concurrent_trials=concurrent,
+                max_concurrent_trials=sweep.options.concurrent if searcher is None else None,
                 reuse_actors=True,
                 trial_name_creator=lambda trial: str(trial.config["trial"]["id"]),
                 trial_dirname_creator=lambda trial: str(trial.config["trial"]["id"]),
@@ -100,17 +105,15 @@ class StageRun:
         run = self.folder / trial.id
         return (run / "summary.json").exists() and len(RunDirectory(run).metrics()) >= trial.rounds
 
-    def _replay(self, scheduler: Any) -> None:
-        """A fresh scheduler learns what the trials that are over had reported, rung by rung."""
+    def _earlier(self) -> Iterator[tuple[dict[str, Any], list[tuple[int, float]], str]]:
+        """Each trial that has run, its scores by rounds done, and how it ended ("" if it has not)."""
         for trial in self.journal.of_stage(self.index):
-            if self.journal.is_over(trial) and is_run(self.folder / trial.id):
-                ghost = SimpleNamespace(trial_id=trial.id, config=as_config(trial))
+            if is_run(self.folder / trial.id):
                 running = Running(self.sweep.score, trial.rounds)
-                scheduler.on_trial_add(None, ghost)
-                for metrics in RunDirectory(self.folder / trial.id).metrics():
-                    score = running.update(metrics)
-                    if score is not None:
-                        scheduler.on_trial_result(None, ghost, {TIME: metrics["round"] + 1, SCORE: score})
+                rows = RunDirectory(self.folder / trial.id).metrics()
+                scores = [(row["round"] + 1, score) for row in rows if (score := running.update(row)) is not None]
+                end = self.journal.ends.get(trial.id)
+                yield as_config(trial)["trial"], scores, end.state if end else ""
 
     # -- what a trial came to --------------------------------------------------------------------------------
 
@@ -153,6 +156,7 @@ def quiet() -> Iterator[None]:
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
         "TUNE_RESULT_BUFFER_LENGTH": "1",
+        "TUNE_MAX_PENDING_TRIALS_PG": "16",  # else a searcher's trials would start one after the other
         "RAY_AIR_NEW_OUTPUT": "0",
         "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     }

@@ -36,6 +36,12 @@ def test_the_default_window_is_a_tenth_of_the_rounds():
     assert [score.window(r) for r in (5, 10, 200, 4000)] == [1, 1, 20, 100]
 
 
+def test_the_window_of_a_stopped_run_is_that_of_the_rounds_it_was_to_run():
+    """A tenth of 40 rounds, though it was stopped after 8: settings are compared by means over as many rounds."""
+    stopped = record(rows([0.1 * r for r in range(8)]), rounds=40)
+    assert Score("test/accuracy", "last").of(stopped) == pytest.approx(np.mean([0.4, 0.5, 0.6, 0.7]))
+
+
 def test_best_and_target_know_which_way_is_better():
     accuracy, loss = record(rows([0.2, 0.8, 0.7])), record(rows([3.0, 1.0, 2.0], "train/loss"))
     assert Score("test/accuracy", "best").of(accuracy) == 0.8

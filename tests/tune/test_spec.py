@@ -31,6 +31,14 @@ def test_a_sweep_file_is_a_config_with_a_space_beside_it(tmp_path):
     assert (config.top.name, config.logging.id, config.logging.dir) == ("mine-1", "t", str(tmp_path / "runs"))
 
 
+def test_a_config_without_a_space_is_said_to_have_nothing_to_sweep():
+    with pytest.raises(BadConfig, match=r"^digits has no space .* raylfl run digits.*space\.local\.lr=") as refusal:
+        load_sweep("digits")
+    assert len(str(refusal.value).splitlines()) == 1
+    assert load_sweep("digits", ["seeds=[0, 1]"]).points() == [{}]  # seeds alone are something to pool
+    assert len(load_sweep("digits", ["space.local.lr={grid: [0.1, 0.2]}"]).points()) == 2
+
+
 def test_interpolations_follow_the_trials_seed(tmp_path):
     path = write(tmp_path, data={"class_path": "tests.runtime.modules.Quadratics", "init_args": {"seed": "${seed}"}})
     spec = load_sweep(path, ["seeds=[5, 6]"])

@@ -168,6 +168,30 @@ def test_asha_stops_what_is_behind_and_never_a_harder_world(cluster, tmp_path):
 
 
 @pytest.mark.cluster
+def test_asha_pauses_the_seeds_of_a_setting_until_all_are_there(cluster, tmp_path):
+    """One place for three seeds: each waits at the rung, and goes on from its checkpoint to the bits of a plain run."""
+    result, _ = carry_out(
+        tmp_path,
+        rounds=8,
+        concurrent=1,
+        seeds=[0, 1, 2],
+        space={"local.lr": {"grid": [0.1, 0.001]}},
+        scheduler={"name": "asha", "grace": 2, "reduction": 4},
+    )
+    rows = table(result.folder).values()
+    assert [(row["setting"], row["state"], row["rounds"]) for row in rows] == [
+        *[("0", "finished", "8")] * 3,
+        *[("1", "stopped", "2")] * 3,
+    ]
+    assert [group.score.count for group in result.settings] == [3, 3]
+    for seed in range(3):
+        run = result.folder / f"000-fedavg-s{seed}"
+        assert torch.equal(params(run), plain(tmp_path, "rounds=8", f"seed={seed}").params)
+    log = (result.folder / "000-fedavg-s0" / "log.txt").read_text()
+    assert "resumed at round 2" in log
+
+
+@pytest.mark.cluster
 def test_pbt_moves_the_worst_to_the_state_of_the_best(cluster, tmp_path):
     """Four runs take turns on two places: after each interval the worst of those that were there so far moves."""
     result, _ = carry_out(

@@ -41,7 +41,7 @@ def make(tmp_path):
     def run(path, spec, trial, curve):
         path.mkdir()
         (path / "config.yaml").write_text(yaml.safe_dump(spec.config(trial, path.parent).resolved))
-        rows = [{"round": r, "test/accuracy": value, "time/round": 0.5} for r, value in enumerate(curve)]
+        rows = [{"round": r, spec.score.metric: value, "time/round": 0.5} for r, value in enumerate(curve)]
         (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     return build
@@ -81,6 +81,24 @@ def test_a_setting_with_a_lost_seed_stands_behind_the_whole_ones(make):
     groups = setting_rows(spec, trial_rows(spec, folder, journal), 0)
     assert [group.setting for group in groups] == [1, 2, 3, 0]
     assert groups[-1].score.mean == pytest.approx(0.75)  # of the seed that finished
+
+
+def test_the_score_of_a_setting_is_that_of_its_finished_seeds_alone(make):
+    """A seed that was stopped early would pull the mean down to rounds that the others are past."""
+    curves = {**CURVES, (0, 1): [0.1]}
+    spec, folder, journal = make(curves, {(0, 1): STOPPED}, seeds=[0, 1])
+    (group,) = (g for g in setting_rows(spec, trial_rows(spec, folder, journal), 0) if g.setting == 0)
+    assert (group.score.mean, group.score.count, group.score.of) == (pytest.approx(0.75), 1, 2)
+
+
+def test_of_losses_a_setting_that_was_never_measured_comes_last(make):
+    """As a number of which more is better, every loss is below 0."""
+    curves = {place: [2.0 + place[0]] * 3 for place in CURVES if place[1] == 0}
+    states = {(1, 0): STOPPED, (2, 0): STOPPED, (3, 0): STOPPED, (0, 0): STOPPED}
+    spec, folder, journal = make(curves, states, seeds=[0], metric="train/loss")
+    empty = folder / "000-fedavg-s0" / "metrics.jsonl"
+    empty.write_text("".join(json.dumps({"round": r}) + "\n" for r in range(3)))
+    assert [group.setting for group in setting_rows(spec, trial_rows(spec, folder, journal), 0)] == [1, 2, 3, 0]
 
 
 def test_what_a_scheduler_stopped_later_stands_before_what_it_stopped_early(make):

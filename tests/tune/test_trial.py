@@ -14,6 +14,7 @@ from ray.tune.schedulers import PopulationBasedTraining
 
 import raylfl
 from raylfl.tune.journal import Trial
+from raylfl.tune.proposals import Places
 from raylfl.tune.schedulers import Pbt, within
 from raylfl.tune.score import WORST
 from raylfl.tune.space import Space
@@ -198,7 +199,7 @@ def test_mutations_follow_from_the_sweeps_seed_the_run_and_the_round(monkeypatch
         np.random.seed(r)
         before = random.getstate()
         trial = SimpleNamespace(config={"trial": {"id": name}})
-        values = Pbt(resample=0.5).build(space, 100, seed).on_trial_result(None, trial, {"round": r})
+        values = Pbt(resample=0.5).build(space, 100, seed, 1, Places()).on_trial_result(None, trial, {"round": r})
         assert random.getstate() == before
         return values
 
