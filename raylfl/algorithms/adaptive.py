@@ -1,4 +1,4 @@
-"""FedAdagrad, FedAdam, FedYogi: an adaptive optimiser at the server, on the clients' mean update.
+"""FedAdagrad, FedAdam, FedYogi: an adaptive optimiser at the server, applied to the mean update.
 
 Reddi et al., ICLR 2021, Alg. 2.
 
@@ -34,7 +34,7 @@ from raylfl.errors import BadValue
 
 @dataclass
 class Adaptive(Algorithm):
-    """What the three share; they differ in v."""
+    """Common part of FedAdagrad, FedAdam and FedYogi; subclasses define `second_moment`."""
 
     gamma: float = 0.01  # server lr; the paper tunes it, 0.001 to 1
     b1: float = 0.9
@@ -45,7 +45,7 @@ class Adaptive(Algorithm):
         if not 0 <= self.b1 < 1:
             raise BadValue("b1", got=self.b1, need="in [0, 1), the decay of m")
         if not self.tau > 0:
-            raise BadValue("tau", got=self.tau, need="> 0, what keeps the denominator away from 0")
+            raise BadValue("tau", got=self.tau, need="> 0, it keeps the denominator away from 0")
         check_rule(self.aggregate)
 
     @abstractmethod

@@ -7,7 +7,7 @@
     anonymous_importance  s_i w_i / (M p_i)                    [3] eq. (20)
     full                  w_i                                  [3] eq. (21)
 
-`expected` says what they do on average: the surrogate weights follow from it.
+`expected` gives their expectations, from which the surrogate weights follow.
 """
 
 from __future__ import annotations
@@ -65,52 +65,52 @@ RULES: dict[str, Callable[[Round], Floats]] = {
 
 
 def check_rule(name: str, key: str = "aggregate") -> None:
-    """Raises BadValue where there is no such rule."""
+    """Raise BadValue for an unknown rule."""
     if name not in RULES:
         raise BadValue(key, got=name, need=f"one of {', '.join(RULES)}")
 
 
 def coefficients(rule: str, r: Round) -> Floats:
-    """c_i of the received clients, float64 [R]; r: an `received_view`."""
+    """Coefficients c_i of the received clients, float64 [R]; r: a `received_view`."""
     return RULES[rule](r)
 
 
 def expected(rule: str, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-    """E[c_i 1{i in R}] up to a common factor, [N]; marginals: E[s_i] before links.
+    """Expected coefficients E[c_i 1{i in R}] up to a common factor, [N]; marginals: E[s_i] before links.
 
-    independent: clients are asked independently, at most once each (Bernoulli or Markov availability, and no
-    choice by the server). None where the denominator of the rule is random and its law not known: mean and
-    weighted over a received set that varies, unless independent (for weighted with equal weights besides).
+    independent: clients are sampled independently, at most once each (Bernoulli or Markov availability, and no
+    choice by the server). None if the rule has a random denominator of unknown distribution: `mean` and `weighted`
+    over a received set that varies, except `mean`, or equal weights, under independent sampling.
     """
-    w, arrives = c.population.weights, marginals * (1.0 - c.failure)
+    w, received = c.population.weights, marginals * (1.0 - c.failure)
     if rule == "anonymous":
         return expected_share(marginals, independent) * (1.0 - c.failure)
     if rule == "anonymous_uniform":
         return w * expected_share(marginals, independent) * (1.0 - c.failure)
     if rule == "full":
-        return w * arrives
+        return w * received
     if rule == "anonymous_importance":
         return np.where(marginals > 0, w * (1.0 - c.failure), 0.0)  # p_i cancels
-    certain = np.all((arrives == 0) | (arrives == 1))  # nobody's arrival is left to chance
+    certain = np.all((received == 0) | (received == 1))  # the received set is not random
     equal = np.ptp(w) == 0
     if independent and (rule == "mean" or equal):
-        return inverse_count(arrives)
-    if not (certain or (np.ptp(arrives) == 0 and equal)):
+        return inverse_count(received)
+    if not (certain or (np.ptp(received) == 0 and equal)):
         return None
-    return arrives if rule == "mean" else w * arrives
+    return received if rule == "mean" else w * received
 
 
 def expected_share(marginals: Floats, independent: bool) -> Floats:
-    """E[s_i / M] up to a common factor, [N]: the marginals E[s_i] themselves where M is fixed."""
+    """Expected shares E[s_i / M] up to a common factor, [N]: the marginals E[s_i] themselves for a fixed M."""
     return inverse_count(marginals) if independent else marginals
 
 
 def inverse_count(probabilities: Floats) -> Floats:
-    """E[1_i / sum_j 1_j] for independent 1_i ~ Bernoulli(pi_i), 0/0 = 0: pi [N] -> [N].
+    """The expectation E[1_i / sum_j 1_j] for independent 1_i ~ Bernoulli(pi_i), 0/0 = 0: pi [N] -> [N].
 
     As 1/(1 + k) = int_0^1 t^k dt, it is pi_i int_0^1 prod_{j != i} (1 - pi_j + pi_j t) dt, a polynomial of
-    degree N - 1, which N/2 Gauss-Legendre nodes integrate exactly. Fewer do for many clients: with
-    S = sum pi, more than m = S + 9 sqrt(S) + 40 arrive with probability below 1e-17 (Bernstein), and
+    degree N - 1, which N/2 Gauss-Legendre nodes integrate exactly. Fewer suffice for many clients: with
+    S = sum pi, sum_j 1_j exceeds m = S + 9 sqrt(S) + 40 with probability below 1e-17 (Bernstein), and
     polynomials of degree D come within 2 exp(-D^2/k) of t^k on [0, 1] (Newman & Rivlin 1976), so that
     3 sqrt(m) + 8 nodes leave an error below 1e-15.
     """

@@ -1,4 +1,4 @@
-"""c-a-FedAvg: communication-aware FedAvg, uploads divided by their chance of arriving.
+"""c-a-FedAvg: communication-aware FedAvg, each upload divided by its probability of being received.
 
 Perazzone et al. 2022 as in FedACS [3] eq. (113).
 
@@ -29,14 +29,14 @@ from raylfl.errors import BadValue
 @ALGORITHMS.register("cafedavg", paper="Perazzone et al. 2022; FedACS [3] eq. (113)")
 @dataclass
 class CAFedAvg(Algorithm):
-    """c-a-FedAvg: FedAvg whose uploads are divided by their chance of arriving."""
+    """c-a-FedAvg: FedAvg with each upload divided by its probability of being received."""
 
     gamma: float = 1.0  # server lr
     calibrate: bool = False  # eta as in FedACS app. I.2
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         if np.isnan(r.failure).any():
-            raise BadValue("name", got="cafedavg", need="a method that needs no q_i: it is not known here")
+            raise BadValue("name", got="cafedavg", need="a method that needs no q_i: they are not known here")
         step = weighted_sum(uploads["update"], r.draws / (r.total_draws * (1.0 - r.failure)))
         return {"x": server["x"] - self.gamma * step}, {}
 

@@ -1,14 +1,14 @@
-"""Step-length calibration: eta chosen so that compared methods move equally far in a round.
+"""Step-length calibration: the eta of each method at which all compared methods move equally far in a round.
 
 FedACS [3] App. I.2. FedAvg with an unbiased rule and p = w moves by eta_1 T along the mean gradient, with
-T = sum w (1-q) |a|_1 (eqs. (111)). The others do so with
+T = sum w (1-q) |a|_1 (eqs. (111)). The other methods need
 
     fedacs                                        eta_1 T sum w / ((1-q) |a|_1)   (112)
     cafedavg, fedvarp                             eta_1 T / sum w |a|_1           (113), (115)
     fednova (sent), fedau, optimal_sampling       eta_1                           (116)
 
-from the q and K of the round. Like p, w is restricted to the available clients. Nothing comes through q_i = 1
-and |a_i|_1 = 0 moves nothing: such clients count in T only, where they are 0.
+with the q and K of the round. Like p, w is normalised over the available clients. Clients with q_i = 1 (never
+received) or |a_i|_1 = 0 (no local step) are excluded; they add 0 to T.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ UNBIASED_RULES = ("anonymous", "anonymous_uniform", "anonymous_importance", "ful
 
 
 def check_reference(calibrate: bool, rule: str) -> None:
-    """Raises BadValue for a calibrated FedAvg whose rule divides by what arrived: its step is not eta_1 T."""
+    """Raise BadValue for a calibrated FedAvg with a rule normalised over the received set: its step is not eta_1 T."""
     if calibrate and rule not in UNBIASED_RULES:
-        need = f"false with aggregate={rule}, which divides by what arrived"
+        need = f"false with aggregate={rule}, which divides by what was received"
         raise BadValue("calibrate", got=True, need=need, hint=f"the reference is {', '.join(UNBIASED_RULES)}")
 
 
 def arrival(c: SystemInfo) -> Floats:
-    """1 - q_i of the available clients, 0 for the others, [N]. Raises BadValue where a q_i is not known."""
+    """Probabilities 1 - q_i of the available clients, 0 for the others, [N]. Raises BadValue for an unknown q_i."""
     if np.isnan(c.failure[c.available]).any():
         raise BadValue("calibrate", got=True, need="false where failure probabilities are not known")
     return np.where(c.available, 1.0 - c.failure, 0.0)
 
 
 def fedacs_lr(c: SystemInfo) -> float:
-    """eta_2 of eq. (112) from eta_1 = c.lr, which stays where nobody can be reached."""
+    """Step length eta_2 of eq. (112) from eta_1 = c.lr; eta_1 itself if no client can be received."""
     w, rate = normalised_over(c.population.weights, c.available), arrival(c) * c.a_norm
     live = w * rate > 0
     if not live.any():
@@ -46,7 +46,7 @@ def fedacs_lr(c: SystemInfo) -> float:
 
 
 def memory_lr(c: SystemInfo) -> float:
-    """eta_3 = eta_4 of eqs. (113), (115) from eta_1 = c.lr, which stays where nobody can be reached."""
+    """Step length eta_3 = eta_4 of eqs. (113), (115) from eta_1 = c.lr; eta_1 itself if no client can be received."""
     w, rate = normalised_over(c.population.weights, c.available), arrival(c) * c.a_norm
     live = w * rate > 0
     return float(c.lr * (w * rate).sum() / (w * c.a_norm)[live].sum()) if live.any() else c.lr

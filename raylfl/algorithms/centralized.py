@@ -1,7 +1,7 @@
-"""Centralised training: what could be had if all data were in one place. A reference, not a federated method.
+"""Centralised training: SGD on the union of all clients' data. A reference, not a federated method.
 
 State    server x [d]; clients none.
-Sent     nothing: the data is taken to be where the server is.
+Sent     nothing: the data are at the server.
 Assumes  that data may be pooled; participation and links do not matter.
 
     server   x <- x - eta grad F(x), K times a round
@@ -22,7 +22,7 @@ from raylfl.core.population import Round
 @ALGORITHMS.register("centralized")
 @dataclass
 class Centralized(Algorithm):
-    """Centralised: K steps a round on F itself, the data in one place."""
+    """Centralised training: K steps a round on F itself."""
 
     pooled: ClassVar[bool] = True
     uploads_update: ClassVar[bool] = False
@@ -31,4 +31,4 @@ class Centralized(Algorithm):
         return {"x": x}, {}
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        return {"x": uploads["x"][0]}, {}  # the imaginary client that owns everybody's data
+        return {"x": uploads["x"][0]}, {}  # the one client that owns all data

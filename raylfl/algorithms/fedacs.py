@@ -1,8 +1,9 @@
-"""FedACS: clients sampled so that unreliable links and unequal local work cancel out of the expected step.
+"""FedACS: client sampling that cancels unreliable links and unequal local work in the expected step.
 
 Weng, Ren, Xiao & Skoglund 2025 [3], Alg. 1, eqs. (15), (18).
 
-State    server x [d]; with `estimate: ema` also q, a [N], float64, and asked, received [N]; clients none.
+State    server x [d]; with `estimate: ema` also q, a [N], float64, and the counts
+         times_sampled, times_received [N]; clients none.
 Sent     d floats down (x), d floats up (U_i); |a_i|_1 comes with it.
 Assumes  q_i and K_i known before the round, or steady enough to be estimated.
 
@@ -11,14 +12,14 @@ Assumes  q_i and K_i known before the round, or steady enough to be estimated.
     server   x <- x - gamma (1/M) sum_{i in R} s_i U_i
     always   Omega_i ~ p_i (1-q_i) |a_i|_1 ~ w_i: the surrogate is F itself, chi2(w||Omega) = 0
 
-A client with q_i = 1 or |a_i|_1 = 0 is left out: no p_i makes it count.
+A client with q_i = 1 or |a_i|_1 = 0 is excluded: no p_i makes it count.
 
-`estimate: ema`, from what the server sees (an empty round counts too, or q_i would never grow):
+`estimate: ema` estimates q and a from what the server observes (empty rounds included, so that q_i can grow):
 
-    i asked      q_i <- q_i + max(rate, 1/(n+1)) (1{lost} - q_i), n times asked; starts from one arrival
-    i received   a_i <- a_i + max(rate, 1/n) (|a_i|_1 - a_i), n times received; before, the others' mean
+    i sampled    q_i <- q_i + max(rate, 1/(n+1)) (1{lost} - q_i), n = times_sampled, with one received upload assumed
+    i received   a_i <- a_i + max(rate, 1/n) (|a_i|_1 - a_i), n = times_received; before the first, the others' mean
 
-so plain means at first, exponential ones from 1/rate observations on; rate = 0: means for ever.
+These are plain means up to 1/rate observations and exponential moving averages after; rate = 0: always plain means.
 """
 
 from __future__ import annotations
@@ -37,17 +38,18 @@ from raylfl.core.population import Floats, Population, Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue
 
-MOST_FAILURE = 0.95  # of an estimate: a client that is dead would draw all samples to itself
+COUNTS = ("times_sampled", "times_received")
+MOST_FAILURE = 0.95  # bound of an estimated q_i: a client that is never received would else take all draws
 
 
 @ALGORITHMS.register("fedacs", paper="Weng et al. 2025 [3]")
 @dataclass
 class FedACS(Algorithm):
-    """FedACS: sampling against unreliable links and unequal local work, consistent with F."""
+    """FedACS: sampling that corrects for unreliable links and unequal local work, consistent with F."""
 
     gamma: float = 1.0  # server lr
     estimate: str = "known"  # known: q_i and K_i of the round; ema: estimated from what was received
-    rate: float = 0.05  # of the estimates: 20 observations of memory, so that 1/(1-q) is hardly biased
+    rate: float = 0.05  # of the estimates: a memory of 20 observations, so that 1/(1-q) is hardly biased
     calibrate: bool = False  # eta as in FedACS app. I.2, from the true q and K
 
     def __post_init__(self) -> None:
@@ -60,13 +62,13 @@ class FedACS(Algorithm):
         if self.estimate == "known":
             return {"x": x.clone()}
         estimates = {name: torch.zeros(population.count, dtype=torch.float64) for name in ("q", "a")}
-        counters = {name: torch.zeros(population.count, dtype=torch.int64) for name in ("asked", "received")}
+        counters = {name: torch.zeros(population.count, dtype=torch.int64) for name in COUNTS}
         return {"x": x.clone(), **estimates, **counters}
 
     def probabilities(self, server: ServerState, c: SystemInfo) -> Floats | None:
         q, a = c.failure, c.a_norm
         if self.estimate == "ema":
-            q, a, seen = (server[name].cpu().numpy() for name in ("q", "a", "received"))
+            q, a, seen = (server[name].cpu().numpy() for name in ("q", "a", "times_received"))
             q = np.minimum(q, MOST_FAILURE)
             a = np.where(seen > 0, a, a[seen > 0].mean() if seen.any() else 1.0)
         elif np.isnan(q[c.available]).any():
@@ -89,18 +91,18 @@ class FedACS(Algorithm):
         return fedacs_lr(c) if self.calibrate else c.lr
 
     def _observed(self, server: ServerState, r: Round) -> ServerState:
-        """The server with its estimates after round r, in which anything or nothing arrived."""
+        """The server state with its estimates updated by round r, which may be empty."""
         if self.estimate == "known":
             return server
-        new = {name: server[name].cpu().numpy().copy() for name in ("q", "a", "asked", "received")}
-        whole = r.asked or r
+        new = {name: server[name].cpu().numpy().copy() for name in ("q", "a", *COUNTS)}
+        whole = r.unfiltered or r
         got = whole.received_view
-        new["asked"][whole.cohort] += 1
-        new["received"][got.cohort] += 1
+        new["times_sampled"][whole.cohort] += 1
+        new["times_received"][got.cohort] += 1
         lost = 1.0 - whole.received.astype(np.float64)
         for name, i, seen, n in (
-            ("q", whole.cohort, lost, new["asked"][whole.cohort] + 1),
-            ("a", got.cohort, got.a_norm, new["received"][got.cohort]),
+            ("q", whole.cohort, lost, new["times_sampled"][whole.cohort] + 1),
+            ("a", got.cohort, got.a_norm, new["times_received"][got.cohort]),
         ):
             new[name][i] += np.maximum(self.rate, 1.0 / n) * (seen - new[name][i])
         return {**server, **{name: torch.from_numpy(values) for name, values in new.items()}}

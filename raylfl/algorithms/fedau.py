@@ -1,17 +1,17 @@
-"""FedAU: rare clients count more, by an online estimate of how long they stay away.
+"""FedAU: aggregation weights estimated online from the intervals between a client's participations.
 
 Wang & Ji, ICLR 2024, Alg. 1 and Alg. 2.
 
-State    server x [d]; of each client W_i, its mean interval between participations, float64 [N], 1 at first;
-         S_i, rounds since the last one, and how many intervals W_i is the mean of, int64 [N]; clients none.
+State    server x [d]; for each client W_i, its mean interval between participations, float64 [N], 1 at first;
+         S_i, the rounds since its last participation, and the number of intervals in W_i, int64 [N]; clients none.
 Sent     d floats down (x), d floats up (U_i).
-Assumes  participation that is steady and independent of the rest, of which W_i estimates 1/p_i; equal K_i.
+Assumes  stationary, independent participation with probabilities p_i, as W_i estimates 1/p_i; equal K_i.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   x <- x - gamma (1/N) sum_R W_i U_i, with the W_i of earlier rounds
     then     for every i: S_i <- S_i + 1; if i in R or S_i = cutoff: W_i <- mean of all such S_i, S_i <- 0
 
-Rounds in which nothing arrives count as well.
+Empty rounds count as well.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class FedAU(Algorithm):
         return self._counted(server, r.cohort[:0])
 
     def _counted(self, server: ServerState, received: Ints) -> ServerState:
-        """The server one round later, in which these clients took part."""
+        """The server state after a round in which these clients participated."""
         waited, intervals = server["waited"] + 1, server["intervals"]
         ends = waited == self.cutoff
         ends[torch.from_numpy(received)] = True

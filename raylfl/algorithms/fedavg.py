@@ -1,7 +1,7 @@
 """FedAvg and FedSGD: local steps, then one weighted average.
 
-McMahan et al., AISTATS 2017, Alg. 1; the aggregation rules of FedACS, eqs. (18)-(21). With every client in
-parallel this is PFL of Li & Lyu, NeurIPS 2023, Alg. 2.
+McMahan et al., AISTATS 2017, Alg. 1; aggregation rules of FedACS, eqs. (18)-(21). It is also PFL of Li & Lyu,
+NeurIPS 2023, Alg. 2.
 
 State    server x [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).

@@ -1,26 +1,26 @@
-"""FedAWARE: the server steps along the shortest combination of client momenta, of largest gradient diversity.
+"""FedAWARE: server steps along the min-norm combination of client momenta, which has the largest gradient diversity.
 
 Zeng, Xu, Pan, Wang & Tang 2024 [4], Alg. 1, eq. (8).
 
-State    server x [d], momenta M [seen, d], their lengths |m_i| [seen]; members, the rows of M [w] that the last step
-         was made of, or nearly, and gram, their products M_w M_w^T [w, w]; float64 but for x and M. clients none.
+State    server x [d], momenta M [seen, d], their lengths |m_i| [seen]; the working set: members, row numbers of M [w],
+         and gram, their Gram matrix M_w M_w^T [w, w]; float64 except x and M. clients none.
 Sent     d floats down (x), d floats up (U_i).
 Assumes  memory for one momentum a client seen.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   m_i <- alpha m_i + (1 - alpha) U_i for i in R, m_i = U_i at the first; the others keep theirs
-             lambda = argmin |sum lambda_i m_i|^2 over the simplex, over all clients received so far
+             lambda = argmin |sum lambda_i m_i|^2 over the simplex of all clients received so far
              x <- x - gamma sum lambda_i m_i
 
-A momentum of exactly 0 is left out: with it the minimum would be 0, and the model would not move again.
+A momentum of exactly 0 is excluded: with it the minimum would be 0, and the model would not move again.
 
-`warmup`: active, lambda from the first round on; fedavg, x <- x - gamma sum_R c_i U_i by the rule `aggregate`
-until every client has been received (the round that completes them solves already); all, everyone is asked in
-round 0. `normalize: true` is the authors' public code: m_i / |m_i| in place of m_i in lambda and in the step,
-and alpha multiplies the new update: m_i <- (1 - alpha) m_i + alpha U_i.
+warmup     active: lambda from the first round on. fedavg: x <- x - gamma sum_R c_i U_i with the rule `aggregate`
+           in the rounds before every client has been received once. all: every client is sampled in round 0.
+normalize  true, the authors' public code: m_i / |m_i| in place of m_i in lambda and in the step, and alpha
+           multiplies the new update: m_i <- (1 - alpha) m_i + alpha U_i.
 
-Products of momenta are float64 whatever the dtype of x. Those of the rows received are taken anew, with the members
-and with whoever turns out to be one (`raylfl.solvers.working_set`).
+Inner products of momenta are float64 for any dtype of x. Inner products of the received rows with the working set, and
+with rows that enter it, are recomputed (`raylfl.solvers.working_set`).
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from raylfl.core.client_rows import Table
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column, weighted_sum
 from raylfl.errors import BadValue
-from raylfl.solvers.working_set import Members, nearest
+from raylfl.solvers.working_set import WorkingSet, min_norm_working_set
 
 
 @ALGORITHMS.register("fedaware", paper="Zeng et al. 2024 [4]")
 @dataclass
 class FedAWARE(Algorithm):
-    """FedAWARE: steps along the shortest convex combination of client momenta."""
+    """FedAWARE: steps along the min-norm convex combination of client momenta."""
 
     alpha: float = 0.5  # of the old momentum; of the new update with normalize
     gamma: float = 1.0  # server lr
@@ -70,7 +70,7 @@ class FedAWARE(Algorithm):
             "x": x.clone(),
             "momenta": Table(x),
             "lengths": torch.zeros(0, dtype=torch.float64),
-            **_state(Members.none()),
+            **_state(WorkingSet.none()),
         }
 
     def full_participation(self, server: ServerState, r: int) -> bool:
@@ -85,19 +85,19 @@ class FedAWARE(Algorithm):
         changed = momenta.positions(r.cohort)
         lengths = torch.cat([server["lengths"], torch.zeros(int((~seen).sum()), dtype=torch.float64)])
         lengths[changed] = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).cpu()
-        info, members = {"active": float(len(momenta))}, Members.none()
+        info, members = {"active": float(len(momenta))}, WorkingSet.none()
         if self.warmup == "fedavg" and len(momenta) < r.population.count:
             step = weighted_sum(uploads["update"], coefficients(self.aggregate, r))
         else:
             tol = self.tol if self.tol is not None else (1e-6 if rows.dtype == torch.float32 else 1e-12)
-            known = Members(server["members"].numpy(), server["gram"].numpy())
-            found = nearest(momenta.matrix, lengths.numpy(), known, changed.numpy(), tol, self.normalize)
+            known = WorkingSet(server["members"].numpy(), server["gram"].numpy())
+            found = min_norm_working_set(momenta.matrix, lengths.numpy(), known, changed.numpy(), tol, self.normalize)
             step, members = found.point.to(rows.dtype), found.members
             info |= {"support": float(np.count_nonzero(found.weights)), "gap": found.gap}
         after = {"x": server["x"] - self.gamma * step, "momenta": momenta, "lengths": lengths, **_state(members)}
         return after, info
 
 
-def _state(members: Members) -> dict[str, Tensor]:
-    """As a part of the server's state."""
+def _state(members: WorkingSet) -> dict[str, Tensor]:
+    """The working set as entries of the server state."""
     return {"members": torch.from_numpy(members.rows), "gram": torch.from_numpy(members.gram)}

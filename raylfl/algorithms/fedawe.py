@@ -1,11 +1,11 @@
-"""FedAWE: clients keep their own models and echo the rounds they missed; implicit gossip.
+"""FedAWE: client models kept between rounds, updates scaled by the rounds missed ("echo"), implicit gossip.
 
 Xiang et al., NeurIPS 2024, Alg. 1.
 
-State    server x [d]; tau_i, the last round in which i took part, int64 [N], -1 at first;
+State    server x [d]; tau_i, the last round of which i was received, int64 [N], -1 at first;
          client x_i [d], the initial model at first.
-Sent     nothing down at the start, d floats up, d floats down (the new x) to the clients that were received.
-         Up goes x_i'; here it goes as U_i beside x_i, which the server sent itself in round tau_i.
+Sent     nothing down at the start, d floats up, d floats down (the new x) to the received clients at the end.
+         The upload is x_i'; here it is U_i and x_i, the latter known to the server, which sent it in round tau_i.
 Assumes  nothing about participation, which may change over time; equal K_i for F itself.
 
     client   x_i,0 = x_i;  x <- x - eta grad f_i(x), K_i times from x_i;  U_i = x_i - x_i,K
@@ -31,7 +31,7 @@ from raylfl.core.reduce import column, tree_sum
 @ALGORITHMS.register("fedawe", paper="Xiang et al. 2024")
 @dataclass
 class FedAWE(Algorithm):
-    """FedAWE: own models at the clients, updates multiplied by the rounds since the last participation."""
+    """FedAWE: models kept at the clients, updates multiplied by the rounds since the last participation."""
 
     gamma: float = 1.0  # server lr, the paper's eta_g
 

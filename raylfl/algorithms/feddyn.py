@@ -1,4 +1,4 @@
-"""FedDyn: local objectives regularised so that their minimisers agree with the minimiser of F.
+"""FedDyn: dynamic regularisation that makes the minimisers of the local objectives agree with that of F.
 
 Acar et al., ICLR 2021, Alg. 1, with local SGD as the inexact solver.
 

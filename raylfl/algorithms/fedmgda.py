@@ -1,17 +1,17 @@
-"""FedMGDA+: the common descent direction of the clients, near the usual average.
+"""FedMGDA+: a common descent direction of all clients, the min-norm combination near the usual average.
 
 Hu, Shaloudegi, Zhang & Yu, IEEE TNSE 2022, Alg. 1.
 
 State    server x [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).
-Assumes  nothing; a Pareto-stationary point of (f_1, ..., f_N) rather than a minimum of F is sought.
+Assumes  nothing; converges to a Pareto-stationary point of (f_1, ..., f_N) rather than to a minimum of F.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   u_i = U_i / |U_i|
              lambda = argmin |sum_R lambda_i u_i|^2 over the simplex with |lambda - lambda0|_inf <= eps
              x <- x - gamma sum_R lambda_i u_i
 
-lambda0 is w renormalised over R; clients with U_i = 0 are left out of both.
+lambda0 is w normalised over R; clients with U_i = 0 are excluded from both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalise
 from raylfl.core.population import Round
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue
-from raylfl.solvers.gram import products
+from raylfl.solvers.gram import inner_products_f64
 from raylfl.solvers.simplex import min_norm_point
 
 
@@ -45,7 +45,7 @@ class FedMGDA(Algorithm):
             raise BadValue("tol", got=self.tol, need="> 0, the relative duality gap to stop at")
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        gram = products(uploads["update"], uploads["update"])
+        gram = inner_products_f64(uploads["update"], uploads["update"])
         norms = gram.diagonal().clamp(min=0.0).sqrt()
         moved = torch.nonzero(norms > 0).flatten()
         if len(moved) == 0:

@@ -4,8 +4,8 @@ Wang et al., NeurIPS 2020; `normalise: sent` is the form of FedACS [3] eq. (116)
 
 State    server x [d]; clients none.
 Sent     d floats down (x), d floats up (U_i); |a_i|_1 comes with it.
-Assumes  nothing about K_i. received: full participation or sampling that is even in w; under lossy links it
-         leans to the clients with good ones. sent: M draws with replacement from p = w, known q and K.
+Assumes  nothing about K_i. received: full participation, or sampling with E[c_i] ~ w_i; lossy links bias it towards
+         clients with reliable ones. sent: M draws with replacement from p = w, known q and K.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   n_i = U_i / (eta |a_i|_1);  w'_i = w_i / sum_R w_j
@@ -32,11 +32,11 @@ from raylfl.errors import BadValue
 @ALGORITHMS.register("fednova", paper="Wang et al. 2020")
 @dataclass
 class FedNova(Algorithm):
-    """FedNova: updates divided by their local work, against unequal K_i."""
+    """FedNova: updates divided by their local work, which corrects for unequal K_i."""
 
     gamma: float = 1.0  # server lr
     normalise: str = "received"  # received: Wang et al.; sent: FedACS eq. (116)
-    calibrate: bool = False  # eta as in FedACS app. I.2, defined for `sent`: it stays
+    calibrate: bool = False  # FedACS app. I.2, defined for `sent`, leaves its eta as it is
 
     def __post_init__(self) -> None:
         if self.normalise not in ("received", "sent"):
@@ -50,7 +50,7 @@ class FedNova(Algorithm):
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         if self.normalise == "sent":
-            tau, shares = _everyones_work(r.system), r.draws / r.total_draws
+            tau, shares = _mean_work(r.system), r.draws / r.total_draws
         else:
             shares = normalised(r.weights)
             tau = float(shares @ r.a_norm)
@@ -58,21 +58,21 @@ class FedNova(Algorithm):
         return {"x": server["x"] - self.gamma * step}, {"tau": tau}
 
     def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        arrives = marginals * (1.0 - c.failure)
+        received = marginals * (1.0 - c.failure)
         if self.normalise == "sent":
             return _per_work(expected_share(marginals, independent) * (1.0 - c.failure), c.a_norm)
-        if np.all((arrives == 0) | (arrives == 1)):
-            return _per_work(c.population.weights * arrives, c.a_norm)
-        return None  # tau and w' depend on who else arrives
+        if np.all((received == 0) | (received == 1)):
+            return _per_work(c.population.weights * received, c.a_norm)
+        return None  # tau and w' depend on the other received clients
 
 
 def _per_work(shares: Floats, a_norm: Floats) -> Floats:
-    """shares / |a_i|_1, 0 for a client that took no step."""
+    """Quotients shares / |a_i|_1; 0 for a client that took no step."""
     return np.divide(shares, a_norm, out=np.zeros(len(shares)), where=a_norm > 0)
 
 
-def _everyones_work(c: SystemInfo | None) -> float:
-    """tau of eq. (116): the mean of |a_i|_1 over all N, weighted by w_i (1 - q_i)."""
+def _mean_work(c: SystemInfo | None) -> float:
+    """The tau of eq. (116): the mean of |a_i|_1 over all N, weighted by w_i (1 - q_i)."""
     if c is None or np.isnan(c.failure).any() or np.isnan(c.a_norm).any():
-        raise BadValue("normalise", got="sent", need="received where not every q_i and K_i is known")
+        raise BadValue("normalise", got="sent", need="received unless every q_i and K_i is known")
     return float(normalised(c.population.weights * (1.0 - c.failure)) @ c.a_norm)

@@ -1,4 +1,4 @@
-"""FedProx: local objectives with a spring back to the server's model.
+"""FedProx: a proximal term that pulls every local objective towards the server's model.
 
 Li et al., MLSys 2020, Alg. 2, with local SGD as the inexact solver of eq. (2).
 

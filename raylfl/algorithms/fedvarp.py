@@ -1,10 +1,10 @@
-"""FedVARP: the updates of absent clients replaced by the last ones they sent.
+"""FedVARP: the last received updates stand in for clients that do not participate.
 
 Jhunjhunwala et al., UAI 2022, Alg. 1; `lost: reuse` is the form of FedACS [3] eq. (114).
 
 State    server x [d], memory B [seen, d], 0 for clients never received; lost=ignore: mean [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).
-Assumes  slow change: B_i stands for U_i. ignore: uniform sampling, each received client counts once.
+Assumes  updates that change slowly, as B_i stands for U_i. ignore: uniform sampling, each received client counts once.
          reuse: M draws with replacement from p = w, s_i times i; only uploads that were lost are replaced.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
@@ -34,7 +34,7 @@ from raylfl.errors import BadValue
 @ALGORITHMS.register("fedvarp", paper="Jhunjhunwala et al. 2022")
 @dataclass
 class FedVARP(Algorithm):
-    """FedVARP: a server memory of updates against the variance of partial participation."""
+    """FedVARP: a server memory of updates that reduces the variance of partial participation."""
 
     gamma: float = 1.0  # server lr
     lost: str = "ignore"  # ignore: the paper; reuse: FedACS eq. (114), the memory stands in for lost uploads

@@ -3,7 +3,7 @@
 Ying, Li & Yang, NeurIPS 2025, Alg. 1; in matrix form, eqs. (13)-(14).
 
 State    server x, y [d], y = 0 at first; client g_prev [d], the last gradient it computed, 0 at first.
-Sent     d floats down (x), d floats up (y_i); the model is never pushed, y never pulled.
+Sent     d floats down (x), d floats up (y_i); clients pull x and push y_i, never the reverse.
 Assumes  nothing about participation; exact for full-batch gradients (FOCUS), to the noise floor for
          mini-batches (SG-FOCUS: the subtracted gradient is the stored one, never recomputed).
 
@@ -12,8 +12,8 @@ Assumes  nothing about participation; exact for full-batch gradients (FOCUS), to
     server   y <- y + sum_{i in R} y_i;  x <- x - gamma y
     always   y = sum_i g_prev_i after a round (tracking)
 
-With importance weights w the clients' gradients count N w_i times, so that the limit is the minimiser of
-sum_i w_i f_i; uniform weights leave them as they are.
+With importance weights w the gradient of client i is multiplied by N w_i, so that the limit is the minimiser of
+sum_i w_i f_i; for uniform weights the factor is 1.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""MIFA: absent clients are stood in for by their last update.
+"""MIFA: the mean of the last updates of all clients, participating or not.
 
 Gu et al., NeurIPS 2021, Alg. 1.
 
 State    server x [d], memory B [seen, d], 0 for clients never received, total = sum_i B_i [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).
-Assumes  memory for one update a client seen; equal K_i for F itself. The paper asks everybody in round 0
-         (`init: all`); without, clients not yet seen count as if they had not moved.
+Assumes  memory for one update a client seen; equal K_i for F itself. The paper samples every client in round 0
+         (`init: all`); otherwise a client not yet received counts with B_i = 0.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   B_i <- U_i for i in R, the others keep theirs;  x <- x - gamma (1/N) sum_i B_i
@@ -30,10 +30,10 @@ from raylfl.errors import BadValue
 @ALGORITHMS.register("mifa", paper="Gu et al. 2021")
 @dataclass
 class MIFA(Algorithm):
-    """MIFA: the mean of everybody's last update, whoever is there."""
+    """MIFA: steps along the mean of the last updates of all clients."""
 
     gamma: float = 1.0  # server lr
-    init: str = "zero"  # all: everybody is asked in round 0, as in the paper
+    init: str = "zero"  # all: every client is sampled in round 0, as in the paper
 
     keeps_memory: ClassVar[bool] = True
 

@@ -1,21 +1,21 @@
-"""Optimal client sampling: clients drawn in proportion to the norm of their update, of least variance.
+"""Optimal client sampling: clients sampled in proportion to their update norms, which minimises the variance.
 
 Chen, Horvath & Richtarik, TMLR 2022; as compared in FedACS [3] eqs. (20), (25).
 
 State    server x [d]; with `norms: stale` also norms [N], float64, the last |U_i| received, 0 for none;
          clients none.
-Sent     d floats down (x), d floats up (U_i) by those drawn; fresh: x down to, and one norm up from, every
-         available client, who all compute.
+Sent     d floats down (x), d floats up (U_i) for each sampled client; fresh: x down to, and one norm up from, every
+         available client, as all of them compute.
 Assumes  perfect links and equal K_i for F itself; otherwise Omega_i ~ w_i (1-q_i) |a_i|_1, as FedAvg's.
 
     sampling p_i ~ w_i |U_i| over the available clients; M draws with replacement, s_i times i
-             fresh: U_i of this round.  stale: the last one received; p = w before any is known
+             fresh: U_i of this round.  stale: the last U_i received; p = w before any is known
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   x <- x - gamma (1/M) sum_{i in R} s_i w_i U_i / p_i
 
-A client without a stale norm counts as the mean of the known; so does one whose norm was 0, as p_i = 0 would
-never be revised. Fresh: a client that is dropped (runtime.on_client_error, on_nonfinite) sends no norm and counts as
-not available in that round; if none is left, the round is empty.
+stale: an unknown norm is replaced by the mean of the known ones; so is a norm of 0, as p_i = 0 would never be revised.
+fresh: a client that is dropped (runtime.on_client_error, on_nonfinite) sends no norm and counts as not available in
+that round; if none is left, the round is empty.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OptimalSampling(Algorithm):
     """Optimal sampling: clients drawn in proportion to w_i |U_i|, divided by it when aggregated."""
 
     gamma: float = 1.0  # server lr
-    norms: str = "fresh"  # fresh: everybody available computes first (the paper); stale: the last known norms
+    norms: str = "fresh"  # fresh: all available clients compute first (the paper); stale: the last known norms
     calibrate: bool = False  # FedACS app. I.2 leaves its eta as it is
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class OptimalSampling(Algorithm):
 
     def norm_probabilities(self, server: ServerState, c: SystemInfo, norms: Floats) -> Floats:
         p = normalised_over(c.population.weights * norms, c.available)
-        return p if p.any() else normalised_over(c.population.weights, c.available)  # nobody moves: p = w
+        return p if p.any() else normalised_over(c.population.weights, c.available)  # all norms are 0: p = w
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         step = weighted_sum(uploads["update"], coefficients("anonymous_importance", r))

@@ -1,9 +1,9 @@
-"""Scaffnew (ProxSkip): control variates that make infrequent communication pay off.
+"""Scaffnew (ProxSkip): local steps with control variates, accelerated in the number of communications.
 
 Mishchenko et al., ICML 2022, Alg. 2.
 
 State    server x [d]; client h_i [d], 0 at first.
-Sent     d floats down (x), d floats up (U_i). h_i moves with the next round's x, which is sent once.
+Sent     d floats down (x), d floats up (U_i). h_i is updated from the x of the next broadcast, at no further cost.
 Assumes  full participation over perfect links, and the same K at every client.
 
     client   x_i <- x_i - eta (grad f_i(x_i) - h_i), K times from x
@@ -11,9 +11,9 @@ Assumes  full participation over perfect links, and the same K at every client.
     then     h_i <- h_i + (p/eta) (x - x_i)
     always   sum_i h_i = 0 under full participation
 
-The paper tosses a coin of probability p after every step, one for all clients, and communicates on heads. A
-round is what lies between two heads: with `p` given its K is drawn from the geometric distribution,
-P(K = k) = p (1-p)^(k-1), whatever `local.steps` says. Without, heads come every K steps, and p = 1/K.
+The paper tosses one coin of probability p for all clients after every step, and communicates on heads. A round
+spans the steps between two heads: with `p` given its K is drawn from the geometric distribution,
+P(K = k) = p (1-p)^(k-1), and `local.steps` is ignored. Without p, every K-th toss is heads, and p = 1/K.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Scaffnew(Algorithm):
         return {"x": server["x"] - _mean(uploads["update"])}, {}
 
     def update_clients(self, server: ServerState, uploads: State, client_state: State, r: Round) -> State | None:
-        # xbar - x_{i,K} = U_i - mean U: the difference of small numbers instead of that of two models
+        # xbar - x_{i,K} = U_i - mean U: a difference of two small vectors rather than of two models
         p = 1.0 / np.maximum(r.steps, 1) if self.p is None else np.full(len(r.cohort), self.p)
         moved = column(np.where(r.steps > 0, p / r.lr, 0.0), client_state["h"])
         return {"h": client_state["h"] + moved * (uploads["update"] - _mean(uploads["update"]))}

@@ -4,7 +4,8 @@ Karimireddy et al., ICML 2020, Alg. 1, eqs. (3)-(5).
 
 State    server x, c [d], c = 0 at first; client c_i [d], 0 at first.
 Sent     2d floats down (x, c), 2d floats up (U_i, c_i+ - c_i).
-Assumes  nothing about participation; exact for full-batch gradients while everybody is heard now and then.
+Assumes  nothing about participation; exact for full-batch gradients if every client is received
+         again and again.
 
     client   x_i <- x_i - eta (grad f_i(x_i) - c_i + c), K_i times from x;  U_i = x - x_i
              option 1   c_i+ = grad f_i(x), over all of the client's data
@@ -12,7 +13,7 @@ Assumes  nothing about participation; exact for full-batch gradients while every
     server   x <- x - gamma (1/|R|) sum_R U_i;  c <- c + (1/N) sum_R (c_i+ - c_i)
     always   c = (1/N) sum_i c_i
 
-A client without data (K_i = 0) has no gradient to renew c_i with, and keeps it.
+A client without data (K_i = 0) has no gradient to update c_i with, and keeps it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Scaffold(Algorithm):
     """SCAFFOLD: local gradients corrected by control variates, exact under client drift."""
 
     gamma: float = 1.0  # server lr
-    option: Any = 2  # of Alg. 1, line 12: 1 (or I), an extra full-batch gradient; 2 (or II), the steps themselves
+    option: Any = 2  # Alg. 1, line 12: 1 (or I), an extra full-batch gradient; 2 (or II), the local steps
 
     own_step: ClassVar[bool] = True
 

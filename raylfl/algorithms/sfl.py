@@ -1,12 +1,12 @@
-"""SFL: sequential federated learning, the model passed from client to client.
+"""SFL: sequential federated learning, in which the model passes from client to client.
 
 Li & Lyu, NeurIPS 2023, Alg. 1 (cyclic weight transfer); its parallel twin PFL (Alg. 2) is `fedavg`.
 
 State    server x [d]; clients none.
 Sent     d floats down to the first client, d from client to client (C - 1 times), d up from the last.
-Assumes  nothing; a client whose hand-over fails is skipped: the next starts from the last model that arrived.
+Assumes  nothing; if a hand-over is lost, the next client starts from the last model received.
 
-    ring     x_{pi_1} starts from x; x_{pi_m} from the result of pi_{m-1}, pi a fresh random order of the cohort;
+    ring     pi: a random order of the cohort, drawn every round; pi_1 starts from x, pi_m from the result of pi_{m-1};
              K_i times x_i <- x_i - eta grad f_i(x_i)
     server   x <- x - gamma (x - last)
 """
@@ -26,7 +26,7 @@ from raylfl.core.population import Round
 @ALGORITHMS.register("sfl", paper="Li & Lyu 2023 [2]")
 @dataclass
 class SFL(Algorithm):
-    """SFL: the model passes through the cohort in a fresh random order, K local steps each."""
+    """SFL: the model passes through the cohort in a random order, K_i local steps at each client."""
 
     gamma: float = 1.0  # server lr; 1: the last client's result, as in Alg. 1
 
@@ -37,7 +37,7 @@ class SFL(Algorithm):
         return {"x": x}, {}
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        last = uploads["x"][-1]  # of a ring only the last upload reaches the server
+        last = uploads["x"][-1]  # only the last client of a ring uploads to the server
         if self.gamma == 1.0:
-            return {"x": last}, {}  # the same bits as the client's result
+            return {"x": last}, {}  # bit-identical to the client's result
         return {"x": server["x"] - self.gamma * (server["x"] - last)}, {}

@@ -33,7 +33,7 @@ from raylfl.errors import BadValue
 class SSL(SFL):
     """SSL: sequential split learning, the trajectory of SFL with the model cut in two."""
 
-    cut: str | None = None  # has to be said: the last layer of the client half
+    cut: str | None = None  # required: the last layer of the client half
 
     def __post_init__(self) -> None:
         check_cut(self.cut)
@@ -44,7 +44,7 @@ class SSL(SFL):
 class SplitFed(FedAvg):
     """SplitFed v1: parallel split learning, the trajectory of FedAvg with the model cut in two."""
 
-    cut: str | None = None  # has to be said: the last layer of the client half
+    cut: str | None = None  # required: the last layer of the client half
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,6 +52,6 @@ class SplitFed(FedAvg):
 
 
 def check_cut(cut: str | None) -> None:
-    """Raises BadValue without a cut; whether the model has such a layer is known with the model."""
+    """Raise BadValue without a cut; whether the model has this layer is checked when the model is built."""
     if not cut:
         raise BadValue("cut", got=cut, need="the name of a layer, layers.relu1 say", hint="after it the model is cut")

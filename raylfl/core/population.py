@@ -1,4 +1,7 @@
-"""Who there is (Population) and who did what in one round (Round): plain numbers, nothing of width d."""
+"""The clients of a run (Population), a round as drawn (Round), and the system's state before it (SystemInfo).
+
+Plain numbers only; nothing of width d.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ class Population:
 
     @property
     def count(self) -> int:
-        """N."""
+        """The number of clients N."""
         return len(self.sizes)
 
     @staticmethod
     def of(sizes: Ints, weights: str = "uniform") -> Population:
-        """weights: `uniform` (1/N) or `data_size` (n_i / n)."""
+        """A population of these sizes; weights: `uniform` (1/N) or `data_size` (n_i / n)."""
         sizes = np.asarray(sizes, dtype=np.int64)
         w = np.full(len(sizes), 1.0 / len(sizes)) if weights == "uniform" else sizes / sizes.sum()
         return Population(sizes, w)
@@ -37,12 +40,12 @@ class Population:
 
 @dataclass(frozen=True)
 class Round:
-    """Round r as it was drawn, and what arrived. All lists align with `cohort`, in the order in which it ran.
+    """Round r as it was drawn, with the uploads received. All arrays align with `cohort`, in the order of execution.
 
     cohort: distinct client ids [C]; draws: s_i [C]; received: bool [C]; steps: K_i [C];
     batch_sizes: samples a local step [C]; lr: eta of this round; a_norm: |a_i|_1 [C].
     failure: q [C]; inclusion: p [C], the sampling probabilities of a draw with replacement (sum 1 over all N).
-    Either of the last two is nan where it is not known. conditions: what was known of all N beforehand.
+    Unknown entries of these two are nan. system: what was known of all N before the draw.
     """
 
     index: int
@@ -56,43 +59,43 @@ class Round:
     a_norm: Floats
     failure: Floats
     inclusion: Floats
-    asked: Round | None = None  # of an `received_view`: the whole round
+    unfiltered: Round | None = None  # in a `received_view` or `lost`: the whole round
     system: SystemInfo | None = None
 
     @property
     def received_view(self) -> Round:
-        """The same round as the server sees it: only the received clients, in the same order."""
-        return self._only(np.asarray((self.asked or self).received, dtype=bool))
+        """The same round as the server sees it: restricted to the received clients, in the same order."""
+        return self._only(np.asarray((self.unfiltered or self).received, dtype=bool))
 
     @property
     def lost(self) -> Round:
-        """The clients that were asked and whose upload did not arrive."""
-        return self._only(~np.asarray((self.asked or self).received, dtype=bool))
+        """The same round restricted to the sampled clients whose upload was lost."""
+        return self._only(~np.asarray((self.unfiltered or self).received, dtype=bool))
 
     def _only(self, keep: Bools) -> Round:
-        whole = self.asked or self
+        whole = self.unfiltered or self
         if keep.all():
-            return replace(whole, asked=whole)
+            return replace(whole, unfiltered=whole)
         rows = ("cohort", "draws", "received", "steps", "batch_sizes", "a_norm", "failure", "inclusion")
-        return replace(whole, asked=whole, **{name: getattr(whole, name)[keep] for name in rows})
+        return replace(whole, unfiltered=whole, **{name: getattr(whole, name)[keep] for name in rows})
 
     @property
     def total_draws(self) -> int:
-        """M = sum of s_i over all who were asked, also in the `received_view`."""
-        return int((self.asked or self).draws.sum())
+        """The number of draws M = sum of s_i over all sampled clients, also in the `received_view`."""
+        return int((self.unfiltered or self).draws.sum())
 
     @property
     def weights(self) -> Floats:
-        """w_i of the cohort [C]."""
+        """Importance weights w_i of the cohort [C]."""
         return self.population.weights[self.cohort]
 
 
 @dataclass(frozen=True)
 class SystemInfo:
-    """What is known of a round before anybody is asked: the server's view when it samples or calibrates.
+    """What the server knows of a round before it samples: the input of sampling and calibration.
 
     failure: q [N]; a_norm: |a_i|_1 [N]; available: bool [N]; lr: the configured eta of this round;
-    size: M, the number of draws asked for.
+    size: M, the configured number of draws.
     """
 
     index: int

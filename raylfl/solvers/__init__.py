@@ -1,1 +1,1 @@
-"""Numerics that algorithms share: the min-norm point of a convex hull, by three methods."""
+"""Numerics shared by algorithms: the min-norm point of a convex hull, for small and for long vectors."""

@@ -1,6 +1,6 @@
-"""Products of long rows in float64, whatever their own dtype: what Gram matrices are made of.
+"""Gram matrices of long rows in float64, for rows of any dtype.
 
-Momenta that nearly cancel are what is looked for: in float32 the products of d terms would lose them.
+The min-norm problem looks for rows that nearly cancel, which float32 sums of d terms cannot resolve.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from torch import Tensor
 from raylfl.core.population import Ints
 from raylfl.core.threads import on_all_cores
 
-ROWS, COLUMNS = 64, 8192  # of the matrix at a time: their float64 copies stay in the caches
-SPANS, NARROWEST = 8, 2048  # parts of all columns at most, each the work of one core; columns of one at least
+ROWS, COLUMNS = 64, 8192  # of a matrix copied in float64 at a time: the copies stay in the caches
+SPANS, NARROWEST = 8, 2048  # at most so many spans of columns, one core each; at least so many columns in a span
 
 
-def products(a: Tensor, b: Tensor, a_rows: Ints | None = None, b_rows: Ints | None = None) -> Tensor:
-    """a[a_rows] @ b[b_rows]^T, [R, d] and [n, d] -> float64; None: all rows. Copies parts only."""
+def inner_products_f64(a: Tensor, b: Tensor, a_rows: Ints | None = None, b_rows: Ints | None = None) -> Tensor:
+    """Inner products a[a_rows] @ b[b_rows]^T, [R, d] and [n, d] -> float64 [R, n]; None: all rows."""
     width = max(-(-b.shape[1] // SPANS), NARROWEST)
     spans = zip(a.split(width, dim=1), b.split(width, dim=1), strict=True)
-    return reduce(Tensor.add_, on_all_cores(partial(_products, _index(a, a_rows), _index(b, b_rows)), spans))
+    return reduce(Tensor.add_, on_all_cores(partial(_span_products, _index(a, a_rows), _index(b, b_rows)), spans))
 
 
-def _products(a_rows: Tensor, b_rows: Tensor, span: tuple[Tensor, Tensor]) -> Tensor:
-    """Of one span of columns."""
+def _span_products(a_rows: Tensor, b_rows: Tensor, span: tuple[Tensor, Tensor]) -> Tensor:
+    """The part of the inner products that one span of columns contributes."""
     out = span[0].new_zeros(len(a_rows), len(b_rows), dtype=torch.float64)
     for a, b in zip(*(matrix.split(COLUMNS, dim=1) for matrix in span), strict=True):
         left = a.index_select(0, a_rows).double()

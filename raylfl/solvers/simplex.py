@@ -3,12 +3,13 @@
     lambda = argmin |sum_i lambda_i m_i|^2 = argmin lambda^T G lambda,  G = M M^T [n, n],
     over the simplex (FedAWARE [4] eq. (8)), or its part with |lambda - centre|_inf <= radius (FedMGDA+).
 
-Mostly a few exact solutions suffice, on supports of which all wrong members are exchanged at once (Portugal, Judice &
-Vicente, Math. Comp. 1994). Where they do not (a hull that contains 0, dependent vectors, other bounds, or too many
-vectors), pairwise Frank-Wolfe (Lacoste-Julien & Jaggi, NeurIPS 2015) finds the support: mass moves onto the weight of
-smallest gradient from the one whose move gains most (Fan, Chen & Lin, JMLR 2005, WSS 2), by exact line
-search. Now and then, and last, the problem is solved exactly from there (Wolfe, Math. Programming 1976); that
-is kept where its duality gap is no larger or its value lower.
+1. Block principal pivoting (Portugal, Judice & Vicente, Math. Comp. 1994): solve G lambda ~ 1 on a support, exchange
+   all wrong indices at once, repeat. A few solutions mostly suffice.
+2. If it does not apply or does not end (a hull that contains 0, dependent vectors, other bounds, too many vectors):
+   pairwise Frank-Wolfe (Lacoste-Julien & Jaggi, NeurIPS 2015) with exact line search. Weight moves to the index of
+   smallest gradient from the index with the largest gain (Fan, Chen & Lin, JMLR 2005, WSS 2).
+3. After n, 2n, 4n, ... such moves, and at the end, an active-set method solves the problem exactly from there (Wolfe,
+   Math. Programming 1976). Its solution is kept if its duality gap is no larger or its value lower.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from raylfl.errors import NonFinite
 
 EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)
-EXCHANGES = 20  # of supports, at most
+EXCHANGES = 20  # steps of block pivoting, at most
 MOVES = 128  # pairwise moves a vector, at most
-SOLVES = 300_000_000  # exact steps on k free weights cost k^3 each: at most so much after one row of moves
+SOLVES = 300_000_000  # bound of the sum of k^3 over the exact steps of one active-set call, k the free weights
 
 
 def near_zero(tol: float) -> float:
-    """The value / size^2 up to which a hull contains 0; below EPS values are rounding, though moves still lead down."""
+    """The value / size^2 up to which a hull counts as containing 0; 0.0 for a tolerance below rounding."""
     return tol**2 if tol**2 > EPS else 0.0
 
 
 @dataclass(frozen=True)
 class MinNorm:
-    """weights: lambda [n], sum 1; value: lambda^T G lambda; gap: relative duality gap; moves: steps taken."""
+    """A solution. weights: lambda [n], sum 1; value: lambda^T G lambda; gap: relative duality gap; moves: steps."""
 
     weights: Floats
     value: float
@@ -47,7 +48,7 @@ class MinNorm:
 
     @property
     def support(self) -> int:
-        """How many weights are not 0."""
+        """The number of weights that are not 0."""
         return int((self.weights > 0).sum())
 
 
@@ -57,11 +58,11 @@ def min_norm_point(gram: Tensor, tol: float = 1e-12, centre: Floats | None = Non
     gram: G [n, n], symmetric positive semidefinite, n >= 1. centre: a point [n] of the simplex; with it also
     |lambda - centre|_inf <= radius. tol: the relative duality gap to stop at,
     (lambda^T G lambda - min_v v^T G lambda) / lambda^T G lambda over feasible v; at gap tol the value is at
-    most 1 + 2 tol times the minimum. Where the hull contains 0 there is no relative gap to reach: the search
+    most 1 + 2 tol times the minimum. If the hull contains 0, no relative gap can be reached: the search
     ends once |sum lambda_i m_i| <= tol sum lambda_i |m_i|, or at rounding.
     Raises NonFinite if G has a non-finite entry.
     """
-    import scipy.linalg  # noqa: F401  here, as it takes 0.2 s; and first, as `one_thread` must know its BLAS
+    import scipy.linalg  # noqa: F401  a slow import, so not above; before `one_thread`, which must find its BLAS
 
     g = gram.detach().cpu().double().numpy()
     if not np.isfinite(g).all():
@@ -73,7 +74,7 @@ def min_norm_point(gram: Tensor, tol: float = 1e-12, centre: Floats | None = Non
 
 
 class _Problem:
-    """min x^T G x over low <= x <= high, sum x = 1; the largest G_ii is 1."""
+    """The problem min x^T G x over low <= x <= high, sum x = 1, scaled so that the largest G_ii is 1."""
 
     def __init__(self, g: Floats, tol: float, centre: Floats | None, radius: float):
         n = len(g)
@@ -84,9 +85,9 @@ class _Problem:
         self.norms = np.sqrt(np.maximum(g.diagonal(), 0.0))
 
     def solution(self) -> tuple[Floats, float, float, int]:
-        """(x, its value, its relative duality gap, pairwise moves taken)."""
+        """The solution (x, its value, its relative duality gap, pairwise moves taken)."""
         n, x, moves = len(self.g), self.start(), 0
-        if (found := self.exchanged(x)) is not None:
+        if (found := self.block_pivoting(x)) is not None:
             x = found
         value, gap = self.certificate(x)
         length = n
@@ -98,15 +99,15 @@ class _Problem:
             lower, narrower = self.certificate(exact)
             if narrower <= gap or lower < value - self.rounding(x):
                 x, value, gap = exact, lower, narrower
-            if count < length:  # nothing left to gain
+            if count < length:  # no move gains anything
                 break
-            length = moves  # so that exact solutions are tried after n, 2n, 4n, ... moves
+            length = moves  # exact solutions after n, 2n, 4n, ... moves
         return x, value, gap, moves
 
     def start(self) -> Floats:
-        """The centre; without one, the better of the shortest vector and lambda_i ~ 1/G_ii.
+        """The starting point: the centre, or else the better of the shortest vector and lambda_i ~ 1/G_ii.
 
-        The latter is the minimum for orthogonal vectors, and near it for most of high dimension.
+        The latter is the minimum for orthogonal vectors, and near it for most vectors of high dimension.
         """
         if self.centre is not None:
             return self.centre.astype(np.float64)
@@ -117,17 +118,18 @@ class _Problem:
         orthogonal = inverse / inverse.sum()
         return min(shortest, orthogonal, key=lambda x: float(x @ self.g @ x))
 
-    def exchanged(self, x: Floats) -> Floats | None:
-        """The minimum over the simplex: lambda ~ G^-1 1 on a support that loses all negative weights, and gains all
-        vectors of smaller gradient, until there are none; first on all that x would gain by. None where that does not
-        come to an end.
+    def block_pivoting(self, x: Floats) -> Floats | None:
+        """The minimum over the simplex by block principal pivoting; None if it does not apply or does not end.
+
+        On a support, lambda ~ G^-1 1. All negative weights leave the support and all indices of smaller gradient than
+        the value enter it, until neither exist. The first support has the indices that x would gain by.
         """
         if self.centre is not None or len(x) ** 3 > SOLVES or self.norms.min() == 0.0:
             return None
         gradient = self.g @ x
         inside = gradient <= float(x @ gradient)
         for _ in range(EXCHANGES):
-            unit = 1.0 / self.norms[inside]  # in lambda_i |m_i| the Gram matrix has a unit diagonal
+            unit = 1.0 / self.norms[inside]  # for the unknowns lambda_i |m_i| the Gram matrix has a unit diagonal
             solve = _solver(self.g[np.ix_(inside, inside)] * unit[:, None] * unit) if inside.any() else None
             if solve is None:
                 return None
@@ -142,11 +144,11 @@ class _Problem:
         return None
 
     def rounding(self, x: Floats) -> float:
-        """What x^T G x is uncertain by, as a float64."""
+        """The rounding error of x^T G x in float64."""
         return EPS * float(self.norms @ x) ** 2
 
     def certificate(self, x: Floats) -> tuple[float, float]:
-        """(value, relative duality gap) at x; min_v v^T G x fills v from its lower bounds, cheapest first."""
+        """The (value, relative duality gap) at x; min_v v^T G x fills v from its lower bounds, cheapest first."""
         gradient = self.g @ x
         value = max(float(x @ gradient), 0.0)
         order = np.argsort(gradient)
@@ -156,7 +158,7 @@ class _Problem:
         return value, max(gap, 0.0) / max(value, self.rounding(x), TINY)
 
     def pairwise(self, x: Floats, most: int) -> tuple[Floats, int]:
-        """(x after at most `most` pairwise moves, how many); fewer only where no more is to be gained."""
+        """The point after at most `most` pairwise Frank-Wolfe moves, and their number; fewer if none gains any more."""
         x, g, norms, diagonal = x.copy(), self.g, self.norms, self.g.diagonal().copy()
         gradient = g @ x
         value, size = float(x @ gradient), float(norms @ x)
@@ -164,13 +166,13 @@ class _Problem:
         movable = (x > self.low).astype(np.float64)
         for count in range(most):
             i = int((gradient + full).argmin())
-            drop = (gradient - gradient[i]) * movable  # half of what moving mass from j to i saves, per unit
+            drop = (gradient - gradient[i]) * movable  # half of the decrease per unit of weight moved from j to i
             if drop.max() <= self.tol * value or abs(value) <= self.near_zero * size**2:
                 return x, count
             curvature = np.maximum(diagonal + (diagonal[i] - 2.0 * g[i]), EPS**2)
             gain = np.where(drop > 4.0 * EPS * size * (norms + norms[i]), drop * drop, 0.0) / curvature
             j = int(gain.argmax())
-            if gain[j] <= 0.0:  # what is left is rounding
+            if gain[j] <= 0.0:  # only rounding is left
                 return x, count
             down, up = x[j] - self.low[j], self.high[i] - x[i]
             step = min(drop[j] / curvature[j], down, up)
@@ -184,15 +186,15 @@ class _Problem:
         return x, most
 
     def active_set(self, x: Floats) -> Floats:
-        """x after exact steps on faces: the minimum, or as far towards it as SOLVES / k^3 steps go.
+        """The minimum by an active-set method from x, or the point after SOLVES / k^3 exact steps on faces.
 
-        With bounds Nocedal & Wright, Alg. 16.3. A weight that meets a bound on the way stays there; at the
-        minimum of a face the held weight of the most violated multiplier is freed.
+        Nocedal & Wright, Alg. 16.3 with bounds. A weight that meets a bound is held there; at the minimum of a face
+        the held weight with the most violated multiplier is freed.
         """
         x, free, scale = x.copy(), (x > self.low) & (x < self.high), np.where(self.norms > 0, self.norms, 1.0)
         for _ in range(int(np.clip(SOLVES // max(int(free.sum()), 1) ** 3, 1, 1000))):
             if free.sum() > 1:
-                unit = 1.0 / scale[free]  # in lambda_i |m_i| the Gram matrix has a unit diagonal
+                unit = 1.0 / scale[free]  # unknowns lambda_i |m_i|, as above
                 system = self.g[np.ix_(free, free)] * unit[:, None] * unit
                 delta = np.zeros(len(x))
                 delta[free] = unit * _correction(system, (self.g[free] @ x) * unit, unit)
@@ -214,16 +216,16 @@ class _Problem:
                 break
             level = gradient[free].mean() if free.any() else 0.5 * (gradient[i] + gradient[j])
             entering = i if level - gradient[i] >= gradient[j] - level else j
-            if free[entering]:  # as exact as the system allows
+            if free[entering]:  # no more accuracy in this system
                 break
             free[[i, j] if not free.any() else entering] = True
         return x
 
 
 def _correction(system: Floats, slope: Floats, unit: Floats) -> Floats:
-    """delta with system delta + slope = nu unit for some nu, unit^T delta = 0: the exact step to the minimum.
+    """The exact step to the minimum: delta with system delta + slope = nu unit for some nu, and unit^T delta = 0.
 
-    The smallest such delta where the system is singular (dependent vectors, or a hull that contains 0).
+    The smallest such delta if the system is singular (dependent vectors, or a hull that contains 0).
     """
     k, u = len(unit), unit / np.linalg.norm(unit)
     if (solve := _solver(system)) is not None:
@@ -239,7 +241,7 @@ def _correction(system: Floats, slope: Floats, unit: Floats) -> Floats:
 
 
 def _solver(system: Floats) -> Callable[[Floats], Floats] | None:
-    """system^-1 times its argument, for a matrix with a unit diagonal; None where it is singular, up to rounding."""
+    """A linear solver by Cholesky for a matrix with unit diagonal; None if it is singular up to rounding."""
     import scipy.linalg
 
     try:

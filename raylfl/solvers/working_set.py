@@ -1,13 +1,23 @@
-"""The point nearest to 0 of the hull of many long rows, a few of which change from one call to the next.
+"""The min-norm point of the hull of many long rows, by a working set that is kept from one call to the next.
 
     lambda = argmin |v|^2,  v = sum_i lambda_i s_i m_i,  over the simplex [n];  s_i = 1, or 1 / |m_i|
 
-Mostly v is made of few of the rows (50 of the momenta of 480 clients with LeNet-5). So the dense problem, by
-`min_norm_point`, is that of members only: those that v was made of last time, or nearly, and those that changed since.
-Whoever would shorten its v, s_j m_j . v < |v|^2, joins them, until there is nobody: the major cycle of Wolfe (Math.
-Programming 1976), for all of them at once. A cycle costs R w + n products of width d, a Gram matrix of all R n.
+Only a few rows have lambda_i > 0 (50 of the momenta of 480 clients with LeNet-5), and only a few change between two
+calls. Column generation, Wolfe's major cycle (Math. Programming 1976) with all violating rows at once:
 
-Who joins is decided in float64; that all others need not, in the dtype of the rows, with a bound on its rounding.
+     1  W <- the working set of the last call without rows that became 0, and all rows that changed since
+     2  if W is empty: W <- {the shortest row}
+     3  repeat
+     4      G <- (s_i m_i . s_j m_j) over W, float64; inner products of unchanged rows are kept from before
+     5      lambda <- min_norm_point(G);  v <- sum_W lambda_i s_i m_i
+     6      if W has all rows, or |v| is 0 up to the tolerance: stop
+     7      V <- {j not in W: s_j m_j . v < |v|^2 - tol |v|^2}       (the optimality condition, violated)
+     8      if V is empty: stop;  W <- W + V;  after CYCLES cycles W <- all rows
+     9  gap <- (|v|^2 - min_j s_j m_j . v) / |v|^2 over all rows
+    10  keep for the next call: i in W with lambda_i > 0 or s_i m_i . v < (1 + SPARE) |v|^2
+
+A cycle costs R |W| + n inner products of width d for R changed rows; the Gram matrix of all rows would cost R n. Step 7
+rules most rows out in their own dtype, with a bound on the rounding, and decides on the others in float64.
 """
 
 from __future__ import annotations
@@ -20,67 +30,69 @@ from torch import Tensor
 
 from raylfl.core.population import Bools, Floats, Ints
 from raylfl.core.threads import on_all_cores
-from raylfl.solvers.gram import ROWS, products
+from raylfl.solvers.gram import ROWS, inner_products_f64
 from raylfl.solvers.simplex import EPS, TINY, min_norm_point, near_zero
 
-CYCLES = 5  # over members; the next is over all rows
-SPARE = 0.02  # members not needed stay while they are so near to it: they are mostly needed again soon
-TERMS = 1 << 14  # summed in the dtype of the rows
+CYCLES = 5  # over the working set; the next is over all rows
+SPARE = 0.02  # relative slack within which rows stay in the working set: they are mostly needed again soon
+TERMS = 1 << 14  # of a sum in the dtype of the rows; longer sums continue in float64
 ENTRIES = 1 << 18  # of the rows, copied in float64 at a time
 
 
 @dataclass(frozen=True)
-class Members:
-    """rows: which they are, int64 [w], ascending; gram: their products, float64 [w, w]."""
+class WorkingSet:
+    """A set of rows with their Gram matrix. rows: their numbers, int64 [w], ascending; gram: float64 [w, w]."""
 
     rows: Ints
     gram: Floats
 
     @staticmethod
-    def none() -> Members:
-        """Before the first call."""
-        return Members(np.zeros(0, dtype=np.int64), np.zeros((0, 0)))
+    def none() -> WorkingSet:
+        """The empty set, before the first call."""
+        return WorkingSet(np.zeros(0, dtype=np.int64), np.zeros((0, 0)))
 
-    def only(self, keep: Bools) -> Members:
-        """Those of the mask [w]."""
-        return Members(self.rows[keep], self.gram[np.ix_(keep, keep)])
+    def only(self, keep: Bools) -> WorkingSet:
+        """The subset given by the mask [w]."""
+        return WorkingSet(self.rows[keep], self.gram[np.ix_(keep, keep)])
 
-    def joined(self, matrix: Tensor, new: Ints) -> Members:
-        """With rows `new` of the matrix: others, or members that are not what they were."""
+    def joined(self, matrix: Tensor, new: Ints) -> WorkingSet:
+        """The set extended by rows `new` of the matrix, which are not in it, or have changed."""
         rows = np.union1d(self.rows, new)
         old, fresh = np.searchsorted(rows, self.rows), np.searchsorted(rows, new)
         gram = np.zeros((len(rows), len(rows)))
         gram[np.ix_(old, old)] = self.gram
-        theirs = products(matrix, matrix, new, rows).cpu().numpy()
+        theirs = inner_products_f64(matrix, matrix, new, rows).cpu().numpy()
         theirs[:, fresh] = (theirs[:, fresh] + theirs[:, fresh].T) / 2  # symmetric to the last bit
         gram[fresh], gram[:, fresh] = theirs, theirs.T
-        return Members(rows, gram)
+        return WorkingSet(rows, gram)
 
 
 @dataclass(frozen=True)
-class Nearest:
-    """weights: lambda_i s_i [n]; point: v [d], float64; gap: relative, over all rows; members: for the next call."""
+class WorkingSetPoint:
+    """A solution. weights: lambda_i s_i [n]; point: v [d], float64; gap: relative duality gap over all rows; members:
+    the working set for the next call.
+    """
 
     weights: Floats
     point: Tensor
     gap: float
-    members: Members
+    members: WorkingSet
 
 
-def nearest(
-    matrix: Tensor, lengths: Floats, known: Members, changed: Ints, tol: float, normalize: bool = False
-) -> Nearest:
-    """v of the rows m_i [n, d] of lengths |m_i| [n], without those that are 0; v = 0 where all are.
+def min_norm_working_set(
+    matrix: Tensor, lengths: Floats, known: WorkingSet, changed: Ints, tol: float, normalize: bool = False
+) -> WorkingSetPoint:
+    """The min-norm point v of the rows m_i [n, d] with |m_i| > 0; v = 0 if there are none.
 
-    known: members after the call before; changed: the rows that are new or different since then.
-    tol: the relative duality gap to stop at, as for `min_norm_point`. normalize: s_i = 1 / |m_i|.
-    Raises NonFinite where a product that is needed is not finite.
+    lengths: |m_i| [n]. known: the working set after the previous call; changed: the rows that are new or different
+    since. tol: the relative duality gap to stop at, as for `min_norm_point`. normalize: s_i = 1 / |m_i|.
+    Raises NonFinite for a non-finite inner product.
     """
     there = lengths != 0
     members = known.only(there[known.rows]).joined(matrix, changed[there[changed]])
     weights = np.zeros(len(matrix))
     if not there.any():
-        return Nearest(weights, matrix.new_zeros(matrix.shape[1], dtype=torch.float64), 0.0, members)
+        return WorkingSetPoint(weights, matrix.new_zeros(matrix.shape[1], dtype=torch.float64), 0.0, members)
     if not len(members.rows):
         members = members.joined(matrix, np.array([np.where(there, lengths, np.inf).argmin()]))
     scale = 1.0 / np.where(there, lengths, 1.0) if normalize else np.ones(len(matrix))
@@ -102,31 +114,31 @@ def nearest(
         if not (theirs < limits[near]).any():
             break
         members = members.joined(matrix, others if cycle == CYCLES else others[near])
-    return Nearest(weights, point, gap, members.only(used | (slopes < (1.0 + SPARE) * found.value)))
+    return WorkingSetPoint(weights, point, gap, members.only(used | (slopes < (1.0 + SPARE) * found.value)))
 
 
 def _combination(matrix: Tensor, rows: Ints, weights: Floats) -> Tensor:
-    """sum_i weights_i matrix[rows_i], float64 [d]: some columns at a time."""
+    """The combination sum_i weights_i matrix[rows_i], float64 [d], a block of columns at a time."""
     factors, index = (torch.from_numpy(values).to(matrix.device) for values in (weights, rows))
     blocks = matrix.split(max(ENTRIES // len(rows), 1), dim=1)
     return torch.cat(on_all_cores(lambda block: factors @ block.index_select(0, index).double(), blocks))
 
 
 def _near(matrix: Tensor, point: Tensor, rows: Ints, limits: Floats, lengths: Floats) -> tuple[Bools, Floats]:
-    """(which of these rows have m_j . v below their limits, or too near to tell in their dtype; m_j . v of those).
+    """Mask of the rows with m_j . v below their limits, or too near to tell in their dtype; their m_j . v in float64.
 
-    A sum of k products, in whatever order, is off by at most k eps / 2 |m_j| |v|; here k = TERMS, and eps is a margin
-    for the rest.
+    The error of a sum of k products in any order is at most k eps / 2 |m_j| |v|; here k = TERMS, and the bound with eps
+    in place of eps / 2 leaves a margin for the remaining operations.
     """
     length = float(torch.linalg.vector_norm(point)) or 1.0
     rough = _rough(matrix, point / length)[rows]
     bound = torch.finfo(matrix.dtype).eps * TERMS * lengths
-    near = ~(rough > limits / length + bound)  # those that overflow, too
-    return near, products(point[None], matrix, b_rows=rows[near])[0].cpu().numpy()
+    near = ~(rough > limits / length + bound)  # true for nan and overflow, too
+    return near, inner_products_f64(point[None], matrix, b_rows=rows[near])[0].cpu().numpy()
 
 
 def _rough(matrix: Tensor, unit: Tensor) -> Floats:
-    """matrix @ unit, [n]: float64 sums of sums of TERMS products in the dtype of the matrix."""
+    """The products matrix @ unit, [n]: float64 sums of sums of TERMS products in the dtype of the matrix."""
     unit = unit.to(matrix.dtype)
 
     def part(block: Tensor) -> Tensor:

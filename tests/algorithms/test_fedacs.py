@@ -132,7 +132,7 @@ def test_estimates_converge_to_the_truth_and_so_do_the_probabilities():
 
 def test_a_mean_of_rate_zero_counts_one_imaginary_arrival():
     server = watch(FedACS(estimate="ema", rate=0.0), 30, np.full(3, 0.5), np.ones(3, dtype=np.int64))
-    asked, received = server["asked"].numpy(), server["received"].numpy()
+    asked, received = server["times_sampled"].numpy(), server["times_received"].numpy()
     np.testing.assert_allclose(server["q"], (asked - received) / (asked + 1), rtol=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""The nearest point of a hull wanted again and again, against the exact one of all rows."""
+"""The min-norm point of a hull from one call to the next, against the exact one of all rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from raylfl.core import threads
 from raylfl.errors import NonFinite
 from raylfl.solvers import working_set
-from raylfl.solvers.working_set import Members, nearest
+from raylfl.solvers.working_set import WorkingSet, min_norm_working_set
 from tests.oracles.minnorm import min_norm_weights
 
 DTYPES = [torch.float32, torch.float64]
@@ -19,10 +19,12 @@ TOL = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 
 def ask(matrix, known=None, changed=None, tol=None, normalize=False):
-    """`nearest` of all rows; at first, all of them are new."""
+    """`min_norm_working_set` of all rows; at first, all of them are new."""
     lengths = torch.linalg.vector_norm(matrix, dim=1, dtype=torch.float64).numpy()
     changed = np.arange(len(matrix)) if changed is None else changed
-    return nearest(matrix, lengths, known or Members.none(), changed, tol or TOL[matrix.dtype], normalize)
+    return min_norm_working_set(
+        matrix, lengths, known or WorkingSet.none(), changed, tol or TOL[matrix.dtype], normalize
+    )
 
 
 def assert_nearest(found, matrix, normalize=False):
@@ -65,7 +67,7 @@ def drifting(rng, n, d, rounds, dtype, zeros=0.0):
 @given(seed=st.integers(0, 10**6), d=st.sampled_from([1, 3, 12, 60]), zeros=st.sampled_from([0.0, 0.3]))
 @settings(max_examples=25, deadline=None)
 def test_rows_come_and_change(dtype, normalize, seed, d, zeros):
-    known = Members.none()
+    known = WorkingSet.none()
     for matrix, changed in drifting(np.random.default_rng(seed), 40, d, 12, dtype, zeros):
         found = ask(matrix, known, changed, normalize=normalize)
         known = found.members
@@ -83,7 +85,7 @@ def test_all_who_are_needed_join_whoever_was_there_before(start):
     """The rows known are of the longest; those that matter are found among 200."""
     rng = np.random.default_rng(1)
     matrix = torch.from_numpy(rng.normal(size=(200, 30)) + 4.0 * (np.arange(200) < 180)[:, None])
-    found = ask(matrix, Members.none().joined(matrix, np.array(start)), np.zeros(0, dtype=np.int64))
+    found = ask(matrix, WorkingSet.none().joined(matrix, np.array(start)), np.zeros(0, dtype=np.int64))
     assert_nearest(found, matrix)
     assert len(found.members.rows) < 40
 
@@ -127,7 +129,7 @@ def test_rounding_in_the_rows_own_dtype_hides_nobody():
     matrix[2, 2:1_002], matrix[2, 1_002:2_002] = 1e4, -1e4
     matrix[2, 2:2_002] = matrix[2, 2:2_002][torch.randperm(2_000)]
     matrix[2, 0] = 0.55
-    known = Members.none().joined(matrix, np.arange(2))
+    known = WorkingSet.none().joined(matrix, np.arange(2))
     v = (matrix[0] + matrix[1]).double() / 2
     assert 0 < float(matrix[2].double() @ v) < float(v @ v)
     found = ask(matrix, known, np.zeros(0, dtype=np.int64))
