@@ -81,7 +81,7 @@ class RunRecord:
 
     def _rows(self, name: str, sound: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
         """The sound rows of a file; the others become a fault."""
-        rows, damaged = _rows(self.path / name)
+        rows, damaged = read_lines(self.path / name)
         good = [row for row in rows if sound(row)]
         damaged += len(rows) - len(good)
         if damaged:
@@ -114,6 +114,10 @@ class RunRecord:
             self.faults.append(f"{path.name} could not be read")
             return None
         return names, counts
+
+    def complete(self, rounds: int) -> bool:
+        """Whether it was finished with so many rounds, and all of their rows can be read."""
+        return self.finished and not self.faults and len(self.rounds) >= rounds
 
 
 @dataclass(eq=False)
@@ -162,6 +166,14 @@ def read_runs(
     if not runs:
         raise BadConfig(left_out)
     return runs, left_out
+
+
+def readable(folder: Path) -> RunRecord | None:
+    """The run of a directory; None where there is none, or none that can be read."""
+    try:
+        return load_run(folder)
+    except BadValue:
+        return None
 
 
 def is_run(folder: Path) -> bool:
@@ -218,7 +230,7 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
     return ordered
 
 
-def _rows(path: Path) -> tuple[list[dict[str, Any]], int]:
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     """The objects of a .jsonl file, and how many lines were no object (cut short by a crash)."""
     if not path.is_file():
         return [], 0

@@ -87,7 +87,11 @@ class Journal:
 
     def is_over(self, trial: Trial) -> bool:
         """Whether there is nothing left to do for it."""
-        return trial.id in self.ends and self.ends[trial.id].state in OVER
+        return self.state(trial) in OVER
+
+    def state(self, trial: Trial) -> str:
+        """How it ended; "" if it has not."""
+        return self.ends[trial.id].state if trial.id in self.ends else ""
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
         if not rows:

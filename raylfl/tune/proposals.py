@@ -75,19 +75,21 @@ class Proposals(Planned):
         known = {trial.setting: trial.values for trial in stage.journal.of_stage(0)}
         for setting, values in known.items():
             self.settings.remember(setting, values)
-        self.asked = len(known)
+        self.next_setting = max(known, default=-1) + 1
+        self.left = max(stage.sweep.options.samples - len(known), 0)
         for setting in known:
             self._learn(setting)
 
     @property
     def complete(self) -> bool:
-        return self.asked >= self.stage.sweep.options.samples and not self.waiting
+        return not self.left and not self.waiting
 
     def next(self, trial_id: str) -> Trial:
         if not self.waiting:
-            self.waiting = self.stage.sweep.trials(0, self.asked, self.settings.propose(self.asked))
+            values = self.settings.propose(self.next_setting)
+            self.waiting = self.stage.sweep.trials(0, self.next_setting, values)
             self.stage.journal.plan(*self.waiting)
-            self.asked += 1
+            self.next_setting, self.left = self.next_setting + 1, self.left - 1
         self._ids[trial_id] = super().next(trial_id)
         return self._ids[trial_id]
 

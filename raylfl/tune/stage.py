@@ -18,8 +18,7 @@ from typing import Any
 from ray import tune
 from ray.tune import Callback
 
-from raylfl.report.runs import is_run, load_run
-from raylfl.runtime.records.run_dir import RunDirectory
+from raylfl.report.runs import is_run, read_lines, readable
 from raylfl.tune.journal import FAILED, FINISHED, STOPPED, Journal, Trial
 from raylfl.tune.proposals import Places, Planned, Proposals
 from raylfl.tune.resources import Bundle, capacity, nodes_of_cluster
@@ -96,24 +95,27 @@ class StageRun:
         )
 
     def _is_over(self, trial: Trial) -> bool:
-        """A run that completed after the sweep was killed is taken note of here."""
-        if trial.id not in self.journal.ends and self.is_complete(trial):
+        """A run that completed after the sweep was killed is taken note of here, and one that was damaged since."""
+        complete = self.is_complete(trial)
+        if complete and trial.id not in self.journal.ends:
             self.journal.end(trial.id, FINISHED)
+        if self.journal.state(trial) == FINISHED and not complete:
+            self.say(f"{trial.id}  had finished, but its directory is damaged: run again from what is left")
+            return False
         return self.journal.is_over(trial)
 
     def is_complete(self, trial: Trial) -> bool:
-        run = self.folder / trial.id
-        return (run / "summary.json").exists() and len(RunDirectory(run).metrics()) >= trial.rounds
+        run = readable(self.folder / trial.id)
+        return run is not None and run.complete(trial.rounds)
 
     def _earlier(self) -> Iterator[tuple[dict[str, Any], list[tuple[int, float]], str]]:
         """Each trial that has run, its scores by rounds done, and how it ended ("" if it has not)."""
         for trial in self.journal.of_stage(self.index):
             if is_run(self.folder / trial.id):
                 running = Running(self.sweep.score, trial.rounds)
-                rows = RunDirectory(self.folder / trial.id).metrics()
+                rows = [row for row in read_lines(self.folder / trial.id / "metrics.jsonl")[0] if "round" in row]
                 scores = [(row["round"] + 1, score) for row in rows if (score := running.update(row)) is not None]
-                end = self.journal.ends.get(trial.id)
-                yield as_config(trial)["trial"], scores, end.state if end else ""
+                yield as_config(trial)["trial"], scores, self.journal.state(trial)
 
     # -- what a trial came to --------------------------------------------------------------------------------
 
@@ -133,8 +135,8 @@ class StageRun:
         return f"{trial.id}  {state}{rounds}{value}{'  ' + reason.splitlines()[0] if reason else ''}"
 
     def score(self, trial: Trial) -> float | None:
-        run = self.folder / trial.id
-        return self.sweep.score.of(load_run(run)) if is_run(run) else None
+        run = readable(self.folder / trial.id)
+        return self.sweep.score.of(run) if run is not None else None
 
 
 @contextmanager

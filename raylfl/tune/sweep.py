@@ -169,6 +169,8 @@ def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
         if spec.options.search == "random":
             for setting, values in enumerate(spec.points()):
                 journal.plan(*spec.trials(0, setting, values))
+        for setting, values in {trial.setting: trial.values for trial in journal.of_stage(0)}.items():
+            journal.plan(*spec.trials(0, setting, values))  # seeds of Optuna's settings whose lines were damaged
         return
     within = spec.stages[index - 1].within
     assert within is not None

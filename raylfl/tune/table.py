@@ -11,7 +11,7 @@ from typing import Any
 
 from raylfl.report.derived import Stat
 from raylfl.report.render import csv_text
-from raylfl.report.runs import RunRecord, is_run, load_run
+from raylfl.report.runs import RunRecord, is_run, readable
 from raylfl.runtime.records.run_dir import atomic_write
 from raylfl.tune.journal import FINISHED, Journal, Trial
 from raylfl.tune.score import WORST
@@ -61,8 +61,10 @@ def trial_rows(sweep: Sweep, folder: Path, journal: Journal) -> list[TrialRow]:
     rows = []
     for trial in journal.trials.values():
         end, path = journal.ends.get(trial.id), folder / trial.id
-        run = load_run(path) if is_run(path) else None
+        run = readable(path)
         state, reason = (end.state, end.reason) if end else ("open", "")
+        if (run is None and is_run(path)) or (run and run.faults):
+            reason = "; ".join([*([reason] if reason else []), *(run.faults if run else ["config.yaml is damaged"])])
         score = sweep.score.of(run) if run and state != "diverged" else None
         seconds = float(run.column("time/round")[~_nan(run)].sum()) if run else 0.0
         values = {key: look_up(key, {}, run.config) for key in trial.values} if run else trial.values

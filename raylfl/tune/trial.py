@@ -21,6 +21,7 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, NonFinite
 from raylfl.experiment import assemble
 from raylfl.parts import Experiment
+from raylfl.report.runs import readable
 from raylfl.runtime.records.checkpoint import sha256_of_manifest
 from raylfl.runtime.records.run_dir import RECORDS, RunDirectory, atomic_write
 from raylfl.runtime.session import Session, write_records
@@ -138,7 +139,8 @@ Rows = Generator[tuple[dict[str, Any], bool], None, None]
 def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: int) -> Rows:
     """(metrics, whether they are new) of each round, of those already run first; at once where all are."""
     before = run_dir.metrics()
-    if (run_dir.path / "summary.json").exists() and len(before) >= rounds:
+    earlier = readable(run_dir.path)
+    if earlier is not None and earlier.complete(rounds):
         yield from ((metrics, False) for metrics in before)
         return
     resume = any((run_dir.path / "checkpoints").glob("round_*"))

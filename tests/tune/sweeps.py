@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import yaml
 
 from raylfl.runtime.records.run_dir import RunDirectory
-from raylfl.tune.journal import Trial
+from raylfl.tune.journal import Journal, Trial
 from raylfl.tune.spec import Sweep, load_sweep
+from raylfl.tune.stage import StageRun
+from raylfl.tune.sweep import plan
+from raylfl.tune.table import write_tables
 from raylfl.tune.trial import Job, run_trial
 
 QUADRATICS: dict[str, Any] = {
@@ -53,6 +57,26 @@ def carry_out(sweep: Sweep, trial: Trial, folder: Path, stop_after: int | None =
     with suppress(SystemExit):
         run_trial(Job(sweep.content, str(folder), 1), trial, report, taken)
     return reports, snapshots
+
+
+def finish(sweep: Sweep, folder: Path) -> list[str]:
+    """Plan and carry out, without Ray, what is left of a sweep in this folder; the lines said."""
+    said: list[str] = []
+    journal = Journal(folder)
+    plan(sweep, 0, folder, journal)
+    stage = StageRun(sweep, 0, folder, journal, [{"CPU": 1.0}], said.append)
+    for trial in [trial for trial in journal.of_stage(0) if not stage._is_over(trial)]:
+        reports, _ = carry_out(sweep, trial, folder)
+        said.append(stage.end(trial, reports[-1]))
+    write_tables(sweep, folder, journal)
+    return said
+
+
+def tables(folder: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """trials.csv in the order of the trials' names, without seconds, and settings.csv."""
+    with open(folder / "trials.csv") as one, open(folder / "settings.csv") as other:
+        trials = sorted(csv.DictReader(one), key=lambda row: row["trial"])
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in trials], list(csv.DictReader(other))
 
 
 def metrics(folder: Path, without: str = "time/round") -> list[dict[str, Any]]:

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 import raylfl
+from raylfl.tune.spec import load_sweep
 from raylfl.tune.sweep import ended_by_signals
-from tests.tune.sweeps import QUADRATICS, write
+from tests.tune.sweeps import QUADRATICS, finish, tables, write
 
 ROOT = Path(__file__).resolve().parents[2]
 RATES = (0.1, 0.05, 0.01)
@@ -42,23 +43,26 @@ def vanish(processes, seconds=120):
 
 
 @pytest.mark.timeout(900)
-def test_a_killed_sweep_goes_on_without_repeating_finished_trials(tmp_path):
-    saved, gate = str(tmp_path / "runs/*/001-*/checkpoints/round_*"), tmp_path / "gate"
-    held = {"after": saved, "gate": str(gate)}  # the second trial waits in its third round
+def test_a_killed_sweep_ends_with_the_table_of_an_undisturbed_one(tmp_path):
+    """Killed with SIGKILL in full swing, one trial finished and two in their third rounds; nothing is run twice."""
+    saved, gate = [f"runs/*/00{k}-*/checkpoints/round_*" for k in (1, 2)], tmp_path / "gate"
+    held = [{"after": str(tmp_path / pattern), "gate": str(gate)} for pattern in saved]
     path = write(
         tmp_path,
         model={"name": None, "class_path": "tests.tune.modules.Held"},
-        concurrent=1,
+        concurrent=2,
         space={
             "local.lr": {"grid": list(RATES)},
-            "model.init_args": {"grid": [held], "when": {"local.lr": RATES[1]}},
+            "model.init_args": [
+                {"grid": [where], "when": {"local.lr": lr}} for where, lr in zip(held, RATES[1:], strict=True)
+            ],
         },
         logging={"dir": str(tmp_path / "runs")},
     )
     with open(tmp_path / "log", "w") as log:
         process = start([str(path)], log)
         try:
-            wait_for(lambda: list(tmp_path.glob("runs/*/001-*/checkpoints/round_*")), process)
+            wait_for(lambda: all(list(tmp_path.glob(pattern)) for pattern in saved), process)
         finally:
             family = psutil.Process(process.pid).children(recursive=True)
             os.killpg(process.pid, signal.SIGKILL)
@@ -67,7 +71,8 @@ def test_a_killed_sweep_goes_on_without_repeating_finished_trials(tmp_path):
         (folder,) = tmp_path.glob("runs/*")
         ends = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines() if "state" in line]
         assert ends == [{"id": "000-fedavg-s0", "state": "finished", "reason": ""}]
-        assert not (folder / "001-fedavg-s0" / "summary.json").exists()
+        for trial in ("001-fedavg-s0", "002-fedavg-s0"):
+            assert not (folder / trial / "summary.json").exists()
         written = (folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns
 
         gate.touch()
@@ -79,11 +84,15 @@ def test_a_killed_sweep_goes_on_without_repeating_finished_trials(tmp_path):
         assert again.returncode == 0, (tmp_path / "log").read_text()
         vanish(family)
     assert (folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns == written
-    assert "resumed at round 2" in (folder / "001-fedavg-s0" / "log.txt").read_text()
+    for trial in ("001-fedavg-s0", "002-fedavg-s0"):
+        assert "resumed at round 2" in (folder / trial / "log.txt").read_text()
     assert (folder / "report" / "index.html").exists()
     said = (tmp_path / "log").read_text()
     assert "[3/3]" in said
     assert said.count("000-fedavg-s0  finished") == 1
+    (tmp_path / "undisturbed").mkdir()
+    finish(load_sweep(path), tmp_path / "undisturbed")
+    assert tables(folder) == tables(tmp_path / "undisturbed")
     plain = {k: v for k, v in QUADRATICS.items() if k not in ("space", "metric")}
     for trial, lr in enumerate(RATES):
         params = torch.load(folder / f"00{trial}-fedavg-s0" / "final.pt", weights_only=True)["params"]
