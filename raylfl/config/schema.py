@@ -16,6 +16,7 @@ from raylfl.heterogeneity.clock import Clock
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.options import OneOrMore
 
+STEPS = ("recorded", "autograd")  # how a client's local step is taken
 LAYOUTS = ("contiguous", "channels_last", "batch_last")  # of images and convolutions in memory
 
 
@@ -148,6 +149,7 @@ class RuntimeConfig:
     precision: str | None = None  # Fabric's: 32-true, 64-true, bf16-mixed; null: that of dtype
     micro_cohort: int | None = None  # clients a vectorised call holds at most; null: a fixed rule on d
     vectorize: str = "auto"  # auto (a fixed rule), always, never
+    step: str = "auto"  # recorded: a replay of the step's calls; autograd; auto: recorded where it has the same bits
     layout: str = "auto"  # of images in memory: auto (a fixed rule), contiguous, channels_last, batch_last
     client_retries: int = 2  # further attempts at a client's work before on_client_error applies
     on_client_error: str = "fail"  # or drop: its upload counts as lost
@@ -158,6 +160,7 @@ class RuntimeConfig:
         _one_of(self, "backend", "ray", "local")
         _one_of(self, "vectorize", "auto", "always", "never")
         _one_of(self, "layout", "auto", *LAYOUTS)
+        _one_of(self, "step", "auto", *STEPS)
         _one_of(self, "on_client_error", "fail", "drop")
         _one_of(self, "on_nonfinite", "fail", "drop")
         _at_least(self, "workers", 1, "worker actors")
@@ -223,6 +226,7 @@ RUNTIME_FREE = (  # of `runtime`, what leaves the bits alone
     "gpus_per_worker",
     "address",
     "object_store_mb",
+    "step",
     "client_retries",
     "client_timeout",
     "on_client_error",  # a run that failed may go on by dropping; one that dropped never failed

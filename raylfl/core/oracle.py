@@ -1,7 +1,8 @@
 """The gradient oracle: parameters [C, d] and C mini-batches -> losses [C] and gradients [C, d].
 
-`LoopOracle` makes C forward and backward passes through the module's own `training_step`, so whatever a
-LightningModule may do in it works. Its sibling in `vectorized.py` does all C at once.
+`LoopOracle` takes C steps of the module's own `training_step`, whatever a LightningModule may do in it: by replay of
+its recording (`core/recorded`) where that has autograd's bits, by autograd elsewhere. Its sibling in `vectorized.py`
+does all C at once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from raylfl.core.batch_last import BatchLast
 from raylfl.core.chain import Chain
 from raylfl.core.flat import FlatModule
+from raylfl.core.recorded.steps import RecordedSteps, leaves_of
 from raylfl.errors import BadConfig
 
 
@@ -64,19 +66,26 @@ class LoopOracle(Oracle):
         autocast: Callable[[], AbstractContextManager] = nullcontext,
         split_after: str | None = None,
         batch_last: bool = False,
+        step: str = "auto",
     ):
         """autocast: the precision context of the device. split_after: cut the model there (split learning).
-        batch_last: chains as `BatchLast`.
+        batch_last: chains as `BatchLast`. step: auto (recorded where that is possible), recorded, autograd.
         """
         self.flat, self.autocast = flat, autocast
         self.module: Any = flat.module
         plain = autocast is nullcontext and flat.params.device.type == "cpu"
-        chain = Chain.of(flat.module) if plain else None
+        chain = Chain.of(flat.module) if plain and batch_last else None
         cut = place_of(split_after, flat.module, chain) if split_after else None
         if chain is None or (split_after and cut is None):
             self.chain = None
         else:
-            self.chain = (BatchLast if batch_last else Chain)(chain.layers, cut)
+            self.chain = BatchLast(chain.layers, cut)
+        self.insists = step == "recorded"
+        self.steps = RecordedSteps(flat.module, flat.parameters, self._loss, self._gradient)
+        if step == "autograd":
+            self.steps.refusal = "runtime.step=autograd"
+        elif split_after:
+            self.steps.refusal = "a model that is cut in two"
         self.split_after = split_after
         self.split: SplitPoint | Chain | None = (self.chain or SplitPoint(flat, split_after)) if split_after else None
 
@@ -100,20 +109,42 @@ class LoopOracle(Oracle):
             self.flat.load(x[c])
             if isinstance(self.split, Chain) and not self.split.takes(batch.content):  # targets that are no classes
                 self.chain, self.split = None, SplitPoint(self.flat, str(self.split_after))
-            if self.chain is None or batch.random:
-                seed_everything(seeds(c))
-            if self.chain is not None and self.chain.takes(batch.content):
-                row = self.flat.params.new_empty(self.flat.width)
-                loss = self.chain.loss_and_gradient(batch.content, self.flat.views(row))
-            else:
-                with self.autocast():
-                    loss = loss_of(self.module.training_step(batch.content, 0), self.module)
-                row = self.split.gradient(loss) if isinstance(self.split, SplitPoint) else self.flat.gradient(loss)
+            loss, row = self._taken(batch, lambda c=c: seeds(c))  # type: ignore[misc]
             rows.append(row)
-            losses.append(loss.detach())
+            losses.append(loss)
         if len(rows) == 1:
             return losses[0][None], rows[0][None]
         return torch.stack(losses), torch.stack(rows)
+
+    def _taken(self, batch: Batch, seed: Callable[[], int]) -> tuple[Tensor, Tensor]:
+        """(loss, gradient [d]) of one step. Generators are seeded only where something may draw from them."""
+        if batch.random:
+            seed_everything(seed())
+        with self.autocast():
+            content = batch.content
+        if self.chain is not None and self.chain.takes(content):
+            row = self.flat.params.new_empty(self.flat.width)
+            return self.chain.loss_and_gradient(content, self.flat.views(row)), row
+        program = self.steps.program(content)
+        if not batch.random and (program is None or program.draws):
+            seed_everything(seed())
+        if program is not None:
+            row = self.flat.params.new_empty(self.flat.width)
+            return program(leaves_of(content), row), row
+        taken = self.steps.take(content)
+        if self.insists and self.steps.refusal is not None:
+            name = type(self.module).__name__
+            raise BadConfig(f"runtime.step=recorded, but {name}.training_step {self.steps.refusal} (leave it at auto)")
+        return taken
+
+    def _loss(self, content: Any) -> Tensor:
+        with self.autocast():
+            return loss_of(self.module.training_step(content, 0), self.module)
+
+    def _gradient(self, loss: Tensor) -> Sequence[Tensor | None]:
+        if isinstance(self.split, SplitPoint):
+            return self.flat.views(self.split.gradient(loss))
+        return torch.autograd.grad(loss, self.flat.parameters, allow_unused=True)
 
 
 def loss_of(output: Any, module: nn.Module) -> Tensor:

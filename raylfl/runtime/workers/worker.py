@@ -53,7 +53,8 @@ class Worker:
         self.train = self._source(setup.train, self.layout == "channels_last")
         self.measured = self.train.measuring(images_last)
         self.test = self._source(setup.test, images_last) if setup.test is not None else None
-        self.loop = LoopOracle(self.flat, autocast, self.algorithm.cut, self.layout == "batch_last")
+        batch_last = self.layout == "batch_last"
+        self.loop = LoopOracle(self.flat, autocast, self.algorithm.cut, batch_last, setup.runtime.step)
         self.one_by_one = self._refusal()
         self.most_clients = math.inf  # in one call; less where a GPU's memory does not suffice
         self._broadcast: tuple[State, State] = {}, {}  # the last one, on the host and on the device
@@ -290,6 +291,7 @@ class Worker:
         """What the module logs over each chunk."""
         self._load(broadcast)
         self.flat.module.eval()
+        self.loop.steps.doubt()
         with private_randomness(), self.loop.autocast(), self.loop.evaluating():
             return [self._measure(chunk) for chunk in chunks]
 

@@ -1,0 +1,152 @@
+"""The recorded list: calls of ATen operators on numbered values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Slot(NamedTuple):
+    """A value of the recording, by its number."""
+
+    number: int
+
+
+class Geometry(NamedTuple):
+    """How a value lies in memory. home: the value that first had this memory; offset: from where that begins."""
+
+    home: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+
+    @staticmethod
+    def of(tensor: Tensor, home: int, start: int = 0) -> Geometry:
+        return Geometry(home, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()) - start, tensor.dtype)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the entries lie one after the other, in the order of the indices."""
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+
+@dataclass
+class Call:
+    """One call of an operator; arguments and results hold a `Slot` where the step had a tensor."""
+
+    op: Any  # torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+
+    def slots(self) -> list[int]:
+        """The values that go in."""
+        return [s.number for s in slots_in((self.args, self.kwargs))]
+
+    def results(self) -> list[int]:
+        """The values that come out."""
+        return [s.number for s in slots_in(self.result)]
+
+    def written(self) -> list[int]:
+        """The values that go in and are overwritten."""
+        found: list[int] = []
+        for position, argument in enumerate(self.op._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            if argument.name in self.kwargs:
+                found += [s.number for s in slots_in(self.kwargs[argument.name])]
+            elif not argument.kwarg_only and position < len(self.args):
+                found += [s.number for s in slots_in(self.args[position])]
+        return found
+
+    @property
+    def views(self) -> bool:
+        """Whether the result is memory of an argument, which stays as it was."""
+        infos = [r.alias_info for r in self.op._schema.returns]
+        return bool(infos) and all(i is not None and not i.is_write for i in infos)
+
+    @property
+    def draws(self) -> bool:
+        """Whether random numbers are drawn."""
+        return torch.Tag.nondeterministic_seeded in self.op.tags
+
+
+@dataclass
+class Recording:
+    """The calls of one step and its gradient.
+
+    inputs: the values that were there before, by number; a batch's tensors first, as many as `leaves`, the others
+    (parameters, buffers) as the tensors themselves. loss, gradients: the values asked for; None for a parameter that
+    the loss does not reach.
+    """
+
+    calls: list[Call]
+    geometry: dict[int, Geometry]
+    leaves: int
+    inputs: dict[int, Tensor]
+    constants: dict[int, Tensor]
+    names: dict[int, str]
+    loss: int
+    gradients: list[int | None]
+    buffers: set[int] = field(default_factory=set)
+
+    def same_list(self, other: Recording) -> bool:
+        """Whether two recordings are the same calls with the same numbers between tensors."""
+        return (
+            (self.loss, self.gradients, self.leaves) == (other.loss, other.gradients, other.leaves)
+            and len(self.calls) == len(other.calls)
+            and all(map(_same_call, self.calls, other.calls))
+            and self.geometry == other.geometry
+            and self.inputs.keys() == other.inputs.keys()
+            and all(t is other.inputs[k] for k, t in self.inputs.items() if k >= self.leaves)
+            and self.constants.keys() == other.constants.keys()
+            and all(same_bits(t, other.constants[k]) for k, t in self.constants.items())
+        )
+
+
+def _same_call(ours: Call, theirs: Call) -> bool:
+    if ours.op is not theirs.op:
+        return False
+    parts = (ours.args, ours.kwargs, ours.result), (theirs.args, theirs.kwargs, theirs.result)
+    return repr(parts[0]) == repr(parts[1])  # by repr: nan is nan, and 1 is not True
+
+
+def slots_in(value: Any) -> Iterator[Slot]:
+    """The slots in nested lists, tuples and dicts."""
+    if isinstance(value, Slot):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from slots_in(part)
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from slots_in(part)
+
+
+def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Nested lists, tuples and dicts with each part of this kind changed; tuples and lists become lists."""
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return [mapped(part, kind, change) for part in value]
+    if isinstance(value, dict):
+        return {name: mapped(part, kind, change) for name, part in value.items()}
+    return value
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have one shape, one dtype and the same bytes; a nan is equal to itself."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    ours, theirs = (t.detach().reshape(-1).contiguous().view(torch.uint8) for t in (a, b))
+    return torch.equal(ours, theirs)

@@ -1,0 +1,202 @@
+"""One program a kind of batch, each checked against autograd before it is used and now and then afterwards."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raylfl.core.recorded.calls import Recording, same_bits
+from raylfl.core.recorded.guards import Refused, first_difference, state_of
+from raylfl.core.recorded.program import Program
+from raylfl.core.recorded.tape import record
+from raylfl.errors import BadConfig
+
+SEEN = 1  # steps of a kind that autograd takes before one is recorded: many kinds come once only
+CHECKED = 4  # steps of a kind after which replays begin
+MOST = 128  # kinds of batches with a program; beyond that the one not used for longest is dropped
+
+Loss = Callable[[Any], Tensor]  # of a batch's content, with a graph
+Gradient = Callable[[Tensor], Sequence[Tensor | None]]  # of a loss, a tensor a parameter
+
+
+class _Kind:
+    """What is known of batches of one kind."""
+
+    def __init__(self) -> None:
+        self.used = 0
+        self.recording: Recording | None = None
+        self.program: Program | None = None
+
+
+class RecordedSteps:
+    """Losses and gradients of a module's training step, by replay where that has autograd's bits.
+
+    A kind of batch (shapes, dtypes, memory order, the modes of the module's parts) is first left to autograd, then
+    recorded twice, and the second time the replay of the first is compared with autograd, on another batch. From then
+    on it is replayed; each time that its use count is a power of two it is compared again. `refusal` says why a
+    module is not replayed: autograd then takes all its steps, whose numbers are the same.
+    """
+
+    def __init__(self, module: nn.Module, parameters: Sequence[Tensor], loss: Loss, gradient: Gradient):
+        self.module, self.loss, self.gradient = module, loss, gradient
+        self.sizes = [p.numel() for p in parameters]
+        self.device, self.dtype = parameters[0].device, parameters[0].dtype
+        self.parts = list(module.modules())
+        self.buffers = list(module.buffers())
+        self.kinds: OrderedDict[Any, _Kind] = OrderedDict()
+        self.refusal: str | None = None
+        self._state: Any = None  # of the module, when it was last recorded
+        self._doubted = False
+
+    def doubt(self) -> None:
+        """Other code of the module has run, which may have changed what the step depends on."""
+        self._doubted = True
+
+    def program(self, content: Any) -> Program | None:
+        """What to replay for a batch with this content; None: `take` has to."""
+        if self._doubted:
+            self._look_again()
+        if self.refusal is not None:
+            return None
+        kind = self._kind(content)
+        if kind is None or kind.program is None:
+            return None
+        due = kind.used + 1
+        if due & (due - 1) == 0:  # a power of two: compared again
+            return None
+        kind.used = due
+        return kind.program
+
+    def take(self, content: Any) -> tuple[Tensor, Tensor]:
+        """(loss, gradient [d]) by autograd, recorded or compared with the replay on the way."""
+        kind = None if self.refusal is not None else self._kind(content)
+        if kind is None:
+            return self._plainly(content)
+        kind.used += 1
+        if kind.used <= SEEN:
+            return self._plainly(content)
+        leaves = leaves_of(content)
+        first = kind.recording
+        before = self._changing()
+        if kind.program is not None:
+            loss, row = self._plainly(content)
+        else:
+            loss, rows, found = record(self.module, leaves, lambda: self.loss(content), self.gradient)
+            loss, row = loss.detach(), self._row(rows)
+            if isinstance(found, str):
+                self._refuse(found)
+                return loss, row
+            self._state = state_of(self.module)
+            if first is None:
+                kind.recording = found
+                return loss, row
+            if not first.same_list(found):
+                self._refuse("does not take the same course in every step")
+                return loss, row
+            kind.program = Program(first, self.sizes)
+        differs = self._difference(kind.program, leaves, before, loss, row)
+        if differs is not None:
+            self._refuse(differs)
+            if kind.used > CHECKED and self.device.type == "cpu":
+                raise BadConfig(
+                    f"{type(self.module).__name__}.training_step took another course than in its first steps, because "
+                    "of something outside the module; replayed steps may be wrong (set runtime.step=autograd)"
+                )
+        return loss, row
+
+    def _plainly(self, content: Any) -> tuple[Tensor, Tensor]:
+        loss = self.loss(content)
+        return loss.detach(), self._row(self.gradient(loss))
+
+    def _row(self, rows: Sequence[Tensor | None]) -> Tensor:
+        pieces = zip(rows, self.sizes, strict=True)
+        return torch.cat(
+            [
+                torch.zeros(size, device=self.device, dtype=self.dtype) if g is None else g.reshape(-1)
+                for g, size in pieces
+            ]
+        )
+
+    def _kind(self, content: Any) -> _Kind | None:
+        try:
+            key = (kind_of(content), *[m.training for m in self.parts])
+        except Refused as refused:
+            self._refuse(str(refused))
+            return None
+        kind = self.kinds.get(key)
+        if kind is None:
+            kind = self.kinds[key] = _Kind()
+            if len(self.kinds) > MOST:
+                self.kinds.popitem(last=False)
+        elif len(self.kinds) == MOST:
+            self.kinds.move_to_end(key)
+        return kind
+
+    def _look_again(self) -> None:
+        self._doubted = False
+        if self._state is not None and self.refusal is None:
+            changed = first_difference(self._state, state_of(self.module))
+            if changed is not None:
+                self._refuse(f"depends on the attribute `{changed}`, perhaps, which other methods change")
+
+    def _refuse(self, reason: str) -> None:
+        self.refusal = reason
+        self.kinds.clear()
+
+    def _changing(self) -> tuple[list[Tensor], list[Tensor]]:
+        """What a step changes: buffers and the states of torch's generators."""
+        return [b.detach().clone() for b in self.buffers], self._generators()
+
+    def _generators(self) -> list[Tensor]:
+        states = [torch.get_rng_state()]
+        return [*states, torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else states
+
+    def _restore(self, state: tuple[list[Tensor], list[Tensor]]) -> None:
+        buffers, generators = state
+        for buffer, value in zip(self.buffers, buffers, strict=True):
+            buffer.detach().copy_(value)
+        torch.set_rng_state(generators[0])
+        if len(generators) > 1:
+            torch.cuda.set_rng_state(generators[1], self.device)
+
+    def _difference(
+        self, program: Program, leaves: Sequence[Tensor], before: Any, loss: Tensor, row: Tensor
+    ) -> str | None:
+        """What is wrong with the replay of a step that autograd has just taken from the state `before`."""
+        after = self._changing()
+        self._restore(before)
+        replayed = torch.full_like(row, torch.nan)
+        try:
+            again = program(leaves, replayed)
+            ours = [again, replayed, *self._changing()[0], *self._generators()]
+        except RuntimeError as error:
+            return f"cannot be replayed ({str(error).splitlines()[0]})"
+        finally:
+            self._restore(after)
+        same = all(map(same_bits, ours, [loss, row, *after[0], *after[1]]))
+        return None if same else "does not have autograd's bits when it is replayed"
+
+
+def kind_of(content: Any) -> Any:
+    """A key of a batch's structure: equal for batches that one program serves. Raises Refused for other contents."""
+    if isinstance(content, Tensor):
+        return content.shape, content.stride(), content.dtype, content.requires_grad
+    if type(content) is tuple or type(content) is list:
+        return type(content), *[kind_of(part) for part in content]
+    if type(content) is dict:
+        return dict, *[(name, kind_of(part)) for name, part in content.items()]
+    raise Refused(f"gets batches that hold more than tensors ({type(content).__name__})")
+
+
+def leaves_of(content: Any) -> Sequence[Tensor]:
+    """The tensors of a batch's content, in their order."""
+    if isinstance(content, Tensor):
+        return [content]
+    if type(content) is tuple and all(isinstance(part, Tensor) for part in content):
+        return content
+    parts = content.values() if isinstance(content, dict) else content
+    return [leaf for part in parts for leaf in leaves_of(part)]

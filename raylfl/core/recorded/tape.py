@@ -1,0 +1,226 @@
+"""Records one ordinary training step and its gradient: the ATen calls below autograd, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped
+from raylfl.core.recorded.guards import (
+    AS_VIEWS,
+    Refused,
+    Watch,
+    first_difference,
+    forbidden,
+    host_randomness,
+    state_of,
+)
+
+_MARK = "_raylfl_slot"  # a tensor's number in the recording under way, kept on the tensor itself
+
+
+class Tape(TorchDispatchMode):
+    """Notes every call while it is carried out; `reason`: why the calls are not a recording, if they are none."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler, a matter of seconds, to keep it off this class
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.geometry: dict[int, Geometry] = {}
+        self.constants: dict[int, Tensor] = {}
+        self.reason: str | None = None
+        self._marked: list[Tensor] = []  # inputs, whose marks are taken off at the end
+        self._memory: dict[int, int] = {}  # of inputs: their storage -> the value that first had it
+        self._start: dict[int, int] = {}  # of the batch's tensors: where each begins in its memory
+        self._next = 0
+
+    def take_in(self, tensor: Tensor) -> int:
+        """The number of a tensor that is there before the step."""
+        self._marked.append(tensor)
+        home = self._memory.setdefault(_storage(tensor), self._next)
+        return self._number_anew(tensor, home)
+
+    def take_leaf(self, tensor: Tensor) -> int:
+        """The number of one of the batch's tensors, which lie elsewhere in every batch."""
+        if _number(tensor, self) is not None or _storage(tensor) in self._memory:
+            raise Refused("gets batches whose tensors share memory")
+        self._start[self._next] = int(tensor.storage_offset())
+        return self.take_in(tensor)
+
+    def forget(self) -> None:
+        """Take the marks off."""
+        for tensor in self._marked:
+            if hasattr(tensor, _MARK):
+                delattr(tensor, _MARK)
+
+    def _number_anew(self, tensor: Tensor, home: int) -> int:
+        if tensor.layout != torch.strided or tensor.dtype.is_complex or tensor.is_quantized:
+            raise Refused(f"computes with tensors that are no plain numbers ({tensor.layout}, {tensor.dtype})")
+        number, self._next = self._next, self._next + 1
+        setattr(tensor, _MARK, (self, number))
+        self.geometry[number] = Geometry.of(tensor, home, self._start.get(home, 0))
+        return number
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if self.reason is not None:
+            return func(*args, **kwargs)
+        try:
+            reason = forbidden(func, args, kwargs)
+            if reason is not None:
+                raise Refused(reason)
+            known = self._known(func, args, kwargs)
+            if (
+                func._schema.name.startswith("aten::as_strided")
+                and self.geometry[known[0][0].number].home in self._start
+            ):
+                raise Refused("cuts a batch's memory as it likes (`as_strided`)")
+        except Refused as refused:
+            self.reason = str(refused)
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        try:
+            given = list(_tensors((args, kwargs)))
+            if func in AS_VIEWS:
+                out: Any = Slot(self._reshaped(args[0]))
+            else:
+                out = mapped(result, Tensor, lambda t: self._out(t, given))
+            self.calls.append(Call(AS_VIEWS.get(func, func), tuple(known[0]), known[1], out))
+        except Refused as refused:
+            self.reason = str(refused)
+        return result
+
+    def _known(self, func: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments with slots for tensors."""
+        constant = func._schema.name == "aten::lift_fresh"  # a tensor made of numbers, `torch.tensor(0.5)`
+
+        def slot(tensor: Tensor) -> Slot:
+            number = _number(tensor, self)
+            if number is None:
+                if not constant:
+                    shape = "x".join(map(str, tensor.shape)) or "a number"
+                    raise Refused(f"uses a tensor ({shape}) that is no parameter, no buffer and not of the batch")
+                number = self._number_anew(tensor, self._next)
+                self.constants[number] = tensor.clone()
+            return Slot(number)
+
+        return mapped(list(args), Tensor, slot), mapped(kwargs, Tensor, slot)
+
+    def _reshaped(self, tensor: Tensor) -> int:
+        """A new number for a tensor that has got another shape in place."""
+        number = _number(tensor, self)
+        if number is None or any(tensor is held for held in self._marked):
+            raise Refused("changes the shape of a batch, parameter or buffer in place")
+        return self._number_anew(tensor, self.geometry[number].home)
+
+    def _out(self, tensor: Tensor, given: Sequence[Tensor]) -> Slot:
+        number = _number(tensor, self)
+        if number is None:
+            if tensor.layout != torch.strided:
+                return Slot(self._number_anew(tensor, self._next))  # refused there
+            storage = _storage(tensor)
+            numbers = [_number(t, self) for t in given if _storage(t) == storage]
+            homes = [self.geometry[k].home for k in numbers if k is not None]
+            number = self._number_anew(tensor, homes[0] if homes else self._next)
+        return Slot(number)
+
+
+def _number(tensor: Tensor, tape: Tape) -> int | None:
+    mark = getattr(tensor, _MARK, None)
+    return mark[1] if mark is not None and mark[0] is tape else None
+
+
+def _number_of(tensor: Tensor, tape: Tape) -> int:
+    number = _number(tensor, tape)
+    if number is None:
+        raise Refused("has a loss, gradient or buffer of unknown origin")
+    return number
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _tensors(part)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def record(
+    module: nn.Module,
+    leaves: Sequence[Tensor],
+    step: Callable[[], Tensor],
+    gradients: Callable[[Tensor], Sequence[Tensor | None]],
+) -> tuple[Tensor, Sequence[Tensor | None], Recording | str]:
+    """(the loss of `step`, its gradients, the recording of both or why there is none).
+
+    leaves: the batch's tensors. step: carried out as ever, whatever becomes of the recording; gradients: of its loss.
+    """
+    tape, watch = Tape(), Watch()
+    before, drawn = state_of(module), host_randomness()
+    names: dict[int, str] = {}
+    inputs: dict[int, Tensor] = {}
+    buffers: set[int] = set()
+    try:
+        for k, leaf in enumerate(leaves):
+            names[tape.take_leaf(leaf)] = f"batch[{k}]" if len(leaves) > 1 else "batch"
+        tensors = {id(t): (name, t) for name, t in [*module.named_parameters(), *module.named_buffers()]}
+        for name, tensor in tensors.values():
+            number = tape.take_in(tensor)
+            names[number], inputs[number] = name, tensor
+        buffers = {_number_of(b, tape) for b in module.buffers()}
+    except Refused as refused:
+        tape.reason = str(refused)
+    try:
+        with tape:
+            with watch:
+                loss = step()
+            rows = gradients(loss)
+        reason = tape.reason or watch.reason or _after(module, before, drawn)
+        if reason is None:
+            reason = _overwritten(tape, names, buffers)
+        if reason is not None:
+            raise Refused(reason)
+        end = _number_of(loss, tape), [None if g is None else _number_of(g, tape) for g in rows]
+        recording = Recording(tape.calls, tape.geometry, len(leaves), inputs, tape.constants, names, *end, buffers)
+        return loss, rows, recording
+    except Refused as refused:
+        return loss, rows, str(refused)
+    finally:
+        tape.forget()
+
+
+def _after(module: nn.Module, before: Mapping[str, Any], drawn: Any) -> str | None:
+    changed = first_difference(before, state_of(module))
+    if changed is not None:
+        return f"changes the module's attribute `{changed}`"
+    return None if drawn == host_randomness() else "draws random numbers from Python or numpy"
+
+
+def _overwritten(tape: Tape, names: Mapping[int, str], buffers: set[Any]) -> str | None:
+    """Why an input is overwritten that is no buffer."""
+    inputs = [(tape.geometry[k], name) for k, name in names.items() if k not in buffers]
+    inputs.sort(key=lambda pair: pair[0].offset)
+    for call in tape.calls:
+        for k in call.written():
+            ours = tape.geometry[k]
+            hit = [name for place, name in inputs if place.home == ours.home and place.offset <= ours.offset]
+            if hit:  # parameters share one memory: the last that begins before
+                return f"overwrites `{hit[-1]}` in place"
+            if ours.home in tape.constants:
+                return "overwrites a constant in place"
+    return None

@@ -1,0 +1,261 @@
+"""The recorded step against autograd: the same bits, buffers and random draws included, or a refusal that says why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from raylfl.core.flat import FlatModule, in_channels_last
+from raylfl.core.oracle import loss_of, seed_everything
+from raylfl.core.recorded.steps import RecordedSteps
+from raylfl.errors import BadConfig
+from raylfl.models.base import MODELS
+from tests.core import user_modules as users
+from tests.core.user_modules import CLASSES, NOTES
+
+CPU = torch.device("cpu")
+
+KINDS = [
+    users.Residual,
+    users.Images,
+    users.LSTM,
+    users.GRU,
+    users.Encoder,
+    users.Attention,
+    users.Language,
+    users.Frozen,
+    users.InPlace,
+    users.Checkpointed,
+    users.Hooked,
+    users.Einsum,
+]
+
+
+def shipped(name, shape, **options):
+    cls = MODELS.get(name).cls
+
+    def make():
+        module = cls(in_shape=shape, num_classes=CLASSES, **options)
+        module.batch = lambda size: (torch.randn(size, *shape), torch.randint(0, CLASSES, (size,)))
+        return module
+
+    return pytest.param(make, id="-".join([name, *map(str, options.values())]))
+
+
+SMALL, COLOUR = (1, 28, 28), (3, 32, 32)
+SHIPPED = [
+    shipped("logistic", SMALL),
+    shipped("mlp", SMALL, dropout=0.5),
+    shipped("lenet5", SMALL),
+    shipped("cnn_focus", COLOUR),
+    shipped("cnn_sfl", SMALL),
+    shipped("cnn_fedacs_mnist", SMALL),
+    shipped("cnn_fedacs_cifar", COLOUR),
+    shipped("cnn_fedacs_cinic", COLOUR),
+    shipped("cnn_fedaware", COLOUR),
+    shipped("vgg9", COLOUR, width=4),
+    *(shipped("resnet18", COLOUR, width=4, norm=norm) for norm in ("none", "group", "batch")),
+]
+
+
+def steps_of(module, dtype=torch.float32, channels_last=False):
+    flat = FlatModule(module, dtype, CPU, channels_last)
+
+    def loss(content):
+        return loss_of(module.training_step(content, 0), module)
+
+    def gradient(loss):
+        return torch.autograd.grad(loss, flat.parameters, allow_unused=True)
+
+    return flat, RecordedSteps(module, flat.parameters, loss, gradient)
+
+
+def moved(content, dtype, channels_last):
+    if isinstance(content, dict):
+        return {name: moved(part, dtype, channels_last) for name, part in content.items()}
+    if isinstance(content, tuple):
+        return tuple(moved(part, dtype, channels_last) for part in content)
+    if not isinstance(content, torch.Tensor):
+        return content
+    content = content.to(dtype, copy=True) if content.is_floating_point() else content
+    return in_channels_last(content) if channels_last and content.ndim == 4 else content
+
+
+def check_bits(make, steps=9, dtype=torch.float32, channels_last=False, training=True, sizes=(4, 5)):
+    """Steps of two copies of a module along one trajectory; the number of those that were replayed."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        torch.manual_seed(0)
+        module = make()
+        torch.manual_seed(0)
+        twin = make()
+        (flat, recorded), (other, _) = (steps_of(m, dtype, channels_last) for m in (module, twin))
+        for m in (module, twin):
+            m.train(training)
+        replayed = 0
+        for k in range(steps):
+            torch.manual_seed(100 + k)
+            batch = module.batch(sizes[k % len(sizes)])
+            content, again = (moved(batch, dtype, channels_last) for _ in range(2))
+            flat.load(flat.params)
+            other.load(other.params)
+            seed_everything(k)
+            expected = twin.training_step(again, 0)
+            expected = loss_of(expected, twin)
+            theirs = other.gradient(expected)
+            drawn = torch.rand(3)
+            seed_everything(k)
+            program = recorded.program(content)
+            if program is None:
+                loss, row = recorded.take(content)
+            else:
+                row = torch.full_like(flat.params, torch.nan)
+                leaves = list(content.values()) if isinstance(content, dict) else content
+                loss = program(leaves, row)
+                replayed += 1
+            assert torch.equal(torch.rand(3), drawn)
+            assert torch.equal(loss, expected.detach())
+            assert torch.equal(row, theirs)
+            assert torch.equal(flat.read_buffers(), other.read_buffers())
+            assert theirs.abs().sum() > 0
+            flat.params.sub_(row, alpha=0.05)
+            other.params.sub_(theirs, alpha=0.05)
+        return recorded, replayed
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_a_users_module_has_the_bits_of_autograd(kind, training):
+    recorded, replayed = check_bits(kind, steps=16, training=training)
+    assert recorded.refusal is None
+    assert replayed == 6  # the fifth to the seventh of each batch size; the first four and the eighth are checked
+
+
+@pytest.mark.parametrize("make", SHIPPED)
+def test_shipped_models_have_the_bits_of_autograd(make):
+    recorded, replayed = check_bits(make, steps=6, sizes=(4,))
+    assert recorded.refusal is None
+    assert replayed == 2
+
+
+@pytest.mark.parametrize("make", SHIPPED[2:4] + SHIPPED[-1:])
+def test_so_they_have_in_channels_last_order_and_double_precision(make):
+    for dtype in (torch.float32, torch.float64):
+        recorded, replayed = check_bits(make, steps=6, dtype=dtype, channels_last=True, sizes=(4,))
+        assert recorded.refusal is None
+        assert replayed == 2
+
+
+REFUSED = {
+    users.Branches: "looks at a tensor's values",
+    users.Lists: "takes a tensor's values or memory out of torch (`.tolist`)",
+    users.Arrays: "takes a tensor's values or memory out of torch (`.numpy`)",
+    users.Masked: "shapes depend on values (`index`)",
+    users.Packed: "shapes depend on values|looks at a tensor's values",
+    users.PythonDraws: "draws random numbers from Python or numpy",
+    users.NumpyDraws: "draws random numbers from Python or numpy",
+    users.OwnNumpyGenerator: "changes the module's attribute `rng`",
+    users.OwnTorchGenerator: "draws from a generator of its own",
+    users.Reseeds: "does not have autograd's bits",
+    users.Counts: "changes the module's attribute `count`",
+    users.CountsDeep: "changes the module's attribute `meters['loss'][1].seen`",
+    users.Iterates: "changes the module's attribute `numbers`",
+    users.Keeps: "changes the module's attribute `features`",
+    users.Outside: "uses a tensor (8) that is no parameter, no buffer and not of the batch",
+    users.SharedCount: "does not take the same course in every step",
+    users.WritesBatch: "overwrites `batch[0]` in place",
+    users.WritesWeights: "overwrites `first.weight` in place",
+    users.ReplacesData: "replaces a tensor's `.data`",
+    users.Texts: "gets batches that hold more than tensors (str)",
+    users.Spectral: "computes with tensors that are no plain numbers",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
+def test_what_no_recording_can_stand_for_is_refused_and_taken_by_autograd(kind):
+    recorded, replayed = check_bits(kind, steps=10)
+    assert any(part in str(recorded.refusal) for part in REFUSED[kind].split("|")), recorded.refusal
+    assert replayed == 0
+
+
+def test_a_course_that_changes_late_ends_the_run_with_an_error():
+    NOTES["late"].clear()
+    module = users.Late()
+    _, recorded = steps_of(module)
+
+    def step():
+        content = module.batch(4)
+        NOTES["late"].append(0) if recorded.program(content) else recorded.take(content)
+
+    for _ in range(7):
+        step()
+    with pytest.raises(BadConfig, match=r"Late.training_step took another course .* \(set runtime.step=autograd\)"):
+        step()
+
+
+def test_an_attribute_that_other_methods_change_is_noticed_at_the_next_step():
+    module = users.Dense()
+    module.factor = 1.0
+    _, recorded = steps_of(module)
+    for _ in range(4):
+        recorded.take(module.batch(4))
+    assert recorded.program(module.batch(4)) is not None
+    recorded.doubt()
+    assert recorded.program(module.batch(4)) is not None
+    module.factor = 2.0
+    recorded.doubt()
+    assert recorded.program(module.batch(4)) is None
+    assert "`factor`" in recorded.refusal
+
+
+def test_each_mode_of_the_module_has_a_recording_of_its_own():
+    module = users.Dense()
+    _, recorded = steps_of(module)
+    for training in (True, False) * 5:
+        module.train(training)
+        content = module.batch(4)
+        program = recorded.program(content)
+        if program is None:
+            recorded.take(content)
+        else:
+            assert program.draws == training
+    assert len(recorded.kinds) == 2
+
+
+def test_values_are_freed_after_their_last_use_and_numbers_known_beforehand_are_not_computed():
+    module = users.Residual()
+    _, recorded = steps_of(module)
+    for _ in range(4):
+        recorded.take(module.batch(4))
+    (program,) = (kind.program for kind in recorded.kinds.values())
+    operators = [row["operator"] for row in program.table()]
+    assert "detach" not in operators
+    assert "ones_like" not in operators
+    assert operators.count("t") == 2  # of the two gradients; those of the weights stay where they are
+    assert program.listing.count("del ") > 20
+
+
+def test_recording_imports_no_compiler():
+    code = """if True:
+        import sys, torch
+        from torch import nn
+        from raylfl.core.recorded.steps import RecordedSteps
+
+        module = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Dropout(0.5), nn.Linear(8, 3))
+        ours = list(module.parameters())
+        steps = RecordedSteps(module, ours, lambda x: module(x).logsumexp(1).mean(),
+                              lambda loss: torch.autograd.grad(loss, ours))
+        for _ in range(4):
+            steps.take(torch.randn(5, 8))
+        assert steps.program(torch.randn(5, 8)) is not None, steps.refusal
+        sys.exit(", ".join({"sympy", "torch._dynamo"} & set(sys.modules)) or 0)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert not done.stderr
+    assert done.returncode == 0

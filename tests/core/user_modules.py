@@ -1,0 +1,351 @@
+"""Modules as users write them: what the recorded step has to follow, and what it has to leave to autograd."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import defaultdict
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+CLASSES = 5
+NOTES = defaultdict(list)  # what some modules write outside of themselves
+
+
+class Net(nn.Module):
+    """Cross-entropy of `forward` on batches (x, y)."""
+
+    shape: tuple[int, ...] = (6, 8)  # of one sample
+
+    def __init__(self):
+        super().__init__()
+        self.build()
+
+    def batch(self, size):
+        return torch.randn(size, *self.shape), torch.randint(0, CLASSES, (size,))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return F.cross_entropy(self(x), y)
+
+
+class Residual(Net):
+    def build(self):
+        self.inner, self.norm = nn.Linear(48, 48), nn.BatchNorm1d(48)
+        self.drop, self.out = nn.Dropout(0.3), nn.Linear(48, CLASSES)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.out(self.drop(F.gelu(self.norm(self.inner(x))) + x))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return {"loss": F.cross_entropy(self(x), y, label_smoothing=0.1)}
+
+
+class Images(Net):
+    shape = (3, 9, 9)
+
+    def build(self):
+        self.body = nn.Sequential(
+            *(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.GroupNorm(2, 8), nn.SiLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(8, 8, 3, stride=2, groups=4), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Dropout2d(0.2)),
+            *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES)),
+        )
+
+    def forward(self, x):
+        return self.body(x)
+
+
+class LSTM(Net):
+    cell = nn.LSTM
+
+    def build(self):
+        self.rnn = self.cell(8, 7, num_layers=2, batch_first=True, dropout=0.2, bidirectional=True)
+        self.out = nn.Linear(14, CLASSES)
+
+    def forward(self, x):
+        return self.out(self.rnn(x)[0][:, -1])
+
+
+class GRU(LSTM):
+    cell = nn.GRU
+
+
+class Encoder(Net):
+    """Two layers of attention, with dropout and a mask."""
+
+    def build(self):
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True, activation="gelu")
+        self.encoder, self.out = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(8, CLASSES)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(6))
+
+    def forward(self, x):
+        return self.out(self.encoder(x, mask=self.mask, is_causal=True).mean(1))
+
+
+class Attention(Net):
+    def build(self):
+        self.attention, self.norm = nn.MultiheadAttention(8, 4, batch_first=True), nn.LayerNorm(8)
+        self.out = nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        return self.out(self.norm(x + self.attention(x, x, x)[0]).amax(1))
+
+
+class Language(Net):
+    """Embeddings tied to the output layer, a position table, two losses."""
+
+    def build(self):
+        self.words, self.places = nn.Embedding(11, 8, padding_idx=0), nn.Parameter(torch.randn(6, 8))
+        self.mix = nn.Linear(8, 8)
+
+    def batch(self, size):
+        return {"text": torch.randint(0, 11, (size, 6)), "next": torch.randint(0, 11, (size, 6))}
+
+    def training_step(self, batch, batch_idx):
+        h = torch.tanh(self.mix(self.words(batch["text"]) + self.places))
+        scores = h @ self.words.weight.t()
+        return F.cross_entropy(scores.transpose(1, 2), batch["next"], ignore_index=0) + 0.01 * h.pow(2).mean()
+
+
+class Frozen(Net):
+    """Frozen layers, a parameter that the loss does not reach, a penalty, a detached target, a constant tensor."""
+
+    def build(self):
+        self.base, self.head, self.unused = nn.Linear(48, 9), nn.Linear(9, CLASSES), nn.Linear(2, 2)
+        self.base.requires_grad_(False)
+        self.register_buffer("weights", torch.rand(CLASSES))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        scores = self.head(F.leaky_relu(self.base(x.flatten(1)), 0.1))
+        target = F.softmax(scores.detach() / 2, dim=1)
+        distilled = F.kl_div(F.log_softmax(scores, dim=1), target, reduction="batchmean")
+        penalty = sum(p.abs().sum() for p in self.head.parameters())
+        scale = torch.tensor([0.5, 1.5]).sum()
+        return F.cross_entropy(scores, y, weight=self.weights) + distilled * scale + 1e-3 * penalty
+
+
+class InPlace(Net):
+    """Operations in place on values of the step, a moving average in a buffer, noise on the input."""
+
+    def build(self):
+        self.first, self.last = nn.Linear(48, 9), nn.Linear(9, CLASSES)
+        self.register_buffer("average", torch.zeros(9))
+
+    def forward(self, x):
+        h = self.first(x.flatten(1) + 0.1 * torch.randn_like(x.flatten(1)))
+        h.relu_()
+        h = h.clone()
+        h[:, 0] = 1.0
+        h[:, 1:3] *= 2
+        h.add_(0.5)
+        with torch.no_grad():
+            self.average.mul_(0.9).add_(h.mean(0), alpha=0.1)
+        return self.last(h - self.average)
+
+
+class Checkpointed(Net):
+    def build(self):
+        self.first, self.last = nn.Sequential(nn.Linear(48, 9), nn.Tanh(), nn.Linear(9, 9)), nn.Linear(9, CLASSES)
+
+    def forward(self, x):
+        return self.last(checkpoint(self.first, x.flatten(1), use_reentrant=False))
+
+
+class Hooked(Net):
+    """Hooks on a layer and on a gradient, a weight norm, a gradient penalty within the step."""
+
+    def build(self):
+        self.first = nn.utils.parametrizations.weight_norm(nn.Linear(48, 9))
+        self.last = nn.Linear(9, CLASSES)
+        self.first.register_forward_hook(lambda module, args, output: output * 2)
+        self.last.bias.register_hook(lambda g: g.clamp(-0.01, 0.01))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        x = x.flatten(1).requires_grad_()
+        scores = self.last(torch.tanh(self.first(x)))
+        (g,) = torch.autograd.grad(scores.logsumexp(1).sum(), x, create_graph=True)
+        return F.cross_entropy(scores, y) + 0.1 * g.pow(2).sum()
+
+
+class Einsum(Net):
+    """Indexing by integers, gather, scatter, cumulated sums, sorting, norms, topk."""
+
+    def build(self):
+        self.w = nn.Parameter(torch.randn(8, CLASSES))
+
+    def forward(self, x):
+        order = x[:, :, 0].argsort(1)
+        x = x.gather(1, order[..., None].expand_as(x))
+        x = x + torch.zeros_like(x).scatter_add(1, order[..., None].expand_as(x), x)
+        x = x.cumsum(1)[:, [0, 2, 4]].topk(2, dim=1).values
+        return torch.einsum("bsf,fc->bc", x / x.norm(dim=-1, keepdim=True), self.w)
+
+
+class Dense(Net):
+    """What the refused ones below begin with."""
+
+    def build(self):
+        self.first, self.drop, self.last = nn.Linear(48, 9), nn.Dropout(0.2), nn.Linear(9, CLASSES)
+        self.prepare()
+
+    def prepare(self):
+        pass
+
+    def forward(self, x):
+        return self.last(self.drop(torch.relu(self.first(x.flatten(1)))))
+
+
+class Branches(Dense):
+    def forward(self, x):
+        return super().forward(x * 2 if x.mean() > 0 else x)
+
+
+class Lists(Dense):
+    def forward(self, x):
+        return super().forward(x * len(set(x[:, 0, 0].round().tolist())))
+
+
+class Arrays(Dense):
+    def forward(self, x):
+        return super().forward(x * float(np.median(x.numpy())))
+
+
+class Masked(Dense):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        kept = y != 1
+        return F.cross_entropy(self(x)[kept], y[kept])
+
+
+class Packed(Net):
+    def build(self):
+        self.rnn, self.out = nn.GRU(8, 7, batch_first=True), nn.Linear(7, CLASSES)
+
+    def forward(self, x):
+        lengths = torch.arange(len(x)) % 5 + 1
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.out(self.rnn(packed)[1][-1])
+
+
+class PythonDraws(Dense):
+    def forward(self, x):
+        return super().forward(x + random.random())
+
+
+class NumpyDraws(Dense):
+    def forward(self, x):
+        return super().forward(x + np.random.rand())
+
+
+class OwnNumpyGenerator(Dense):
+    def prepare(self):
+        self.rng = np.random.default_rng(0)
+
+    def forward(self, x):
+        return super().forward(x * float(self.rng.random() > -1))
+
+
+class OwnTorchGenerator(Dense):
+    def forward(self, x):
+        return super().forward(x + torch.rand(x.shape, generator=torch.Generator().manual_seed(3)))
+
+
+class Reseeds(Dense):
+    def forward(self, x):
+        torch.manual_seed(5)
+        return super().forward(x)
+
+
+class Counts(Dense):
+    def prepare(self):
+        self.count = 0
+
+    def forward(self, x):
+        self.count += 1
+        return super().forward(x)
+
+
+class CountsDeep(Dense):
+    def prepare(self):
+        self.meters = {"loss": [0.0, type("Meter", (), {})()]}
+
+    def forward(self, x):
+        vars(self.meters["loss"][1])["seen"] = len(vars(self.meters["loss"][1])) and self.meters["loss"][1].seen + 1
+        return super().forward(x)
+
+
+class Iterates(Dense):
+    def prepare(self):
+        self.numbers = itertools.count()
+
+    def forward(self, x):
+        next(self.numbers)
+        return super().forward(x)
+
+
+class Keeps(Dense):
+    def forward(self, x):
+        self.features = super().forward(x)
+        return self.features
+
+
+class Outside(Dense):
+    def prepare(self):
+        self.scale = torch.full((8,), 2.0)
+
+    def forward(self, x):
+        return super().forward(x * self.scale)
+
+
+class SharedCount(Dense):
+    """A number that lies outside the module and changes from step to step."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * (1 + len(NOTES[id(self)].append(0) or NOTES[id(self)]))
+
+
+class WritesBatch(Dense):
+    def forward(self, x):
+        return super().forward(x.mul_(0.5))
+
+
+class WritesWeights(Dense):
+    def forward(self, x):
+        with torch.no_grad():
+            self.first.weight.clamp_(-0.1, 0.1)
+        return super().forward(x)
+
+
+class ReplacesData(Dense):
+    def forward(self, x):
+        self.last.bias.data = torch.zeros(CLASSES)
+        return super().forward(x)
+
+
+class Texts(Dense):
+    def batch(self, size):
+        return {"x": super().batch(size), "name": "a"}
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch["x"], batch_idx)
+
+
+class Spectral(Dense):
+    def forward(self, x):
+        return super().forward(torch.fft.fft(x).real)
+
+
+class Late(Dense):
+    """Changes its course in the sixth step by something that no guard sees."""
+
+    def training_step(self, batch, batch_idx):
+        NOTES["late"].append(0)
+        return super().training_step(batch, batch_idx) * (2 if len(NOTES["late"]) > 5 else 1)
