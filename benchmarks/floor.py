@@ -13,7 +13,8 @@ from benchmarks.workloads import Workload
 
 def floor_seconds(workload: Workload, rounds: int) -> list[float]:
     """Seconds of each round of FedAvg on the workload's model and sizes."""
-    from raylfl.models.base import MODELS, fitted_args
+    from raylfl.models import MODELS
+    from raylfl.models.base import fitted_args
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)

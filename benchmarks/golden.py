@@ -53,7 +53,7 @@ SAMPLERS = {"fedacs", "optimal_sampling", "cafedavg"}
 def configs() -> dict[str, dict[str, Any]]:
     """The runs by name: every algorithm on digits and quadratics, every image model, options of local work."""
     from raylfl.algorithms import ALGORITHMS
-    from raylfl.models.base import MODELS
+    from raylfl.models import MODELS
 
     runs: dict[str, dict[str, Any]] = {}
     sampled = {"name": "uniform", "size": 5, "availability": {"name": "bernoulli", "p": 0.8}}

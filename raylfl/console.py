@@ -174,9 +174,9 @@ def registry_of(kind: str) -> Any:
     elif kind == "links":
         from raylfl.heterogeneity.links import LINKS as registry  # type: ignore[assignment]
     elif kind == "models":
-        from raylfl.models.base import MODELS as registry  # type: ignore[assignment]
+        from raylfl.models import MODELS as registry  # type: ignore[assignment]
     else:
-        from raylfl.data.base import DATA as registry  # type: ignore[assignment]
+        from raylfl.data import DATA as registry  # type: ignore[assignment]
     return registry
 
 

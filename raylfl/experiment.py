@@ -66,7 +66,8 @@ def fitted_model(config: Config, data: Any) -> ComponentConfig:
     """The model's arguments, a shipped one's completed by the data's shapes (in_shape, num_classes, dim)."""
     if config.model.name is None:
         return config.model
-    from raylfl.models.base import MODELS, fitted_args
+    from raylfl.models import MODELS
+    from raylfl.models.base import fitted_args
 
     cls = shipped(MODELS, config.model.name, "model")
     init_args = fitted_args(cls, config.model.init_args, data)
@@ -141,7 +142,7 @@ def _placed(place: str, make: Callable[[], Any]) -> Any:
 def load_data(config: Config) -> DataSource:
     """The data of `data`: a shipped name or any class with the attributes of the interface."""
     if config.data.name is not None:
-        from raylfl.data.base import DATA
+        from raylfl.data import DATA
 
         cls = shipped(DATA, config.data.name, "data")
     else:

@@ -6,19 +6,21 @@ A component is a dataclass whose fields are its options; registering it is one l
     @dataclass
     class Dirichlet(Partition): ...
 
-Every module of the package that owns a registry is imported on first look-up, so a new file is enough. A class
-outside the package is named by its `class_path` and needs no registration.
+A new file in the registry's package is enough: what it registers is read from its source (`raylfl.source`). A class
+is imported when it is first used, so that a mistake in a config is found before torch is imported. A class outside the
+package is named by its `class_path` and needs no registration.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
-import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
+from raylfl import source
 from raylfl.errors import BadValue
 
 T = TypeVar("T")
@@ -30,9 +32,15 @@ class Entry(Generic[T]):
     """One registered class: its name in configs, one line on what it is, the paper it is from."""
 
     name: str
-    cls: type[T]
     summary: str
     paper: str
+    load: Callable[[], type[T]]
+    options: Callable[[], dict[str, Any] | None]  # as `source.options`
+
+    @property
+    def cls(self) -> type[T]:
+        """The class itself; imports its module."""
+        return self.load()
 
 
 @dataclass(frozen=True)
@@ -60,8 +68,7 @@ class Registry(Generic[T]):
 
     def __init__(self, kind: str, package: str, base: Callable[[], type[T]] | None = None):
         self.kind, self.package, self.base = kind, package, base
-        self._entries: dict[str, Entry[T]] = {}
-        self._discovered = False
+        self._entries: dict[str, Entry[T]] = {}  # of classes that have been imported
 
     def register(self, name: str, paper: str = "") -> Callable[[type[T]], type[T]]:
         """Class decorator; the summary is the first line of the class's docstring."""
@@ -69,31 +76,50 @@ class Registry(Generic[T]):
         def add(cls: type[T]) -> type[T]:
             if name in self._entries and self._entries[name].cls.__qualname__ != cls.__qualname__:
                 raise ValueError(f"two {self.kind} are called {name}")
-            summary = (cls.__doc__ or "").strip().splitlines()[0] if cls.__doc__ else ""
-            self._entries[name] = Entry(name, cls, summary.rstrip("."), paper)
+            summary = source.first_line(cls.__doc__)
+            self._entries[name] = Entry(name, summary, paper, lambda: cls, lambda: source.options_of_class(cls))
             return cls
 
         return add
 
+    @cached_property
+    def _listed(self) -> dict[str, Entry[T]]:
+        """What the package's files register, whether or not they have been imported."""
+        found: dict[str, Entry[T]] = {}
+        for declared in source.registered(self.package):
+            if declared.name in found:
+                raise ValueError(f"two {self.kind} are called {declared.name}")
+            load = self._loader(declared)
+            found[declared.name] = Entry(declared.name, declared.summary, declared.paper, load, declared.options)
+        return found
+
+    def _loader(self, declared: source.Declared) -> Callable[[], type[T]]:
+        def load() -> type[T]:
+            return getattr(importlib.import_module(declared.module), declared.node.name)
+
+        return load
+
+    @property
+    def _all(self) -> dict[str, Entry[T]]:
+        return {**self._listed, **self._entries}
+
     def __iter__(self) -> Iterator[Entry[T]]:
-        self._discover()
-        return iter(sorted(self._entries.values(), key=lambda entry: entry.name))
+        return iter(sorted(self._all.values(), key=lambda entry: entry.name))
 
     def __contains__(self, name: object) -> bool:
-        self._discover()
-        return name in self._entries
+        return name in self._all
 
     def names(self) -> list[str]:
         return [entry.name for entry in self]
 
     def get(self, name: str, key: str = "name") -> Entry[T]:
         """The entry of that name; raises BadValue naming the nearest one."""
-        self._discover()
-        if name not in self._entries:
-            near = difflib.get_close_matches(str(name), self._entries, n=1, cutoff=0.5)
+        entries = self._all
+        if name not in entries:
+            near = difflib.get_close_matches(str(name), entries, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else f"`raylfl list {self.kind}` explains them"
             raise BadValue(key, got=name, need=f"one of {', '.join(self.names())}", hint=hint)
-        return self._entries[name]
+        return entries[name]
 
     def choose(self, options: Mapping[str, Any], place: str) -> Choice[T]:
         """The class that the options' `class_path` or `name` means: a name with a dot is a path as well.
@@ -126,14 +152,6 @@ class Registry(Generic[T]):
             return cls
         need = f"a dataclass derived from {base.__module__}.{base.__qualname__}"
         raise BadValue(f"{place}.class_path", got=path, need=need)
-
-    def _discover(self) -> None:
-        if self._discovered:
-            return
-        self._discovered = True
-        package = importlib.import_module(self.package)
-        for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-            importlib.import_module(module.name)
 
 
 def import_class(path: str, place: str) -> Any:

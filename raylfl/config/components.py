@@ -32,17 +32,10 @@ def unknown_key(key: str, known: Iterable[str], place: str = "") -> BadConfig:
 def typed(cls: type[T], options: Mapping[str, Any], place: str = "") -> T:
     """An instance of the dataclass `cls` from config keys; raises BadConfig with every mistake found."""
     keys, hints = keys_of(cls), get_type_hints(cls, include_extras=True)
-    problems = [unknown_key(str(k), keys, place).problems[0] for k in options if k not in keys]
-    values: dict[str, Any] = {}
-    for key, value in options.items():
-        if key in keys:
-            try:
-                values[keys[key]] = _checked(hints[keys[key]], value, f"{place}.{key}" if place else key)
-            except BadConfig as error:
-                problems += error.problems
+    values, problems = converted({key: hints[name] for key, name in keys.items()}, options, place)
     if not problems:
         try:
-            return cls(**values)
+            return cls(**{keys[key]: value for key, value in values.items()})
         except BadValue as error:
             problems = error.at(place).problems if place else error.problems
         except TypeError as error:  # a required option is missing
@@ -50,8 +43,23 @@ def typed(cls: type[T], options: Mapping[str, Any], place: str = "") -> T:
     raise BadConfig(problems)
 
 
-def _checked(hint: Any, value: Any, place: str) -> Any:
-    """The value converted to a field's declared type; raises BadConfig naming the place."""
+def converted(
+    hints: Mapping[str, Any], options: Mapping[str, Any], place: str = ""
+) -> tuple[dict[str, Any], list[str]]:
+    """Values of the types that `hints` declares, and what is wrong with the others and with unknown keys."""
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for key, value in options.items():
+        try:
+            if key not in hints:
+                raise unknown_key(str(key), hints, place)
+            values[key] = _converted(hints[key], value, f"{place}.{key}" if place else key)
+        except BadConfig as error:
+            problems += error.problems
+    return values, problems
+
+
+def _converted(hint: Any, value: Any, place: str) -> Any:
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise BadConfig(f"{place}={value}, but must be a group of keys")
@@ -60,6 +68,23 @@ def _checked(hint: Any, value: Any, place: str) -> Any:
         return fitting(hint, value)
     except ValueError as error:
         raise BadConfig(f"{place}={value}, but must be {error}") from None
+
+
+def mistakes(
+    registry: Registry[Any], choice: Mapping[str, Any], options: Mapping[str, Any], place: str, inner: str = ""
+) -> list[str]:
+    """What is wrong with the name, keys and types of a component, as far as its source tells: no class is imported.
+
+    choice: holds `name` or `class_path`. inner: the key within the place that holds the options.
+    """
+    name = str(choice.get("name"))
+    if choice.get("class_path") is not None or "." in name:
+        return []
+    try:
+        known = registry.get(name).options()
+    except BadValue as error:
+        return error.at(place).problems
+    return [] if known is None else converted(known, options, f"{place}.{inner}" if inner else place)[1]
 
 
 def options_of(component: Any) -> dict[str, Any]:
@@ -81,13 +106,11 @@ def build(registry: Registry[T], options: Mapping[str, Any], place: str) -> T:
     """The component that `name` or `class_path` means, made from the other options."""
     if all(options.get(key) is None for key in NAMING):
         raise BadConfig(f"{place}.name is missing; one of {', '.join(registry.names())}")
-    cls = registry.choose(options, place).cls
     own = {key: value for key, value in options.items() if key not in NAMING}
-    known = keys_of(cls)
-    unknown = [unknown_key(str(key), (*known, *NAMING), place).problems[0] for key in own if key not in known]
-    if unknown:
-        raise BadConfig(unknown)
-    return typed(cls, own, place)
+    problems = mistakes(registry, options, own, place)
+    if problems:
+        raise BadConfig(problems)
+    return typed(registry.choose(options, place).cls, own, place)
 
 
 def construct(cls: type, init_args: Mapping[str, Any], place: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from raylfl.config.components import build, keys_of, options_of, typed, unknown_key
+from raylfl.config.components import build, keys_of, mistakes, options_of, typed, unknown_key
 from raylfl.config.find import find_config
 from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, override_layers, with_bases
 from raylfl.config.schema import (
@@ -27,7 +27,8 @@ from raylfl.config.schema import (
 )
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.clock import Clock
-from raylfl.registry import Registry
+from raylfl.registries import REGISTRIES
+from raylfl.registry import NAMING
 
 SECRET = re.compile(r"\$\{\s*oc\.env\s*:([^,}]*(?:KEY|TOKEN|SECRET|PASSW|CREDENTIAL|\$\{)[^,}]*)", re.IGNORECASE)
 
@@ -120,26 +121,18 @@ def escaped(value: Any) -> Any:
 
 
 def resolve(merged: Mapping[str, Any]) -> Config:
-    """Typed and complete; every mistake is collected before BadConfig is raised."""
-    from raylfl.algorithms import ALGORITHMS
-    from raylfl.heterogeneity.links import LINKS
-    from raylfl.heterogeneity.participation.base import PARTICIPATION
-    from raylfl.heterogeneity.partition.base import PARTITIONS
+    """Typed and complete; every mistake is collected before BadConfig is raised.
 
-    registries: dict[str, Registry[Any]] = {
-        "partition": PARTITIONS,
-        "participation": PARTICIPATION,
-        "link": LINKS,
-        "algorithm": ALGORITHMS,
-    }
+    Names, keys and types come first, before a component's module (and with it torch) is imported.
+    """
     top_keys = keys_of(TopConfig)
-    problems: list[str] = []
-    problems += [
+    chosen = {group: _chosen(group, merged) for group in GROUPS}
+    parts: dict[str, Any] = {}
+    problems = [
         unknown_key(str(key), (*top_keys, *GROUPS, "base")).problems[0]
         for key in merged
         if key not in top_keys and key not in GROUPS
     ]
-    parts: dict[str, Any] = {}
 
     def attempt(key: str, make: Any) -> None:
         try:
@@ -149,16 +142,24 @@ def resolve(merged: Mapping[str, Any]) -> Config:
 
     attempt("top", lambda: typed(TopConfig, {k: v for k, v in merged.items() if k in top_keys}))
     for group, cls in FIXED_GROUPS.items():
-        attempt(group, lambda g=group, c=cls: typed(c, _chosen(g, merged), g))
+        attempt(group, lambda g=group, c=cls: typed(c, chosen[g], g))
     for group in NAMED_GROUPS:
-        attempt(group, lambda g=group: build(registries[g], _chosen(g, merged), g))
+        options = {key: value for key, value in chosen[group].items() if key not in NAMING}
+        problems += mistakes(REGISTRIES[group], chosen[group], options, group)
+    for group in ("model", "data"):
+        if group in parts:
+            problems += mistakes(REGISTRIES[group], vars(parts[group]), parts[group].init_args, group, "init_args")
+    if problems:
+        raise BadConfig(problems)
+    for group in NAMED_GROUPS:
+        attempt(group, lambda g=group: build(REGISTRIES[g], chosen[g], g))
     if problems:
         raise BadConfig(problems)
     resolved = options_of(parts["top"])
     for group in FIXED_GROUPS:
         resolved[group] = options_of(parts[group])
     for group in NAMED_GROUPS:
-        resolved[group] = {**registries[group].choose(_chosen(group, merged), group).keys, **options_of(parts[group])}
+        resolved[group] = {**REGISTRIES[group].choose(chosen[group], group).keys, **options_of(parts[group])}
     return Config(**parts, resolved=escaped(resolved))
 
 

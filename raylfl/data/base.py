@@ -11,9 +11,6 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from raylfl.errors import BadValue, DataMissing
-from raylfl.registry import Registry
-
-DATA: Registry[DataSource] = Registry("data", "raylfl.data")
 
 Transform = Callable[[Tensor], Tensor]
 

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from raylfl.data.base import DATA, data_missing, data_root
+from raylfl.data import DATA
+from raylfl.data.base import data_missing, data_root
 from raylfl.data.image import ImageData, normalised
 from raylfl.errors import DataMissing
 

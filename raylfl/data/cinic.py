@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raylfl.data.base import DATA, data_missing, data_root
+from raylfl.data import DATA
+from raylfl.data.base import data_missing, data_root
 from raylfl.data.image import ImageData, normalised
 from raylfl.errors import DataMissing
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from raylfl.core.keyed import keyed
-from raylfl.data.base import DATA, positive
+from raylfl.data import DATA
+from raylfl.data.base import positive
 from raylfl.data.image import ImageData, ImageTransform
 from raylfl.errors import BadValue
 

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from raylfl.core.keyed import keyed
-from raylfl.data.base import DATA, DataSource, blocks, positive, tensors
+from raylfl.data import DATA
+from raylfl.data.base import DataSource, blocks, positive, tensors
 from raylfl.errors import BadValue
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from raylfl.core.keyed import keyed
-from raylfl.data.base import DATA, DataSource, blocks, client_weights, positive, tensors
+from raylfl.data import DATA
+from raylfl.data.base import DataSource, blocks, client_weights, positive, tensors
 from raylfl.errors import BadValue
 
 

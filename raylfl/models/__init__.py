@@ -1,1 +1,12 @@
 """Shipped models: the networks of the papers' tables and the objectives of their synthetic problems."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raylfl.registry import Registry
+
+if TYPE_CHECKING:
+    from raylfl.models.base import ShippedModel
+
+MODELS: Registry[ShippedModel] = Registry("models", "raylfl.models")

@@ -21,9 +21,6 @@ from torch import Tensor, nn
 from raylfl.core.chain import IGNORED
 from raylfl.errors import BadValue
 from raylfl.models.stack import Stack
-from raylfl.registry import Registry
-
-MODELS: Registry[ShippedModel] = Registry("models", "raylfl.models")
 
 
 class ShippedModel(LightningModule):

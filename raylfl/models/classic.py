@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from raylfl.errors import BadValue
-from raylfl.models.base import MODELS, Classifier
+from raylfl.models import MODELS
+from raylfl.models.base import Classifier
 from raylfl.models.stack import Stack
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from raylfl.models.base import MODELS, Classifier
+from raylfl.models import MODELS
+from raylfl.models.base import Classifier
 from raylfl.models.stack import Stack, he_fan_in, vgg_init
 
 

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raylfl.errors import BadValue
-from raylfl.models.base import MODELS, Classifier
+from raylfl.models import MODELS
+from raylfl.models.base import Classifier
 from raylfl.models.stack import Stack, vgg_init
 
 NORMS = ("none", "group", "batch")

@@ -8,7 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from raylfl.errors import BadValue
-from raylfl.models.base import MODELS, Problem
+from raylfl.models import MODELS
+from raylfl.models.base import Problem
 
 
 @MODELS.register("ridge", paper="FOCUS fig. 4")

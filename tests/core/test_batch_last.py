@@ -11,7 +11,7 @@ from raylfl.core.chain import IGNORED, Chain
 from raylfl.core.flat import FlatModule
 from raylfl.errors import BadConfig
 from raylfl.experiment import assemble
-from raylfl.models.base import MODELS
+from raylfl.models import MODELS
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.task import Chunk
 

@@ -7,7 +7,8 @@ from torch import nn
 from raylfl.core.chain import Chain
 from raylfl.core.flat import FlatModule, in_channels_last
 from raylfl.core.oracle import Batch, LoopOracle
-from raylfl.models.base import MODELS, Classifier
+from raylfl.models import MODELS
+from raylfl.models.base import Classifier
 from raylfl.models.stack import Stack
 
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import VectorizedOracle, refusal
-from raylfl.models.base import MODELS
+from raylfl.models import MODELS
 from raylfl.runtime.round.cohort import calls
 from tests.runtime.modules import DigitsModule
 

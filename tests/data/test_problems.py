@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from raylfl.data.base import DATA, client_weights
+from raylfl.data import DATA
+from raylfl.data.base import client_weights
 from raylfl.data.logistic import LogisticRegressionSynthetic
 from raylfl.data.quadratics import Coefficients, DenseQuadratics, Quadratics
 from raylfl.data.ridge import Ridge
 from raylfl.errors import BadValue
-from raylfl.models.base import MODELS, fitted_args
+from raylfl.models import MODELS
+from raylfl.models.base import fitted_args
 
 PAIRS = [
     (Ridge(num_clients=5, rows_per_client=7, dim=4, lam=0.3, seed=1), "ridge"),

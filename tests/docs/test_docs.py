@@ -13,11 +13,11 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.config.components import keys_of
 from raylfl.config.load import GROUPS, NAMED_GROUPS, load_config
 from raylfl.config.schema import FIXED_GROUPS, ScheduleConfig, TopConfig
-from raylfl.data.base import DATA
+from raylfl.data import DATA
 from raylfl.heterogeneity.links import LINKS
 from raylfl.heterogeneity.participation.base import PARTICIPATION
 from raylfl.heterogeneity.partition.base import PARTITIONS
-from raylfl.models.base import MODELS
+from raylfl.models import MODELS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

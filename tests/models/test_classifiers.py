@@ -12,7 +12,8 @@ from torch.func import functional_call, grad, vmap
 
 from raylfl.data.digits import SyntheticImages
 from raylfl.errors import BadValue
-from raylfl.models.base import MODELS, Classifier, fitted_args
+from raylfl.models import MODELS
+from raylfl.models.base import Classifier, fitted_args
 from raylfl.models.deep import BasicBlock
 from raylfl.models.stack import Stack
 

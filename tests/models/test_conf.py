@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from raylfl.data.base import DATA
-from raylfl.models.base import MODELS
+from raylfl.data import DATA
+from raylfl.models import MODELS
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 FILES = [(kind, path) for kind in ("model", "data") for path in sorted((CONF / kind).glob("*.yaml"))]

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from raylfl.data.image import ImageData, ImageTransform
-from raylfl.models.base import MODELS
+from raylfl.models import MODELS
 
 
 class Quadratic(LightningModule):

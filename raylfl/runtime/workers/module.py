@@ -26,7 +26,7 @@ def make_module(model: ComponentConfig, seed: int) -> Any:
 
     with private_randomness(keyed_int(seed, "init")):
         if model.name is not None:
-            from raylfl.models.base import MODELS
+            from raylfl.models import MODELS
 
             cls = MODELS.get(model.name).cls
         else:

@@ -1,0 +1,23 @@
+"""All registries by the config group that chooses from them; importing this loads neither torch nor the classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raylfl.algorithms import ALGORITHMS
+from raylfl.data import DATA
+from raylfl.heterogeneity.links.base import LINKS
+from raylfl.heterogeneity.participation.base import PARTICIPATION
+from raylfl.heterogeneity.partition.base import PARTITIONS
+from raylfl.models import MODELS
+from raylfl.registry import Registry
+
+REGISTRIES: dict[str, Registry[Any]] = {
+    "algorithm": ALGORITHMS,
+    "partition": PARTITIONS,
+    "participation": PARTICIPATION,
+    "link": LINKS,
+    "model": MODELS,
+    "data": DATA,
+}
+KINDS = {registry.kind: registry for registry in REGISTRIES.values()}  # as `raylfl list` names them

@@ -1,0 +1,116 @@
+"""What the files of a package register, read from their source: names, summaries, papers and options.
+
+Nothing is imported, so that a config is checked, and components are listed, without torch. A type that only the
+module itself can make out counts as Any here; it is checked when the class is made.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from raylfl import options as vocabulary
+
+KNOWN = {**vars(typing), **vars(vocabulary)}  # names that an option's type may use
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A class below a `@REGISTRY.register("name", paper=...)`."""
+
+    name: str
+    paper: str
+    module: str
+    node: ast.ClassDef
+
+    @property
+    def summary(self) -> str:
+        return first_line(ast.get_docstring(self.node))
+
+    def options(self) -> dict[str, Any] | None:
+        """Option -> declared type; None: the class takes any."""
+        return options(self.module, self.node)
+
+
+def first_line(docstring: str | None) -> str:
+    """The first line of a docstring without its full stop."""
+    return (docstring or "").strip().partition("\n")[0].rstrip(".")
+
+
+def registered(package: str) -> Iterator[Declared]:
+    """What the files of a package register, by file name."""
+    for path in sorted(_path(package).glob("*.py")):
+        module = f"{package}.{path.stem}"
+        for node in _classes(module):
+            for call in node.decorator_list:
+                if isinstance(call, ast.Call) and getattr(call.func, "attr", None) == "register":
+                    given = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+                    yield Declared(ast.literal_eval(call.args[0]), given.get("paper", ""), module, node)
+
+
+def options(module: str, node: ast.ClassDef) -> dict[str, Any] | None:
+    """What a constructor takes: the arguments of `__init__`, else a dataclass's fields; inherited ones as well."""
+    line = list(_ancestry(module, node))
+    for owner in line:
+        for part in owner.body:
+            if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+                own = [*part.args.args[1:], *part.args.kwonlyargs]
+                return None if part.args.kwarg else {a.arg: _type(a.annotation) for a in own}
+    made = [owner for owner in reversed(line) if any("dataclass" in ast.unparse(d) for d in owner.decorator_list)]
+    parts = [part for owner in made for part in owner.body if isinstance(part, ast.AnnAssign)]
+    declared = [part for part in parts if not ast.unparse(part.annotation).startswith("ClassVar")]
+    return {ast.unparse(part.target): _type(part.annotation) for part in declared}
+
+
+def options_of_class(cls: type) -> dict[str, Any] | None:
+    """The same of a class that has been imported."""
+    if is_dataclass(cls):
+        hints = typing.get_type_hints(cls, include_extras=True)
+        return {field.name: hints[field.name] for field in fields(cls) if field.init}
+    parameters = inspect.signature(cls).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return None
+    return dict.fromkeys(parameters, Any)
+
+
+def _ancestry(module: str, node: ast.ClassDef) -> Iterator[ast.ClassDef]:
+    """The class and those that it is derived from, as far as raylfl's source has them."""
+    yield node
+    for base in map(ast.unparse, node.bases):
+        own = [(module, base)] if any(c.name == base for c in _classes(module)) else []
+        imports = [part for part in _syntax(module).body if isinstance(part, ast.ImportFrom)]
+        found = [
+            (str(i.module), alias.name) for i in imports for alias in i.names if base in (alias.asname, alias.name)
+        ]
+        for place, name in own or [(place, name) for place, name in found if place.startswith("raylfl.")]:
+            for parent in _classes(place):
+                if parent.name == name:
+                    yield from _ancestry(place, parent)
+
+
+def _classes(module: str) -> list[ast.ClassDef]:
+    return [part for part in _syntax(module).body if isinstance(part, ast.ClassDef)]
+
+
+@cache
+def _syntax(module: str) -> ast.Module:
+    path = _path(module)
+    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8"))
+
+
+def _path(module: str) -> Path:
+    """Where a module or package of raylfl lies, without its suffix."""
+    return Path(__file__).parent.joinpath(*module.split(".")[1:])
+
+
+def _type(annotation: ast.expr | None) -> Any:
+    try:
+        return eval(ast.unparse(annotation), dict(KNOWN)) if annotation is not None else Any
+    except (NameError, AttributeError, TypeError):
+        return Any
