@@ -32,3 +32,8 @@ def __getattr__(name: str) -> Any:
         except PackageNotFoundError:  # a source tree that was never installed (ray job --working-dir)
             return "source"
     raise AttributeError(f"module 'raylfl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What tab completion offers."""
+    return sorted({*globals(), *__all__, "__version__"})

@@ -1,4 +1,7 @@
-"""The Python interface: `run`, `resume` and what they return."""
+"""The Python interface: `run`, `resume` and what they return.
+
+What needs torch or Ray is imported inside the functions, after the config has been read: mistakes come at once.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from raylfl.config.changes import refuse_changes
-from raylfl.config.load import Config, load_config
+from raylfl.config.load import Config, load_config, load_configs
+from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
-from raylfl.experiment import assemble
-from raylfl.parts import Experiment
-from raylfl.runtime import inprocess
-from raylfl.runtime.ray import remote
-from raylfl.runtime.ray.cluster import cluster_for
-from raylfl.runtime.records.run_dir import RunDirectory, existing
-from raylfl.runtime.session import Interrupted, write_records
 from raylfl.runtime.stopping import sigterm_interrupts
+
+if TYPE_CHECKING:
+    import torch
+
+    from raylfl.parts import Experiment
+    from raylfl.runtime.records.run_dir import RunDirectory
 
 Watch = Callable[["Progress"], None]
 
@@ -45,8 +46,11 @@ class Result:
     config: Config
 
     @property
+    @torch_defaults()
     def module(self) -> Any:
         """The LightningModule carrying the final parameters (and buffers)."""
+        import torch
+
         from raylfl.runtime.workers.module import make_module
 
         module = make_module(self.config.model, self.config.top.seed).to(self.params.dtype)
@@ -76,8 +80,10 @@ def compare(
     With one seed all see the same partition, initial weights, participation, links and batch order. A
     `logging.id` becomes `<id>-<algorithm>`; raises BadConfig where one of those is there already.
     """
-    configs = [load_config(source, [*overrides, f"algorithm.name={name}"]) for name in algorithms]
+    configs = load_configs(source, [[*overrides, f"algorithm.name={name}"] for name in algorithms])
     _tell_apart(configs)
+    from raylfl.runtime.ray.cluster import cluster_for
+
     experiments = [checked(config) for config in configs]
     with cluster_for(configs[0].runtime):
         return [_begin(experiment, watch) for experiment in experiments]
@@ -93,6 +99,8 @@ def _tell_apart(configs: Sequence[Config]) -> None:
             config.logging.id = config.resolved["logging"]["id"] = f"{config.logging.id}-{name}"
             folder = config.logging.folder / config.top.name / config.logging.id
             if folder.exists():
+                from raylfl.runtime.records.run_dir import existing
+
                 raise existing(folder)
 
 
@@ -107,6 +115,8 @@ def resume(path: str | Path, overrides: Sequence[str] = (), watch: Watch | None 
     before = load_config(folder / "config.yaml").resolved
     config = load_config(before, overrides)
     refuse_changes(before, config.resolved)
+    from raylfl.runtime.records.run_dir import RunDirectory
+
     run_dir = RunDirectory(folder).open()
     try:
         experiment = checked(config)
@@ -116,8 +126,10 @@ def resume(path: str | Path, overrides: Sequence[str] = (), watch: Watch | None 
         run_dir.close()
 
 
+@torch_defaults()
 def checked(config: Config) -> Experiment:
     """The experiment, with a first batch tried: whatever cannot work ends here."""
+    from raylfl.experiment import assemble
     from raylfl.runtime.check import check
 
     experiment = assemble(config)
@@ -126,6 +138,9 @@ def checked(config: Config) -> Experiment:
 
 
 def _begin(experiment: Experiment, watch: Watch | None) -> Result:
+    from raylfl.runtime.records.run_dir import RunDirectory
+    from raylfl.runtime.session import write_records
+
     config = experiment.config
     run_dir = RunDirectory.create(config.logging.folder, config.top.name, config.logging.id, config.top.seed)
     try:
@@ -135,7 +150,14 @@ def _begin(experiment: Experiment, watch: Watch | None) -> Result:
         run_dir.close()
 
 
+@torch_defaults()
 def _carry_out(experiment: Experiment, run_dir: RunDirectory, again: bool, watch: Watch | None) -> Result:
+    import torch
+
+    from raylfl.runtime import inprocess
+    from raylfl.runtime.ray import remote
+    from raylfl.runtime.session import Interrupted
+
     config = experiment.config
     carry_out = inprocess.rows if config.runtime.backend == "local" else remote.rows
     try:

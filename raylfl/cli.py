@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import raylfl
+from raylfl.config.find import working_directory
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.startup import process
 
-KINDS = ("algorithms", "partitions", "participation", "links", "models", "data")
+KINDS = ("algorithms", "partitions", "participation", "links", "models", "data", "configs", "presets", "sweeps")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,8 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.overrides = [*args.overrides, *rest]  # those after an option
     process.set_up()
     try:
-        if os.getcwd() not in sys.path:  # as `python -m raylfl` has it: class_path=mine.Net finds ./mine.py
-            sys.path.insert(0, os.getcwd())
+        here = str(working_directory())
+        if here not in sys.path:  # as `python -m raylfl` has it: class_path=mine.Net finds ./mine.py
+            sys.path.insert(0, here)
         return args.call(args) or 0
     except BadConfig as error:
         return _fail(args, error, 2)
@@ -58,7 +59,16 @@ def _fail(args: argparse.Namespace, error: BaseException, code: int, text: str |
 
 
 class _Parser(argparse.ArgumentParser):
-    """Bad usage in two lines; argparse would show the whole usage."""
+    """Bad usage in two lines; argparse would show the whole usage. `--help` of what takes a config names its keys."""
+
+    takes_config = False
+
+    def format_help(self) -> str:
+        if self.takes_config:
+            from raylfl.config.schema import keys_text  # late: other commands do not need it
+
+            self.epilog, self.formatter_class = keys_text(), argparse.RawDescriptionHelpFormatter
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"raylfl: {message}\nraylfl: `{self.prog} --help` shows what it takes\n")
@@ -77,7 +87,8 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(call=call)
         return sub
 
-    def with_config(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    def with_config(sub: Any) -> Any:
+        sub.takes_config = True
         sub.add_argument("config", metavar="CONFIG", help="a path, or the name of a file under conf/")
         sub.add_argument(
             "overrides", nargs="*", default=[], metavar="key=value", help="dotted keys: algorithm.gamma=0.5"
@@ -133,7 +144,11 @@ def _run(args: argparse.Namespace) -> int | None:
 
         from raylfl.config.load import load_config
 
-        print(yaml.safe_dump(load_config(args.config, args.overrides).resolved, sort_keys=False), end="")
+        config = load_config(args.config, args.overrides)
+        from raylfl.experiment import check_without_data
+
+        check_without_data(config)
+        print(yaml.safe_dump(config.resolved, sort_keys=False), end="")
         return None
     from raylfl import api
     from raylfl.console import Watcher
@@ -228,13 +243,14 @@ def _reproduce(args: argparse.Namespace) -> None:
 
 def _partition(args: argparse.Namespace) -> None:
     from raylfl.config.load import load_config
+
+    config = load_config(args.config, args.overrides)  # first: what follows imports torch
     from raylfl.console import rows_table, say
     from raylfl.experiment import load_data, make_split, samples_of
     from raylfl.heterogeneity.partition.file import save
     from raylfl.heterogeneity.partition.stats import class_counts, summary, table
     from raylfl.report.partition_plot import figure
 
-    config = load_config(args.config, args.overrides)
     source = load_data(config)
     split, samples = make_split(config, source), samples_of(source)
     rows_table(table(split, samples))
@@ -253,12 +269,14 @@ def _partition(args: argparse.Namespace) -> None:
 
 def _trace(args: argparse.Namespace) -> None:
     from raylfl.config.load import load_config
+
+    config = load_config(args.config, args.overrides)
     from raylfl.console import participation_line, say
     from raylfl.experiment import assemble
     from raylfl.heterogeneity.trace import read_trace
     from raylfl.report.trace import draw_trace
 
-    experiment = assemble(load_config(args.config, args.overrides))
+    experiment = assemble(config)
     written = draw_trace(experiment, Path(args.out))
     say(participation_line(read_trace(written[0]), experiment.world.count))
     for path in written:
@@ -274,21 +292,22 @@ def _positive(text: str) -> int:
 def _profile(args: argparse.Namespace) -> None:
     from raylfl.api import checked
     from raylfl.config.load import load_config
-    from raylfl.console import profile_tables, working
-    from raylfl.runtime.profile import profile
 
     free = ["runtime.backend=local", "eval.every=0", "runtime.vectorize=auto", "runtime.layout=auto"]
     experiment = checked(load_config(args.config, [*args.overrides, *free]))
+    from raylfl.console import profile_tables, working
+    from raylfl.runtime.profile import profile
+
     with working("timing rounds"):
         timings, kernels = profile(experiment, args.rounds)
     profile_tables(timings, kernels)
 
 
 def _list(args: argparse.Namespace) -> None:
-    from raylfl.console import list_registry
+    from raylfl.console import list_kind
 
     for kind in [args.kind] if args.kind else KINDS:
-        list_registry(kind, with_title=args.kind is None)
+        list_kind(kind, with_title=args.kind is None)
 
 
 def _runs(args: argparse.Namespace) -> None:

@@ -16,7 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.status import Status
 from rich.table import Table
 
+from raylfl.config.find import FOLDERS, config_names, find_config, summary_of
 from raylfl.errors import BadConfig
+from raylfl.registries import KINDS
 
 if TYPE_CHECKING:
     from raylfl.api import Progress as RunProgress
@@ -140,15 +142,19 @@ def workers_of(experiment: Experiment) -> str:
     return f"{count} worker{'s' * (count > 1)}"
 
 
-def list_registry(kind: str, with_title: bool) -> None:
-    """Names, what they are, and their papers."""
+def list_kind(kind: str, with_title: bool) -> None:
+    """Names, what they are, and their papers; of configs, names and the first line that says what they are."""
     title = kind if with_title else None
     table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     table.add_column(style="dim")
-    for entry in registry_of(kind):
-        table.add_row(entry.name, escape(entry.summary), escape(entry.paper))
+    if kind in FOLDERS:
+        for name in config_names(FOLDERS[kind]):
+            table.add_row(name, escape(summary_of(find_config(name))), "")
+    else:
+        for entry in KINDS[kind]:
+            table.add_row(entry.name, escape(entry.summary), escape(entry.paper))
     print_table(table)
 
 
@@ -161,23 +167,6 @@ def print_table(table: Table) -> None:
     text = io.StringIO()
     Console(file=text, width=UNFOLDED, highlight=False).print(table)
     print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
-
-
-def registry_of(kind: str) -> Any:
-    """The registry of a kind; each import loads only what that kind needs."""
-    if kind == "algorithms":
-        from raylfl.algorithms import ALGORITHMS as registry
-    elif kind == "partitions":
-        from raylfl.heterogeneity.partition.base import PARTITIONS as registry  # type: ignore[assignment]
-    elif kind == "participation":
-        from raylfl.heterogeneity.participation.base import PARTICIPATION as registry  # type: ignore[assignment]
-    elif kind == "links":
-        from raylfl.heterogeneity.links import LINKS as registry  # type: ignore[assignment]
-    elif kind == "models":
-        from raylfl.models import MODELS as registry  # type: ignore[assignment]
-    else:
-        from raylfl.data import DATA as registry  # type: ignore[assignment]
-    return registry
 
 
 def rows_table(rows: Sequence[dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from raylfl.config.components import construct
+from raylfl.config.components import check_arguments, construct
 from raylfl.config.load import Config, escaped
 from raylfl.config.schema import NAMED_GROUPS, ComponentConfig
 from raylfl.core.local import LocalRule, Schedule
@@ -21,7 +21,8 @@ from raylfl.heterogeneity.partition.base import Samples, Split
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
 from raylfl.parts import Experiment, Optimum, WorkerSetup
-from raylfl.registry import Registry, import_class
+from raylfl.registries import REGISTRIES
+from raylfl.registry import import_class
 
 DEFAULT_CLIENTS = 10  # N where neither the config nor the partition says it
 
@@ -55,37 +56,49 @@ def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | No
     return Optimum(of(weights), of) if takes_weights else Optimum(of(), None)
 
 
-def shipped(registry: Registry[Any], name: str, place: str) -> type:
-    """A class of ours by the name that the config has for it; data and models are looked up when they are made, as
-    their registries import torch and lightning. Raises BadConfig naming the nearest name.
-    """
-    return _placed(place, lambda: registry.get(name)).cls
+def class_of(config: Config, place: str) -> type:
+    """The class of `model` or `data`; raises BadConfig where it cannot be imported."""
+    component = getattr(config, place)
+    if component.name is not None:
+        return REGISTRIES[place].get(component.name).cls
+    return import_class(str(component.class_path), place)
 
 
 def fitted_model(config: Config, data: Any) -> ComponentConfig:
     """The model's arguments, a shipped one's completed by the data's shapes (in_shape, num_classes, dim)."""
     if config.model.name is None:
         return config.model
-    from raylfl.models import MODELS
     from raylfl.models.base import fitted_args
 
-    cls = shipped(MODELS, config.model.name, "model")
-    init_args = fitted_args(cls, config.model.init_args, data)
+    init_args = fitted_args(class_of(config, "model"), config.model.init_args, data)
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in init_args.items()}
     config.model.init_args, config.resolved["model"]["init_args"] = plain, escaped(plain)
     return config.model
 
 
-def assemble(config: Config) -> Experiment:
-    """The parts of a config; raises BadConfig for whatever cannot work, before anything starts."""
-    source = load_data(config)
-    split = make_split(config, source)
-    population = Population.of(np.array([len(c) for c in split.clients]), config.top.weights)
-    world = RunContext(config.top.seed, population, config.top.rounds)
+def check_without_data(config: Config) -> tuple[LocalWork, LocalRule]:
+    """Local work and solver; raises BadConfig for what can be told to be wrong without loading the data."""
+    for place in ("model", "data"):
+        component = getattr(config, place)
+        complete = place == "data" or component.class_path is not None  # a shipped model takes shapes from the data
+        check_arguments(class_of(config, place), component.init_args, place, complete)
     local = config.local
     work = _placed("local", lambda: LocalWork(local.steps, local.epochs, local.batch_size, local.dynamic))
     schedule = _placed("local.lr_schedule", lambda: Schedule(**vars(local.lr_schedule)))
     rule = _placed("local", lambda: LocalRule(local.lr, schedule, local.momentum, local.weight_decay, local.clip_norm))
+    if config.algorithm.own_step:
+        rule = LocalRule(local.lr, schedule, 0.0, local.weight_decay, local.clip_norm)
+    return work, rule
+
+
+def assemble(config: Config) -> Experiment:
+    """The parts of a config; raises BadConfig for whatever cannot work, before anything starts."""
+    local = config.local
+    work, rule = check_without_data(config)
+    source = load_data(config)
+    split = make_split(config, source)
+    population = Population.of(np.array([len(c) for c in split.clients]), config.top.weights)
+    world = RunContext(config.top.seed, population, config.top.rounds)
     for place, part in (
         ("local", work),
         ("participation", config.participation),
@@ -94,8 +107,6 @@ def assemble(config: Config) -> Experiment:
     ):
         _placed(place, partial(part.check, world))
     warnings = [*check_algorithm(config, world), *unimportable(config)]
-    if config.algorithm.own_step:
-        rule = LocalRule(local.lr, schedule, 0.0, local.weight_decay, local.clip_norm)
     setup = WorkerSetup(
         config.top.seed,
         config.top.dtype,
@@ -141,12 +152,7 @@ def _placed(place: str, make: Callable[[], Any]) -> Any:
 
 def load_data(config: Config) -> DataSource:
     """The data of `data`: a shipped name or any class with the attributes of the interface."""
-    if config.data.name is not None:
-        from raylfl.data import DATA
-
-        cls = shipped(DATA, config.data.name, "data")
-    else:
-        cls = import_class(str(config.data.class_path), "data")
+    cls = class_of(config, "data")
     data = construct(cls, config.data.init_args, "data")
     if hasattr(data, "prepare_data") and hasattr(data, "setup"):  # a LightningDataModule
         data.prepare_data()

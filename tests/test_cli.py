@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from raylfl.cli import KINDS, main
+from raylfl.config.find import FOLDERS, config_names
 from raylfl.config.load import load_config
-from raylfl.console import registry_of
+from raylfl.registries import KINDS as REGISTERED
 from raylfl.runtime.records.run_dir import RunDirectory
 
 SMALL = ["rounds=3", "num_clients=4", "partition=iid", "runtime.backend=local", "logging.report=false"]
@@ -150,7 +151,9 @@ def test_trace_draws_what_a_run_would_see(call, fresh):
 def test_list_has_a_line_for_each(call, kind):
     code, out, err = call("list", kind)
     assert (code, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()] == registry_of(kind).names()
+    names = config_names(FOLDERS[kind]) if kind in FOLDERS else REGISTERED[kind].names()
+    assert [line.split()[0] for line in out.splitlines()] == names
+    assert all(len(line.split()) > 1 for line in out.splitlines())
     assert all(line == line.rstrip() for line in out.splitlines())
 
 
@@ -191,6 +194,20 @@ def test_overrides_may_stand_before_and_after_options(call):
     assert (yaml.safe_load(out)["seed"], yaml.safe_load(out)["rounds"]) == (3, 7)
 
 
+def test_help_names_the_keys(call):
+    code, out, _ = call("run", "--help")
+    assert code == 0
+    for words in ("num_clients", "lr_schedule", "micro_cohort", "global", "random_clients", "participation", "loggers"):
+        assert words in out
+    assert max(map(len, out.splitlines())) <= 120
+
+
+def test_tab_completion_offers_the_interface():
+    import raylfl
+
+    assert {"run", "compare", "resume", "Result", "__version__"} <= set(dir(raylfl))
+
+
 # -- mistakes --------------------------------------------------------------------------------------------------
 
 USAGE = [
@@ -221,6 +238,14 @@ CONFIGS = [
     (["partition", "digits", "partition.min_size=100"], "partition.min_size=100, but must be at most 44"),
     (["trace", "digits", "participation.name=uniform", "participation.size=99"], "participation.size=99"),
     (["resume", "runs/nowhere"], "not a run directory"),
+    (["sweep", "digits"], "digits.yaml has no space"),
+    (["sweep", "digits_lr", "rounds=x"], "rounds=x, but must be a whole number"),
+    (["run", "digits", "--print-config", "data.init_args.root=x"], "unknown key data.init_args.root"),
+    (["run", "digits", "--print-config", "model.init_args.hidden=x"], "model.init_args.hidden=x, but must be"),
+    (["run", "digits", "--print-config", "data.class_path=mine.Points"], "data.init_args.owners is missing"),
+    (["run", "digits", "--print-config", "model.class_path=mine.Points", "model.init_args.x=1"], "model.init_args.x"),
+    (["run", "digits", "--print-config", "local.lr=-1"], "local.lr=-1"),
+    (["run", "digits", "--print-config", "local.lr_schedule.decay=2"], "local.lr_schedule.decay=2"),
     (["report", "runs/nowhere"], "runs/nowhere"),
     (["run", "digits", "a=1", "b=2", "rounds=x", "local.lr=y"], "rounds=x, but must be a whole number"),
 ]
@@ -238,6 +263,7 @@ def assert_short(err):
 )
 def test_mistakes_are_two_lines_and_exit_code_2(call, fresh, argv, words):
     (fresh / "broken.py").write_text("1 / 0\n")
+    (fresh / "mine.py").write_text("class Points:\n    def __init__(self, owners): ...\n")
     code, _, err = call(*argv)
     assert code == 2
     assert words in err
@@ -264,7 +290,7 @@ def test_what_nobody_foresaw_ends_with_1_and_points_to_debug(call, monkeypatch):
     def fails(*args, **kwargs):
         raise KeyError("a bug")
 
-    monkeypatch.setattr("raylfl.console.list_registry", fails)
+    monkeypatch.setattr("raylfl.console.list_kind", fails)
     code, _, err = call("list", "models")
     assert code == 1
     assert_short(err)

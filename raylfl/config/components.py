@@ -84,7 +84,10 @@ def mistakes(
         known = registry.get(name).options()
     except BadValue as error:
         return error.at(place).problems
-    return [] if known is None else converted(known, options, f"{place}.{inner}" if inner else place)[1]
+    if known is None:
+        return []
+    keys = known if inner else {**known, **dict.fromkeys(NAMING, Any)}
+    return converted(keys, options, f"{place}.{inner}" if inner else place)[1]
 
 
 def options_of(component: Any) -> dict[str, Any]:
@@ -113,8 +116,8 @@ def build(registry: Registry[T], options: Mapping[str, Any], place: str) -> T:
     return typed(registry.choose(options, place).cls, own, place)
 
 
-def construct(cls: type, init_args: Mapping[str, Any], place: str) -> Any:
-    """cls(**init_args); unknown and missing arguments are refused by name, other errors reported in one line."""
+def check_arguments(cls: type, init_args: Mapping[str, Any], place: str, complete: bool = True) -> None:
+    """Raises BadConfig for arguments that the class does not take, and, where they are complete, for missing ones."""
     parameters = inspect.signature(cls).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if not takes_any:
@@ -126,8 +129,13 @@ def construct(cls: type, init_args: Mapping[str, Any], place: str) -> Any:
         for name, p in parameters.items()
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and name not in init_args
     ]
-    if missing:
+    if missing and complete:
         raise BadConfig(f"{place}.init_args.{missing[0]} is missing: {cls.__name__} needs {', '.join(missing)}")
+
+
+def construct(cls: type, init_args: Mapping[str, Any], place: str) -> Any:
+    """cls(**init_args); unknown and missing arguments are refused by name, other errors reported in one line."""
+    check_arguments(cls, init_args, place)
     try:
         return cls(**init_args)
     except BadValue as error:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from raylfl.errors import BadConfig
 
+FOLDERS = {"configs": ".", "presets": "preset", "sweeps": "sweep"}  # what `raylfl list` shows -> its place in conf/
+
 
 def working_directory() -> Path:
     """The working directory; raises BadConfig where it has been deleted."""
@@ -23,9 +25,22 @@ def conf_roots() -> list[Path]:
     return [working_directory() / "conf", *[p for p in shipped if p.is_dir()]]
 
 
-def config_names() -> list[str]:
-    """The bare names that a run or a sweep takes, with their folders: `digits`, `algorithm/focus`."""
-    return sorted({p.relative_to(r).with_suffix("").as_posix() for r in conf_roots() for p in r.rglob("*.yaml")})
+def config_names(folder: str | None = None) -> list[str]:
+    """Bare names of configs (`digits`, `algorithm/focus`): all of them, or those in one folder below conf/."""
+    names = {p.relative_to(r).with_suffix("").as_posix() for r in conf_roots() for p in r.rglob("*.yaml")}
+    return sorted(name for name in names if folder is None or str(Path(name).parent) == folder)
+
+
+def summary_of(path: Path) -> str:
+    """What a config says it is: its first comment, after the commands that run it, up to a full stop."""
+    said: list[str] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        text = line.lstrip("# ").rstrip()
+        if said and (not line.startswith("#") or not text or said[-1].endswith((".", ":"))):
+            break
+        if line.startswith("#") and text and not text.startswith("raylfl "):
+            said.append(text)
+    return " ".join(said).rstrip(".:")
 
 
 def find_config(name: str | Path, beside: Path | None = None) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,16 @@ def load_config(source: str | Path | Mapping[str, Any] | DictConfig, overrides: 
     return resolve(compose(source, overrides))
 
 
+def load_configs(
+    source: str | Path | Mapping[str, Any] | DictConfig, variants: Sequence[Sequence[str]]
+) -> list[Config]:
+    """The same config under several lists of overrides; a mistake in any comes before the first class is imported."""
+    composed = [compose(source, overrides) for overrides in variants]
+    for merged in composed:
+        typed_groups(merged)
+    return [resolve(merged) for merged in composed]
+
+
 def compose(source: str | Path | Mapping[str, Any] | DictConfig, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The merged layers as plain values, before defaults and validation."""
     if isinstance(source, (str, Path)):
@@ -121,38 +131,12 @@ def escaped(value: Any) -> Any:
 
 
 def resolve(merged: Mapping[str, Any]) -> Config:
-    """Typed and complete; every mistake is collected before BadConfig is raised.
-
-    Names, keys and types come first, before a component's module (and with it torch) is imported.
-    """
-    top_keys = keys_of(TopConfig)
-    chosen = {group: _chosen(group, merged) for group in GROUPS}
-    parts: dict[str, Any] = {}
-    problems = [
-        unknown_key(str(key), (*top_keys, *GROUPS, "base")).problems[0]
-        for key in merged
-        if key not in top_keys and key not in GROUPS
-    ]
-
-    def attempt(key: str, make: Any) -> None:
-        try:
-            parts[key] = make()
-        except BadConfig as error:
-            problems.extend(error.problems)
-
-    attempt("top", lambda: typed(TopConfig, {k: v for k, v in merged.items() if k in top_keys}))
-    for group, cls in FIXED_GROUPS.items():
-        attempt(group, lambda g=group, c=cls: typed(c, chosen[g], g))
+    """Typed and complete; every mistake is collected before BadConfig is raised."""
+    parts = typed_groups(merged)
+    chosen = {group: _chosen(group, merged) for group in NAMED_GROUPS}
+    problems: list[str] = []
     for group in NAMED_GROUPS:
-        options = {key: value for key, value in chosen[group].items() if key not in NAMING}
-        problems += mistakes(REGISTRIES[group], chosen[group], options, group)
-    for group in ("model", "data"):
-        if group in parts:
-            problems += mistakes(REGISTRIES[group], vars(parts[group]), parts[group].init_args, group, "init_args")
-    if problems:
-        raise BadConfig(problems)
-    for group in NAMED_GROUPS:
-        attempt(group, lambda g=group: build(REGISTRIES[g], chosen[g], g))
+        _attempt(parts, problems, group, lambda g=group: build(REGISTRIES[g], chosen[g], g))
     if problems:
         raise BadConfig(problems)
     resolved = options_of(parts["top"])
@@ -161,6 +145,41 @@ def resolve(merged: Mapping[str, Any]) -> Config:
     for group in NAMED_GROUPS:
         resolved[group] = {**REGISTRIES[group].choose(chosen[group], group).keys, **options_of(parts[group])}
     return Config(**parts, resolved=escaped(resolved))
+
+
+def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
+    """The top level and the fixed groups; raises BadConfig for every mistake in names, keys and types.
+
+    Components are looked at, too, but not imported: all this takes neither torch nor Ray.
+    """
+    top_keys = keys_of(TopConfig)
+    problems = [
+        unknown_key(str(key), (*top_keys, *GROUPS, "base")).problems[0]
+        for key in merged
+        if key not in top_keys and key not in GROUPS
+    ]
+    parts: dict[str, Any] = {}
+    top = {key: value for key, value in merged.items() if key in top_keys}
+    _attempt(parts, problems, "top", lambda: typed(TopConfig, top))
+    for group, cls in FIXED_GROUPS.items():
+        _attempt(parts, problems, group, lambda g=group, c=cls: typed(c, _chosen(g, merged), g))
+    for group in NAMED_GROUPS:
+        chosen = _chosen(group, merged)
+        options = {key: value for key, value in chosen.items() if key not in NAMING}
+        problems += mistakes(REGISTRIES[group], chosen, options, group)
+    for group in ("model", "data"):
+        if group in parts:
+            problems += mistakes(REGISTRIES[group], vars(parts[group]), parts[group].init_args, group, "init_args")
+    if problems:
+        raise BadConfig(problems)
+    return parts
+
+
+def _attempt(parts: dict[str, Any], problems: list[str], key: str, make: Callable[[], Any]) -> None:
+    try:
+        parts[key] = make()
+    except BadConfig as error:
+        problems += error.problems
 
 
 def _chosen(group: str, merged: Mapping[str, Any]) -> dict[str, Any]:

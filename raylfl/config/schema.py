@@ -7,7 +7,8 @@ Named groups (algorithm, partition, participation, link) have the schema of the 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+import textwrap
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +233,14 @@ RUNTIME_FREE = (  # of `runtime`, what leaves the bits alone
     "on_client_error",  # a run that failed may go on by dropping; one that dropped never failed
     "on_nonfinite",
 )
+
+
+def keys_text() -> str:
+    """All keys of a config, a line a group, for `--help`."""
+    groups = {"": TopConfig, **FIXED_GROUPS}
+    rows = [(group, ", ".join(f.metadata.get("key", f.name) for f in fields(cls))) for group, cls in groups.items()]
+    rows += [(group, "name (or class_path), and the options of what it names") for group in NAMED_GROUPS]
+    lines = [
+        textwrap.fill(text, 110, initial_indent=f"  {group:15}", subsequent_indent=17 * " ") for group, text in rows
+    ]
+    return "\n".join(["keys (group.key=value; docs/config.md explains them, `raylfl list` has the names):", *lines])

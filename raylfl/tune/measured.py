@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from raylfl.core.costs import Costs
 from raylfl.errors import BadConfig, BadValue
-from raylfl.parts import Experiment
+
+if TYPE_CHECKING:
+    from raylfl.parts import Experiment
 
 EVALUATION = ("loss", "accuracy")  # of shipped models; one's own may log more
 NAMES: dict[str, tuple[str, ...]] = {  # docs/heterogeneity.md, "What is measured"

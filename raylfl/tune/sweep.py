@@ -23,7 +23,6 @@ from raylfl.config.layers import merge_layer, override, tree
 from raylfl.config.schema import LoggingConfig
 from raylfl.console import shown
 from raylfl.errors import BadConfig, RaylflError
-from raylfl.parts import Experiment
 from raylfl.tune.journal import FAILED, Journal
 from raylfl.tune.measured import require_measured
 from raylfl.tune.optuna_search import require_optuna
@@ -33,6 +32,7 @@ from raylfl.tune.spec import Sweep, check_settings, dump, load_sweep, make_sweep
 from raylfl.tune.table import SettingRow, setting_rows, survivors, trial_rows, write_tables
 
 if TYPE_CHECKING:
+    from raylfl.parts import Experiment
     from raylfl.tune.stage import StageRun
 
 Say = Callable[[str], None]

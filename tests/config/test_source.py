@@ -29,7 +29,9 @@ def program(*argv, code="import sys; from raylfl.cli import main; status = main(
     """(exit status, stderr, heavy modules that were imported) of a command."""
     tail = f"\nprint('IMPORTED', *[m for m in {HEAVY} if m in sys.modules]); sys.exit(status)"
     guarded = f"import sys\ntry:\n    {code}\nexcept SystemExit as end:\n    status = end.code{tail}"
-    done = subprocess.run([sys.executable, "-c", guarded, *argv], capture_output=True, text=True, timeout=120, **options)
+    done = subprocess.run(
+        [sys.executable, "-c", guarded, *argv], capture_output=True, text=True, timeout=120, **options
+    )
     return done.returncode, done.stderr, done.stdout.splitlines()[-1].split()[1:]
 
 
