@@ -47,7 +47,7 @@ def words(hint: Any) -> str:
         return " or ".join(words(part) for part in args)
     if origin is Literal:
         return f"one of {', '.join(map(str, args))}"
-    if origin is list:
+    if origin in (list, tuple):
         return "a list" if args[0] is Any else f"a list, each entry {words(args[0])}"
     if origin is dict:
         return "a group of keys"

@@ -74,7 +74,8 @@ class Registry(Generic[T]):
         """Class decorator; the summary is the first line of the class's docstring."""
 
         def add(cls: type[T]) -> type[T]:
-            if name in self._entries and self._entries[name].cls.__qualname__ != cls.__qualname__:
+            taken = name in self._entries and self._entries[name].cls.__qualname__ != cls.__qualname__
+            if taken or (not cls.__module__.startswith(f"{self.package}.") and name in self._listed):
                 raise ValueError(f"two {self.kind} are called {name}")
             summary = source.first_line(cls.__doc__)
             self._entries[name] = Entry(name, summary, paper, lambda: cls, lambda: source.options_of_class(cls))
@@ -101,7 +102,7 @@ class Registry(Generic[T]):
 
     @property
     def _all(self) -> dict[str, Entry[T]]:
-        return {**self._listed, **self._entries}
+        return {**self._entries, **self._listed}
 
     def __iter__(self) -> Iterator[Entry[T]]:
         return iter(sorted(self._all.values(), key=lambda entry: entry.name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ def resolve(merged: Mapping[str, Any]) -> Config:
     chosen = {group: _chosen(group, merged) for group in NAMED_GROUPS}
     problems: list[str] = []
     for group in NAMED_GROUPS:
-        _attempt(parts, problems, group, lambda g=group: build(REGISTRIES[g], chosen[g], g))
+        _attempt(parts, problems, group, partial(build, REGISTRIES[group], chosen[group], group))
     if problems:
         raise BadConfig(problems)
     resolved = options_of(parts["top"])
@@ -160,9 +161,9 @@ def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
     ]
     parts: dict[str, Any] = {}
     top = {key: value for key, value in merged.items() if key in top_keys}
-    _attempt(parts, problems, "top", lambda: typed(TopConfig, top))
+    _attempt(parts, problems, "top", partial(typed, TopConfig, top))
     for group, cls in FIXED_GROUPS.items():
-        _attempt(parts, problems, group, lambda g=group, c=cls: typed(c, _chosen(g, merged), g))
+        _attempt(parts, problems, group, partial(typed, cls, _chosen(group, merged), group))
     for group in NAMED_GROUPS:
         chosen = _chosen(group, merged)
         options = {key: value for key, value in chosen.items() if key not in NAMING}

@@ -121,11 +121,6 @@ def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     part = {key: merged.pop(key) for key in SWEEP_KEYS if key in merged}
     for item in sorted(own, key=lambda item: "." in item.partition("=")[0]):  # scheduler=asha before .grace=5
         _override(part, item)
-    if not any(part.get(key) for key in ("space", "seeds", "stages")):
-        raise BadConfig(
-            f"{path.name} has no space, so there is nothing to vary: say space: {{local.lr: {{grid: [0.01, 0.1]}}}}, "
-            f"or run it once with `raylfl run {source}`"
-        )
     named = [layer["name"] for layer in (written[-1], said[-1]) if "name" in layer]  # the file itself, the dotlist
     sweep = make_sweep({"name": named[-1] if named else path.stem, **part, "base": merged})
     if not sweep.space.keys and len(sweep.seeds(0)) == 1:
@@ -166,7 +161,7 @@ def make_sweep(content: Mapping[str, Any]) -> Sweep:
     base = dict(content["base"])
     known = (*keys_of(TopConfig), *GROUPS)
     problems = [unknown_key(str(k), (*known, *SWEEP_KEYS, "base")).problems[0] for k in base if k not in known]
-    top = {key: value for key, value in interpolated(base).items() if key in keys_of(TopConfig)}
+    top = {key: value for key, value in interpolated({"seed": 0, **base}).items() if key in keys_of(TopConfig)}
     try:
         rounds = typed(TopConfig, top).rounds
         options = typed(SweepConfig, options_part)

@@ -106,7 +106,9 @@ def test_a_literal_stays_itself_however_often_it_is_resolved(text):
 
 
 def test_an_escaped_interpolation_is_a_literal():
-    config = load_config({"logging": {"project": r"\${seed}"}, "data": {"init_args": {"path": r"a\\\${seed}"}}})
+    config = load_config(
+        {"logging": {"project": r"\${seed}"}, "data": {"class_path": "a.B", "init_args": {"path": r"a\\\${seed}"}}}
+    )
     assert config.logging.project == "${seed}"
     assert config.data.init_args == {"path": r"a\${seed}"}
     again = load_config(config.resolved)

@@ -72,3 +72,8 @@ def test_help_and_lists_import_nothing_heavy(argv, tmp_path):
     _, err, imported = program(*argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert "Traceback" not in err
     assert imported == []
+
+
+def test_a_shipped_name_cannot_be_taken():
+    with pytest.raises(ValueError, match="two algorithms are called fedavg"):
+        REGISTRIES["algorithm"].register("fedavg")(type("Mine", (), {"__module__": "mine"}))

@@ -1,0 +1,96 @@
+"""What a program has set in torch before it calls raylfl changes no bit of a run, and is as it was afterwards."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+import raylfl
+from raylfl.core.torch_state import torch_defaults
+from raylfl.errors import BadConfig
+from tests.runtime.tiny import TINY
+
+
+@contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def matmul_precision(name):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def default_device(name):
+    torch.set_default_device(name)
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+AROUND = {
+    "float64": lambda: default_dtype(torch.float64),
+    "bfloat16": lambda: default_dtype(torch.bfloat16),
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "meta": lambda: torch.device("meta"),
+    "default device": lambda: default_device("meta"),
+    "matmul": lambda: matmul_precision("medium"),
+}
+
+
+def tiny(folder, **more):
+    return {**TINY, "rounds": 2, "model": {"name": "mlp"}, "data": {"name": "digits"}, **more} | {
+        "logging": {"dir": str(folder), "report": False}
+    }
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return raylfl.run(tiny(tmp_path_factory.mktemp("plain")))
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_a_run_has_the_same_bits_whatever_surrounds_it(around, plain, tmp_path):
+    state = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_default_device()
+    with AROUND[around]():
+        inside = torch.empty(1).dtype, torch.empty(1).device, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        result = raylfl.run(tiny(tmp_path))
+        again = raylfl.resume(result.run_dir, ["rounds=3"])
+        module = result.module
+        after = torch.empty(1).dtype, torch.empty(1).device, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    assert after == inside
+    assert (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_default_device()) == state
+    assert result.params.dtype == torch.float32
+    assert torch.equal(result.params, plain.params)
+    assert not result.params.is_inference()
+    assert len(again.metrics) == 3
+    assert all(p.dtype == torch.float32 and p.device.type == "cpu" for p in module.parameters())
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_a_mistake_is_blamed_on_what_is_wrong(around, tmp_path):
+    with AROUND[around](), pytest.raises(BadConfig, match=r"local\.lr=-1"):
+        raylfl.run(tiny(tmp_path, local={"lr": -1}))
+
+
+def test_the_state_is_put_back_after_an_error():
+    with default_dtype(torch.float64):
+        with pytest.raises(ZeroDivisionError), torch_defaults():
+            torch.empty(1 // int(torch.get_default_dtype() == torch.float64))
+        assert torch.get_default_dtype() == torch.float64
