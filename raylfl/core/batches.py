@@ -1,4 +1,4 @@
-"""Which samples a client sees at which local step, and the mini-batches of a micro-cohort made of them."""
+"""Batch orders, the samples of each client at each local step, and the mini-batches of a micro-cohort."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from raylfl.core.oracle import Batch
 from raylfl.core.population import Ints
 from raylfl.core.samples import BatchSource, EvenBatches
 
-AHEAD = 8 * 2**20  # bytes of samples that are gathered in one go for a lone client's next steps
+AHEAD = 8 * 2**20  # bytes of samples gathered at once for the next steps of a single client
 HALF, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)  # of a random word
 
 
 class BatchOrders(ABC):
-    """Which samples each client of a cohort sees at local step t of round r.
+    """The samples of each client of a cohort at local step t of round r.
 
-    reshuffle: a fresh permutation of its n_i samples an epoch, cut into batches (the last one may be smaller),
-    starting anew every round; with_replacement: B_i samples drawn uniformly. A batch as large as the shard is the
-    shard itself, in order. What a client sees does not depend on who else is of the cohort.
+    reshuffle: a new permutation of the n_i samples every epoch and round, cut into batches (the last one may be
+    smaller); with_replacement: B_i samples drawn uniformly. A batch as large as the shard is the shard itself, in
+    order. A client's batches do not depend on the other clients of the cohort.
     """
 
     whole: bool  # every batch of every client is its whole shard
@@ -38,19 +38,19 @@ class BatchOrders(ABC):
     def of(
         seed: int, r: int, clients: Sequence[int], shards: Sequence[Ints], sizes: Sequence[int], sampling: str
     ) -> BatchOrders:
-        """Those that suit these clients."""
+        """The batch orders of these clients, of the class that suits them."""
         alike = len(set(zip(map(len, shards), sizes, strict=True))) == 1
         return (AlikeOrders if alike else MixedOrders)(seed, r, clients, shards, sizes, sampling)
 
     @abstractmethod
     def indices(self, t: int, rows: Sequence[int]) -> Sequence[Ints] | Ints:
-        """Indices into the data set of the batches of local step t, for these rows of the cohort; an array [C, B] where
-        they are known to be of one size.
+        """Indices into the data set of the batches of local step t, for these rows of the cohort; an array [C, B] if
+        all batches have one size.
         """
 
 
 class AlikeOrders(BatchOrders):
-    """For clients with equally many samples and batches of one size: tables with a row for each of them."""
+    """Batch orders of clients with equally many samples and one batch size: tables with a row per client."""
 
     def __init__(self, *given: Any):
         super().__init__(*given)
@@ -76,7 +76,7 @@ class AlikeOrders(BatchOrders):
 
 
 class MixedOrders(BatchOrders):
-    """For any clients: their samples one after the other."""
+    """Batch orders of any clients: their samples concatenated."""
 
     def __init__(self, *given: Any):
         super().__init__(*given)
@@ -86,7 +86,7 @@ class MixedOrders(BatchOrders):
         self.fixed = (self.size >= self.count) & (self.sampling == "reshuffle")
         self.whole = bool(self.fixed.all())
         self.batches_per_epoch = np.maximum(1, -(-self.count // np.maximum(self.size, 1)))
-        self._epoch = np.full(len(self.shards), -1)  # -1: in order, as fixed ones stay
+        self._epoch = np.full(len(self.shards), -1)  # -1: in order, as fixed shards remain
         self._order = self.samples.copy()
 
     def indices(self, t: int, rows: Sequence[int]) -> list[Ints]:
@@ -101,7 +101,7 @@ class MixedOrders(BatchOrders):
         return [self._order[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
 
     def _shuffle(self, rows: Ints, epochs: Ints) -> None:
-        """Puts the samples of these clients into the order of these epochs."""
+        """Permute the samples of these clients into the order of these epochs."""
         owner, place = runs(self.count[rows])
         keys = sort_keys(keyed_words(*self.key, self.clients[rows][owner], epochs[owner], place), place)
         mine = self.start[rows][owner] + place
@@ -115,7 +115,7 @@ class MixedOrders(BatchOrders):
 
 
 def sort_keys(words: np.ndarray, places: Ints) -> np.ndarray:
-    """What sorts places into a random order: 32 random bits above the place's own, so that keys never tie."""
+    """Keys that sort places into a random order: 32 random bits above the bits of the place, so that none are equal."""
     return (words & ~LOW) | places.astype(np.uint64)
 
 
@@ -125,7 +125,7 @@ def below(count: Ints | int, words: np.ndarray) -> Ints:
 
 
 def runs(lengths: Ints) -> tuple[Ints, Ints]:
-    """(which run, place in it) of each entry of runs of these lengths, laid one after the other."""
+    """The (run, place within it) of each entry of concatenated runs of these lengths."""
     owner = np.repeat(np.arange(len(lengths)), lengths)
     return owner, np.arange(len(owner)) - (np.cumsum(lengths) - lengths)[owner]
 
@@ -134,10 +134,10 @@ class CohortBatches:
     """The mini-batches of a micro-cohort in one round: `batches(t, rows)`, a function of (seed, round, client, t)."""
 
     def __init__(self, source: BatchSource, orders: BatchOrders, steps: Sequence[int]):
-        """steps: K_i, up to which a lone client's batches are gathered ahead."""
+        """steps: K_i, up to which the batches of a single client are gathered ahead."""
         self.source, self.orders, self.steps = source, orders, steps
         self._kept: dict[int, Batch] = {}  # whole shards, gathered once
-        self._ready: dict[int, Batch] = {}  # by step, of a lone client
+        self._ready: dict[int, Batch] = {}  # by step, of a single client
 
     def __call__(self, t: int, rows: Sequence[int]) -> Sequence[Batch]:
         """The batches of local step t for these rows of the cohort."""
@@ -161,7 +161,7 @@ class CohortBatches:
         return self._kept[k]
 
     def _ahead(self, t: int) -> Batch:
-        """A lone client's batches of the next steps come out of one gather."""
+        """The batch of step t of a single client; those of the next steps come from the same gather."""
         if t not in self._ready:
             many = max(1, AHEAD // max(1, self.orders.sizes[0] * self.source.sample_bytes))
             steps = range(t, max(t + 1, min(t + many, self.steps[0])))

@@ -1,9 +1,9 @@
-"""Batches of one sample under BatchNorm, whose own statistics are not defined.
+"""BatchNorm on batches of a single sample, whose batch statistics are undefined.
 
-A layer that is given a single value a channel normalises it by its running statistics, as in evaluation, and leaves
-them as they are. That is what torch refuses ("Expected more than 1 value per channel when training") and what the
-last mini-batch of an epoch, or a client with a single sample, comes to. Layers without running statistics still
-refuse. All other batches, images of one sample among them, are torch's own business.
+torch raises "Expected more than 1 value per channel when training" for such batches; they occur as the last batch of
+an epoch and for clients with one sample. Here a layer normalises them by its running statistics, as in evaluation, and
+leaves these unchanged. Layers without running statistics still raise. All other batches, single images among them, are
+left to torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def allow_single_samples(module: nn.Module) -> None:
-    """Let every BatchNorm layer of `module` meet a single value a channel in training."""
+    """Let every BatchNorm layer of `module` accept a single value per channel in training."""
     for layer in module.modules():
         if isinstance(layer, _BatchNorm) and layer.track_running_stats:
             layer.register_forward_pre_hook(_before)
@@ -23,11 +23,11 @@ def allow_single_samples(module: nn.Module) -> None:
 
 
 def _before(layer: Any, args: tuple[Any, ...]) -> None:
-    layer.met_lone_sample = layer.training and args[0].dim() > 1 and args[0].numel() == args[0].shape[1]
-    if layer.met_lone_sample:
+    layer.met_single_sample = layer.training and args[0].dim() > 1 and args[0].numel() == args[0].shape[1]
+    if layer.met_single_sample:
         layer.training = False
 
 
 def _after(layer: Any, args: tuple[Any, ...], output: Any) -> None:
-    if layer.met_lone_sample:
+    if layer.met_single_sample:
         layer.training = True

@@ -1,4 +1,4 @@
-"""Rows of width d kept for the clients seen so far (a server's memory of updates or momenta)."""
+"""Table: a row of width d for each client seen so far, as a server's memory of updates or momenta."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 class Table:
-    """client -> row [d]; a client never written has the row of zeros. Costs memory for the clients seen only.
+    """A map from client to row [d]; zeros for a client never written. Takes memory for the clients seen only.
 
-    The one kind of server state that changes in place: an algorithm's server step writes the rows of the
-    clients it received. Rows stand in the order of first writing (`clients`, `matrix`).
+    The only kind of server state that changes in place: the server step writes the rows of the received clients.
+    Rows are in the order of first writing (`clients`, `matrix`).
     """
 
     def __init__(self, like: Tensor):
@@ -28,20 +28,20 @@ class Table:
 
     @property
     def clients(self) -> list[int]:
-        """Those written so far, in the order of `matrix`."""
+        """The clients written so far, in the order of `matrix`."""
         return list(self._where)
 
     @property
     def matrix(self) -> Tensor:
-        """[n, d], a view; row k belongs to clients[k]."""
+        """All rows as a view [n, d]; row k belongs to clients[k]."""
         return self._rows[: len(self._where)]
 
     def positions(self, clients: npt.ArrayLike) -> Tensor:
-        """Rows of `matrix` that belong to these (written) clients, int64 [C]."""
+        """Row numbers in `matrix` of these clients, which must have been written; int64 [C]."""
         return torch.tensor([self._where[int(i)] for i in np.asarray(clients)], dtype=torch.int64)
 
     def rows(self, clients: npt.ArrayLike) -> Tensor:
-        """[C, d], a copy; zeros for a client never written."""
+        """The rows of these clients as a copy [C, d]; zeros for a client never written."""
         ids = [int(i) for i in np.asarray(clients)]
         out = self._rows.new_zeros((len(ids), self._rows.shape[1]))
         for k, client in enumerate(ids):
@@ -54,14 +54,14 @@ class Table:
         ids = [int(i) for i in np.asarray(clients)]
         for client in ids:
             self._where.setdefault(client, len(self._where))
-        if len(self._where) > len(self._rows):  # grow by half: amortised, never sized by N
+        if len(self._where) > len(self._rows):  # grow by half: amortised constant cost, independent of N
             grown = self._rows.new_empty((max(len(self._where), len(self._rows) * 3 // 2), self._rows.shape[1]))
             grown[: len(self._rows)] = self._rows
             self._rows = grown
         self._rows[self.positions(ids).to(self._rows.device)] = rows
 
     def state_dict(self) -> dict[str, Tensor]:
-        """`clients` int64 [n] and `rows` [n, d]: all there is to save."""
+        """The complete content for a checkpoint: `clients` int64 [n] and `rows` [n, d]."""
         return {"clients": torch.tensor(self.clients, dtype=torch.int64), "rows": self.matrix.clone()}
 
     @staticmethod

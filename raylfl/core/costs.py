@@ -1,4 +1,4 @@
-"""Communication and computation, counted from what is actually sent and computed."""
+"""Counters of communication and computation, from what is actually sent and computed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def floats_in(state: Mapping[str, Tensor]) -> int:
-    """Numbers in a broadcast or in one client's upload."""
+    """The number of floats in a broadcast or in one client's upload."""
     return sum(t.numel() for t in state.values())
 
 
 @dataclass
 class Costs:
-    """Cumulative counters; a lost upload was sent, and counts.
+    """Cumulative counters; lost uploads count, as they were sent.
 
     uplink, downlink: floats client -> server and server -> client; peer: client -> client (rings);
     local_steps: sum of K_i; gradients: sample gradients.
@@ -33,5 +33,5 @@ class Costs:
         return Costs(**{k: v + getattr(other, k) for k, v in asdict(self).items()})
 
     def metrics(self) -> dict[str, int]:
-        """Under their fixed names, `cost/...`."""
+        """The counters as metrics `cost/...`."""
         return {f"cost/{k}": v for k, v in asdict(self).items()}

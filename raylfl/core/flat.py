@@ -1,4 +1,4 @@
-"""A module's parameters as views into one vector [d]: a server step is one axpy, an upload one tensor."""
+"""FlatModule: a module's parameters as views into one vector [d], so that a server step is one axpy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from raylfl.errors import BadConfig
 
 
 def in_channels_last(images: Tensor) -> Tensor:
-    """The same [n, channels, h, w] in the memory order [n, h, w, channels]; a copy only where that differs.
+    """The same [n, channels, h, w] in the memory order [n, h, w, channels]; a copy only if that differs.
 
-    The strides say so even for a single channel, where kernels would else take either order.
+    Strides are set explicitly, as they are ambiguous for a single channel, where kernels could choose either order.
     """
     _, channels, height, width = images.shape
     moved = images.permute(0, 2, 3, 1).contiguous()
@@ -21,14 +21,14 @@ def in_channels_last(images: Tensor) -> Tensor:
 
 
 class FlatModule:
-    """Owns `params` [d], into which the trainable parameters of `module` are views, in `named_parameters` order.
+    """A module whose trainable parameters are views into `params` [d], in `named_parameters` order.
 
     Buffers (BatchNorm statistics) are a second vector [b], gathered and scattered by `read_buffers` and
     `write_buffers`; frozen parameters stay as the module was built. Raises BadConfig for a module without
     trainable parameters.
 
-    channels_last: weights of convolutions [out, in, h, w] lie in memory as [out, h, w, in], which CPUs convolve
-    faster. Those alone are copies, renewed by `load`; order and values of `params` are the same.
+    channels_last: weights of convolutions [out, in, h, w] are stored as [out, h, w, in], which CPUs convolve
+    faster. Only these are copies, renewed by `load`; order and values of `params` are the same.
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, device: torch.device, channels_last: bool = False):
@@ -51,24 +51,24 @@ class FlatModule:
 
     @property
     def width(self) -> int:
-        """d."""
+        """The number of parameters d."""
         return self.params.numel()
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """A vector [d] (or matrix [..., d]) cut into one view a parameter: [*shape] or [..., *shape]."""
+        """Split a vector [d] (or matrix [..., d]) into one view per parameter: [*shape] or [..., *shape]."""
         lead = vector.shape[:-1]
         pieces = torch.split(vector, self.sizes, dim=-1)
         return [piece.reshape(*lead, *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def load(self, vector: Tensor) -> None:
-        """Set the module's parameters to this vector [d]; all but free where it is the module's own memory."""
+        """Set the module's parameters to this vector [d]; nearly free if it is the module's own memory."""
         if vector.data_ptr() != self.params.data_ptr():
             self.params.copy_(vector)
         for weight, view in self._copies:
             weight.copy_(view)
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """d loss / d params as a new vector [d]; 0 for parameters that the loss does not reach."""
+        """The gradient d loss / d params as a new vector [d]; 0 for parameters that the loss does not depend on."""
         pieces = torch.autograd.grad(loss, self.parameters, allow_unused=True)
         if any(g is None for g in pieces):
             pairs = zip(pieces, self.parameters, strict=True)

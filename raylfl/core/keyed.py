@@ -1,9 +1,8 @@
-"""Randomness that is looked up, not consumed.
+"""Keyed randomness: every draw is a function of (seed, purpose, ids...).
 
-Every draw is a function of (seed, purpose, ids...), so neither the number of workers, nor the order in
-which they finish, nor a resumed run can shift it. Three forms: `keyed` gives a numpy generator for one key;
-`keyed_uniform` gives one number per client and `keyed_words` many, each row a function of its own key alone, for any
-set of clients at once.
+Neither the number of workers, nor the order in which they finish, nor resuming a run changes a draw. Three forms:
+`keyed` gives a numpy generator for one key; `keyed_uniform` gives one number per client and `keyed_words` many, for
+any set of clients at once, each row a function of its own key.
 
 Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), Philox; Steele, Lea, Flood, "Fast
 splittable pseudorandom number generators" (OOPSLA 2014), SplitMix64.
@@ -25,13 +24,13 @@ _LAST = np.uint64(31)
 
 
 def key_bytes(seed: int, purpose: str, *ids: int) -> bytes:
-    """16 bytes that identify (seed, purpose, ids): a BLAKE2b digest of their text."""
+    """A BLAKE2b digest of 16 bytes that identifies (seed, purpose, ids)."""
     text = "/".join([str(int(seed)), purpose, *map(str, map(int, ids))])
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def keyed(seed: int, purpose: str, *ids: int) -> np.random.Generator:
-    """A Philox generator of its own for this key, for example `keyed(seed, "batches", r, client)`."""
+    """A Philox generator for this key, for example `keyed(seed, "batches", r, client)`."""
     key = np.frombuffer(key_bytes(seed, purpose, *ids), dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
 
@@ -42,7 +41,7 @@ def keyed_int(seed: int, purpose: str, *ids: int) -> int:
 
 
 def keyed_uniform(seed: int, purpose: str, r: int, clients: np.ndarray, lane: int = 0) -> np.ndarray:
-    """U(0, 1) float64 [C], one per client; entry j depends on (seed, purpose, r, clients[j], lane) only.
+    """Draws of U(0, 1), float64 [C]; entry j is a function of (seed, purpose, r, clients[j], lane).
 
     lane: which of several independent numbers of the same client and round (0, 1, ...).
     """
@@ -66,7 +65,7 @@ def philox4x32(counter: list[np.ndarray], key0: int, key1: int, rounds: int = 10
 
 
 def splitmix64(state: np.ndarray) -> np.ndarray:
-    """SplitMix64's output function on an array of uint64 states: a bijection that scatters neighbours."""
+    """SplitMix64's output function on an array of uint64 states, a bijection."""
     z = state
     for shift, factor in _MIX:
         z = (z ^ (z >> shift)) * factor
@@ -76,11 +75,11 @@ def splitmix64(state: np.ndarray) -> np.ndarray:
 def keyed_words(
     seed: int, purpose: str, r: int, clients: np.ndarray, lanes: np.ndarray | int, places: np.ndarray
 ) -> np.ndarray:
-    """Random uint64 of the shape that `clients`, `lanes` and `places` broadcast to, each a function of its own
-    (seed, purpose, r, client, lane, place) only: word number `place` of run `lane` of that client in that round.
+    """Random uint64 words of the shape that `clients`, `lanes` and `places` broadcast to, each a function of its
+    (seed, purpose, r, client, lane, place): word number `place` of stream `lane` of that client in that round.
 
-    clients: from -1 to 2^32 - 2; lanes, places: from 0 on. A SplitMix64 stream for every client and lane: a tenth of
-    Philox's work, so that one client's few words are cheap, too.
+    clients: from -1 to 2^32 - 2; lanes, places: from 0. There is a SplitMix64 stream per client and lane, at a tenth of
+    the cost of Philox, so that a few words of one client are cheap as well.
     """
     start = np.frombuffer(key_bytes(seed, purpose, r), dtype=np.uint64)[:1]
     ids = (clients + 1 + (np.asarray(lanes) << 32)).astype(np.uint64)

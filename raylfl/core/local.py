@@ -1,7 +1,7 @@
-"""The local solver: K_i steps of x <- x - eta v over a gradient oracle, and the weights a_i it implies.
+"""The local solver: K_i steps of x <- x - eta v over a gradient oracle, and the implied weights a_i.
 
-Written once for any number C of clients: rows of X [C, d] are clients. Unequal K_i are a shrinking prefix (the
-cohort is kept in order of falling K_i), so a client that is done costs nothing more.
+It runs C clients at once: rows of X [C, d] are clients. With unequal K_i the clients are sorted by falling K_i, and
+the active ones are a shrinking prefix, so a finished client costs nothing.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Schedule:
             raise BadValue("period", got=self.period, need="> 0, in rounds (or steps)")
 
     def over_rounds(self, r: int) -> float:
-        """eta_r / eta_0."""
+        """The factor eta_r / eta_0 of round r."""
         return 1.0 if self.name.startswith("step_") else self._factor(r)
 
     def over_steps(self, t: int) -> float:
-        """eta_t / eta at local step t."""
+        """The factor eta_t / eta of local step t."""
         return self._factor(t) if self.name.startswith("step_") else 1.0
 
     def _factor(self, k: int) -> float:
@@ -63,10 +63,10 @@ class Schedule:
 
 @dataclass
 class LocalRule:
-    """What the local solver does to a gradient before and after the algorithm's direction.
+    """Options of the local solver: learning rate, schedule, momentum, weight decay and clipping.
 
-    In this order: g scaled by min(1, clip_norm/(|g| + 1e-6)); + weight_decay x; the algorithm's direction v;
-    buffer <- momentum buffer + v (0 at the start of every round); x <- x - eta_t buffer.
+    A step, in this order: scale g by min(1, clip_norm/(|g| + 1e-6)); add weight_decay x; take the algorithm's
+    direction v; buffer <- momentum buffer + v (0 at the start of every round); x <- x - eta_t buffer.
     """
 
     lr: float = 0.1
@@ -90,11 +90,10 @@ class LocalRule:
 
 
 def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> Floats:
-    """a_i in R^K: U_i = eta G_i a_i, how the local solver weighs its K stochastic gradients (FedNova; FedACS sec. 2).
+    """The accumulation vector a_i in R^K, with U_i = eta G_i a_i: weights of the K gradients (FedNova; FedACS sec. 2).
 
     SGD: ones. Momentum rho: (1 - rho^{K-t})/(1 - rho). Proximal mu: (1 - eta mu)^{K-1-t}. Step schedule:
-    eta_t/eta. For combinations: the adjoint recursion of (buffer, x) run backwards from x_K, which gives each
-    of these as a special case.
+    eta_t/eta. In general: the adjoint recursion of (buffer, x) backwards from x_K, of which these are special cases.
     """
     a = np.empty(steps)
     on_x, on_buffer = 1.0, 0.0  # d(-x_K) / d(-x_{t+1}) and d(-x_K) / d buffer_t / eta, from the last step back
@@ -106,7 +105,7 @@ def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> F
 
 
 def a_norm(steps: Sequence[int] | np.ndarray, rule: LocalRule, lr: float, proximal: float = 0.0) -> Floats:
-    """|a_i|_1 for each K_i, float64 [C]; K itself for plain SGD."""
+    """Norms |a_i|_1 of the accumulation vectors for each K_i, float64 [C]; K_i itself for plain SGD."""
     counts = np.asarray(steps, dtype=np.int64)
     if rule.momentum == 0 and proximal == 0 and (rule.schedule is None or rule.schedule.over_steps(1) == 1.0):
         return counts.astype(np.float64)
@@ -116,9 +115,9 @@ def a_norm(steps: Sequence[int] | np.ndarray, rule: LocalRule, lr: float, proxim
 
 @dataclass
 class LocalResult:
-    """What C clients come back with, rows in the order in which they were given.
+    """The results of C clients, in the order in which they were given.
 
-    up: what they send; own: their new state; losses: mean loss over the K_i steps [C] (nan for K_i = 0);
+    uploads; client_state: their new states; losses: mean loss over the K_i steps [C] (nan for K_i = 0);
     last_losses: the last finite loss of each [C]; gradients: sample gradients computed [C].
     """
 
@@ -141,7 +140,7 @@ def run_local(
     full_batches: list[Batch] | None = None,
     optimizer_step: Callable[[Tensor], None] | None = None,
 ) -> LocalResult:
-    """K_i local steps of C clients from the broadcast `down` and their states `own`.
+    """Run K_i local steps of C clients from the broadcast and their states.
 
     batches(t, rows): the mini-batches of local step t for these rows; seeds(t, row): the state of the global
     generators in that step (t = -1: outside of them); full_batches: each client's whole shard, where the
@@ -209,7 +208,7 @@ def run_local(
 def _tally(
     steps: np.ndarray, losses: Sequence[Tensor], samples: Sequence[Sequence[int]], first: Sequence[int]
 ) -> tuple[Floats, Floats, Floats]:
-    """(mean loss, last finite loss, sample gradients) [C] of what each step's active clients, a prefix, had."""
+    """Per client [C] the mean loss, last finite loss and sample gradients, from the values of each step's prefix."""
     total, last, seen = np.zeros(len(steps)), np.full(len(steps), np.nan), np.array(first, dtype=np.float64)
     values = torch.cat([loss.double() for loss in losses]).cpu().numpy() if losses else total[:0]
     at = 0
@@ -224,5 +223,5 @@ def _tally(
 
 
 def _kept(rows: Tensor, workspace: Tensor) -> Tensor:
-    """These rows, copied where they are the workspace's own memory, which the next call writes on."""
+    """These rows, copied if they are in the memory of the workspace, which the next call overwrites."""
     return rows.clone() if rows.untyped_storage().data_ptr() == workspace.untyped_storage().data_ptr() else rows

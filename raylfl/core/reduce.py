@@ -1,4 +1,4 @@
-"""Sums whose order is fixed by the cohort alone, so that every machine and worker count gives the same bits."""
+"""Sums in an order fixed by the cohort, so that the bits do not depend on the number of workers or threads."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ BLOCK = 16_384  # columns
 
 
 def column(values: npt.ArrayLike, like: Tensor) -> Tensor:
-    """One number a client as a [C, 1] column in the dtype and on the device of `like`."""
+    """A [C, 1] column of one number per client, in the dtype and on the device of `like`."""
     return torch.as_tensor(np.asarray(values, dtype=np.float64)).to(like)[:, None]
 
 
 def tree_sum(rows: Tensor) -> Tensor:
-    """sum_i rows[i] for rows [C, d] -> [d] by pairwise halving: log2(C) elementwise additions.
+    """The sum of the rows [C, d] -> [d] by pairwise halving: log2(C) elementwise additions.
 
     The tree depends on C only, and elementwise additions do not depend on the number of threads.
-    Raises ValueError for C = 0: an empty round has no sum, the caller skips it.
+    Raises ValueError for C = 0: callers skip empty rounds.
     """
     return _halve(rows.clone())
 
 
 def weighted_sum(rows: Tensor, coefficients: npt.ArrayLike) -> Tensor:
-    """sum_i c_i rows[i] for rows [C, d], c [C] -> [d], in the same order as `tree_sum`.
+    """The sum of c_i rows[i] for rows [C, d], c [C] -> [d], in the same order as `tree_sum`.
 
-    A block of columns at a time: the products of one stay in the caches (three times as fast at C = 10, d = 10^6).
+    Computed a block of columns at a time, whose products stay in the caches (3 x as fast at C = 10, d = 10^6).
     """
     c = column(coefficients, rows)
     if rows.shape[-1] <= BLOCK or rows.ndim != 2:
@@ -41,7 +41,7 @@ def weighted_sum(rows: Tensor, coefficients: npt.ArrayLike) -> Tensor:
 
 
 def finite_rows(rows: Tensor) -> Tensor:
-    """Which rows [C, ...] have finite entries only, bool [C]; one pass where all have."""
+    """A mask of the rows [C, ...] with finite entries only, bool [C]; one pass if all are finite."""
     if len(rows) == 1 and math.isfinite(float(rows.sum())):
         return torch.ones(1, dtype=torch.bool)
     flat = rows.flatten(1)

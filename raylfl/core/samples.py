@@ -1,4 +1,4 @@
-"""Samples, who owns which, and batches of them on a device."""
+"""Training samples, their owners, and batches of them on a device."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from raylfl.core.population import Ints
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """This tensor of the host there; a GPU fetches it, pinned, while the host goes on. On a CPU the tensor itself."""
+    """Copy a host tensor to the device: asynchronously from pinned memory to a GPU; on a CPU the tensor itself."""
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
-    """A tensor on the same memory; arrays out of shared memory are read-only, and are only read here."""
+    """A tensor on the memory of the array, which may be read-only (shared memory): the tensor must only be read."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
@@ -31,10 +31,10 @@ def as_tensor(array: np.ndarray) -> Tensor:
 
 @dataclass
 class SampleSet:
-    """A data set as arrays [n, ...] that share one memory, or any map-style data set fetched item by item.
+    """A data set as arrays [n, ...] in shared memory, or any map-style data set fetched item by item.
 
-    transform: applied to a batch's inputs (its first entry) at training time, never once for all;
-    measured_through: the same when these samples are measured on, without augmentation.
+    transform: applied to the inputs (first entry) of every training batch; measured_through: applied in evaluations
+    instead, without augmentation.
     """
 
     arrays: tuple[np.ndarray, ...] | None
@@ -48,7 +48,7 @@ class SampleSet:
         transform: Callable[[Tensor], Tensor] | None = None,
         measured_through: Callable[[Tensor], Tensor] | None = None,
     ) -> SampleSet:
-        """From a map-style data set; one with `tensors` (TensorDataset) is taken as arrays."""
+        """The samples of a map-style data set; one with `tensors` (TensorDataset) is taken as arrays."""
         tensors = getattr(dataset, "tensors", None)
         if tensors is not None:
             arrays = tuple(t.detach().cpu().contiguous().numpy() for t in tensors)
@@ -63,14 +63,14 @@ class BatchSource:
     """Mini-batches of a SampleSet on one device, in one dtype."""
 
     def __init__(self, samples: SampleSet, device: torch.device, dtype: torch.dtype, channels_last: bool = False):
-        """channels_last: 4-d inputs in that memory format, which convolutions on a CPU run faster on."""
+        """channels_last: 4-d inputs in that memory format, which is faster for convolutions on a CPU."""
         self.samples, self.device, self.dtype, self.channels_last = samples, device, dtype, channels_last
         self.tensors: tuple[Tensor, ...] | None = None
         if samples.arrays is not None:
             self.tensors = tuple(self._resident(as_tensor(a)) for a in samples.arrays)
 
     def measuring(self, channels_last: bool) -> BatchSource:
-        """The same samples, in the same memory, seen without augmentation."""
+        """The same samples in the same memory, without augmentation."""
         twin = copy.copy(self)
         twin.channels_last = channels_last
         twin.samples = replace(self.samples, transform=self.samples.measured_through)
@@ -79,31 +79,31 @@ class BatchSource:
     def _resident(self, tensor: Tensor) -> Tensor:
         if tensor.is_floating_point() and tensor.dtype != self.dtype:
             tensor = tensor.to(self.dtype)
-        return tensor.to(self.device)  # a GPU worker keeps the set there; on a CPU it stays shared memory
+        return tensor.to(self.device)  # GPU memory holds the whole set; on a CPU it stays in shared memory
 
     def batch(self, indices: Ints) -> IndexedBatch:
-        """The samples of these indices; gathered when they are looked at."""
+        """The batch of these indices; its samples are gathered on first access."""
         return IndexedBatch(self, indices)
 
     @property
     def plain(self) -> bool:
-        """Arrays without a transform, or with a `fixed` one: what is gathered together may be cut apart."""
+        """Whether one gather may be split into batches: arrays without a transform, or with a `fixed` one."""
         transform = self.samples.transform
         return self.tensors is not None and (transform is None or getattr(transform, "fixed", False))
 
     @property
     def sample_bytes(self) -> int:
-        """Of one sample of arrays, its numbers in the dtype of computation."""
+        """The size of one sample of arrays in the dtype of computation."""
         return sum(t[0].numel() * max(t.element_size(), self.dtype.itemsize) for t in self.tensors or ())
 
     def batches(self, indices: Sequence[Ints]) -> list[Batch]:
-        """Several batches of a `plain` source out of one gather."""
+        """Several batches of a `plain` source, from one gather."""
         sizes = [len(at) for at in indices]
         pieces = zip(*(t.split(sizes) for t in self.gather(np.concatenate(indices))), strict=True)
         return [Batch(content, size) for content, size in zip(pieces, sizes, strict=True)]
 
     def gather(self, indices: Ints) -> Any:
-        """The samples of these indices, collated, on the device, transformed."""
+        """The samples of these indices: collated, on the device, transformed."""
         if self.tensors is not None:
             at = to_device(torch.from_numpy(indices), self.device)
             content: Any = tuple(t.index_select(0, at) for t in self.tensors)
@@ -133,7 +133,7 @@ class BatchSource:
 
 
 class IndexedBatch(Batch):
-    """A mini-batch known by its indices, so that several of one source can be gathered at once."""
+    """A mini-batch given by its indices, so that several of one source can be gathered at once."""
 
     def __init__(self, source: BatchSource, indices: Ints):
         super().__init__(None, len(indices))
@@ -147,7 +147,7 @@ class IndexedBatch(Batch):
 
     @staticmethod
     def of_one_source(batches: Sequence[Batch]) -> list[IndexedBatch]:
-        """These batches; none where they are not of one array source."""
+        """These batches if all are of one array source, else an empty list."""
         first = batches[0]
         if not isinstance(first, IndexedBatch) or first.source.tensors is None:
             return []
@@ -156,17 +156,17 @@ class IndexedBatch(Batch):
 
     @staticmethod
     def together(batches: Sequence[Batch]) -> tuple[Tensor, ...] | None:
-        """All samples of these batches, one after the other; None where they are not of one array source."""
+        """All samples of these batches, concatenated; None if they are not of one array source."""
         same = IndexedBatch.of_one_source(batches)
         if not same:
             return None
-        if all(b._content is not None for b in same):  # whole shards, kept from the step before
+        if all(b._content is not None for b in same):  # whole shards, kept from the previous step
             return tuple(torch.cat(parts) for parts in zip(*(b.content for b in same), strict=True))
         return same[0].source.gather(np.concatenate([b.indices for b in same]))
 
 
 class EvenBatches(Sequence[Batch]):
-    """Mini-batches of one size out of one plain source, a row of `indices` [C, B] each; gathered all at once."""
+    """Mini-batches of one size from one plain source, a row of `indices` [C, B] each; gathered all at once."""
 
     def __init__(self, source: BatchSource, indices: Ints):
         self.source, self.indices = source, indices
@@ -178,13 +178,13 @@ class EvenBatches(Sequence[Batch]):
         return self.source.batch(self.indices[k])
 
     def stacked(self) -> tuple[Tensor, ...]:
-        """The contents [C, B, ...]."""
+        """The contents of all batches [C, B, ...]."""
         content = self.source.gather(self.indices.reshape(-1))
         return tuple(t.unflatten(0, self.indices.shape) for t in content)
 
 
 def sizes_of(batches: Sequence[Batch]) -> list[int]:
-    """Samples in each of these batches."""
+    """The number of samples in each of these batches."""
     if isinstance(batches, EvenBatches):
         return [batches.indices.shape[1]] * len(batches)
     return [b.size for b in batches]
@@ -192,7 +192,7 @@ def sizes_of(batches: Sequence[Batch]) -> list[int]:
 
 @dataclass(frozen=True)
 class Shards:
-    """Who owns which samples: index lists of all clients in one array, so that it can be shared.
+    """The samples of each client: all index lists in one array, so that it can be in shared memory.
 
     indices: int64 [sum n_i]; offsets: int64 [N + 1]; client i owns indices[offsets[i]:offsets[i+1]].
     """
@@ -211,5 +211,5 @@ class Shards:
 
     @property
     def sizes(self) -> Ints:
-        """n_i, int64 [N]."""
+        """Numbers n_i of samples, int64 [N]."""
         return np.diff(self.offsets)

@@ -1,7 +1,7 @@
-"""The pieces of one computation on several cores; for the server, whose workers have nothing to do meanwhile.
+"""Threads: one computation on several cores of the server, and BLAS limited to one thread.
 
-Which pieces there are follows from the problem alone, and each is computed by one thread: the bits are the same on any
-number of cores.
+The pieces of a computation depend on the problem alone, and each is computed by one thread, so the bits are the same
+for any number of cores.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from threadpoolctl import ThreadpoolController
 
 P = TypeVar("P")
 R = TypeVar("R")
-MOST = 8  # threads: memory gives no more
+MOST = 8  # threads: memory bandwidth limits the gain of more
 
 
 def on_all_cores(work: Callable[[P], R], pieces: Iterable[P]) -> list[R]:
-    """[work(piece), ...]; for kernels that leave Python alone meanwhile."""
+    """The results [work(piece), ...], computed in parallel; for kernels that release the GIL."""
     pieces, count = list(pieces), min(cores(), MOST)
     if min(len(pieces), count) < 2:
         return list(map(work, pieces))
@@ -31,26 +31,26 @@ def on_all_cores(work: Callable[[P], R], pieces: Iterable[P]) -> list[R]:
 
 
 def cores() -> int:
-    """Those that this process may run on."""
+    """The number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache
 def _threads(process: int, count: int) -> ThreadPoolExecutor:
-    """Those of this process: a fork has none of its parent's."""
+    """The thread pool of this process; keyed by its id, as a fork has no threads of its parent."""
     return ThreadPoolExecutor(count, "raylfl", initializer=torch.set_num_threads, initargs=(1,))
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """BLAS and LAPACK within on one thread: their sums depend on how many there are, and OpenBLAS's helpers spin for
-    100 ms after a call, on the cores of whoever works next.
+    """A context that limits BLAS and LAPACK to one thread: their sums depend on the number of threads, and the threads
+    of OpenBLAS spin for 100 ms after a call, on cores that others could use.
 
-    For the libraries loaded so far: import those that bring their own (scipy) before.
+    It applies to the libraries loaded so far: import those with their own BLAS (scipy) before.
     """
     return _pools(len(sys.modules)).limit(limits=1)
 
 
 @lru_cache(maxsize=1)
 def _pools(modules: int) -> ThreadpoolController:
-    """Those of the process once it has imported so many modules; 0.3 ms."""
+    """The thread pools of the process; keyed by the number of imported modules, as an import may load another BLAS."""
     return ThreadpoolController()

@@ -1,4 +1,4 @@
-"""What a run asks of its data, and the folder that data sets on disk live in."""
+"""The interface of data sets, and the folder of data sets on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DataSource:
 
     train_dataset: map-style, samples are tuples of tensors. test_dataset: alike, or None.
     targets: int64 [n], the label of each training sample, for partitions by label; None where there are none.
-    client_indices: whose sample is whose, one list a client, for `partition: natural`; None if nobody's.
+    client_indices: the samples of each client, one list a client, for `partition: natural`; None: no given clients.
     train_transform, test_transform: applied to the inputs x [B, ...] of a batch each time it is used.
     in_shape, num_classes: of classification data, after the transform; models fit themselves to them.
     optimum(weights=None): the minimiser x* [d] of sum_i w_i f_i, w uniform by default; where it is known.
@@ -60,7 +60,7 @@ def data_root(root: str | None) -> Path:
 
 
 def data_missing(name: str, problem: str, expected: str, above: str, download: bool) -> DataMissing:
-    """The one way to say that files are missing or damaged: what is wrong, what should be there, the way out.
+    """The error for missing or damaged files: the fault, the expected files, and the remedy.
 
     above: the folder below the root. download: whether the option `download` can fetch the files.
     """

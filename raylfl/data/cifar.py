@@ -35,7 +35,7 @@ class CifarImages(ImageData):
         reader, folder = getattr(datasets, self.source), data_root(root)
         try:
             sets = [reader(folder, train=train, download=download and train) for train in (True, False)]
-        except (RuntimeError, OSError) as error:  # which of the two it is, torchvision does not say
+        except (RuntimeError, OSError) as error:  # torchvision does not tell missing from damaged
             raise self._missing(reader, folder, download, error) from error
         train, test = (self._half(part) for part in sets)
         self.hold(train, test, len(sets[0].classes), transform)

@@ -1,1 +1,1 @@
-"""Quantities that the papers reason with, computed from a round: inconsistency, gradient diversity."""
+"""Diagnostics from the papers, computed from a round: objective inconsistency, gradient diversity."""

@@ -1,4 +1,4 @@
-"""What a method really minimises, sum_i Omega_i f_i in place of F = sum_i w_i f_i, and how far that is off.
+"""The surrogate objective sum_i Omega_i f_i that a method minimises, and its distance from F = sum_i w_i f_i.
 
 FedACS [3], sec. 4 and App. B: the expected server step is -eta_eff T_eff sum_i Omega_i grad f_i with
 Omega_i ~ E[c_i 1{i in R}] |a_i|_1, eqs. (5)-(7); Thm. 2 bounds the error left by chi2(w||Omega) kappa^2.
@@ -14,9 +14,10 @@ from raylfl.core.population import Floats
 
 
 def surrogate_weights(coefficients: Floats, a_norm: Floats) -> Floats:
-    """Omega [N], sum 1, from E[c_i 1{i in R}] up to a factor and |a_i|_1; all 0 where nobody is ever heard.
+    """Surrogate weights Omega [N], sum 1, from E[c_i 1{i in R}] up to a factor and |a_i|_1; all 0 if no client is ever
+    received.
 
-    coefficients: `Algorithm.expected_coefficients`. The |a_i|_1 of a client that is never asked may be nan.
+    coefficients: `Algorithm.expected_coefficients`. The |a_i|_1 of a client that is never sampled may be nan.
     """
     omega = np.where(coefficients > 0, coefficients * a_norm, 0.0)
     total = float(omega.sum())
@@ -24,15 +25,15 @@ def surrogate_weights(coefficients: Floats, a_norm: Floats) -> Floats:
 
 
 def chi2(weights: Floats, omega: Floats) -> float:
-    """chi2(w||Omega) = sum_i (w_i - Omega_i)^2 / Omega_i; inf where a client that matters is never heard."""
-    heard = omega > 0
-    if (weights[~heard] > 0).any():
+    """The divergence chi2(w||Omega) = sum_i (w_i - Omega_i)^2 / Omega_i; inf if Omega_i = 0 < w_i for a client."""
+    counted = omega > 0
+    if (weights[~counted] > 0).any():
         return float("inf")
-    return float(((weights[heard] - omega[heard]) ** 2 / omega[heard]).sum())
+    return float(((weights[counted] - omega[counted]) ** 2 / omega[counted]).sum())
 
 
 def fixed_point(omega: Floats, optimum: Callable[[Floats], Floats]) -> Floats:
-    """Where a method with surrogate weights Omega ends as eta -> 0: argmin sum_i Omega_i f_i, [d].
+    """The limit of a method with surrogate weights Omega as eta -> 0: argmin sum_i Omega_i f_i, [d].
 
     optimum: weights [N] -> argmin sum_i weights_i f_i, from data that knows it in closed form. [3] eq. (4) is
     the case f_i = |x - E_i|^2 / 2, with limit sum_i Omega_i E_i. At eta > 0 the clients drift apart between

@@ -1,4 +1,4 @@
-"""What is measured of a round's vectors: norms, diversity, distances. Pure functions of tensors."""
+"""Metrics of a round's vectors: norms, diversity, distances. Pure functions of tensors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from raylfl.core.reduce import BLOCK, weighted_sum
 
 
 def update_metrics(updates: Tensor, weights: Floats) -> dict[str, float]:
-    """`update/norm` = |sum w_i U_i| and `update/diversity` = sqrt(sum w_i |U_i|^2 / |sum w_i U_i|^2) >= 1.
+    """Metrics `update/norm` = |sum w_i U_i| and `update/diversity` = sqrt(sum w_i |U_i|^2 / |sum w_i U_i|^2) >= 1.
 
-    updates: the received U_i [R, d]; weights: their w_i, renormalised here. FedAWARE [4] eq. (3). The diversity is
-    left out where the mean update is exactly 0.
+    updates: the received U_i [R, d]; weights: their w_i, normalised here. FedAWARE [4] eq. (3). The diversity is
+    omitted if the mean update is exactly 0.
     """
     w = normalised(weights)
     square, squares = (torch.zeros(n, dtype=torch.float64, device=updates.device) for n in (1, len(updates)))
@@ -30,7 +30,7 @@ def update_metrics(updates: Tensor, weights: Floats) -> dict[str, float]:
 
 
 def distance_metrics(x: Tensor, optimum: Tensor) -> dict[str, float]:
-    """`global/distance` = |x - x*| / |x*| (|x - x*| where x* = 0) and `global/distance_abs` = |x - x*|."""
+    """Metrics `global/distance` = |x - x*| / |x*| (|x - x*| if x* = 0) and `global/distance_abs` = |x - x*|."""
     absolute = float(torch.linalg.vector_norm(x.double() - optimum.double()))
     scale = float(torch.linalg.vector_norm(optimum.double()))
     return {"global/distance": absolute / scale if scale > 0 else absolute, "global/distance_abs": absolute}

@@ -1,10 +1,10 @@
-"""A virtual clock: what a round would have taken on slow clients and thin links.
+"""Virtual clock: the duration of a round on clients of given speed and links of given bandwidth.
 
     client i        t_i = K_i seconds_per_step_i + (up_i + down_i)/bandwidth
-    round           max over the cohort where it works in parallel, sum in a ring
+    round           max over the cohort if clients work in parallel, sum in a ring
     computation     sum over the cohort of K_i seconds_per_step_i   (FedACS, App. I.3.4)
 
-Lost uploads took their time too; nobody asked, no time.
+Lost uploads take time as well; an empty cohort takes none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SECONDS = replace(POSITIVE, phases=False)
 
 @dataclass
 class Clock:
-    """Virtual seconds: a part of the config group `system`.
+    """Options of the virtual clock, part of the config group `system`.
 
     seconds_per_step: one value per client (grammar of `values.py`), drawn once a run; 1.0 makes the
     computation time the number of local steps. bandwidth: floats a second, per client; null: infinite.
@@ -40,7 +40,7 @@ class Clock:
             raise BadValue("bandwidth", got=self.bandwidth, need="above 0 floats per second, or null: infinite")
 
     def check(self, world: RunContext) -> None:
-        """Raises BadValue for what only N can tell."""
+        """Raise BadValue for what only N can tell."""
         self._seconds.check(world.count)
 
     def round_seconds(
@@ -60,7 +60,7 @@ class Clock:
         return float(seconds.max() if route == "parallel" else seconds.sum())
 
     def computation_seconds(self, steps: Ints, clients: Ints, world: RunContext) -> float:
-        """Total computation of a round: the sum over its cohort, whether or not the uploads arrived."""
+        """Total computation of a round: the sum over its cohort, lost uploads included."""
         return float(self._computation(steps, clients, world).sum())
 
     def _computation(self, steps: Ints, clients: Ints, world: RunContext) -> Floats:

@@ -1,7 +1,7 @@
-"""The forms of `values.py` after parsing: what each gives to which client.
+"""Parsed value specifications (grammar: `values.py`): the value that each form gives to each client.
 
-A form sees the clients it is asked about as members of a part: at the top the part is everyone and the
-place of client i is i; inside `groups` and `ranges` places count within the part.
+A form is evaluated for clients as members of a part: at the top level the part is all clients and the place of
+client i is i; inside `groups` and `ranges` places count within the part.
 """
 
 from __future__ import annotations
@@ -17,56 +17,56 @@ from raylfl.core.population import Bools, Floats, Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.world import RunContext
 
-ONCE = -1  # the round key of what is drawn once a run
+ONCE = -1  # the round key of a draw that is made once a run
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Which clients' values are wanted: ids [C], their places 0..size-1 within the enclosing part."""
+class Query:
+    """The clients to evaluate a form for: ids [C], their places 0..size-1 within the enclosing part."""
 
     world: RunContext
     purpose: str
     r: int
-    key: int  # r where values are redrawn every round, else ONCE
+    key: int  # r if values are redrawn every round, else ONCE
     clients: Ints
     place: Ints
     size: int
     top: Floats | None = None  # [C], the upper end of `uniform: [lo, null]`
 
     def uniform(self) -> Floats:
-        """U(0, 1) [C], each a function of (seed, purpose, key, client)."""
+        """Draws of U(0, 1) [C], each a function of (seed, purpose, key, client)."""
         return keyed_uniform(self.world.seed, self.purpose, self.key, self.clients)
 
-    def part(self, mask: Bools, place: Ints, size: int) -> Asked:
+    def part(self, mask: Bools, place: Ints, size: int) -> Query:
         """The masked clients, as members of a part of `size` clients."""
         top = None if self.top is None else self.top[mask]
         return replace(self, clients=self.clients[mask], place=place[mask], size=size, top=top)
 
 
-class Form(ABC):
+class ValueSpec(ABC):
     """One parsed form."""
 
     @abstractmethod
-    def at(self, asked: Asked) -> Floats:
-        """The values [C] of the clients asked for."""
+    def at(self, query: Query) -> Floats:
+        """The values [C] of the clients in the query."""
 
     def fit(self, size: int) -> None:  # noqa: B027 (most forms fit any size)
-        """Raises BadValue if the form cannot hold for a part of this many clients."""
+        """Raise BadValue if the form cannot hold for a part of this many clients."""
 
 
 @dataclass(frozen=True)
-class Same(Form):
-    """`0.2` or `{value: 0.2}`."""
+class Constant(ValueSpec):
+    """The same value for every client: `0.2` or `{value: 0.2}`."""
 
     value: float
 
-    def at(self, asked: Asked) -> Floats:
-        return np.full(len(asked.clients), self.value)
+    def at(self, query: Query) -> Floats:
+        return np.full(len(query.clients), self.value)
 
 
 @dataclass(frozen=True)
-class Listed(Form):
-    """`[0.1, 0.2]` or `{list: [0.1, 0.2]}`."""
+class PerClientList(ValueSpec):
+    """One given value per client: `[0.1, 0.2]` or `{list: [0.1, 0.2]}`."""
 
     key: str
     values: tuple[float, ...]
@@ -75,66 +75,66 @@ class Listed(Form):
         if len(self.values) != size:
             raise BadValue(self.key, got=f"{len(self.values)} entries", need=f"{size}, one per client")
 
-    def at(self, asked: Asked) -> Floats:
-        return np.array(self.values, dtype=np.float64)[asked.place]
+    def at(self, query: Query) -> Floats:
+        return np.array(self.values, dtype=np.float64)[query.place]
 
 
 @dataclass(frozen=True)
-class Linspace(Form):
-    """`{linspace: [lo, hi]}`."""
+class Linspace(ValueSpec):
+    """Evenly spaced values: `{linspace: [lo, hi]}`."""
 
     low: float
     high: float
 
-    def at(self, asked: Asked) -> Floats:
-        return self.low + (self.high - self.low) * asked.place / max(asked.size - 1, 1)
+    def at(self, query: Query) -> Floats:
+        return self.low + (self.high - self.low) * query.place / max(query.size - 1, 1)
 
 
 @dataclass(frozen=True)
-class Uniform(Form):
-    """`{uniform: [lo, hi]}`; integer: both ends included."""
+class Uniform(ValueSpec):
+    """Uniform draws: `{uniform: [lo, hi]}`; integer: both ends included."""
 
     low: float
-    high: float | None  # None: up to the client's own top, or low where that is smaller
+    high: float | None  # None: the client's own upper end, or low if that is smaller
     integer: bool
 
-    def at(self, asked: Asked) -> Floats:
+    def at(self, query: Query) -> Floats:
         if self.high is None:
-            assert asked.top is not None, "the option offers no open end"
-            high = np.maximum(asked.top, self.low)
+            assert query.top is not None, "the option allows no open end"
+            high = np.maximum(query.top, self.low)
         else:
-            high = np.full(len(asked.clients), float(self.high))
-        u = asked.uniform()
+            high = np.full(len(query.clients), float(self.high))
+        u = query.uniform()
         if not self.integer:
             return self.low + (high - self.low) * u
         return np.minimum(self.low + np.floor(u * (high - self.low + 1)), high)
 
 
 @dataclass(frozen=True)
-class Lognormal(Form):
-    """`{lognormal: [mean, sigma]}`."""
+class Lognormal(ValueSpec):
+    """Lognormal draws: `{lognormal: [mean, sigma]}`."""
 
     mean: float  # of the logarithm, as in numpy and scipy: the median is exp(mean)
     sigma: float
 
-    def at(self, asked: Asked) -> Floats:
-        from scipy.special import ndtri  # 0.2 s in every process of a run, for those that need it
+    def at(self, query: Query) -> Floats:
+        from scipy.special import ndtri  # a slow import, needed for this form only
 
-        return np.exp(self.mean + self.sigma * ndtri(asked.uniform()))
+        return np.exp(self.mean + self.sigma * ndtri(query.uniform()))
 
 
 @dataclass(frozen=True)
-class Parts(Form):
-    """`groups` (consecutive members) and `ranges` (random members)."""
+class Parts(ValueSpec):
+    """A form for each part of the clients: `groups` (consecutive members) and `ranges` (random members)."""
 
     key: str
     shares: tuple[float, ...]  # all fractions, or all counts
     counted: bool
     shuffled: bool
-    forms: tuple[Form, ...]
+    forms: tuple[ValueSpec, ...]
 
     def edges(self, size: int) -> Ints:
-        """0 = e_0 <= ... <= e_P = size: part j has places e_j..e_{j+1}-1."""
+        """The borders 0 = e_0 <= ... <= e_P = size: part j has places e_j..e_{j+1}-1."""
         borders = np.cumsum((0.0, *self.shares)) * (1 if self.counted else size)
         return np.floor(borders + 0.5).astype(np.int64)
 
@@ -145,38 +145,38 @@ class Parts(Form):
         for form, members in zip(self.forms, np.diff(edges), strict=True):
             form.fit(int(members))
 
-    def at(self, asked: Asked) -> Floats:
-        place = asked.place
+    def at(self, query: Query) -> Floats:
+        place = query.place
         if self.shuffled:
-            place = _shuffle(asked.world.seed, f"{asked.purpose}/{self.key}", asked.size)[place]
-        edges, values = self.edges(asked.size), np.empty(len(place))
+            place = _shuffle(query.world.seed, f"{query.purpose}/{self.key}", query.size)[place]
+        edges, values = self.edges(query.size), np.empty(len(place))
         for form, low, high in zip(self.forms, edges[:-1], edges[1:], strict=True):
             mask = (place >= low) & (place < high)
             if mask.any():
-                values[mask] = form.at(asked.part(mask, place - low, int(high - low)))
+                values[mask] = form.at(query.part(mask, place - low, int(high - low)))
         return values
 
 
 @lru_cache(maxsize=8)
 def _shuffle(seed: int, purpose: str, size: int) -> Ints:
-    """A random bijection of 0..size-1, a function of its arguments: remembered, not stored."""
+    """A random permutation of 0..size-1, a function of the arguments; cached."""
     order = keyed(seed, purpose, ONCE).permutation(size)
     order.flags.writeable = False
     return order
 
 
 @dataclass(frozen=True)
-class Phases(Form):
-    """`phases`: one form after another, redrawn every round."""
+class Phases(ValueSpec):
+    """A form for each phase of the run, redrawn every round: `phases`."""
 
     until: tuple[float, ...]  # fractions of the rounds at which all but the last phase end
-    forms: tuple[Form, ...]
+    forms: tuple[ValueSpec, ...]
 
     def fit(self, size: int) -> None:
         for form in self.forms:
             form.fit(size)
 
-    def at(self, asked: Asked) -> Floats:
-        borders = np.floor(np.array(self.until) * asked.world.rounds + 0.5)
-        now = int(np.searchsorted(borders, asked.r, side="right"))
-        return self.forms[now].at(replace(asked, key=asked.r))
+    def at(self, query: Query) -> Floats:
+        borders = np.floor(np.array(self.until) * query.world.rounds + 0.5)
+        now = int(np.searchsorted(borders, query.r, side="right"))
+        return self.forms[now].at(replace(query, key=query.r))

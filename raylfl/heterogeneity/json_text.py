@@ -1,4 +1,4 @@
-"""JSON from files that others wrote: one kind of error, and no key twice."""
+"""Strict JSON parsing: ValueError for every fault, duplicate keys among them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def parse(text: str) -> Any:
-    """The content of a JSON text; raises ValueError saying what is wrong with it."""
+    """The content of a JSON text; raises ValueError naming the fault."""
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except RecursionError:
@@ -18,5 +18,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)} stands twice")
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)} occurs twice")
     return content

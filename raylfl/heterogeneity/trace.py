@@ -1,12 +1,12 @@
-"""Rows of `participation.jsonl`: who was asked, how often drawn, who arrived, how many steps.
+"""Rows of `participation.jsonl`: sampled clients, draws, received uploads and local steps of each round.
 
 One JSON object a line and round:
 
     {"round": 0, "cohort": [3, 5, 9], "draws": [1, 2, 1], "received": [true, false, true], "steps": [4, 2, 2]}
 
-The four lists align, the cohort in the order in which it ran. Optional `p` and `q`, lists over all N
-clients: the sampling and failure probabilities of a round in which they were known. A row's text is a
-function of its content, so reading and writing again gives the same bytes.
+The four lists align, the cohort in the order of execution. Optional `p` and `q`, lists over all N
+clients: the sampling and failure probabilities of a round in which they were known. The text of a row is a
+function of its content, so reading and writing it again gives the same bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def make_row(
     p: Sequence | np.ndarray | None = None,
     q: Sequence | np.ndarray | None = None,
 ) -> Row:
-    """A row of plain Python numbers. cohort, draws, received, steps: [C]; p, q: [N] or None (left out)."""
+    """A row of plain Python numbers. cohort, draws, received, steps: [C]; p, q: [N] or None (omitted)."""
     row: Row = {
         "round": int(round_),
         "cohort": _plain(cohort, np.int64),
@@ -57,18 +57,18 @@ def _plain(values: Sequence | np.ndarray, kind: type[np.generic]) -> list[Any]:
 
 
 def encode_row(row: Row) -> str:
-    """The row's line, with its newline; keys in the order of the format, foreign ones after them."""
+    """The line of a row with its newline; the keys of the format first, other keys after them."""
     keys = [key for key in ("round", *_ALIGNED, *_OVER_CLIENTS) if key in row]
     return json.dumps({key: row[key] for key in keys} | row, allow_nan=False) + "\n"
 
 
 def write_trace(path: Path, rows: Iterable[Row]) -> None:
-    """Writes the rows, one a line, in their order."""
+    """Write the rows, one a line, in their order."""
     path.write_text("".join(map(encode_row, rows)), encoding="utf-8")
 
 
 def read_trace(path: Path) -> list[Row]:
-    """All rows in the order of the file; raises BadValue (key `path`) naming file, line and fault."""
+    """Read all rows in the order of the file; raises BadValue (key `path`) naming file, line and fault."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -87,7 +87,7 @@ def read_trace(path: Path) -> list[Row]:
 
 
 def row_problem(row: Row) -> str | None:
-    """What is wrong with a row, in words; None if nothing is."""
+    """The fault of a row in words; None for a valid row."""
     missing = [key for key in ("round", *_ALIGNED) if key not in row]
     if missing:
         return f"no {', '.join(missing)}"
@@ -97,12 +97,12 @@ def row_problem(row: Row) -> str | None:
     if not all(isinstance(values, list) for values in lists) or len({len(values) for values in lists}) != 1:
         return f"{', '.join(_ALIGNED)} are not lists of one length"
     if not _whole(row["cohort"], 0) or len(set(row["cohort"])) != len(row["cohort"]):
-        return "cohort holds something else than distinct client ids"
+        return "cohort is not a list of distinct client ids"
     for key, least in (("draws", 1), ("steps", 0)):
         if not _whole(row[key], least):
-            return f"{key} holds something else than whole numbers, at least {least}"
-    if not all(isinstance(arrived, bool) for arrived in row["received"]):
-        return "received holds something else than true and false"
+            return f"{key} is not a list of whole numbers, at least {least}"
+    if not all(isinstance(received, bool) for received in row["received"]):
+        return "received is not a list of true and false"
     for key in _OVER_CLIENTS:
         if key in row and not (isinstance(row[key], list) and all(_probability(x) for x in row[key])):
             return f"{key} is not a list of probabilities"

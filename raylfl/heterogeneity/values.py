@@ -1,4 +1,4 @@
-"""One value per client: the grammar shared by `p`, `q`, `steps`, `epochs`, `batch_size`, `seconds_per_step`.
+"""Values per client: the grammar of the options `p`, `q`, `steps`, `epochs`, `batch_size`, `seconds_per_step`.
 
     0.2                                  every client the same             (also {value: 0.2})
     [0.1, 0.2, 0.4]                      client i has entry i              (also {list: [0.1, 0.2, 0.4]})
@@ -11,7 +11,7 @@
 
 `...` is again any of these; inside a part, i and N count its members. Part sizes are `fraction`s (sum 1,
 borders rounded) or `count`s (sum N). Values are drawn once a run, or once a round with `dynamic: true` and
-inside `phases`; who belongs to which part of `ranges` is drawn once in any case.
+inside `phases`; the members of the parts of `ranges` are always drawn once a run.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from raylfl.core.population import Floats, Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.forms import (
     ONCE,
-    Asked,
-    Form,
+    Constant,
     Linspace,
-    Listed,
     Lognormal,
     Parts,
+    PerClientList,
     Phases,
-    Same,
+    Query,
     Uniform,
+    ValueSpec,
 )
 from raylfl.heterogeneity.world import RunContext
 
 
 @dataclass(frozen=True)
 class Domain:
-    """Which values an option takes: numbers low..high; `text` finishes the sentence "must be ...".
+    """The values that an option accepts: numbers low..high; `text` completes the sentence "must be ...".
 
-    open_top: `uniform: [lo, null]` is allowed, up to an end that the owner passes to `PerClient.at`.
+    open_top: `uniform: [lo, null]` is allowed; `PerClient.at` is then given the upper ends.
     phases: the value may depend on the round.
     """
 
@@ -68,7 +68,7 @@ class Domain:
 
 PROBABILITY = Domain("a probability in [0, 1]", 0.0, 1.0)
 FAILURE = Domain("a failure probability in [0, 1)", 0.0, 1.0, open_high=True)
-MOST = 10**9  # of whole numbers: no run takes a step more in a round
+MOST = 10**9  # largest whole number accepted
 COUNT = Domain("a whole number, at least 1 and at most 1e9", 1, integer=True)
 POSITIVE = Domain("a number above 0", 0.0, open_low=True)
 
@@ -77,7 +77,7 @@ POSITIVE = Domain("a number above 0", 0.0, open_low=True)
 class PerClient:
     """A parsed value specification; see the module's docstring for the grammar."""
 
-    form: Form
+    form: ValueSpec
     domain: Domain
     purpose: str
     dynamic: bool = False
@@ -91,24 +91,24 @@ class PerClient:
         return PerClient(_parse(spec, key, domain), domain, purpose, dynamic)
 
     def check(self, count: int) -> None:
-        """Raises BadValue if lists or counts do not fit N = count clients."""
+        """Raise BadValue if lists or counts do not fit N = count clients."""
         self.form.fit(count)
 
     def at(self, r: int, clients: Ints, world: RunContext, top: Floats | None = None) -> Floats:
         """The values float64 [C] of these clients (ids [C]) in round r; whole numbers if the domain is.
 
-        Entry j depends on (seed, purpose, r, clients[j]) and the definition's own N, never on who else is
-        asked. top: [C], the open ends. Raises BadValue as `check` does.
+        Entry j depends on (seed, purpose, r, clients[j]) and N, not on the other entries of `clients`.
+        top: [C], the open ends. Raises BadValue as `check` does.
         """
         self.check(world.count)
         key = r if self.dynamic else ONCE
-        values = self.form.at(Asked(world, self.purpose, r, key, clients, clients, world.count, top))
+        values = self.form.at(Query(world, self.purpose, r, key, clients, clients, world.count, top))
         if self.domain.integer:  # linspace and lognormal fall between
             return np.clip(np.rint(values), self.domain.low, MOST)
         return values
 
 
-def _parse(spec: object, key: str, domain: Domain) -> Form:
+def _parse(spec: object, key: str, domain: Domain) -> ValueSpec:
     if isinstance(spec, Mapping):
         forms = [name for name in spec if name in _FORMS]
         if len(forms) != 1 or len(spec) != 1:
@@ -120,28 +120,28 @@ def _parse(spec: object, key: str, domain: Domain) -> Form:
     return _value(spec, key, domain)
 
 
-def _value(spec: object, key: str, domain: Domain) -> Form:
+def _value(spec: object, key: str, domain: Domain) -> ValueSpec:
     if spec not in domain:
         hint = "or a list, or a mapping, in quotes: '{uniform: [lo, hi]}'" if isinstance(spec, str) else ""
         raise BadValue(key, got=spec, need=domain.text, hint=hint)
-    return Same(float(spec))  # type: ignore[arg-type]
+    return Constant(float(spec))  # type: ignore[arg-type]
 
 
-def _list(spec: object, key: str, domain: Domain) -> Form:
+def _list(spec: object, key: str, domain: Domain) -> ValueSpec:
     for place, entry in enumerate(_sequence(spec, key, "a list with one entry per client")):
         if entry not in domain:
             raise BadValue(f"{key}[{place}]", got=entry, need=domain.text)
-    return Listed(key, tuple(float(entry) for entry in spec))  # type: ignore[attr-defined]
+    return PerClientList(key, tuple(float(entry) for entry in spec))  # type: ignore[attr-defined]
 
 
-def _linspace(spec: object, key: str, domain: Domain) -> Form:
+def _linspace(spec: object, key: str, domain: Domain) -> ValueSpec:
     low, high = _pair(spec, key)
     if low not in domain or high not in domain:
         raise BadValue(key, got=spec, need=f"[first, last], each {domain.text}")
     return Linspace(low, high)
 
 
-def _uniform(spec: object, key: str, domain: Domain) -> Form:
+def _uniform(spec: object, key: str, domain: Domain) -> ValueSpec:
     low, high = _pair(spec, key)
     ends = [low] if domain.open_top and high is None else [low, high]
     if any(end not in domain for end in ends) or ends != sorted(ends):
@@ -149,7 +149,7 @@ def _uniform(spec: object, key: str, domain: Domain) -> Form:
     return Uniform(low, high, domain.integer)
 
 
-def _lognormal(spec: object, key: str, domain: Domain) -> Form:
+def _lognormal(spec: object, key: str, domain: Domain) -> ValueSpec:
     mean, sigma = _pair(spec, key)
     finite = Domain("", -math.inf)
     if math.isfinite(domain.high):
@@ -159,7 +159,7 @@ def _lognormal(spec: object, key: str, domain: Domain) -> Form:
     return Lognormal(mean, sigma)
 
 
-def _parts(spec: object, key: str, domain: Domain, shuffled: bool) -> Form:
+def _parts(spec: object, key: str, domain: Domain, shuffled: bool) -> ValueSpec:
     entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of parts"))]
     kinds = [{"fraction", "count"} & set(part) for part in entries]
     if not kinds or len(kinds[0]) != 1 or kinds != kinds[:1] * len(kinds):
@@ -178,7 +178,7 @@ def _parts(spec: object, key: str, domain: Domain, shuffled: bool) -> Form:
     return Parts(key, tuple(shares), kind == "count", shuffled, tuple(forms))
 
 
-def _phases(spec: object, key: str, domain: Domain) -> Form:
+def _phases(spec: object, key: str, domain: Domain) -> ValueSpec:
     entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of phases"))]
     until = [part.pop("until", None) for part in entries]
     inner = Domain("", 0.0, 1.0, open_low=True, open_high=True)
@@ -211,7 +211,7 @@ def _mapping(spec: object, key: str) -> dict:
     return dict(spec)
 
 
-_FORMS: dict[str, Callable[[object, str, Domain], Form]] = {
+_FORMS: dict[str, Callable[[object, str, Domain], ValueSpec]] = {
     "value": _value,
     "list": _list,
     "linspace": _linspace,

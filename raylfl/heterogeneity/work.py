@@ -1,4 +1,4 @@
-"""How much local work: K_i and B_i of each client and round.
+"""Local work: the number of steps K_i and the batch size B_i of each client and round.
 
     steps S       K_i = S_i
     epochs E      K_i = E_i ceil(n_i/B_i)              B_i = min(B, n_i), or n_i for `full`
@@ -6,7 +6,7 @@
                   K_i = floor(E_i n_i/B_i)             B_i = min(B_i, n_i), so K_i >= E_i
 
 Zeng et al. (FedAWARE), Sec. 5: E_i ~ U{2..5}, B_i ~ U{10..n_i} redrawn each round. A client without data
-(n_i = 0) takes no step: K_i = B_i = 0, whatever the options; asked, it uploads what zero steps give.
+(n_i = 0) takes no step, K_i = B_i = 0, for any options; if sampled, it uploads the result of zero steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEFAULT_STEPS = 5
 
 @dataclass
 class LocalWork:
-    """Local steps and batch sizes: a part of the config group `local`.
+    """Options of local steps and batch sizes, part of the config group `local`.
 
     steps or epochs (neither: 5 steps): one value per client (grammar of `values.py`). batch_size: the same,
     or `full`, or {uniform: [lo, null]} for U{lo..n_i}. dynamic: redrawn every round.
@@ -41,7 +41,7 @@ class LocalWork:
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
-            need = "left out where epochs are given: K_i follows from one of the two"
+            need = "left out if epochs are given: K_i follows from one of the two"
             raise BadValue("steps", got=f"{self.steps} beside epochs={self.epochs}", need=need)
         if isinstance(self.batch_size, str) and self.batch_size != "full":
             raise BadValue("batch_size", got=self.batch_size, need=f"{COUNT.text}, or full")
@@ -55,13 +55,13 @@ class LocalWork:
         return PerClient.parse(spec, key, domain, purpose=f"local/{key}", dynamic=self.dynamic)
 
     def check(self, world: RunContext) -> None:
-        """Raises BadValue for what only N can tell."""
+        """Raise BadValue for what only N can tell."""
         for value in (self._amount, self._batch):
             if value is not None:
                 value.check(world.count)
 
     def draw(self, r: int, clients: Ints, world: RunContext) -> tuple[Ints, Ints]:
-        """(K_i, B_i), int64 [C] each, of these clients (ids [C]) in round r."""
+        """Steps and batch sizes (K_i, B_i), int64 [C] each, of these clients (ids [C]) in round r."""
         sizes = world.population.sizes[clients]
         batch = sizes
         if self._batch is not None:

@@ -1,4 +1,4 @@
-"""World: what a draw may depend on besides the round and the client."""
+"""RunContext: what a draw may depend on besides the round and the client."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from raylfl.core.population import Population
 
 @dataclass(frozen=True)
 class RunContext:
-    """One run as the heterogeneity processes see it.
+    """A run as the heterogeneity processes see it.
 
-    seed: the run's; population: the N clients, their n_i and w_i; rounds: how many the run has in all
-    (`phases` are fractions of it), so raising it on resume moves the borders of phases.
+    seed: of the run; population: the N clients, their n_i and w_i; rounds: of the whole run (`phases` are
+    fractions of it, so raising it on resume moves the borders of phases).
     """
 
     seed: int
@@ -21,5 +21,5 @@ class RunContext:
 
     @property
     def count(self) -> int:
-        """N."""
+        """The number of clients N."""
         return self.population.count

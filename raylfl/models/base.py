@@ -1,4 +1,4 @@
-"""What shipped models share: they train from numbers in the config, and fit themselves to the data.
+"""Base classes of the shipped models: options from the config, sizes from the data.
 
 A model is a LightningModule like any user's: `training_step` returns the loss, `validation_step` and
 `test_step` log `loss` (and `accuracy`), `configure_optimizers` is SGD. Nothing is logged in
@@ -79,8 +79,8 @@ class Classifier(ShippedModel):
 
     @property
     def cohort_losses(self) -> Callable[[Mapping[str, Tensor], Sequence[Tensor]], Tensor] | None:
-        """(parameters [C, *shape] by name, batches [C, B, ...]) -> C training losses: `training_step` for each client,
-        as C batched matrix products.
+        """From (parameters [C, *shape] by name, batches [C, B, ...]) -> C training losses: `training_step` of each
+        client, as batched matrix products.
 
         None for a network that is more than linear layers and what goes entry by entry between them, that has frozen
         parameters, or whose class has a training step or forward pass of its own.
@@ -106,7 +106,7 @@ class Classifier(ShippedModel):
         return F.cross_entropy(x, y, reduction="none").sum(dim=1) / (y != IGNORED).sum(dim=1)
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Logs `loss` and `accuracy`, both means over the batch."""
+        """Log `loss` and `accuracy`, both means over the batch."""
         x, y = batch
         logits = self(x)
         hits = (logits.argmax(dim=-1) == y).to(logits.dtype)
@@ -114,7 +114,7 @@ class Classifier(ShippedModel):
         self.log("accuracy", hits.mean(), batch_size=len(y))
 
     def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """As `validation_step`."""
+        """The same as `validation_step`."""
         self.validation_step(batch, batch_idx)
 
 
@@ -142,7 +142,7 @@ class Problem(ShippedModel, ABC):
         return self.objective(batch)
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Logs `loss`."""
+        """Log `loss`."""
         self.log("loss", self.objective(batch), batch_size=len(batch[0]))
 
     def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:

@@ -1,4 +1,4 @@
-"""VGG-9 and ResNet-18 as in SFL (Li & Lyu, NeurIPS 2023), table 3: no normalisation unless asked for."""
+"""VGG-9 and ResNet-18 as in SFL (Li & Lyu, NeurIPS 2023), table 3: without normalisation by default."""
 
 from __future__ import annotations
 

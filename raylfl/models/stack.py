@@ -1,4 +1,4 @@
-"""Networks written the way papers print them: layer by layer, shapes worked out as the stack grows."""
+"""Stack: networks written layer by layer as papers print them, with inferred shapes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Stack:
         return self.add("conv", layer, (channels, height - lost, width - lost))
 
     def relu(self) -> Stack:
-        """max(0, .), not in place: functional transforms forbid that."""
+        """ReLU, not in place, as functional transforms forbid that."""
         return self.add("relu", nn.ReLU(), self.shape)
 
     def pool(self) -> Stack:
@@ -62,14 +62,14 @@ class Stack:
         return self.add("mean", nn.AdaptiveAvgPool2d(1), (self.image()[0], 1, 1), numbered=False)
 
     def flatten(self) -> Stack:
-        """Everything but the batch dimension in one row."""
+        """Flatten all but the batch dimension."""
         size = 1
         for extent in self.shape:
             size *= extent
         return self.add("flatten", nn.Flatten(), (size,), numbered=False)
 
     def linear(self, outputs: int) -> Stack:
-        """Fully connected, with bias."""
+        """Fully connected layer with bias."""
         return self.add("fc", nn.Linear(self.shape[-1], outputs), (*self.shape[:-1], outputs))
 
     def add(self, kind: str, layer: nn.Module, shape: tuple[int, ...], numbered: bool = True) -> Stack:

@@ -1,7 +1,7 @@
-"""Try an algorithm without Ray, files or config: for this project's tests and for yours.
+"""Tools to test an algorithm without Ray, files or config.
 
 `simulate` runs any algorithm on any gradient function over recorded rounds (`recorded_round` makes one);
-`check_contract` is what every algorithm must satisfy, and runs on your own class as well.
+`check_contract` runs the checks that every algorithm must pass, on your own class as well.
 """
 
 from raylfl.testing.contract import CHECKS, ContractBroken, check_contract

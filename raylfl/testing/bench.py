@@ -1,4 +1,4 @@
-"""What the contract's checks run on: a small problem, rounds that fit an algorithm's traits, comparisons."""
+"""The test bench of the contract's checks: a small problem, rounds that fit an algorithm's traits, comparisons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POPULATION = Population.of(np.array([5, 8, 3, 9, 4, 7]), "data_size")
 
 
 class ContractBroken(AssertionError):
-    """An algorithm does what no algorithm may do; the message says what and where."""
+    """An algorithm violates the contract; the message names the check and the place."""
 
 
 def must(condition: bool, otherwise: str) -> None:
@@ -31,14 +31,14 @@ def must(condition: bool, otherwise: str) -> None:
 
 
 def gradient(client: int, x: Tensor, r: int, t: int) -> Tensor:
-    """Of sum_k a_k (x_k - b_k)^2 / 2, a and b differing between clients, and noise of round and step."""
+    """The gradient of sum_k a_k (x_k - b_k)^2 / 2, with a, b of the client, plus noise of round and step."""
     k = torch.arange(1, D + 1, dtype=x.dtype)
     noise = 0.1 * torch.sin(k * (client + 2) + 3 * r + 5 * t)
     return (0.5 + k / D / (client + 1)) * (x - torch.cos(k * (client + 1))) + noise
 
 
 def rounds_for(algorithm: Algorithm) -> list[Round]:
-    """Four rounds, the last of everybody; as far as it allows partial, lossy, one empty, with unequal K_i."""
+    """Four rounds: partial, lossy, empty, and full, with unequal K_i, as far as the algorithm's traits allow."""
     cohorts = [[4, 1, 3], [0, 1, 5], [2, 3], [3, 5, 2, 0, 4, 1]]
     draws = [[1, 2, 1], [1, 1, 1], [1, 1], [1] * N]
     arrives = [[True] * 3, [True, False, True], [False] * 2, [True] * N]
@@ -61,12 +61,12 @@ def rounds_for(algorithm: Algorithm) -> list[Round]:
 
 
 def simulation(algorithm: Algorithm, dtype: torch.dtype = torch.float64) -> Simulation:
-    """A run before its first round."""
+    """A simulation before its first round."""
     return Simulation(algorithm, gradient, torch.linspace(-1, 1, D, dtype=dtype), POPULATION)
 
 
 def after_all(algorithm: Algorithm, dtype: torch.dtype = torch.float64) -> Simulation:
-    """A run after `rounds_for`."""
+    """A simulation after the rounds of `rounds_for`."""
     run = simulation(algorithm, dtype)
     for r in rounds_for(algorithm):
         run.run_round(r)
@@ -80,13 +80,13 @@ def vectors(server: ServerState) -> State:
 
 
 def all_but_counters(server: ServerState) -> State:
-    """Everything but what may count time: numbers, and one number a client."""
+    """The server state without entries that may count rounds: scalars, and one number per client."""
     values = {k: v.matrix if isinstance(v, Table) else v for k, v in server.items()}
     return {k: v.clone() for k, v in values.items() if v.shape not in ((), (N,))}
 
 
 def reloaded(state: Any) -> Any:
-    """Saved and loaded as a checkpoint does. Raises ContractBroken for what is neither Tensor nor Table."""
+    """The state saved and loaded as in a checkpoint. Raises ContractBroken for other values than Tensor and Table."""
     if isinstance(state, dict):
         return {k: reloaded(v) for k, v in state.items()}
     must(
@@ -101,7 +101,7 @@ def reloaded(state: Any) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Bit for bit, in states, rounds and plain values."""
+    """Whether two states, rounds or plain values are equal bit for bit."""
     if isinstance(a, Table) and isinstance(b, Table):
         return a.clients == b.clients and same(a.matrix, b.matrix)
     if isinstance(a, Tensor) and isinstance(b, Tensor):
@@ -118,7 +118,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 class Watched:
-    """An algorithm whose calls are watched: arguments stay as they were, and what it carries is its own."""
+    """A wrapper that checks each call: arguments are unchanged, and `carry` does not alias the solver's memory."""
 
     def __init__(self, algorithm: Algorithm):
         self._algorithm = algorithm

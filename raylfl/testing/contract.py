@@ -1,8 +1,7 @@
-"""The contract of an algorithm, as checks that run on any of them: this project's and yours.
+"""The contract of an algorithm as executable checks, for shipped algorithms and your own.
 
 Each check runs the algorithm on a small separable problem over a few rounds with lost uploads, unequal K_i,
-repeated draws and a round in which nothing arrives, as far as its traits allow; what a trait rules out is not
-tried.
+repeated draws and an empty round; cases that the algorithm's traits exclude are skipped.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def check_contract(algorithm: Algorithm) -> None:
 
 
 def documented(algorithm: Algorithm) -> None:
-    """A dataclass, whose module or class says State, Sent and Assumes."""
+    """The algorithm is a dataclass, and the docstring of its module or class has State, Sent and Assumes."""
     must(is_dataclass(algorithm), "an algorithm is a dataclass whose fields are its options")
     texts = [cls.__doc__ or "" for cls in type(algorithm).__mro__ if issubclass(cls, Algorithm)]
     texts += [sys.modules[type(algorithm).__module__].__doc__ or ""]
@@ -62,14 +61,14 @@ def documented(algorithm: Algorithm) -> None:
 
 
 def keeps_nothing_on_itself(algorithm: Algorithm) -> None:
-    """Its fields after a run are those before it, plain values that can be sent to another process."""
+    """A run leaves the algorithm's fields unchanged, plain values that can be sent to another process."""
     before = pickle.dumps(vars(algorithm))
     after_all(algorithm)
     must(pickle.dumps(vars(algorithm)) == before, "a run changed its fields: state belongs into the state")
 
 
 def survives_a_checkpoint(algorithm: Algorithm) -> None:
-    """Saved and loaded after any round, with a fresh copy of the algorithm, it goes on with the same bits."""
+    """A run saved and loaded after any round, with a new copy of the algorithm, continues with the same bits."""
     rounds = rounds_for(algorithm)
     straight, stopped = simulation(algorithm), simulation(algorithm)
     for r in rounds:
@@ -84,7 +83,7 @@ def survives_a_checkpoint(algorithm: Algorithm) -> None:
 
 
 def an_empty_round_moves_no_vector(algorithm: Algorithm) -> None:
-    """Where no upload arrives, vectors and tables of the server and all client states stay as they are."""
+    """An empty round leaves vectors and tables of the server and all client states unchanged."""
     run = after_all(algorithm)
     before, clients = all_but_counters(run.server), copy.deepcopy(run.clients)
     r = rounds_for(algorithm)[-1]
@@ -96,12 +95,12 @@ def an_empty_round_moves_no_vector(algorithm: Algorithm) -> None:
 
 
 def leaves_its_inputs_alone(algorithm: Algorithm) -> None:
-    """No method changes an argument in place, but for the server's Tables in server_step."""
+    """No method changes an argument in place, except the server's Tables in server_step."""
     after_all(cast(Algorithm, Watched(algorithm)))
 
 
 def rows_do_not_depend_on_neighbours(algorithm: Algorithm) -> None:
-    """A client's upload and state have the same bits whether it works alone or beside others."""
+    """A client's upload and state have the same bits in any cohort."""
     if algorithm.pooled:
         return
     run, r = after_all(algorithm), rounds_for(algorithm)[0]
@@ -117,7 +116,7 @@ def rows_do_not_depend_on_neighbours(algorithm: Algorithm) -> None:
 
 
 def a_lost_upload_leaves_no_trace(algorithm: Algorithm) -> None:
-    """Nothing of a client whose upload was lost is remembered, at the server or at the client."""
+    """A lost upload changes neither the client's state nor its row in a server Table."""
     if algorithm.assumes_full or algorithm.pooled:
         return
     run, r = simulation(algorithm), rounds_for(algorithm)[0]
@@ -133,7 +132,7 @@ def a_lost_upload_leaves_no_trace(algorithm: Algorithm) -> None:
 
 
 def keeps_the_dtype(algorithm: Algorithm) -> None:
-    """What has width d, at the server, at clients or on its way, is float32 in a float32 run, and finite."""
+    """All vectors of width d (server, clients, broadcasts, uploads) have the dtype of the run and are finite."""
     for dtype in (torch.float32, torch.float64):
         run = after_all(algorithm, dtype)
         uploads, client_state = run.uploads(rounds_for(algorithm)[0])
@@ -152,7 +151,7 @@ def keeps_the_dtype(algorithm: Algorithm) -> None:
 
 
 def sends_whole_vectors(algorithm: Algorithm) -> None:
-    """Broadcasts are [k d]; uploads and client states rows of it, one a client, the states as they began."""
+    """Broadcasts have k d numbers; uploads and client states have one row of k d numbers per client."""
     run, r = after_all(algorithm), rounds_for(algorithm)[0]
     uploads, client_state = run.uploads(r)
     for name, value in {**algorithm.broadcast(run.server), **algorithm.second_broadcast(run.server)}.items():

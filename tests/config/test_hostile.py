@@ -124,7 +124,7 @@ def test_an_escaped_interpolation_is_a_literal():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"0": [1], "1": [2], "0": [3]}', "0 stands twice"),
+        ('{"0": [1], "1": [2], "0": [3]}', "0 occurs twice"),
         ('{"0": [' + DIGITS + "]}", "digits"),
         ("[" * 100_000, "nested too deeply"),
         ('{"0": ' + "[" * 100_000, "nested too deeply"),

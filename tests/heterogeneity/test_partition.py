@@ -228,7 +228,7 @@ def test_a_class_with_fewer_samples_than_owners_is_refused():
 @pytest.mark.parametrize(
     ("owners", "words"),
     [
-        (None, "does not say who owns what"),
+        (None, "defines no clients"),
         ([[0, 1], []], "client 1 has none"),
         ([[0], [9]], "client 1 has 9"),
         ([[-1], [2]], "client 0 has -1"),

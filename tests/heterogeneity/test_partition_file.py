@@ -67,9 +67,9 @@ def test_samples_the_file_leaves_out_are_counted(tmp_path):
     ("text", "words"),
     [
         ("{0: [1]}", "Expecting property name"),
-        ("[[0], [1]]", "names its clients otherwise"),
-        ("{}", "names its clients otherwise"),
-        ('{"0": [0], "2": [1]}', "names its clients otherwise"),
+        ("[[0], [1]]", "its keys are not the numbers"),
+        ("{}", "its keys are not the numbers"),
+        ('{"0": [0], "2": [1]}', "its keys are not the numbers"),
         ('{"0": [0], "1": 1}', "client 1 has no list of whole numbers"),
         ('{"0": [0.5], "1": [1]}', "client 0 has no list of whole numbers"),
         ('{"0": [true], "1": [1]}', "client 0 has no list of whole numbers"),

@@ -133,8 +133,8 @@ def test_more_clients_than_the_run_has_are_refused(tmp_path):
         (PUBLISHED.replace("[4, 2, 2]", "[4, 2]"), "not lists of one length"),
         (PUBLISHED.replace("[4, 2, 2]", "4"), "not lists of one length"),
         (PUBLISHED.replace("[3, 5, 9]", "[3, 3, 9]"), "distinct client ids"),
-        (PUBLISHED.replace("[1, 2, 1]", "[1, 0, 1]"), "draws holds something else"),
-        (PUBLISHED.replace("true, false", "1, false"), "received holds something else"),
+        (PUBLISHED.replace("[1, 2, 1]", "[1, 0, 1]"), "draws is not a list of"),
+        (PUBLISHED.replace("true, false", "1, false"), "received is not a list of"),
         (PUBLISHED.replace("}", ', "p": [2]}'), "p is not a list of probabilities"),
     ],
 )

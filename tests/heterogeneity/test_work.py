@@ -95,7 +95,7 @@ def test_a_clients_work_does_not_depend_on_who_else_is_asked(asked, r):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"steps": 5, "epochs": 2}, "steps=5 beside epochs=2, but must be left out where epochs are given"),
+        ({"steps": 5, "epochs": 2}, "steps=5 beside epochs=2, but must be left out if epochs are given"),
         ({"steps": 0}, "steps=0, but must be a whole number, at least 1"),
         ({"epochs": 1.5}, "epochs=1.5, but must be a whole number, at least 1"),
         ({"batch_size": "all"}, "batch_size=all, but must be a whole number, at least 1 and at most 1e9, or full"),

@@ -1,4 +1,4 @@
-"""Whose upload arrives: one kind of link a file."""
+"""Links, which decide whose upload is received: one kind a file."""
 
 from raylfl.heterogeneity.links.base import LINKS, Link
 

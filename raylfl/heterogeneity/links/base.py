@@ -1,4 +1,4 @@
-"""Whose upload arrives: the contract of links. Links fail independently, per client and round."""
+"""The contract of links, which decide whose upload is received. Links fail independently, per client and round."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ LINKS: Registry[Link] = Registry("links", "raylfl.heterogeneity.links", lambda: 
 
 @dataclass
 class Link(ABC):
-    """The way from a client to the server (in a ring: to the next client)."""
+    """The link from a client to the server (in a ring: to the next client)."""
 
     @abstractmethod
     def failure(self, r: int, clients: Ints, world: RunContext) -> Floats:
-        """q, the probability that the upload is lost, float64 [C], for clients (ids [C]) in round r."""
+        """Probabilities q_i that the upload is lost, float64 [C], for clients (ids [C]) in round r."""
 
     @abstractmethod
     def check(self, world: RunContext) -> None:
-        """Raises BadValue for what only N can tell."""
+        """Raise BadValue for what only N can tell."""
 
     def lost(self, r: int, clients: Ints, world: RunContext) -> Bools:
-        """Whose upload is lost, bool [C]: Bernoulli(q), keyed by (seed, round, client) each."""
+        """Lost uploads, bool [C]: Bernoulli(q_i), each keyed by (seed, round, client)."""
         return keyed_uniform(world.seed, "link", r, clients) < self.failure(r, clients, world)

@@ -1,4 +1,4 @@
-"""Uploads lost with a probability of each client's own: the communication heterogeneity of FedACS.
+"""Bernoulli links: uploads lost with a probability per client, the communication heterogeneity of FedACS.
 
 Weng, Ren, Xiao & Skoglund 2025, Sec. 2: client m fails with probability q_m. (Alg. 1 line 20 and eq. (22) print
 Bernoulli(q) for success; 1 - q is meant.)

@@ -1,4 +1,4 @@
-"""Every upload arrives."""
+"""Perfect links: every upload is received."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raylfl.heterogeneity.world import RunContext
 @LINKS.register("perfect")
 @dataclass
 class Perfect(Link):
-    """Every upload arrives."""
+    """Every upload is received."""
 
     def failure(self, r: int, clients: Ints, world: RunContext) -> Floats:
         return np.zeros(len(clients))

@@ -1,4 +1,4 @@
-"""Who is asked in each round: one process a file."""
+"""Participation, the clients sampled in each round: one process a file."""
 
 from raylfl.heterogeneity.participation.base import (
     PARTICIPATION,

@@ -1,10 +1,10 @@
-"""Who is asked: the contract of participation processes, and what they share.
+"""The contract of participation processes, and their common parts.
 
-Two kinds. An `Availability` process says who is there (bernoulli, markov, ...); on its own, all who are
-there take part. A `Sampler` is the server choosing among them (uniform, weighted, ...); its option
+Two kinds. An `Availability` process decides which clients are available (bernoulli, markov, ...); on its own, all
+available clients take part. A `Sampler` is a choice of the server among them (uniform, weighted, ...); its option
 `availability` holds a process of the first kind, so that the two compose.
 
-Nothing here consumes randomness: round r is a function of (seed, r), so it may be asked for in any order.
+The draw of round r is a function of (seed, r): rounds may be drawn in any order.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from raylfl.registry import NAMING, Registry
 PARTICIPATION: Registry[Participation] = Registry(
     "participation", "raylfl.heterogeneity.participation", lambda: Participation
 )
-ATTEMPTS = 100  # how often `on_empty: resample` draws before the round is skipped after all
+ATTEMPTS = 100  # draws of `on_empty: resample` before an empty round is skipped
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Who is asked in one round: distinct ids int64 [C], ascending unless replayed; s_i >= 1 int64 [C]."""
+    """The sampled clients of a round: distinct ids int64 [C], ascending unless replayed; draws s_i >= 1 int64 [C]."""
 
     cohort: Ints
     draws: Ints
 
     @staticmethod
     def once(ids: Ints) -> Draw:
-        """Each of these distinct clients once."""
+        """A draw of each of these distinct clients once."""
         return Draw(np.sort(ids).astype(np.int64), np.ones(len(ids), dtype=np.int64))
 
 
 def sample_with_replacement(
     p: Floats, size: int, r: int, world: RunContext, available: Bools | None = None, attempt: int = 0
 ) -> Draw:
-    """M = size i.i.d. draws from p [N], restricted to the available [N] and renormalised.
+    """Draw M = size clients i.i.d. from p [N], normalised over the available [N].
 
     p >= 0 need not sum to 1. A client drawn s_i times appears once, with draws = s_i; clients with p_i = 0
-    never do. An empty Draw if nobody available has p_i > 0. attempt: the key of a redraw.
+    never appear. The Draw is empty if no available client has p_i > 0. attempt: the key of a redraw.
     """
     p = np.asarray(p, dtype=np.float64) if available is None else np.where(available, p, 0.0)
     assert p.shape == (world.count,), "one p per client"
@@ -63,10 +63,10 @@ def sample_with_replacement(
 
 @dataclass(kw_only=True)
 class Participation(ABC):
-    """Who is asked in each round.
+    """A process that decides which clients take part in each round.
 
-    on_empty: `skip` leaves a round in which nobody is there empty; `resample` redraws it under a next key,
-    at most ATTEMPTS times, and then skips.
+    on_empty: `skip` leaves a round without available clients empty; `resample` redraws it under the next key,
+    up to ATTEMPTS times, and then skips it.
     """
 
     on_empty: str = "skip"
@@ -76,7 +76,7 @@ class Participation(ABC):
             raise BadValue("on_empty", got=self.on_empty, need="skip or resample")
 
     def draw(self, r: int, world: RunContext) -> Draw:
-        """The cohort of round r and how often each was drawn: a function of (seed, r)."""
+        """The cohort of round r and the draws of each client: a function of (seed, r)."""
         return self._until_someone(lambda attempt: self.attempt(r, world, attempt))
 
     def _until_someone(self, one: Callable[[int], Draw]) -> Draw:
@@ -89,27 +89,27 @@ class Participation(ABC):
 
     @abstractmethod
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
-        """Round r drawn under its attempt-th key; 0 is the first."""
+        """The draw of round r under its attempt-th key; 0 is the first."""
 
     @abstractmethod
     def check(self, world: RunContext) -> None:
-        """Raises BadValue for what only N can tell: lengths of lists, sizes above N."""
+        """Raise BadValue for what only N can tell: lengths of lists, sizes above N."""
 
     @abstractmethod
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """E[s_i] in round r, float64 [N], where it has a closed form (inclusion probability if s_i <= 1)."""
+        """Expected draws E[s_i] in round r, float64 [N] (inclusion probabilities if s_i <= 1); None: no closed form."""
 
     def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
-        """Who is there to be asked, bool [N]; None: everyone."""
+        """The available clients, bool [N]; None: all."""
         return None
 
 
 class Availability(Participation):
-    """Who is there; on its own, all of them take part."""
+    """A process that decides which clients are available; on its own, all of them take part."""
 
     @abstractmethod
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
-        """bool [N], one entry per client; attempt: the key of a redraw."""
+        """The available clients, bool [N]; attempt: the key of a redraw."""
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         return Draw.once(np.flatnonzero(self.available(r, world, attempt)))
@@ -119,18 +119,18 @@ class Availability(Participation):
 
 
 class Independent(Availability):
-    """Availability in which every client tosses its own coin every round: Bernoulli(p_i(r))."""
+    """Independent availability of every client in every round: Bernoulli(p_i(r))."""
 
     @abstractmethod
     def probabilities(self, r: int, world: RunContext) -> Floats:
-        """p_i(r), float64 [N]."""
+        """Availability probabilities p_i(r), float64 [N]."""
 
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         u = keyed_uniform(world.seed, "availability", r, np.arange(world.count), lane=attempt)
         return u < self.probabilities(r, world)
 
     def marginals(self, world: RunContext, r: int) -> Floats:
-        """p_i, or with resample p_i (1 - e^T)/(1 - e): e = prod(1 - p_j) is empty, T the attempts."""
+        """Probabilities p_i; with resample p_i (1 - e^T)/(1 - e), e = prod(1 - p_j) of an empty round, T = ATTEMPTS."""
         p = self.probabilities(r, world)
         empty = float(np.prod(1 - p))
         if self.on_empty == "skip" or empty == 1:
@@ -140,11 +140,11 @@ class Independent(Availability):
 
 @dataclass
 class Sampler(Participation):
-    """The server asks M clients of those available, or all of them where fewer are.
+    """Sampling by the server: M of the available clients, or all of them if there are fewer.
 
     size: M, at most N unless draws are with replacement; or fraction: M = fraction*N, rounded, at least 1.
     availability: options of an availability process with its `name`, such as {name: bernoulli, p: 0.3}; without it
-    everyone is available.
+    all clients are available.
     """
 
     size: int | None = None
@@ -163,7 +163,7 @@ class Sampler(Participation):
         self._process = None if self.availability is None else _availability(self.availability)
 
     def cohort_size(self, world: RunContext) -> int:
-        """M; also the number of draws of an algorithm that brings its own p (fedacs, optimal_sampling)."""
+        """The cohort size M; also the number of draws of an algorithm with its own p (fedacs, optimal_sampling)."""
         if self.size is None:
             assert self.fraction is not None
             return max(1, math.floor(self.fraction * world.count + 0.5))
@@ -174,7 +174,7 @@ class Sampler(Participation):
         return self.size
 
     def draw_from(self, p: Floats, r: int, world: RunContext) -> Draw:
-        """M draws with replacement from an algorithm's own p [N], among the available: `on_empty` holds."""
+        """Draw M clients with replacement from an algorithm's own p [N] among the available; `on_empty` applies."""
         size = self.cohort_size(world)
         return self._until_someone(
             lambda attempt: sample_with_replacement(p, size, r, world, self.eligible(r, world, attempt), attempt)
@@ -192,7 +192,7 @@ class Sampler(Participation):
         return None if self._process is None else self._process.available(r, world, attempt)
 
     def _choose(self, ids: int | Ints, size: int, r: int, world: RunContext, attempt: int) -> Draw:
-        """size of these ids (a number: 0..ids-1), or all if fewer, uniformly without replacement."""
+        """Draw `size` of these ids (a number: 0..ids-1), or all if fewer, uniformly without replacement."""
         count = ids if isinstance(ids, int) else len(ids)
         rng = keyed(world.seed, "participation", r, attempt)
         return Draw.once(rng.choice(ids, size=min(size, count), replace=False))

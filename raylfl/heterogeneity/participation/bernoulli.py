@@ -1,4 +1,4 @@
-"""Every client decides for itself: the "active arbitrary participation" of FOCUS.
+"""Independent Bernoulli participation: the "active arbitrary participation" of FOCUS.
 
 Ying, Li & Yang, NeurIPS 2025, Assumption 1, Case 2: client i takes part with probability p_i, independently
 of the others and of other rounds. The sum of the p_i is not 1; the cohort's size varies.

@@ -1,8 +1,8 @@
-"""Groups of clients take turns (cyclic client participation).
+"""Cyclic client participation: groups of clients take turns.
 
 Cho et al. 2023; Li & Lyu (SFL), NeurIPS 2023, App. B: N clients in Kbar groups; an epoch is Kbar rounds,
-passes every group once in a fresh random order, and asks n clients of the group whose turn it is, without
-replacement. Kbar = N, n = 1 is one client after the other (SFL); Kbar = 1 is uniform sampling (PFL).
+passes every group once in a random order, and samples n clients of the current group without replacement.
+Kbar = N, n = 1 is one client after the other (SFL); Kbar = 1 is uniform sampling (PFL).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raylfl.heterogeneity.world import RunContext
 @PARTICIPATION.register("cyclic", paper="SFL, App. B (Cho 2023)")
 @dataclass
 class Cyclic(Sampler):
-    """Groups of clients take turns; n clients of the group are asked.
+    """Groups of clients take turns; n clients of the current group are sampled.
 
     groups: Kbar, consecutive clients, sizes differing by at most one. reshuffle: a new order of the groups
     every epoch, else one random order for all. size (n): at most the smallest group.
@@ -47,7 +47,7 @@ class Cyclic(Sampler):
             raise BadValue(key, got=size if key == "size" else f"{self.fraction} ({size} clients)", need=need)
 
     def group(self, r: int, world: RunContext) -> Ints:
-        """The ids of the group whose turn round r is."""
+        """The client ids of the group of round r."""
         epoch, turn = divmod(r, self.groups)
         key = epoch if self.reshuffle else ONCE
         order = keyed(world.seed, "participation/groups", key).permutation(self.groups)
@@ -60,5 +60,5 @@ class Cyclic(Sampler):
         return self._choose(ids, self.cohort_size(world), r, world, attempt)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """None: given the order of the groups, rounds are far from alike."""
+        """None: given the order of the groups, the marginals change from round to round."""
         return None

@@ -1,12 +1,12 @@
-"""Clients that stay on for a while and off for a while: a two-state Markov chain each.
+"""Markov availability: each client is a two-state chain with spells of availability and absence.
 
     P(off -> on) = p_on, P(on -> off) = p_off; stationary P(on) = p_on/(p_on + p_off)
     mean spell on 1/p_off rounds, off 1/p_on rounds
 
-One number moves a chain: on -> on iff u < 1 - p_off, off -> on iff u < p_on. So u below both thresholds or
-above both decides the state whatever it was before, and the state of round r is found by looking back
-until that happened, without walking from round 0; between the thresholds the state stays
-(p_on <= 1 - p_off) or flips.
+One uniform number u a round moves a chain: on -> on iff u < 1 - p_off, off -> on iff u < p_on. If u is below both
+thresholds or above both, the new state does not depend on the old one, so the state of round r follows from the
+last such round, without simulating from round 0. Between the thresholds the state stays (p_on <= 1 - p_off) or
+flips.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from raylfl.heterogeneity.values import PROBABILITY, PerClient
 from raylfl.heterogeneity.world import RunContext
 
 _RATE = replace(PROBABILITY, phases=False)  # a chain whose rates change has no stationary start
-RECENT = 3  # states kept: a round is measured when the next one is drawn already
+RECENT = 3  # states kept: the next round is drawn before a round is measured
 
 
 @PARTICIPATION.register("markov", paper="FedAU (Wang & Ji 2024)")
@@ -34,8 +34,8 @@ class Markov(Availability):
 
     p_on = P(off -> on), p_off = P(on -> off): one value per client (grammar of `values.py`); or matrix, the
     same for all: [[stay off, off -> on], [on -> off, stay on]], rows summing to 1.
-    on_empty: resample redraws the step from round r - 1 into r for this round only; the chain itself goes
-    on from its first draw, so what a round looks like does not depend on the option in earlier rounds.
+    on_empty: resample redraws the step from round r - 1 to r for this round only; the chain continues from its
+    first draw, so a round does not depend on redraws of earlier rounds.
     """
 
     p_on: Any = None
@@ -47,11 +47,11 @@ class Markov(Availability):
         p_on, p_off = self._rates()
         self._p_on = PerClient.parse(p_on, "p_on", _RATE, purpose="participation/p_on")
         self._p_off = PerClient.parse(p_off, "p_off", _RATE, purpose="participation/p_off")
-        # The newest states computed: only a shorter way back, never an input.
+        # A cache of the newest states: it saves looking back, and never changes a result.
         self._recent: dict[tuple[int, int, int], Bools] = {}
 
     def _rates(self) -> tuple[Any, Any]:
-        """(p_on, p_off) from whichever way they were given."""
+        """The rates (p_on, p_off), from these options or from `matrix`."""
         if self.matrix is None:
             for key, value in (("p_on", self.p_on), ("p_off", self.p_off)):
                 if value is None:
@@ -83,7 +83,7 @@ class Markov(Availability):
         return u < np.where(self._state(r - 1, world, p_on, p_off), 1 - p_off, p_on)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """Stationary P(on); none with resample, where it depends on the round before."""
+        """The stationary P(on); None with resample, as it then depends on the previous round."""
         return _stationary(*self._chains(world)) if self.on_empty == "skip" else None
 
     def _chains(self, world: RunContext) -> tuple[Floats, Floats]:
@@ -96,7 +96,7 @@ class Markov(Availability):
         return p_on, p_off
 
     def _state(self, r: int, world: RunContext, p_on: Floats, p_off: Floats) -> Bools:
-        """Who is on in round r, bool [N]; a step back decides with probability 1 - |1 - p_on - p_off|."""
+        """The states in round r, bool [N]; each step back decides a state with probability 1 - |1 - p_on - p_off|."""
         both, either = np.minimum(p_on, 1 - p_off), np.maximum(p_on, 1 - p_off)
         on, flipped = np.zeros(world.count, dtype=bool), np.zeros(world.count, dtype=bool)
         open_ = np.arange(world.count)  # clients whose state is not yet decided

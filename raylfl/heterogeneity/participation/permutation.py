@@ -1,7 +1,7 @@
-"""Everyone in turn: SGD-RR over clients, with one random order for the whole run.
+"""Sweeps over all clients (SGD-RR over clients), in one random order for the whole run.
 
-Round r asks places r*M, ..., r*M + M - 1 (mod N) of a random order of the clients, so that any N
-consecutive places ask everyone once.
+Round r samples places r*M, ..., r*M + M - 1 (mod N) of a random order of the clients, so that any N
+consecutive places have every client once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raylfl.heterogeneity.world import RunContext
 class Permutation(Sampler):
     """Sweeps one random order of the clients, M a round.
 
-    A client who is not available when its turn comes is passed over until the next sweep.
+    A client that is not available when its turn comes is skipped until the next sweep.
     """
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
@@ -32,5 +32,5 @@ class Permutation(Sampler):
         return Draw.once(ids if available is None else ids[available[ids]])
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """None: given the order, a round is certain."""
+        """None: given the order, a round is deterministic."""
         return None

@@ -1,8 +1,7 @@
-"""What happened once, again: replays a recorded `participation.jsonl`.
+"""Replay of a recorded `participation.jsonl`.
 
-The recorded cohort, draws, received and steps stand; `link`, `local.steps` and an algorithm's own choice of
-clients are ignored by whoever replays. A row may carry p and q over all clients (`trace.py` of the package
-above describes the rows).
+Cohort, draws, received and steps are taken from the record; `link`, `local.steps` and an algorithm's own sampling
+are ignored. A row may carry p and q over all clients (format: `raylfl.heterogeneity.trace`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Trace(Participation):
         """The recorded row of round r; raises BadValue if there is none."""
         if r not in self._rows:
             got, held = f"{self.path} without round {r}", _spans(sorted(self._rows))
-            raise BadValue("path", got=got, need="a record of every round asked for", hint=f"it has {held}")
+            raise BadValue("path", got=got, need="a record of every round of the run", hint=f"it has {held}")
         return self._rows[r]
 
     def check(self, world: RunContext) -> None:
@@ -64,13 +63,13 @@ class Trace(Participation):
         return Draw(np.array(row["cohort"], dtype=np.int64), np.array(row["draws"], dtype=np.int64))
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """M p_i where the row carries p."""
+        """Expected draws M p_i if the row carries p, else None."""
         row = self.row(r)
         return sum(row["draws"]) * np.array(row["p"], dtype=np.float64) if "p" in row else None
 
 
 def _spans(rounds: list[int]) -> str:
-    """0..4, 7: consecutive rounds as spans."""
+    """Rounds as text, consecutive ones as spans: `0..4, 7`."""
     if not rounds:
         return "no rounds"
     cuts = [0, *(np.flatnonzero(np.diff(rounds) > 1) + 1).tolist(), len(rounds)]

@@ -1,4 +1,4 @@
-"""M clients uniformly at random: the sampling of McMahan 2017 and of most analyses."""
+"""Uniform sampling of M clients, as in McMahan 2017 and most analyses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Uniform(Sampler):
         return self._choose(ids, size, r, world, attempt)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """M/N, with and without replacement."""
+        """Expected draws M/N, with and without replacement."""
         if self._process is not None:
             return None
         return np.full(world.count, self.cohort_size(world) / world.count)

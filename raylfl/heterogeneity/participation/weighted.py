@@ -1,12 +1,12 @@
-"""M clients drawn with unequal weights: the "passive arbitrary participation" of FOCUS.
+"""Weighted sampling of M clients: the "passive arbitrary participation" of FOCUS.
 
 Ying, Li & Yang, NeurIPS 2025, Assumption 1, Case 3. Without replacement, clients are drawn one after the
-other, each with probability proportional to its weight among those left (as numpy's `choice` does). That
-is the order in which independent exponential clocks of rates q_i ring (Efraimidis & Spirakis 2006), so
+other, each with probability proportional to its weight among the remaining ones (as numpy's `choice` does). That
+is the order of independent exponential variables with rates q_i (Efraimidis & Spirakis 2006), so
 
     S_r = the M smallest of -log(u_i)/q_i,  u_i ~ U(0, 1) keyed by (seed, round, client)
 
-and leaving out the unavailable clients' clocks is sampling among the available.
+and omitting the unavailable clients' variables is sampling among the available ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Weighted(Sampler):
     """M clients with unequal weights, without replacement or with it.
 
     weights: a list [N]; `random`: U(0, 1) + 0.01 each, drawn once (FOCUS, Fig. 4); or `data_size`: n_i. They
-    need not sum to 1; a client of weight 0 is never asked. replace: M i.i.d. draws instead.
+    need not sum to 1; a client of weight 0 is never sampled. replace: M i.i.d. draws instead.
     """
 
     weights: Any = "random"
@@ -81,7 +81,7 @@ class Weighted(Sampler):
         return Draw.once(ids)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """M q_i with replacement; without, there is no closed form."""
+        """Expected draws M q_i with replacement; None without, as there is no closed form."""
         if self._process is not None or not self.replace:
             return None
         return self.cohort_size(world) * self.probabilities(world)

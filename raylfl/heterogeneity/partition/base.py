@@ -1,9 +1,9 @@
 """The contract of a partition: an owner for every sample.
 
 n samples, N clients, K distinct labels. A partition fills one vector, owner [n], with client ids; -1 is a
-sample that its definition drops. `Split` is the same thing seen from the clients: N ascending index lists.
+dropped sample. `Split` is the same information by client: N ascending index lists.
 
-Mistakes end in BadValue. Its key is an option of the partition ("alpha", "min_size"), or "name" where the
+Mistakes end in BadValue. Its key is an option of the partition ("alpha", "min_size"), or "name" if the
 data cannot be partitioned this way at all, or "num_clients": a top-level key, which callers do not prefix.
 """
 
@@ -29,8 +29,8 @@ PARTITIONS: Registry[Partition] = Registry("partitions", "raylfl.heterogeneity.p
 class Samples:
     """What a partition may know of the training data.
 
-    count: n. labels: int64 [n], any distinct integers; None: unlabelled. owners: the source's own clients as
-    index lists; None: it names none.
+    count: n. labels: int64 [n], any integers; None: unlabelled. owners: index lists of the clients that the data
+    source itself defines; None: it defines none.
     """
 
     count: int
@@ -41,7 +41,7 @@ class Samples:
         assert self.labels is None or np.shape(self.labels) == (self.count,)
 
     def require_labels(self) -> Ints:
-        """labels [n]; raises BadValue where the data has none."""
+        """The labels [n]; raises BadValue for unlabelled data."""
         if self.labels is None:
             need = "iid, quantity, natural or file: this data has no labels"
             raise BadValue("name", got="a partition by label", need=need)
@@ -58,17 +58,17 @@ class Samples:
 
     @property
     def num_classes(self) -> int:
-        """K, the labels that occur."""
+        """The number K of labels that occur."""
         return len(self.classes)
 
     @property
     def codes(self) -> Ints:
-        """Each sample's label as its position in `classes`, 0..K-1 [n]."""
+        """Labels as positions in `classes`, 0..K-1 [n]."""
         return self._coded[1]
 
     @property
     def class_sizes(self) -> Ints:
-        """n_c, samples of each class [K]."""
+        """Numbers n_c of samples of each class [K]."""
         return self._coded[2]
 
 
@@ -84,7 +84,7 @@ class Split:
 
     @staticmethod
     def of(owner: Ints, num_clients: int) -> Split:
-        """From the owner of each sample [n], -1 for none."""
+        """A split from the owner of each sample [n], -1 for none."""
         order = np.argsort(owner, kind="stable")
         ends = np.cumsum(np.bincount(owner + 1, minlength=num_clients + 1))
         clients = [order[start:end] for start, end in pairwise(ends)]
@@ -92,7 +92,7 @@ class Split:
 
     @property
     def sizes(self) -> Ints:
-        """n_i [N]."""
+        """Numbers n_i of samples of each client [N]."""
         return np.array([len(indices) for indices in self.clients], dtype=np.int64)
 
 
@@ -100,9 +100,9 @@ class Partition(ABC):
     """One way to divide data. Subclasses are dataclasses whose fields are the options."""
 
     def split(self, samples: Samples, num_clients: int, seed: int) -> Split:
-        """Divide the samples over N clients: a function of its arguments and the options alone.
+        """Divide the samples over N clients, as a function of the arguments and the options.
 
-        Raises BadValue for what cannot be done, naming the number to change.
+        Raises BadValue for an impossible split, naming the number to change.
         """
         if not 1 <= num_clients <= samples.count:
             need = f"1..{samples.count}, the samples in this data"
@@ -110,7 +110,7 @@ class Partition(ABC):
         return Split.of(self.assign(samples, num_clients, keyed(seed, "partition")), num_clients)
 
     def fixed_clients(self, samples: Samples) -> int | None:
-        """N where the definition itself says it, so that num_clients may be left open; None: any N."""
+        """The number N of clients if the definition determines it, so that num_clients may be null; None: any N."""
         return None
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Quantity-based label imbalance: a fixed number of classes a client, each class shared evenly.
+"""Quantity-based label imbalance: a fixed number of classes a client, each class divided evenly.
 
 Li, Diao, Chen & He, "Federated learning on non-IID data silos", ICDE 2022, "#C = k".
 """
@@ -20,8 +20,8 @@ from raylfl.heterogeneity.partition.deal import check_at_least, check_classes, d
 class Classes(Partition):
     """C random classes per client, the samples of a class split evenly over its clients.
 
-    As in the paper's code, the labels first go round the clients (here shuffled), so that each has an owner;
-    a client's other classes are random. With C = 1 and N a multiple of the K labels, every label has N/K
+    As in the paper's code, the labels are first dealt to the clients in turn (here shuffled), so that each has an
+    owner; the other classes of a client are random. With C = 1 and N a multiple of the K labels, every label has N/K
     clients: FedACS's MNIST setting with 20 clients.
     """
 
@@ -44,8 +44,8 @@ class Classes(Partition):
 
 
 def allocate(classes: int, num_clients: int, num_classes: int, rng: np.random.Generator) -> Bools:
-    """owned [N, K]: C classes in each row, at least one client in each column."""
-    # Fewer clients than labels: as many classes go round as it takes to cover all, ceil(K/N) <= C.
+    """Allocate classes: owned [N, K], C classes in each row, at least one client in each column."""
+    # For fewer clients than labels, ceil(K/N) <= C classes a client are dealt in turn, which covers all labels.
     turns = -(-num_classes // num_clients)
     seat = np.arange(turns)[:, None] * num_clients + rng.permutation(num_clients)
     key = rng.random((num_clients, num_classes))

@@ -1,7 +1,7 @@
-"""What the partitions share: proportions to counts, counts to owners, redraws, and checks of given lists.
+"""Common parts of partitions: proportions to counts, counts to owners, redraws, and checks of given lists.
 
-A label-based partition is decided by its count matrix [N, K] (samples of class c at client i); which of the
-n_c samples they are is then a shuffle. So redraws cost a matrix, not a pass over the data.
+A label-based partition is determined by its count matrix [N, K] (samples of class c at client i) and a shuffle of
+each class. A redraw therefore costs a matrix, not a pass over the data.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from raylfl.core.population import Bools, Floats, Ints
 from raylfl.errors import BadValue
 
 REDRAWS = 1000  # draws before a min_size counts as unreachable; Dir(0.1) over 100 clients takes some tens
-REDRAWN_ENTRIES = 10**8  # fewer draws where they are large, so that a refusal takes seconds and not minutes
+REDRAWN_ENTRIES = 10**8  # bounds draws x entries, so that a refusal takes seconds rather than minutes
 
 
 def equal_sizes(total: int, parts: int) -> Ints:
-    """`parts` sizes that sum to `total` and differ by at most one, the larger ones first."""
+    """Sizes of `parts` parts that sum to `total` and differ by at most one, the larger ones first."""
     return total // parts + (np.arange(parts) < total % parts)
 
 
@@ -38,7 +38,7 @@ def grouped(codes: Ints, rng: np.random.Generator) -> Ints:
 
 
 def smallest(keys: Floats, count: int) -> Bools:
-    """Where each row of `keys` has its `count` smallest entries: bool, the shape of keys."""
+    """A mask of the `count` smallest entries in each row of `keys`, of the shape of keys."""
     chosen = np.zeros(keys.shape, dtype=bool)
     np.put_along_axis(chosen, keys.argpartition(count - 1, axis=1)[:, :count], True, axis=1)
     return chosen
@@ -59,8 +59,8 @@ def deal(counts: Ints, codes: Ints, rng: np.random.Generator) -> Ints:
 def dirichlet_counts(class_sizes: Ints, alpha: float, owned: Bools, cap: float, rng: np.random.Generator) -> Ints:
     """Counts [N, K]: class by class, n_c samples in proportions p_c ~ Dir(alpha * 1) over the class's owners.
 
-    class_sizes: n_c [K]. owned: [N, K], who may own which class. cap: a client that already has this many
-    samples takes no more, unless that goes for all owners of a class, whose samples would otherwise be lost.
+    class_sizes: n_c [K]. owned: [N, K], which client may own which class. cap: a client that already has this many
+    samples takes no more, unless all owners of a class have reached it.
     """
     counts = np.zeros(owned.shape, dtype=np.int64)
     sizes = np.zeros(len(owned), dtype=np.int64)
@@ -68,7 +68,7 @@ def dirichlet_counts(class_sizes: Ints, alpha: float, owned: Bools, cap: float, 
         takers = np.flatnonzero(owned[:, c] & (sizes < cap))
         if not len(takers):
             takers = np.flatnonzero(owned[:, c])
-        # Published code draws over all N and zeroes the others; renormalised, that is Dir(alpha) over takers.
+        # The published code draws over all N and zeroes the others; normalised, that is Dir(alpha) over takers.
         counts[takers, c] = cut(rng.dirichlet(np.full(len(takers), alpha)), int(total))
         sizes += counts[:, c]
     return counts
@@ -77,7 +77,7 @@ def dirichlet_counts(class_sizes: Ints, alpha: float, owned: Bools, cap: float, 
 def redraw(draw: Callable[[], Ints], min_size: int, alpha: float) -> Ints:
     """The first count matrix [N, K] of `draw` in which every client has at least `min_size` samples.
 
-    Raises BadValue for min_size if there is none among REDRAWS, or fewer where they are large.
+    Raises BadValue for min_size if there is none among REDRAWS (fewer for large matrices).
     """
     counts = draw()
     best, redraws = 0, min(REDRAWS, max(20, REDRAWN_ENTRIES // counts.size))
@@ -92,7 +92,7 @@ def redraw(draw: Callable[[], Ints], min_size: int, alpha: float) -> Ints:
 
 
 def owners(clients: Sequence[Ints], count: int) -> Ints:
-    """The owner of each of `count` samples from given index lists, -1 for samples that nobody lists.
+    """The owner of each of `count` samples from given index lists, -1 for samples in no list.
 
     Raises ValueError in words for an index that is out of range or listed twice.
     """
@@ -111,26 +111,26 @@ def owners(clients: Sequence[Ints], count: int) -> Ints:
 
 
 def check_positive(key: str, value: Any) -> None:
-    """Raises BadValue unless value is a finite number above 0."""
+    """Raise BadValue unless value is a finite number above 0."""
     if not (math.isfinite(value) and value > 0):
         raise BadValue(key, got=value, need="a finite number above 0")
 
 
 def check_at_least(key: str, value: Any, least: int) -> None:
-    """Raises BadValue unless value >= least."""
+    """Raise BadValue unless value >= least."""
     if value < least:
         raise BadValue(key, got=value, need=f"at least {least}")
 
 
 def check_min_size(min_size: int, total: int, num_clients: int) -> None:
-    """Raises BadValue if `total` samples cannot give `min_size` to each client."""
+    """Raise BadValue if `total` samples cannot give `min_size` to each client."""
     if min_size * num_clients > total:
         need = f"at most {total // num_clients}: {total} samples over num_clients={num_clients}"
         raise BadValue("min_size", got=min_size, need=need)
 
 
 def check_classes(classes: int, num_clients: int, num_classes: int) -> None:
-    """Raises BadValue unless N clients with `classes` distinct labels each can own all K labels."""
+    """Raise BadValue unless N clients with `classes` distinct labels each can own all K labels."""
     fewest = -(-num_classes // num_clients)
     need = f"{fewest}..{num_classes}"
     if classes > num_classes:

@@ -1,4 +1,4 @@
-"""Dirichlet over the clients of each class: skewed labels and, with them, skewed sizes.
+"""Dirichlet partition over the clients of each class: skewed labels and, as a consequence, skewed sizes.
 
 Yurochkin et al., "Bayesian nonparametric federated learning of neural networks", ICML 2019.
 """
@@ -32,7 +32,7 @@ class Dirichlet(Partition):
     """Per class, proportions over the clients ~ Dir(alpha * 1_N).
 
     alpha   small: few clients hold most of a class; E[sum_i p_i^2] = (alpha + 1) / (N alpha + 1).
-    min_size  all is redrawn until every client has this many samples; 0 allows clients without any.
+    min_size  the partition is redrawn until every client has this many samples; 0 allows clients without any.
     balance   none: as drawn. cap: a client that has n/N samples or more takes no further class, as in the
               paper's published code. equal: as drawn, then random samples move from clients above n/N to
               clients below it, until sizes differ by at most one.
@@ -56,7 +56,7 @@ class Dirichlet(Partition):
             return dirichlet_counts(samples.class_sizes, self.alpha, everyone, cap, rng)
 
         check_min_size(self.min_size, samples.count, num_clients)
-        if self.balance == "equal":  # any draw will do: sizes are n/N afterwards
+        if self.balance == "equal":  # no redraws: sizes are n/N afterwards
             return level(deal(draw(), samples.codes, rng), num_clients, rng)
         return deal(redraw(draw, self.min_size, self.alpha), samples.codes, rng)
 

@@ -1,4 +1,4 @@
-"""Dirichlet over the classes of each client: skewed labels at equal sizes.
+"""Dirichlet partition over the classes of each client: skewed labels at equal sizes.
 
 Hsu, Qi & Brown, "Measuring the effects of non-identical data distribution for federated visual
 classification", 2019.
@@ -22,8 +22,8 @@ class DirichletClient(Partition):
 
     prior: the label mix of the whole data, sum 1, so alpha is shared by the classes: alpha = 1 is skewed, and
     alpha -> 0 leaves one class per client. Clients draw in random order, sample by sample and without
-    replacement; a class that is used up leaves the mix, which is renormalised. So late clients take what is
-    left, and sizes are exact: they differ by at most one where N does not divide n.
+    replacement; a class that is used up leaves the mix, which is normalised again. Late clients thus take what is
+    left, and sizes differ by at most one.
     """
 
     alpha: float = 0.05  # FOCUS, Fig. 8: 32 clients

@@ -1,4 +1,4 @@
-"""Extended Dirichlet, ExDir(C, alpha): first who owns which class, then how much of it.
+"""Extended Dirichlet partition, ExDir(C, alpha): first the classes of each client, then their proportions.
 
 Li & Lyu, "Convergence analysis of sequential federated learning on heterogeneous data", NeurIPS 2023,
 App. G.1; where the paper is silent (redraws, the cap) this follows its published code.
@@ -23,7 +23,7 @@ from raylfl.heterogeneity.partition.deal import (
     smallest,
 )
 
-REALLOCATIONS = 300  # draws of the classes before too rare ones are filled up instead
+REALLOCATIONS = 300  # draws of the classes before rare ones are completed by hand
 
 
 @PARTITIONS.register("exdir", paper="Li & Lyu 2023 (SFL), App. G.1")
@@ -36,8 +36,8 @@ class ExDir(Partition):
     2. For each class c in turn: its samples in proportions p_c ~ Dir(alpha * 1) over its clients, of whom
        those that already have n/N samples take no more; redrawn until every client has min_size samples.
 
-    No sample is left over. Where all clients of a class are full they share it as if none were: the published
-    code then gives the whole class to the last of them.
+    No sample is left over. If all clients of a class have reached the cap, they share it as if none had; the
+    published code then gives the whole class to the last of them.
     """
 
     classes: int = 2  # C; the paper's main settings are C = 1 and 2 with alpha = 10
@@ -65,7 +65,7 @@ def allocate(classes: int, num_clients: int, num_classes: int, rng: np.random.Ge
     """Step 1: owned [N, K], C random classes in each row, and enough clients in each column.
 
     Redrawing alone would take 10^42 draws for C = 1 and 100 clients of 100 classes. After REALLOCATIONS draws
-    the last one is completed: a random client of a most common class gives it up for the rarest.
+    the last one is completed: a random client of the most common class exchanges it for the rarest.
     """
     fewest = max(classes * num_clients // (5 * num_classes), 1)
     for _ in range(REALLOCATIONS):

@@ -1,4 +1,4 @@
-"""The homogeneous case: every client's data looks like everybody's."""
+"""Homogeneous partition: every client's data have the same distribution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raylfl.heterogeneity.partition.deal import equal_sizes
 class Iid(Partition):
     """Random split into equal sizes.
 
-    Sizes differ by at most one where N does not divide n.
+    Sizes differ by at most one.
     """
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:

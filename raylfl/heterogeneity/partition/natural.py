@@ -1,4 +1,4 @@
-"""The data's own clients: writers, phones, hospitals."""
+"""Natural partition: the clients that the data source defines (writers, phones, hospitals)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from raylfl.heterogeneity.partition.deal import owners
 @PARTITIONS.register("natural")
 @dataclass
 class Natural(Partition):
-    """The data source says who owns what (`client_indices`).
+    """The partition defined by the data source (`client_indices`).
 
-    num_clients is the number of owners it names. Samples it gives to nobody are dropped.
+    num_clients is the number of owners it names. Samples of no owner are dropped.
     """
 
     def fixed_clients(self, samples: Samples) -> int | None:
@@ -25,7 +25,7 @@ class Natural(Partition):
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
         if samples.owners is None:
-            need = "another partition: this data does not say who owns what"
+            need = "another partition: this data defines no clients"
             raise BadValue("name", got="natural", need=need, hint="data with client_indices does")
         if num_clients != len(samples.owners):
             need = f"{len(samples.owners)}, the owners that the data names"

@@ -1,4 +1,4 @@
-"""Quantity skew: everybody's labels look alike, sizes do not (Li et al., ICDE 2022)."""
+"""Quantity skew: the same label distribution at every client, but unequal sizes (Li et al., ICDE 2022)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from raylfl.heterogeneity.partition.deal import check_positive, cut
 class Quantity(Partition):
     """Random samples, sizes ~ Dir(alpha).
 
-    Every client gets one sample, so that nobody is left without data however small alpha is, and the other
-    n - N go in proportions p ~ Dir(alpha * 1_N):
+    Every client gets one sample, so that no client is without data for any alpha, and the other n - N are divided in
+    proportions p ~ Dir(alpha * 1_N):
     E[n_i] = n/N, Var[n_i] = (n - N)^2 (1/N) (1 - 1/N) / (N alpha + 1).
     """
 

@@ -1,4 +1,4 @@
-"""Shards: the pathological split of the FedAvg paper (McMahan et al., AISTATS 2017, Sec. 3)."""
+"""Shards: the pathological non-IID partition of the FedAvg paper (McMahan et al., AISTATS 2017, Sec. 3)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Shards(Partition):
     """Sort by label, cut into N*s equal blocks, s random blocks per client.
 
     FedAWARE's "Statistical Only" is 100 clients x 2 of 200 blocks. Blocks are equal, so n mod (N*s) samples,
-    chosen at random, are dropped. A block spans two labels where a label ends inside it, so a client can see
-    more than s labels.
+    chosen at random, are dropped. A block in which a label ends has two labels, so a client can have more than
+    s labels.
     """
 
     shards_per_client: int = 2

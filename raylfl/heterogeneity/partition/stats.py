@@ -1,6 +1,6 @@
-"""How uneven a split is: sizes, classes, label entropy, distance to the global label mix.
+"""Statistics of a split: sizes, classes, label entropy, distance to the global label mix.
 
-counts [N, K] are samples of class c at client i; p_i = counts[i] / n_i is client i's label mix and p the mix
+counts [N, K] are the samples of class c at client i; p_i = counts[i] / n_i is client i's label mix and p the mix
 of all clients together. A client without samples has no mix: its entropy and distance are nan.
 """
 
@@ -15,7 +15,7 @@ from raylfl.heterogeneity.partition.base import Samples, Split
 
 
 def class_counts(split: Split, samples: Samples) -> Ints:
-    """counts [N, K], columns in the order of `samples.classes`. Raises BadValue for unlabelled data."""
+    """Class counts [N, K], columns in the order of `samples.classes`. Raises BadValue for unlabelled data."""
     clients, classes = len(split.clients), samples.num_classes
     rows = np.repeat(np.arange(clients), split.sizes)
     columns = samples.codes[np.concatenate(split.clients)]
@@ -23,13 +23,13 @@ def class_counts(split: Split, samples: Samples) -> Ints:
 
 
 def label_entropy(counts: Ints) -> Floats:
-    """-sum_c p_i(c) ln p_i(c) [N], in nats: 0 for one class, ln K for all alike."""
+    """Label entropies -sum_c p_i(c) ln p_i(c) [N], in nats: 0 for one class, ln K for equal shares."""
     mix = label_mix(counts)
     return -np.sum(mix * np.log(mix, out=np.zeros_like(mix), where=mix > 0), axis=1) + 0.0
 
 
 def emd(counts: Ints) -> Floats:
-    """sum_c |p_i(c) - p(c)| [N]: 0 for the global mix, below 2 always.
+    """Distances sum_c |p_i(c) - p(c)| [N] to the global label mix, from 0 to below 2.
 
     The earth mover's distance between label mixes as Zhao et al. use it ("Federated learning with non-IID
     data", 2018): all labels are equally far apart. It is twice the total variation distance.
@@ -38,7 +38,7 @@ def emd(counts: Ints) -> Floats:
 
 
 def label_mix(counts: Ints) -> Floats:
-    """p_i(c) [N, K], rows of nan for clients without samples."""
+    """Label mixes p_i(c) [N, K]; rows of nan for clients without samples."""
     sizes = counts.sum(axis=1, keepdims=True)
     return np.divide(counts, sizes, out=np.full(counts.shape, np.nan), where=sizes > 0)
 
@@ -64,7 +64,7 @@ def table(split: Split, samples: Samples) -> list[dict[str, Any]]:
 def summary(split: Split, samples: Samples) -> list[dict[str, Any]]:
     """One row a measure of `per_client`: {"measure", "min", "median", "mean", "std", "max"} over the clients.
 
-    Clients without samples count in the sizes and classes only.
+    Clients without samples are counted in sizes and classes only.
     """
     columns = per_client(split, samples)
     del columns["client"]
