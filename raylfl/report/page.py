@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from html import escape
 from pathlib import Path
 
 from raylfl.errors import BadValue
@@ -15,7 +14,7 @@ from raylfl.report.figures import Block, Look
 from raylfl.report.overview import overview
 from raylfl.report.pictures import participation_pictures, partition_drawer, partition_pictures
 from raylfl.report.runs import Group, RunRecord, group_runs, read_runs
-from raylfl.report.sheet import Sheet, folded, slug
+from raylfl.report.sheet import Part, Sheet, folded, heading, slug
 from raylfl.report.style import method_styles, rc
 from raylfl.report.tables import Table
 from raylfl.report.wording import metric_name, target_text
@@ -51,12 +50,13 @@ def write_report(
     sheet = Sheet(Path(out_dir), pdf)
     with rc():
         summary = _summary(sheet, parts, look)
-        sheet.section("curves", "Curves", "".join(_world(sheet, part, parts, look) for part in parts))
-        sheet.section("tuning", "Tuning", _tuning(sheet, parts, groups, look))
-        sheet.section("heterogeneity", "Heterogeneity", _heterogeneity(sheet, parts, groups, look))
+        sheet.section("curves", "Curves", [p for part in parts for p in _world(sheet, part, parts, look)])
+        best = sheet.table(tables.best_settings(parts, look.metric, look.last))
+        sheet.section("tuning", "Tuning", best + _titled(sheet, figures.tuning(groups, look)))
+        trends = sheet.block(figures.heat_map(parts, look)) + _titled(sheet, figures.trends(groups, look))
+        sheet.section("heterogeneity", "Heterogeneity", trends)
         pictures = [*partition_pictures(groups), *participation_pictures(groups)]
-        shown = "".join(map(sheet.picture, pictures))
-        sheet.section("clients", "Clients", f'<div class="pictures">{shown}</div>' if shown else "")
+        sheet.section("clients", "Clients", sheet.pictures(pictures))
         sheet.section("setup", "Set-up", _setup(sheet, runs, groups))
         picture = overview(parts[0], look, summary, title, partition_drawer(parts[0].groups))
         if picture is not None:
@@ -105,51 +105,39 @@ def _summary(sheet: Sheet, parts: Sequence[Facet], look: Look) -> Table:
     """The settings that the curves show (returned); where there are more, all of them folded below."""
     best = [part.best(look.metric, look.last)[0] for part in parts]
     summary = tables.summary(best, look.metric, last=look.last, target=look.target)
-    html = sheet.table(summary)
+    shown = sheet.table(summary)
     total = sum(len(part.groups) for part in parts)
     if total > len(summary.rows):
         full = tables.summary(parts, look.metric, last=look.last, target=look.target, name="settings")
-        html += '<p class="caption">Of many settings of a method the best by the last-k mean is shown.</p>'
-        html += folded(f"All {total} settings", sheet.table(full))
-    sheet.section("summary", "Summary", html)
+        shown += [{"kind": "text", "text": "Of many settings of a method the best by the last-k mean is shown."}]
+        shown += folded(f"All {total} settings", sheet.table(full))
+    sheet.section("summary", "Summary", shown)
     return summary
 
 
-def _world(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> str:
+def _world(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> list[Part]:
     """The curves of one world."""
     suffix = f"_{slug(part.label)}" if part.label else ""
-    html = f"<h3>{escape(part.label)}</h3>" if part.label else ""
-    html += sheet.block(figures.convergence(part, look), suffix)
-    costs = figures.costs(part, look)
-    if costs:
-        html += sheet.block(costs, suffix, legend=False)
+    shown = heading(part.label) + sheet.block(figures.convergence(part, look), suffix)
+    shown += sheet.block(figures.costs(part, look), suffix, legend=False)
     more = figures.diagnostics(part, look) if len(parts) <= MAX_DETAILED else None
-    return html + (folded("Other measurements", sheet.block(more, suffix)) if more else "")
+    return shown + folded("Other measurements", sheet.block(more, suffix))
 
 
-def _tuning(sheet: Sheet, parts: Sequence[Facet], groups: Sequence[Group], look: Look) -> str:
-    """Best settings, and profiles over what was tuned."""
-    best = tables.best_settings(parts, look.metric, look.last)
-    return (sheet.table(best) if best else "") + _titled(sheet, figures.tuning(groups, look))
+def _titled(sheet: Sheet, blocks: Sequence[Block]) -> list[Part]:
+    return [part for block in blocks for part in heading(block.title) + sheet.block(block)]
 
 
-def _heterogeneity(sheet: Sheet, parts: Sequence[Facet], groups: Sequence[Group], look: Look) -> str:
-    """The map of worlds and methods, and the main metric over each key of the world."""
-    heat = figures.heat_map(parts, look)
-    return (sheet.block(heat) if heat else "") + _titled(sheet, figures.trends(groups, look))
-
-
-def _titled(sheet: Sheet, blocks: Sequence[Block]) -> str:
-    return "".join(f"<h3>{escape(block.title)}</h3>{sheet.block(block)}" for block in blocks)
-
-
-def _setup(sheet: Sheet, runs: Sequence[RunRecord], groups: Sequence[Group]) -> str:
+def _setup(sheet: Sheet, runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[Part]:
     """What differs, what is shared, where it ran, which directories."""
-    different, machine = tables.differences(groups), tables.environment(runs)
-    html = f"<h3>Differences</h3>{sheet.table(different)}" if different else ""
-    html += folded("Configuration", sheet.table(tables.common(groups)))
-    html += folded("Environment", sheet.table(machine)) if machine else ""
-    return html + folded("Runs", sheet.table(tables.run_list(groups)))
+    different = sheet.table(tables.differences(groups))
+    return [
+        *(heading("Differences") if different else []),
+        *different,
+        *folded("Configuration", sheet.table(tables.common(groups))),
+        *folded("Environment", sheet.table(tables.environment(runs))),
+        *folded("Runs", sheet.table(tables.run_list(groups))),
+    ]
 
 
 def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
-from html import escape
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import jinja2
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from raylfl.report.derived import Stat
-from raylfl.report.tables import Column, Table, rank
+from raylfl.report.tables import Table
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -44,10 +47,11 @@ def to_markdown(table: Table) -> str:
     """A GitHub table; best values in **bold**, block headings as rows of their own."""
     lines = ["| " + " | ".join(_md(column.head) for column in table.columns) + " |"]
     lines.append("| " + " | ".join("---:" if column.numeric else "---" for column in table.columns) + " |")
-    for heading, rows in _body(table, _md, lambda text: f"**{text}**"):
+    for heading, rows in table.cells():
         if heading:
             lines.append(f"| *{_md(heading)}* |" + " |" * (len(table.columns) - 1))
-        lines += ["| " + " | ".join(cells) + " |" for cells in rows]
+        for cells in rows:
+            lines.append("| " + " | ".join(f"**{_md(text)}**" if best else _md(text) for text, best in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -61,11 +65,13 @@ def to_latex(table: Table) -> str:
     lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{latex(table.caption)}}}"]
     lines += [rf"\label{{tab:{table.name}}}", rf"\begin{{tabular}}{{{spec}}}", r"\toprule"]
     lines.append(" & ".join(latex(column.head) for column in table.columns) + r" \\")
-    for heading, rows in _body(table, latex, lambda text: rf"\textbf{{{text}}}"):
+    for heading, rows in table.cells():
         lines.append(r"\midrule")
         if heading:
             lines.append(rf"\multicolumn{{{len(table.columns)}}}{{l}}{{\emph{{{latex(heading)}}}}} \\")
-        lines += [" & ".join(cells) + r" \\" for cells in rows]
+        for cells in rows:
+            shown = (rf"\textbf{{{latex(text)}}}" if best else latex(text) for text, best in cells)
+            lines.append(" & ".join(shown) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 
@@ -110,59 +116,31 @@ def _inert(cell: Any) -> Any:
         return f"'{cell}"
 
 
+@cache
+def template() -> jinja2.Template:
+    """The page, page.html.j2; its macro `table` makes a <table>."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.get_template("page.html.j2")
+
+
 def to_html(table: Table) -> str:
     """A <table> with best values in <b>; the caption is left to the page."""
-    heads = "".join(f"<th{_cls(column)} scope=col>{escape(column.head)}</th>" for column in table.columns)
-    lines = [f'<table class="{escape(table.name)}"><thead><tr>{heads}</tr></thead>']
-    for heading, rows in _body(table, escape, lambda text: f"<b>{text}</b>"):
-        lines.append("<tbody>")
-        if heading:
-            span = len(table.columns)
-            lines.append(f'<tr class="block"><th colspan="{span}" scope="rowgroup">{escape(heading)}</th></tr>')
-        for cells in rows:
-            tds = (f"<td{_cls(column)}>{cell}</td>" for column, cell in zip(table.columns, cells, strict=True))
-            lines.append(f"<tr>{''.join(tds)}</tr>")
-        lines.append("</tbody>")
-    return "\n".join([*lines, "</table>"])
-
-
-def _cls(column: Column) -> str:
-    return ' class="num"' if column.numeric else ""
+    return str(vars(template().make_module())["table"](table))
 
 
 def to_rich(table: Table) -> RichTable:
     """For the terminal; best values in bold."""
-    shown = RichTable(caption=table.caption, caption_justify="left", header_style="bold")
+    shown = RichTable(caption=escape(table.caption), caption_justify="left", header_style="bold")
     for column in table.columns:
-        shown.add_column(column.head, justify="right" if column.numeric else "left", overflow="fold")
-    for heading, rows in _body(table, _rich, lambda text: f"[bold]{text}[/bold]"):
+        shown.add_column(escape(column.head), justify="right" if column.numeric else "left", overflow="fold")
+    for heading, rows in table.cells():
         if heading:
-            shown.add_row(f"[italic]{_rich(heading)}[/italic]")
+            shown.add_row(f"[italic]{escape(heading)}[/italic]")
         for cells in rows:
-            shown.add_row(*cells)
+            shown.add_row(*(f"[bold]{escape(text)}[/bold]" if best else escape(text) for text, best in cells))
         shown.add_section()
     return shown
-
-
-def _rich(text: str) -> str:
-    return text.replace("[", r"\[")
-
-
-def _body(
-    table: Table, quote: Callable[[str], str], strong: Callable[[str], str]
-) -> Iterator[tuple[str, list[list[str]]]]:
-    """Blocks as (heading, rows of cell texts), quoted for the format, the best of each column emphasised."""
-    for heading, rows in table.blocks().items():
-        best = {column.key: table.best_in(rows, column) for column in table.columns}
-        texts = []
-        for row in rows:
-            cells = []
-            for column in table.columns:
-                text = quote(column.show(row[column.key])) if column.key in row else ""
-                top = best[column.key]
-                cells.append(strong(text) if top is not None and rank(row.get(column.key)) == top else text)
-            texts.append(cells)
-        yield heading, texts
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {"md": to_markdown, "tex": to_latex, "csv": to_csv}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,18 @@ class Table:
         if column.better is None or len(rows) < 2 or not finite:
             return None
         return max(finite) if column.better == "max" else min(finite)
+
+    def cells(self) -> Iterator[tuple[str, list[list[tuple[str, bool]]]]]:
+        """Blocks as (heading, rows of (text, whether it is the best of its column in the block))."""
+        for heading, rows in self.blocks().items():
+            best = {column.key: self.best_in(rows, column) for column in self.columns}
+            yield heading, [[self._cell(row, column, best[column.key]) for column in self.columns] for row in rows]
+
+    @staticmethod
+    def _cell(row: dict[str, Any], column: Column, best: float | None) -> tuple[str, bool]:
+        if column.key not in row:
+            return "", False
+        return column.show(row[column.key]), best is not None and rank(row[column.key]) == best
 
 
 def rank(value: Any) -> float:
