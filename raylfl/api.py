@@ -156,6 +156,7 @@ def _carry_out(experiment: Experiment, run_dir: RunDirectory, again: bool, watch
 
     from raylfl.runtime import inprocess
     from raylfl.runtime.ray import remote
+    from raylfl.runtime.records.record_file import Displaced
     from raylfl.runtime.session import Interrupted
 
     config = experiment.config
@@ -165,7 +166,7 @@ def _carry_out(experiment: Experiment, run_dir: RunDirectory, again: bool, watch
             for metrics, messages in stream:
                 if watch is not None:
                     watch(Progress(experiment, run_dir.path, metrics, messages))
-    except Interrupted:
+    except (Interrupted, Displaced):
         raise
     except (Exception, KeyboardInterrupt) as error:
         error.add_note(f"raylfl resume {run_dir.path} goes on with it")

@@ -33,8 +33,8 @@ def _one_of(group: Any, key: str, *choices: str) -> None:
         raise BadValue(key, got=value, need=f"one of {', '.join(choices)}")
 
 
-def _a_folder(group: Any, key: str) -> None:
-    value = getattr(group, key)
+def folder_name(key: str, value: str) -> None:
+    """Raises BadValue where the value cannot be the name of one folder."""
     if not value or set(value) & set("/\\\0\n") or value in (".", "..") or len(value.encode()) > 200:
         raise BadValue(key, got=repr(value)[:300], need="the name of one folder: no slashes, at most 200 bytes")
 
@@ -56,7 +56,7 @@ class TopConfig:
         _at_least(self, "seed", 0, "every random draw is keyed by it")
         _one_of(self, "dtype", "float32", "float64")
         _one_of(self, "weights", "uniform", "data_size")
-        _a_folder(self, "name")
+        folder_name("name", self.name)
 
 
 @dataclass
@@ -197,7 +197,7 @@ class LoggingConfig:
 
     def __post_init__(self) -> None:
         if self.id is not None:
-            _a_folder(self, "id")
+            folder_name("id", self.id)
         for logger in self.loggers:
             if logger not in ("csv", "tensorboard", "wandb"):
                 raise BadValue("loggers", got=logger, need="of csv, tensorboard, wandb")

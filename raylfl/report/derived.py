@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.labels import is_world
 from raylfl.report.runs import Floats, Group, RunRecord
 
@@ -63,11 +64,6 @@ class Stat:
         if not np.isfinite(data).all():
             return Stat(math.inf, math.nan, count, of)
         return Stat(float(data.mean()), float(data.std(ddof=1)) if count > 1 else math.nan, count, of)
-
-
-def higher_is_better(metric: str) -> bool:
-    """True for accuracies (and the worst decile of them), False for losses, distances and norms."""
-    return "accuracy" in metric and not metric.endswith("std")
 
 
 def main_metric(runs: Sequence[RunRecord]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.derived import (
     Stat,
     best,
@@ -19,7 +20,6 @@ from raylfl.report.derived import (
     counted_axes,
     final,
     group_to_target,
-    higher_is_better,
     last_k,
     tuned_keys,
 )

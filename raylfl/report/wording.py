@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from raylfl.report.derived import Stat, higher_is_better
+from raylfl.diagnostics.metric_names import higher_is_better
+from raylfl.report.derived import Stat
 
 _SUFFIXES = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # from, by, written
 NAMES = {

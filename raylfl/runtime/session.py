@@ -23,7 +23,9 @@ from raylfl.parts import Experiment
 from raylfl.runtime.faults import Fault, kill_point
 from raylfl.runtime.records.checkpoint import Checkpoints
 from raylfl.runtime.records.loggers import Loggers
-from raylfl.runtime.records.run_dir import RECORDS, RunDirectory, environment, metrics_line, summarise
+from raylfl.runtime.records.record_file import Displaced
+from raylfl.runtime.records.run_dir import RunDirectory, metrics_line
+from raylfl.runtime.records.summary import environment, summarise
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.round.measure import Metrics
 from raylfl.runtime.workers.backend import Backend
@@ -71,8 +73,7 @@ class Session:
             rounds = self.federation.rounds(config.top.rounds)
             while (done := self._next(rounds)) is not None:
                 metrics, row = done
-                self.run_dir.append("participation.jsonl", encode_row(row))
-                self.run_dir.append("metrics.jsonl", metrics_line(metrics))
+                self._write_down(metrics, row)
                 for event in metrics.get("events", ()):
                     self.say(event)
                 loggers.log(metrics)
@@ -97,6 +98,17 @@ class Session:
                 self._save_after_an_error()
             raise
 
+    def _write_down(self, metrics: Metrics, row: Row) -> None:
+        """The round's lines in the records; where those were deleted or moved, what can be kept goes on disk."""
+        self.run_dir.append("participation.jsonl", encode_row(row))
+        self.run_dir.append("metrics.jsonl", metrics_line(metrics))
+        try:
+            self.run_dir.check()
+        except Displaced as error:
+            self._save_after_an_error()
+            self.say(str(error))
+            raise
+
     def _save_after_an_error(self) -> None:
         try:
             self.checkpoints.save(self.federation.state, self.backend)
@@ -104,9 +116,9 @@ class Session:
             self.say(f"no checkpoint of the round before: {error}")
 
     def _resume(self) -> None:
-        state = self.checkpoints.newest(self.backend)
+        state = self.checkpoints.newest(self.backend, self.federation.state)
         if state is None:
-            self.run_dir.truncate(dict.fromkeys(RECORDS, 0))
+            self.run_dir.truncate({})
             self.say("no checkpoint to go on from: starting from round 0")
         else:
             self.federation.state = state
@@ -121,6 +133,7 @@ class Session:
 
     def _finish(self, seconds: float) -> None:
         """final.pt and summary.json: there once the run is complete."""
+        self.run_dir.verify()
         state = self.federation.state
         params = state.server["x"].cpu()
         final = {

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from raylfl.runtime.records.run_dir import read_rows
 from raylfl.tune.space import Values
@@ -43,14 +46,21 @@ class End:
     reason: str = ""
 
 
+TRIAL, END = TypeAdapter(Trial), TypeAdapter(End)
+
+
 def ends(folder: Path) -> dict[str, str]:
     """How the trials of the sweep in this directory ended, as far as they have: id -> state; empty without a sweep."""
-    path = folder / "trials.jsonl"
-    return {row["id"]: row["state"] for row in (read_rows(path) if path.exists() else ()) if "state" in row}
+    found, _ = _entries(folder / "trials.jsonl")
+    return {name: entry.state for name, entry in found if isinstance(entry, End)}
 
 
 class Journal:
-    """The trials of a sweep directory, in the order in which they were planned, and their ends."""
+    """The trials of a sweep directory, in the order in which they were planned, and their ends.
+
+    damaged: the numbers of lines that cannot be read, or are not what was written. Their trials are planned again and
+    continue from their run directories.
+    """
 
     def __init__(self, folder: Path):
         self.path = folder / "trials.jsonl"
@@ -58,11 +68,12 @@ class Journal:
         self.ends: dict[str, End] = {}
         if self.path.exists():
             self._heal()
-            for row in read_rows(self.path):
-                if "values" in row:
-                    self.trials[row["id"]] = Trial(**row)
-                else:
-                    self.ends[row["id"]] = End(row["state"], row["reason"])
+        found, self.damaged = _entries(self.path)
+        for name, entry in found:
+            if isinstance(entry, Trial):
+                self.trials[name] = entry
+            else:
+                self.ends[name] = entry
 
     def _heal(self) -> None:
         """Cut off a last line that a crash left half written, so that the next one starts afresh."""
@@ -97,6 +108,30 @@ class Journal:
         if not rows:
             return
         with open(self.path, "a") as file:
-            file.write("".join(json.dumps(row) + "\n" for row in rows))
+            file.write("".join(json.dumps({**row, "check": _check(row)}) + "\n" for row in rows))
             file.flush()
             os.fsync(file.fileno())
+
+
+def _entries(path: Path) -> tuple[list[tuple[str, Trial | End]], list[int]]:
+    """The sound entries of a journal by the trial's id, and the numbers of the lines that hold none."""
+    found = read_rows(path)
+    entries = {number: _entry(row) for number, row in zip(found.numbers, found.rows, strict=True)}
+    bad = [number for number, entry in entries.items() if entry is None]
+    return [entry for entry in entries.values() if entry is not None], sorted([*found.damaged, *bad])
+
+
+def _entry(row: dict[str, Any]) -> tuple[str, Trial | End] | None:
+    """A line without its checksum; None where that does not match, or where keys or types are those of no entry."""
+    check = row.pop("check", None)  # lines of older sweeps have none
+    if check not in (None, _check(row)) or not isinstance(row.get("id"), str):
+        return None
+    try:
+        return row["id"], (TRIAL if "values" in row else END).validate_python(row)
+    except ValidationError:
+        return None
+
+
+def _check(row: dict[str, Any]) -> str:
+    """A checksum of an entry."""
+    return f"{zlib.crc32(json.dumps(row, sort_keys=True).encode()):08x}"

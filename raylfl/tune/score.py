@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.errors import BadValue
-from raylfl.report.derived import best_value, higher_is_better, tail, to_target
+from raylfl.report.derived import best_value, tail, to_target
 from raylfl.report.runs import RunRecord
 
 WORST = -1e30  # of a run that diverged: finite, as percentiles over it must be

@@ -23,6 +23,7 @@ from raylfl.config.layers import merge_layer, override, tree
 from raylfl.config.schema import LoggingConfig
 from raylfl.console import shown
 from raylfl.errors import BadConfig, RaylflError
+from raylfl.runtime.records.lines import lines
 from raylfl.tune.journal import FAILED, Journal
 from raylfl.tune.measured import require_measured
 from raylfl.tune.optuna_search import require_optuna
@@ -126,6 +127,8 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say
         folder = folder or new_folder(spec)
         with locked(folder), ended_by_signals():
             journal = Journal(folder)
+            if journal.damaged:
+                say(f"trials.jsonl is damaged: {lines(journal.damaged)} cannot be read; those trials are planned again")
             try:
                 run_stages(spec, folder, journal, trial, capacity(trial, nodes), say)
             except KeyboardInterrupt:

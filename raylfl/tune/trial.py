@@ -22,8 +22,8 @@ from raylfl.errors import BadConfig, NonFinite
 from raylfl.experiment import assemble
 from raylfl.parts import Experiment
 from raylfl.report.runs import readable
-from raylfl.runtime.records.checkpoint import sha256_of_manifest
-from raylfl.runtime.records.run_dir import RECORDS, RunDirectory, atomic_write
+from raylfl.runtime.records.manifest import encode
+from raylfl.runtime.records.run_dir import RunDirectory, atomic_write
 from raylfl.runtime.session import Session, write_records
 from raylfl.runtime.workers.backend import Backend, LocalBackend
 from raylfl.tune.journal import DIVERGED, FAILED, Trial
@@ -145,7 +145,7 @@ def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: in
         return
     resume = any((run_dir.path / "checkpoints").glob("round_*"))
     if not resume:
-        run_dir.truncate(dict.fromkeys(RECORDS, 0))
+        run_dir.truncate({})
     write_records(experiment, run_dir)
     backend = make_backend(experiment, run_dir, workers)
     try:
@@ -236,7 +236,7 @@ def take_over(folder: Path, taken: Path, resolved: dict[str, Any], values: str) 
         manifest = json.loads(path.read_text())
         manifest |= {"config": defining(resolved), "config_sha256": fingerprint_of_config(resolved)}
         del manifest["manifest_sha256"]
-        atomic_write(path, json.dumps({**manifest, "manifest_sha256": sha256_of_manifest(manifest)}))
+        atomic_write(path, encode(manifest))
     donor = (taken / "run.txt").read_text()
     if donor != folder.name:
         with open(folder / "lineage.txt", "a") as file:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.derived import (
     Stat,
     best,
@@ -17,7 +18,6 @@ from raylfl.report.derived import (
     default_target,
     final,
     group_to_target,
-    higher_is_better,
     last_k,
     main_metric,
     moving_average,

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from raylfl.errors import BadConfig, RaylflError
-from raylfl.runtime.records import checkpoint, run_dir
+from raylfl.runtime.records import checkpoint, state_files
+from raylfl.runtime.records.manifest import encode
 from tests.runtime.faults import carry_out, checkpoints, killed, log_of, outcome, strike
 from tests.runtime.tiny import FOCUS, TINY
 
@@ -119,7 +120,7 @@ def test_lost_rows_of_the_metrics_are_noticed_and_made_again(folder, clean):
     (folder / "metrics.jsonl").write_text("".join(rows[:3]))  # as many as the checkpoint of round 3 knows of
     carry_out(FOCUS, folder, resume=True)
     assert outcome(folder) == clean
-    assert "metrics.jsonl has lost rows since" in log_of(folder)
+    assert "metrics.jsonl is damaged: rows from round 3 on are lost" in log_of(folder)
 
 
 def test_a_row_cut_short_is_written_again(folder, clean):
@@ -158,7 +159,7 @@ def test_the_manifest_says_what_the_interface_promises(folder):
 
 
 def test_states_in_many_files_come_back_whole(folder, tmp_path, clean, monkeypatch):
-    monkeypatch.setattr(checkpoint, "CHUNK_BYTES", 600)  # two states of 63 floats a file
+    monkeypatch.setattr(state_files, "CHUNK_BYTES", 600)  # two states of 63 floats a file
     monkeypatch.setattr(checkpoint, "FOLD_AFTER", 1)
     killed(lambda: carry_out(FOCUS, tmp_path / "small", fault=strike("collect", 5)))
     files = [p.name for p in (tmp_path / "small" / "checkpoints" / "round_000005").glob("clients_*.pt")]
@@ -199,7 +200,7 @@ def test_a_checkpoint_of_another_config_is_refused_with_the_keys_named(folder):
 
 
 def test_other_versions_are_warned_of(folder, clean, monkeypatch):
-    real = dict(run_dir.versions())
+    real = dict(checkpoint.versions())
     monkeypatch.setattr(checkpoint, "versions", lambda: {**real, "torch": "9.9.9"})
     carry_out(FOCUS, folder, resume=True)
     assert f"was written with torch {real['torch']}, this is 9.9.9" in log_of(folder)
@@ -216,7 +217,7 @@ def test_a_checkpoint_of_a_future_format_is_refused_not_discarded(folder):
     path = folder / "checkpoints" / "round_000004" / "manifest.json"
     content = {**json.loads(path.read_text()), "version": 99}
     del content["manifest_sha256"]
-    path.write_text(json.dumps({**content, "manifest_sha256": checkpoint.sha256_of_manifest(content)}))
+    path.write_text(encode(content))
     with pytest.raises(RaylflError, match="has checkpoint format 99"):
         carry_out(FOCUS, folder, resume=True)
     assert "round_000004" in checkpoints(folder)

@@ -112,7 +112,7 @@ def test_a_disk_that_fills_while_a_row_is_written_leaves_no_half_row(tmp_path, c
 
     def filling(self, name, line):
         if name == "metrics.jsonl" and line.startswith('{"round": 3,'):
-            self._files[name] = Full(self._files[name])
+            self._files[name].file = Full(self._files[name].file)
         append(self, name, line)
 
     monkeypatch.setattr(run_dir.RunDirectory, "append", filling)

@@ -15,7 +15,8 @@ import pytest
 import raylfl
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.records import run_dir
-from raylfl.runtime.records.run_dir import RunDirectory, atomic_write, metrics_line, read_rows
+from raylfl.runtime.records.lines import read_rows
+from raylfl.runtime.records.run_dir import RunDirectory, atomic_write, metrics_line
 from tests.runtime.tiny import TINY
 
 HOLD = """
@@ -182,7 +183,8 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path, monkeypatch):
 
 def test_rows_are_read_up_to_one_cut_short(tmp_path):
     (tmp_path / "rows").write_text('{"round": 0}\n{"round": 1}\n{"rou')
-    assert list(read_rows(tmp_path / "rows")) == [{"round": 0}, {"round": 1}]
+    found = read_rows(tmp_path / "rows")
+    assert (found.rows, found.damaged) == ([{"round": 0}, {"round": 1}], [])
 
 
 def test_a_metric_that_is_not_finite_is_left_out():

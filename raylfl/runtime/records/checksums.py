@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from raylfl.runtime.records.record_file import open_plain
+
 
 class _HashedFile:
     """A file to write to that keeps the sha256 of what went through it."""
@@ -40,5 +42,5 @@ def save_hashed(content: Any, path: Path) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    with open(path, "rb") as file:
+    with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,11 +1,11 @@
-"""A run's directory: who may write there, and what stands in it.
+"""A run's directory: the right to write there, and the files in it.
 
 runs/<name>/<id>/ holds config.yaml, metrics.jsonl, participation.jsonl, partition.json, checkpoints/, final.pt,
-summary.json and log.txt. An existing id is never overwritten.
+summary.json and log.txt. An existing id is never overwritten, and no file is ever followed through a link.
 
-Two locks, both gone with the process that holds them. `.lock` belongs to the process that carries out the run, and
-says by which command: a second one is refused. `.writing` belongs to the process of the round loop, which may be an
-actor and outlive a killed driver by a moment: whoever goes on with the run waits for it.
+Two locks, both released when the process that holds them ends. `.lock` belongs to the process that carries out the
+run and holds the command that was typed; a second process is refused. `.writing` belongs to the process of the round
+loop, which may be an actor and outlive a killed driver by a moment; a resumed run waits for it.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import fcntl
 import json
 import math
 import os
-import platform
 import shlex
-import subprocess
+import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
 
+from raylfl.config.schema import folder_name
 from raylfl.errors import BadConfig, RaylflError
+from raylfl.runtime.records.lines import fault_in_rounds, read_rows
+from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, open_plain
 
-PACKAGES = ("raylfl", "ray", "lightning", "torch", "torchvision", "numpy")
 RECORDS = ("metrics.jsonl", "participation.jsonl")
-WAIT_SECONDS = 60  # for a round loop whose driver is gone to be gone as well
+LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+WAIT_SECONDS = 60  # for the round loop of a driver that is gone to end as well
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
@@ -48,6 +48,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
+    """Put the folder's entries on disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -56,16 +57,20 @@ def sync_folder(folder: Path) -> None:
 
 
 class RunDirectory:
-    """The files of one run. `open` it to carry it out, `claim` it to write rounds; `close` gives both locks back."""
+    """The files of one run. `open` takes the right to carry it out, `claim` that to write rounds; `close` ends both."""
 
     def __init__(self, path: Path):
         self.path = path
         self._locks: dict[str, IO[bytes]] = {}
-        self._files: dict[str, IO[bytes]] = {}
+        self._files: dict[str, RecordFile] = {}
+        self._place: int | None = None  # a handle of the directory itself, wherever it is moved
 
     @staticmethod
     def create(base: Path, name: str, run_id: str | None, seed: int) -> RunDirectory:
         """A new directory; raises BadConfig where it cannot be written or the id exists."""
+        folder_name("name", name)
+        if run_id is not None:
+            folder_name("logging.id", run_id)
         stamp = f"{datetime.now():%Y%m%d-%H%M%S}-s{seed}"
         try:
             (base / name).mkdir(parents=True, exist_ok=True)
@@ -81,6 +86,8 @@ class RunDirectory:
         except OSError as error:
             raise BadConfig(f"logging.dir={base}: cannot make a run directory there ({error.strerror})") from error
         return RunDirectory(path.resolve()).open()
+
+    # -- locks -----------------------------------------------------------------------------------------------
 
     def open(self, command: str | None = None) -> RunDirectory:
         """Take the run's lock; raises BadConfig where another process holds it or the place is read-only.
@@ -105,8 +112,9 @@ class RunDirectory:
 
     @property
     def command(self) -> str:
-        """By which the run is, or was last, carried out; a server actor's own command line is not what was typed."""
-        return (self.path / ".lock").read_text() if (self.path / ".lock").exists() else shlex.join(sys.argv)
+        """What was typed to have the run carried out; a server actor's own command line is another."""
+        lock = self.path / ".lock"
+        return lock.read_text(errors="replace") if lock.is_file() else shlex.join(sys.argv)
 
     @property
     def in_use(self) -> bool:
@@ -119,20 +127,25 @@ class RunDirectory:
             return isinstance(error, BlockingIOError)
 
     def claim(self) -> None:
-        """Take the lock on writing rounds, once a predecessor that was cut off from its driver has ended."""
+        """Take the lock on writing rounds, once the round loop of an earlier driver has ended."""
         deadline = time.monotonic() + WAIT_SECONDS
-        while not self._lock(".writing"):
-            if time.monotonic() > deadline:
-                raise RaylflError(f"a process of an earlier run still writes to {self.path} after {WAIT_SECONDS} s")
-            time.sleep(0.05)
-        for leftover in self.path.glob(".*.tmp"):  # of a process killed while it wrote
-            leftover.unlink(missing_ok=True)
+        try:
+            self._place = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            while not self._lock(".writing"):
+                if time.monotonic() > deadline:
+                    raise RaylflError(f"a process of an earlier run still writes to {self.path} after {WAIT_SECONDS} s")
+                time.sleep(0.05)
+            for leftover in self.path.glob(".*.tmp"):  # of a process killed while it wrote
+                discard(leftover)
+        except OSError as error:
+            raise RaylflError(f"{self.path} cannot be written ({error.strerror})") from error
 
     def _lock(self, name: str) -> bool:
-        """Whether the lock is now ours; raises OSError on a file system without locks."""
+        """Whether the lock is now this process's; raises OSError on a file system without locks."""
         if name in self._locks:
             return True
-        lock = open(self.path / name, "ab", buffering=0)  # noqa: SIM115 - held for the run's life
+        handle = open_plain(self.path / name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        lock = os.fdopen(handle, "r+b", buffering=0)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -144,65 +157,113 @@ class RunDirectory:
         return True
 
     def close(self) -> None:
-        for held in (self._files, self._locks):
-            for file in held.values():
-                file.close()
-            held.clear()
+        """Release the locks and close the files."""
+        for file in self._files.values():
+            file.close()
+        for lock in self._locks.values():
+            lock.close()
+        self._files.clear()
+        self._locks.clear()
+        if self._place is not None:
+            os.close(self._place)
+            self._place = None
 
-    # -- records a round -------------------------------------------------------------------------------------
+    def check(self) -> None:
+        """Raises Displaced where the directory or an open record file is no longer where it was.
+
+        After a move `path` is the new one, and a record file that was deleted is there again: what can be kept can
+        still be written.
+        """
+        if self._place is not None and not self._is_here(self._place):
+            before, self.path = self.path, _path_of(self._place) or self.path
+            for name, file in self._files.items():
+                file.path = self.path / name
+            if self.path == before:
+                raise Displaced(
+                    f"{before} was deleted while the run wrote to it, and its records and checkpoints with it; if it "
+                    "was moved to another disk, `raylfl resume` works there"
+                )
+            raise Displaced(f"{before} was moved while the run wrote to it: raylfl resume {self.path}")
+        for file in self._files.values():
+            file.check()
+
+    def _is_here(self, place: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(place))
+        except OSError:
+            return False
+
+    # -- records -------------------------------------------------------------------------------------------------
 
     def append(self, name: str, line: str) -> None:
-        """Add a line to metrics.jsonl or participation.jsonl, visible at once to whoever reads along.
+        """Add a line to metrics.jsonl or participation.jsonl, visible at once to readers.
 
         Whole or not at all: raises RaylflError where the disk has no room for it.
         """
-        if name not in self._files:
-            self._files[name] = open(self.path / name, "ab", buffering=0)  # noqa: SIM115 - for the run's life
-        file, rest = self._files[name], line.encode()
-        before = self._size(name)
         try:
-            while rest:
-                rest = rest[file.write(rest) :]
+            self._record(name).append(line.encode())
         except OSError as error:
-            with suppress(OSError):
-                file.truncate(before)
             raise self.unwritten(name, error) from error
 
-    def sync(self) -> dict[str, int]:
-        """Everything appended is on disk; the sizes of the record files, for a checkpoint to remember."""
+    def _record(self, name: str) -> RecordFile:
+        if name not in self._files:
+            self._files[name] = RecordFile(self.path / name)
+        return self._files[name]
+
+    def sync(self) -> dict[str, Prefix]:
+        """Put everything appended on disk; the record files as they now are, for a checkpoint to remember."""
         for file in self._files.values():
-            os.fsync(file.fileno())
-        return {name: self._size(name) for name in RECORDS}
+            file.sync()
+        return {name: self._record(name).prefix if self._holds(name) else Prefix() for name in RECORDS}
 
-    def _size(self, name: str) -> int:
-        path = self.path / name
-        return path.stat().st_size if path.exists() else 0
+    def _holds(self, name: str) -> bool:
+        return name in self._files or (self.path / name).exists()
 
-    def lacks(self, sizes: dict[str, int]) -> str | None:
-        """The name of a record file that is shorter than it once was; None: all are whole."""
-        return next((name for name, size in sizes.items() if self._size(name) < size), None)
+    def verify(self) -> None:
+        """Raises Displaced where a record file no longer holds what was written to it."""
+        self.check()
+        for file in self._files.values():
+            file.verify()
 
-    def truncate(self, sizes: dict[str, int]) -> None:
-        """Forget the records after a checkpoint: those rounds will run, and be written, again."""
-        for name, size in sizes.items():
-            if self._size(name) > size:
-                with open(self.path / name, "r+b") as file:
-                    file.truncate(size)
+    def fault(self, name: str, size: int, sha256: str | None, rounds: int) -> str | None:
+        """What is wrong with the record file as a checkpoint of `rounds` rounds remembers it; None: nothing.
+
+        sha256: of the first `size` bytes; None in a checkpoint of an older version.
+        """
+        data = read_plain(self.path / name)[:size]
+        fault = fault_in_rounds(data, rounds)
+        if fault is None and len(data) < size:
+            fault = "its end is lost"
+        if fault is None and sha256 not in (None, Prefix.of(data).sha256):
+            fault = "its content is not what was written"
+        return fault and f"{name} is damaged: {fault}"
+
+    def keep_damaged(self, name: str) -> None:
+        """Keep a copy of a record file whose rows will be computed again."""
+        with suppress(OSError):
+            shutil.copyfile(self.path / name, self.path / f"damaged_{name}", follow_symlinks=False)
+
+    def truncate(self, sizes: Mapping[str, int]) -> None:
+        """Cut off the records after a checkpoint: those rounds will run, and be written, again."""
+        for name in RECORDS:
+            if self._holds(name):
+                with os.fdopen(open_plain(self.path / name, os.O_RDWR), "r+b") as file:
+                    file.truncate(min(sizes.get(name, 0), os.fstat(file.fileno()).st_size))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl."""
-        path = self.path / "metrics.jsonl"
-        return list(read_rows(path)) if path.exists() else []
+        """The rows of metrics.jsonl, without damaged lines."""
+        return read_rows(self.path / "metrics.jsonl").rows
 
     def log(self, text: str) -> None:
-        """A line of log.txt, with the time; a disk that has no room for it must not end a run."""
-        with suppress(OSError), open(self.path / "log.txt", "a") as file:
+        """Add a line with the time to log.txt. A disk that has no room for it does not end a run."""
+        with suppress(OSError), os.fdopen(open_plain(self.path / "log.txt", LOG_FLAGS), "a") as file:
             file.write(f"{datetime.now().isoformat(timespec='milliseconds')} {text}\n")
 
-    # -- what stands there once --------------------------------------------------------------------------------
+    # -- whole files -----------------------------------------------------------------------------------------------
 
     def write(self, name: str, content: str | bytes) -> None:
-        """A whole file, or the one before; raises RaylflError where the disk has no room for it."""
+        """Write a whole file, or leave the one before; raises RaylflError where the disk has no room for it."""
+        self.check()
         try:
             atomic_write(self.path / name, content)
         except OSError as error:
@@ -219,7 +280,7 @@ class RunDirectory:
         (self.path / "summary.json").unlink(missing_ok=True)
 
     def unwritten(self, name: str, error: OSError) -> RaylflError:
-        """What to raise where a file could not be written."""
+        """The error to raise where a file could not be written."""
         return RaylflError(
             f"{self.path / name} could not be written ({error.strerror}); the checkpoints are intact: "
             "free some space, then resume"
@@ -227,18 +288,35 @@ class RunDirectory:
 
 
 def existing(path: Path) -> BadConfig:
-    """What to raise where a run of the wanted id is there already."""
+    """The error to raise where a run of the wanted id exists."""
     hint = f"`raylfl resume {path}` goes on with it"
     return BadConfig(f"logging.id={path.name}: {path} exists and is never overwritten; {hint}")
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Rows of a JSON-lines file; a last line cut short by a crash is passed over."""
-    for line in path.read_text().splitlines():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            return
+def _path_of(place: int) -> Path | None:
+    """Where the directory of this handle is now; None where it was deleted, or where the system does not tell."""
+    try:
+        path = Path(os.readlink(f"/proc/self/fd/{place}"))
+        return path if os.path.samestat(os.stat(path), os.fstat(place)) else None
+    except OSError:
+        return None
+
+
+def discard(path: Path) -> None:
+    """Remove a file, a link or a whole folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def read_plain(path: Path) -> bytes:
+    """The content of a regular file; nothing where there is none."""
+    try:
+        with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""
 
 
 def jsonable(value: Any) -> Any:
@@ -258,54 +336,3 @@ def metrics_line(metrics: dict[str, Any]) -> str:
     """A row of metrics.jsonl; a metric that is not finite is left out, as not measured."""
     plain = {k: jsonable(v) for k, v in metrics.items()}
     return json.dumps({k: v for k, v in plain.items() if v is not None}) + "\n"
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Of Python and of the packages that a result depends on."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
-def environment() -> dict[str, Any]:
-    """Versions, git commit and host resources, for summary.json."""
-    import psutil
-
-    memory = psutil.virtual_memory().total / 2**30
-    return {
-        "versions": versions(),
-        "git_commit": git_commit(),
-        "host": {"platform": platform.platform(), "cpus": os.cpu_count(), "memory_gib": round(memory, 1)},
-    }
-
-
-def git_commit() -> str | None:
-    """The commit of the working directory, with `+changes` where files differ from it; None outside git."""
-    try:
-        run = lambda *args: subprocess.run(["git", *args], capture_output=True, text=True, timeout=5)  # noqa: E731
-        head = run("rev-parse", "HEAD")
-        if head.returncode:
-            return None
-        return head.stdout.strip() + ("+changes" if run("status", "--porcelain", "-uno").stdout.strip() else "")
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-
-
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Final and best values of the metrics: the largest accuracy, the smallest of everything else."""
-    final: dict[str, Any] = {}
-    best: dict[str, Any] = {}
-    for row in rows:
-        for name, value in row.items():
-            if name == "round" or not isinstance(value, (int, float)):
-                continue
-            final[name] = value
-            if not name.startswith(("cost/", "time/", "cohort/", "algo/")):
-                better = max if name.endswith("accuracy") else min
-                best[name] = better(best.get(name, value), value)
-    return {"rounds": len(rows), "final": final, "best": best}

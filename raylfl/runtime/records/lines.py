@@ -1,0 +1,61 @@
+"""JSON-lines records: one object a line, only ever appended to. A damaged line is left out and its number told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The objects of a file, in order; the 1-based numbers of their lines, and of the lines that are no object.
+
+    A last line without an end was cut short by a crash: it is left out, and is not damage.
+    """
+
+    rows: list[dict[str, Any]]
+    numbers: list[int]
+    damaged: list[int]
+
+
+def read_rows(path: Path) -> Rows:
+    """The rows of a file; none where there is no file."""
+    return parse_rows(path.read_bytes()) if path.is_file() else Rows([], [], [])
+
+
+def parse_rows(data: bytes) -> Rows:
+    """The rows of a file's content."""
+    *whole, last = data.split(b"\n")
+    found = {number: _object(line) for number, line in enumerate((*whole, last), 1)}
+    sound = {number: row for number, row in found.items() if row is not None}
+    return Rows(list(sound.values()), list(sound), [n for n in found if n not in sound and n <= len(whole)])
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):  # no JSON, not UTF-8, endless numbers, endless nesting
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def fault_in_rounds(data: bytes, rounds: int) -> str | None:
+    """What is wrong with a record that must hold rounds 0 to `rounds` - 1, each once; None: nothing."""
+    found = parse_rows(data)
+    if found.damaged:
+        return f"{lines(found.damaged)} cannot be read"
+    held = [row.get("round") for row in found.rows]
+    if held != list(range(rounds)):
+        lost = held == list(range(len(held)))
+        return f"rows from round {len(held)} on are lost" if lost else f"it does not hold rounds 0 to {rounds - 1} once"
+    return None
+
+
+def lines(numbers: Sequence[int]) -> str:
+    """`line 3`, `lines 3, 7`, `lines 3, 7, 8, 9 and 12 more`."""
+    shown = ", ".join(map(str, numbers[:4]))
+    more = f" and {len(numbers) - 4} more" if len(numbers) > 4 else ""
+    return f"line{'s' * (len(numbers) > 1)} {shown}{more}"

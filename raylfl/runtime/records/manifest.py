@@ -1,0 +1,110 @@
+"""The manifest of a checkpoint: what must stand in it, and its checksum. Anything else is Damaged, whoever wrote it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import ConfigDict, Field, NonNegativeInt, StringConstraints, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic cannot read that of Python 3.11
+
+from raylfl.errors import RaylflError
+from raylfl.runtime.records.run_dir import read_plain
+
+VERSION = 2
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Folder = Annotated[str, StringConstraints(pattern=r"^round_[0-9]{6,18}$")]
+StateFile = Annotated[str, StringConstraints(pattern=r"^(server|clients_[0-9]{3,9})\.pt$")]
+Record = Annotated[str, StringConstraints(pattern=r"^(metrics|participation)\.jsonl$")]
+
+
+class Definition(TypedDict):
+    """The part of `config` that every manifest has."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+    runtime: dict[str, Any]
+
+
+class Manifest(TypedDict):
+    """A checkpoint's files by checksum, the run that it belongs to, and the record files up to its round.
+
+    clients: checkpoint -> the clients whose newest state it holds. records, records_sha256: size and sha256 of each
+    record file (the latter since 0.1; before, sizes alone).
+    """
+
+    __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
+
+    version: Literal[2]
+    round: NonNegativeInt
+    sha256: dict[StateFile, Sha256]
+    config_sha256: Sha256
+    partition_sha256: Sha256
+    device: str
+    versions: dict[str, str]
+    config: Definition
+    records: dict[Record, NonNegativeInt]
+    records_sha256: NotRequired[dict[Record, Sha256]]
+    clients: dict[Folder, Annotated[list[NonNegativeInt], Field(min_length=1)]]
+
+
+ADAPTER = TypeAdapter(Manifest)
+
+
+class Damaged(Exception):
+    """A checkpoint that is not what was written: which file, and how it shows."""
+
+
+def folder_of(rounds: int) -> str:
+    """The name of the checkpoint after so many rounds."""
+    return f"round_{rounds:06d}"
+
+
+def encode(manifest: Manifest) -> str:
+    """The text of manifest.json, with a checksum of the rest in it."""
+    return json.dumps({**manifest, "manifest_sha256": sha256_of_manifest(manifest)})
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a checkpoint's folder. Raises Damaged; RaylflError where a newer version wrote it."""
+    name = f"{folder.name}/manifest.json"
+    try:
+        content = json.loads(read_plain(folder / "manifest.json"))
+    except OSError as error:
+        raise Damaged(f"{name} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{name} cannot be read: {type(error).__name__}") from error
+    if not isinstance(content, dict) or content.pop("manifest_sha256", None) != sha256_of_manifest(content):
+        raise Damaged(f"{name} does not match its checksum")
+    version = content.get("version")
+    if isinstance(version, int) and version != VERSION:
+        raise RaylflError(
+            f"{folder} has checkpoint format {version}, but this raylfl reads {VERSION}: "
+            "resume it with the version that wrote it"
+        )
+    return checked(content, folder)
+
+
+def checked(content: Any, folder: Path) -> Manifest:
+    """The content as a manifest of this folder; raises Damaged naming the first key that cannot be."""
+    try:
+        manifest = ADAPTER.validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise Damaged(f"{folder.name}/manifest.json: {key}: {first['msg']}") from None
+    if folder_of(manifest["round"]) != folder.name:
+        raise Damaged(f"{folder.name}/manifest.json: it is of round {manifest['round']}")
+    if "server.pt" not in manifest["sha256"]:
+        raise Damaged(f"{folder.name}/manifest.json: it names no server.pt")
+    if set(manifest.get("records_sha256", manifest["records"])) != set(manifest["records"]):
+        raise Damaged(f"{folder.name}/manifest.json: records and records_sha256 name other files")
+    return manifest
+
+
+def sha256_of_manifest(manifest: Any) -> str:
+    """The checksum of all that a manifest says."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

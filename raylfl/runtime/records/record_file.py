@@ -1,0 +1,109 @@
+"""A record file open for appending, whose content is known by checksum, and whose disappearance is noticed."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from raylfl.errors import RaylflError
+
+EMPTY = hashlib.sha256().hexdigest()
+
+
+class Displaced(RaylflError):
+    """A run directory, or a file in it, was deleted, moved or replaced while a run wrote to it."""
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The first `size` bytes of a record file and their sha256."""
+
+    size: int = 0
+    sha256: str = EMPTY
+
+    @staticmethod
+    def of(data: bytes) -> Prefix:
+        return Prefix(len(data), hashlib.sha256(data).hexdigest())
+
+
+class RecordFile:
+    """metrics.jsonl or participation.jsonl while a run appends to it."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.file = os.fdopen(open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b", buffering=0)
+        content = self.file.read()
+        self.size, self._sha256 = len(content), hashlib.sha256(content)
+
+    @property
+    def prefix(self) -> Prefix:
+        """All that was written so far."""
+        return Prefix(self.size, self._sha256.hexdigest())
+
+    def append(self, data: bytes) -> None:
+        """Add the bytes, visible at once to readers; raises OSError, the file as it was, where there is no room."""
+        rest = data
+        try:
+            while rest:
+                rest = rest[self.file.write(rest) :]
+        except OSError:
+            with suppress(OSError):
+                self.file.truncate(self.size)
+            raise
+        self.size += len(data)
+        self._sha256.update(data)
+
+    def check(self) -> None:
+        """Raises Displaced where the path no longer leads to what was written; a deleted file is put back first."""
+        own = os.fstat(self.file.fileno())
+        try:
+            there = os.stat(self.path, follow_symlinks=False)
+        except FileNotFoundError:
+            self._put_back()
+            raise Displaced(
+                f"{self.path} was deleted while the run wrote to it; its rows were put back: "
+                f"raylfl resume {self.path.parent}"
+            ) from None
+        if not os.path.samestat(own, there) or own.st_size != self.size:
+            raise Displaced(
+                f"{self.path} was changed while the run wrote to it; what no longer holds is computed again by "
+                f"raylfl resume {self.path.parent}"
+            )
+
+    def verify(self) -> None:
+        """Raises Displaced where the bytes on disk are not those that were written."""
+        self.check()
+        if Prefix.of(self.path.read_bytes()) != self.prefix:
+            raise Displaced(
+                f"{self.path} is damaged: its content changed while the run wrote to it; what no longer holds is "
+                f"computed again by raylfl resume {self.path.parent}"
+            )
+
+    def _put_back(self) -> None:
+        """The content of the deleted file, still held by the open one, under its name again."""
+        with os.fdopen(open_plain(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:
+            self.file.seek(0)
+            shutil.copyfileobj(self.file, copy)
+        self.file.close()
+        self.file = os.fdopen(open_plain(self.path, os.O_RDWR | os.O_APPEND), "r+b", buffering=0)
+
+    def sync(self) -> None:
+        os.fsync(self.file.fileno())
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def open_plain(path: Path, flags: int) -> int:
+    """A handle of a regular file; raises OSError for a link, a pipe or a device in its place."""
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return handle

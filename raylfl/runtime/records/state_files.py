@@ -1,0 +1,142 @@
+"""The files of a checkpoint: a federation's state to tensors on disk, and back, checked against a fresh run's state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raylfl.core.algorithm import ServerState, State
+from raylfl.core.client_rows import Table
+from raylfl.core.costs import Costs
+from raylfl.runtime.records.manifest import Damaged
+from raylfl.runtime.round.loop import FederationState
+from raylfl.runtime.workers.backend import Backend, Handle
+
+CHUNK_BYTES = 64 * 2**20  # of client states in memory at a time
+NUMBERS = ("seconds", "computation_seconds", "last_finite_loss")
+
+
+def server_blob(state: FederationState) -> dict[str, Any]:
+    """Everything of a state but the clients'."""
+    return {
+        "round": state.round,
+        "server": pack_server(state.server),
+        "buffers": state.buffers,
+        "costs": asdict(state.costs),
+        **{name: getattr(state, name) for name in NUMBERS},
+    }
+
+
+def pack_server(server: ServerState) -> dict[str, Any]:
+    """Tensors as they are, Tables as their rows."""
+    return {k: {"table": v.state_dict()} if isinstance(v, Table) else v for k, v in server.items()}
+
+
+def unpack_server(packed: dict[str, Any]) -> ServerState:
+    """The inverse of `pack_server`."""
+    return {k: Table.from_state(v["table"]) if isinstance(v, dict) else v for k, v in packed.items()}
+
+
+def client_chunks(clients: Sequence[int], handles: dict[int, Handle], backend: Backend) -> Iterator[dict[str, Any]]:
+    """The states of these clients as rows of matrices, no more than CHUNK_BYTES (or one client) at a time."""
+    if not clients:
+        return
+    first = backend.get([handles[clients[0]]])[0]
+    size = max(1, CHUNK_BYTES // max(1, sum(t.numel() * t.element_size() for t in first.values())))
+    for at in range(0, len(clients), size):
+        some = list(clients[at : at + size])
+        states = backend.get([handles[c] for c in some])
+        rows: State = {name: torch.cat([s[name] for s in states]) for name in first}
+        yield {"clients": torch.tensor(some, dtype=torch.int64), "states": rows}
+
+
+# -- reading -----------------------------------------------------------------------------------------------------
+
+
+def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationState:
+    """The state in server.pt, without the clients'; fresh: the state before round 0. Raises Damaged."""
+    blob = load(path)
+    try:
+        if blob["round"] != rounds:
+            raise ValueError(f"it is of round {blob['round']}")
+        _same_form(blob["server"], pack_server(fresh.server), "server")
+        _same_form(blob["buffers"], fresh.buffers, "buffers")
+        _same_form(blob["costs"], asdict(fresh.costs), "costs")
+        numbers = {name: blob[name] for name in NUMBERS}
+        if not all(isinstance(v, (int, float)) and not math.isinf(v) for v in numbers.values()):
+            raise ValueError("its clock holds no numbers")
+        server, costs = unpack_server(blob["server"]), Costs(**blob["costs"])
+    except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+        raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error
+    return FederationState(rounds, server, blob["buffers"], {}, set(), costs, **numbers)
+
+
+def load_clients(path: Path, wanted: set[int], fresh: State) -> Iterator[tuple[int, State]]:
+    """(client, its state) of the wanted clients in a file; fresh: a state, rows [1, ...]. Raises Damaged."""
+    chunk = load(path)
+    try:
+        clients, states = chunk["clients"].tolist(), chunk["states"]
+        _same_form(states, {name: rows.expand(len(clients), *rows.shape[1:]) for name, rows in fresh.items()}, "states")
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error
+    for row, client in enumerate(clients):
+        if client in wanted:
+            yield client, {name: rows[row : row + 1].clone() for name, rows in states.items()}
+
+
+def load(path: Path) -> Any:
+    """The content of a file of tensors; raises Damaged where it holds anything else."""
+    try:
+        return torch.load(path, weights_only=True)
+    except Exception as error:
+        if isinstance(error, MemoryError) or "memory" in str(error):  # this machine's trouble, not the file's
+            raise
+        raise Damaged(f"{_shown(path)} cannot be read: {type(error).__name__}") from error
+
+
+def _same_form(value: Any, like: Any, place: str) -> None:
+    """Raises ValueError where keys, dtypes or shapes are not those of `like`; tables may have any number of rows."""
+    if isinstance(like, Tensor):
+        got, need = (_form(t) if isinstance(t, Tensor) else type(t).__name__ for t in (value, like))
+        if got != need:
+            raise ValueError(f"{place} is {got}, but must be {need}")
+    elif isinstance(like, Mapping):
+        if not isinstance(value, Mapping) or set(value) != set(like):
+            raise ValueError(f"{place} holds {_keys(value)}, but must hold {_keys(like)}")
+        if set(like) == {"table"}:
+            _same_table(value["table"], like["table"], place)
+            return
+        for key in like:
+            _same_form(value[key], like[key], f"{place}.{key}")
+    elif not isinstance(value, type(like)):
+        raise ValueError(f"{place} is {type(value).__name__}, but must be {type(like).__name__}")
+
+
+def _same_table(value: Any, like: dict[str, Tensor], place: str) -> None:
+    count = len(value["clients"])
+    if len(set(value["clients"].tolist())) < count:
+        raise ValueError(f"{place} holds a client twice")
+    _same_form(value["clients"], like["clients"].new_empty(count), f"{place}.clients")
+    _same_form(value["rows"], like["rows"].new_empty(count, like["rows"].shape[1]), f"{place}.rows")
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def _keys(value: Any) -> str:
+    return ", ".join(sorted(map(str, value))) if isinstance(value, Mapping) and value else "nothing"
+
+
+def _reason(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+
+
+def _shown(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"

@@ -1,0 +1,66 @@
+"""What summary.json says of a run: final and best metrics, versions, commit, host."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from raylfl.diagnostics.metric_names import higher_is_better
+
+PACKAGES = ("raylfl", "ray", "lightning", "torch", "torchvision", "numpy")
+NOT_RATED = ("cost/", "time/", "cohort/", "algo/")  # metrics without a best value
+
+
+def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The number of rounds, and each metric's final and best value (see `higher_is_better`)."""
+    final: dict[str, Any] = {}
+    best: dict[str, Any] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name == "round" or not isinstance(value, (int, float)):
+                continue
+            final[name] = value
+            if not name.startswith(NOT_RATED):
+                better = max if higher_is_better(name) else min
+                best[name] = better(best.get(name, value), value)
+    return {"rounds": len(rows), "final": final, "best": best}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that a result depends on."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def environment() -> dict[str, Any]:
+    """Versions, git commit and host resources, for summary.json."""
+    import psutil
+
+    memory = psutil.virtual_memory().total / 2**30
+    return {
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "host": {"platform": platform.platform(), "cpus": os.cpu_count(), "memory_gib": round(memory, 1)},
+    }
+
+
+def git_commit() -> str | None:
+    """The commit of the working directory, with `+changes` where files differ from it; None outside git."""
+    try:
+        run = lambda *args: subprocess.run(["git", *args], capture_output=True, text=True, timeout=5)  # noqa: E731
+        head = run("rev-parse", "HEAD")
+        if head.returncode:
+            return None
+        return head.stdout.strip() + ("+changes" if run("status", "--porcelain", "-uno").stdout.strip() else "")
+    except (OSError, subprocess.TimeoutExpired):
+        return None
