@@ -15,7 +15,7 @@ Assumes  as sfl, as fedavg; no connection of the model skips the cut.
     client   backward from the cut, SGD step on its half
 
 Two backward passes joined at the cut give the gradient of one through the whole model: the updates are those
-of SFL and FedAvg, bit for bit. `raylfl.core.oracle.SplitPoint` carries the passes out and counts the traffic.
+of SFL and FedAvg, bit for bit, and are computed so. What would travel is read off a trial step (`raylfl.core.cut`).
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ FEW = 8  # input channels of a convolution up to which this pays
 class BatchLast(Chain):
     """A chain's mean cross-entropy and gradient, in memory of its own that is used again from batch to batch."""
 
-    def __init__(self, layers: Sequence[nn.Module], cut: int | None = None):
-        super().__init__(layers, cut)
+    def __init__(self, layers: Sequence[nn.Module]):
+        super().__init__(layers)
         self._convolutions = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
         self._memory: dict[Any, Tensor] = {}
         self._views: dict[tuple[Any, ...], Tensor] = {}

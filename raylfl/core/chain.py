@@ -20,15 +20,10 @@ IGNORED = -100  # the class of samples that cross-entropy leaves out
 
 
 class Chain:
-    """Mean cross-entropy of a chain of Conv2d, Linear, ReLU, MaxPool2d and Flatten, and its gradient.
+    """Mean cross-entropy of a chain of Conv2d, Linear, ReLU, MaxPool2d and Flatten, and its gradient."""
 
-    cut: the place of the layer after which the chain is split between client and server, if it is; what passes there
-    is counted in `exchanged_floats` (as many of activations as of their gradients).
-    """
-
-    def __init__(self, layers: Sequence[nn.Module], cut: int | None = None):
-        self.layers, self.cut = layers, cut
-        self.exchanged_floats = 0
+    def __init__(self, layers: Sequence[nn.Module]):
+        self.layers = layers
         makers = (nn.Linear, nn.Conv2d, nn.MaxPool2d)  # of new tensors, which nobody else keeps
         self._first = next((k for k, layer in enumerate(layers) if isinstance(layer, makers)), len(layers))
 
@@ -46,12 +41,6 @@ class Chain:
         theirs = list(module.parameters())
         same = len(client_state) == len(theirs) and all(a is b for a, b in zip(client_state, theirs, strict=True))
         return Chain(list(layers)) if same and client_state and all(p.requires_grad for p in client_state) else None
-
-    @property
-    def client_width(self) -> int:
-        """Parameters before the cut, the client's half."""
-        assert self.cut is not None
-        return sum(p.numel() for layer in self.layers[: self.cut + 1] for p in layer.parameters())
 
     classes_ndim = 1  # of a batch's classes [B]
 
@@ -76,8 +65,6 @@ class Chain:
         for k, layer in enumerate(self.layers):
             x, saved = self._forward(k, layer, x)
             kept.append(saved)
-            if k == self.cut:
-                self.exchanged_floats += x.numel()
         loss, g = self._loss(x, y)
         at = len(gradients)
         for k in range(len(self.layers) - 1, -1, -1):

@@ -64,30 +64,21 @@ class LoopOracle(Oracle):
         self,
         flat: FlatModule,
         autocast: Callable[[], AbstractContextManager] = nullcontext,
-        split_after: str | None = None,
         batch_last: bool = False,
         step: str = "auto",
     ):
-        """autocast: the precision context of the device. split_after: cut the model there (split learning).
-        batch_last: chains as `BatchLast`. step: auto (recorded where that is possible), recorded, autograd.
+        """autocast: the precision context of the device. batch_last: chains as `BatchLast`. step: auto (recorded where
+        that is possible), recorded, autograd.
         """
         self.flat, self.autocast = flat, autocast
         self.module: Any = flat.module
         plain = autocast is nullcontext and flat.params.device.type == "cpu"
         chain = Chain.of(flat.module) if plain and batch_last else None
-        cut = place_of(split_after, flat.module, chain) if split_after else None
-        if chain is None or (split_after and cut is None):
-            self.chain = None
-        else:
-            self.chain = BatchLast(chain.layers, cut)
+        self.chain = BatchLast(chain.layers) if chain is not None else None
         self.insists = step == "recorded"
-        self.steps = RecordedSteps(flat.module, flat.parameters, self._loss, self._gradient)
+        self.steps = RecordedSteps(flat.module, flat.parameters, self.loss, self._gradient)
         if step == "autograd":
             self.steps.refusal = "runtime.step=autograd"
-        elif split_after:
-            self.steps.refusal = "a model that is cut in two"
-        self.split_after = split_after
-        self.split: SplitPoint | Chain | None = (self.chain or SplitPoint(flat, split_after)) if split_after else None
 
     @property
     def width(self) -> int:
@@ -107,8 +98,6 @@ class LoopOracle(Oracle):
         losses, rows = [], []
         for c, batch in enumerate(batches):
             self.flat.load(x[c])
-            if isinstance(self.split, Chain) and not self.split.takes(batch.content):  # targets that are no classes
-                self.chain, self.split = None, SplitPoint(self.flat, str(self.split_after))
             loss, row = self._taken(batch, lambda c=c: seeds(c))  # type: ignore[misc]
             rows.append(row)
             losses.append(loss)
@@ -137,13 +126,12 @@ class LoopOracle(Oracle):
             raise BadConfig(f"runtime.step=recorded, but {name}.training_step {self.steps.refusal} (leave it at auto)")
         return taken
 
-    def _loss(self, content: Any) -> Tensor:
+    def loss(self, content: Any) -> Tensor:
+        """The loss that the module's training step gives for a batch's content, with its graph."""
         with self.autocast():
             return loss_of(self.module.training_step(content, 0), self.module)
 
     def _gradient(self, loss: Tensor) -> Sequence[Tensor | None]:
-        if isinstance(self.split, SplitPoint):
-            return self.flat.views(self.split.gradient(loss))
         return torch.autograd.grad(loss, self.flat.parameters, allow_unused=True)
 
 
@@ -188,74 +176,3 @@ def private_randomness(seed: int | None = None) -> Iterator[None]:
             torch.cuda.set_rng_state_all(on_gpus)
         np.random.set_state(before[1])
         random.setstate(before[2])
-
-
-def place_of(name: str, module: nn.Module, chain: Chain | None) -> int | None:
-    """Where in the chain the module's layer of this name is; None where it is not one of the chain's."""
-    layer = dict(module.named_modules()).get(name)
-    layers = chain.layers if chain is not None else []
-    return next((k for k, other in enumerate(layers) if other is layer), None)
-
-
-class SplitPoint:
-    """A model cut after a named layer: two halves that exchange activations and their gradients.
-
-    Split learning (Li & Lyu 2023, app. A; SplitFed, Thapa 2022): the client runs the layers up to the cut and
-    sends its activations; the server runs the rest forward and backward, and sends their gradient back; the
-    client finishes the backward pass. The cut tensor is detached, so the halves share nothing else.
-    """
-
-    def __init__(self, flat: FlatModule, after: str):
-        modules = dict(flat.module.named_modules())
-        if after not in modules:
-            names = [name for name in modules if name]
-            raise BadConfig(
-                f"algorithm.cut={after}, but must be a layer of {type(flat.module).__name__}: {', '.join(names)}"
-            )
-        self.flat, self.after = flat, after
-        self.client_side: list[bool] | None = None  # per parameter, seen in the first backward pass
-        self.exchanged_floats = 0  # of activations up, and of gradients down, since the last reading
-        self._halves: list[tuple[Tensor, Tensor]] = []
-        modules[after].register_forward_hook(self._cut)
-
-    def _cut(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():
-            return output  # evaluation uses the whole model
-        if not isinstance(output, Tensor):
-            raise BadConfig(f"algorithm.cut={self.after}, but must be a layer whose output is one tensor")
-        smashed = output.detach().requires_grad_()
-        self._halves.append((output, smashed))
-        return smashed.clone()  # a layer in place may follow: it must not write on the cut itself
-
-    def gradient(self, loss: Tensor) -> Tensor:
-        """The whole gradient [d]: the server's backward pass, then the client's from the returned gradient."""
-        halves, self._halves = self._halves, []
-        if len(halves) != 1:
-            raise BadConfig(f"algorithm.cut={self.after}, but must be a layer that runs once a forward pass")
-        output, smashed = halves[0]
-        params = self.flat.parameters
-        first = self.client_side is None  # whether the cut is one shows in both passes: keep the graph for it
-        *server, back = torch.autograd.grad(loss, [*params, smashed], allow_unused=True, retain_graph=first)
-        if back is None:
-            raise BadConfig(f"algorithm.cut={self.after}, but must be a layer on the way to the loss")
-        client: Sequence[Tensor | None] = [None] * len(params)
-        if output.requires_grad:
-            client = torch.autograd.grad(output, params, grad_outputs=back, allow_unused=True)
-        pieces: list[Tensor] = []
-        for p, ours, theirs in zip(params, client, server, strict=True):
-            if ours is not None and theirs is not None:
-                raise BadConfig(
-                    f"algorithm.cut={self.after}, but must split the parameters in two halves: "
-                    "some are used on both sides (a connection skips the cut)"
-                )
-            g = ours if ours is not None else theirs
-            pieces.append(g.reshape(-1) if g is not None else p.new_zeros(p.numel()))
-        self.client_side = [g is not None for g in client]
-        self.exchanged_floats += smashed.numel()
-        return torch.cat(pieces)
-
-    @property
-    def client_width(self) -> int:
-        """Parameters of the client's half, known after the first gradient."""
-        assert self.client_side is not None
-        return sum(n for n, mine in zip(self.flat.sizes, self.client_side, strict=True) if mine)

@@ -1,4 +1,4 @@
-"""Split learning: two backward passes joined at the cut are one, bit for bit; what crosses is counted."""
+"""Split learning: what passes the cut, the parameters before it, and cuts that do not separate the model."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raylfl.algorithms.fedavg import FedAvg
-from raylfl.algorithms.sfl import SFL
-from raylfl.algorithms.split import SSL, SplitFed
-from raylfl.core.algorithm import Algorithm, Work
-from raylfl.core.flat import FlatModule
-from raylfl.core.local import LocalResult, LocalRule, run_local
-from raylfl.core.oracle import Batch, LoopOracle
+from raylfl.core.cut import Cut
 from raylfl.errors import BadConfig
 
 B = 4  # images a batch
@@ -90,19 +84,36 @@ class Twice(Trained):
         return self.last(self.first(self.middle(self.first(x.flatten(1)))))
 
 
-def batch(seed: int) -> Batch:
+class Pair(nn.Module):
+    """Two tensors come out."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, x
+
+
+class Unused(Trained):
+    """Layers that are not on the way to the loss, and one with two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle, self.aside, self.pair, self.last = nn.Linear(2, 2), nn.Linear(64, 2), Pair(), nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, _ = self.pair(x.flatten(1))
+        self.aside(x)
+        return self.last(x)
+
+
+def batch(seed: int, size: int) -> tuple[Tensor, Tensor]:
     rng = torch.Generator().manual_seed(seed)
-    return Batch((torch.randn(B, 1, 8, 8, generator=rng), torch.randint(5, (B,), generator=rng)), B)
+    return torch.randn(size, 1, 8, 8, generator=rng), torch.randint(5, (size,), generator=rng)
 
 
-def oracle(cls: type[Trained], cut: str | None = None) -> LoopOracle:
+def cut_of(cls: type[Trained], name: str, samples: int = B) -> tuple[Cut, nn.Module]:
     torch.manual_seed(1)
-    return LoopOracle(FlatModule(cls(), torch.float32, torch.device("cpu")), split_after=cut)
-
-
-def gradient(of: LoopOracle, seed: int) -> Tensor:
-    _, g = of.gradients(of.flat.params.clone()[None], [batch(seed)], lambda c: seed)
-    return g[0]
+    module = cls()
+    x, y = batch(0, samples)
+    return Cut.after(name, module, list(module.parameters()), lambda: module.training_step((x, y), 0), samples), module
 
 
 LENET = {"conv1": (3, 6, 6), "conv2": (4, 4, 4), "pool": (4, 2, 2), "fc1": (9,), "drop": (9,)}
@@ -117,43 +128,22 @@ cases = pytest.mark.parametrize(("cls", "cut", "shape"), CUTS, ids=lambda v: v i
 
 
 @cases
-def test_the_halves_give_the_whole_gradient_bit_for_bit(cls: type[Trained], cut: str, shape: tuple[int, ...]):
-    whole, halves = oracle(cls), oracle(cls, cut)
-    for seed in range(3):
-        assert torch.equal(gradient(halves, seed), gradient(whole, seed))
-        assert gradient(whole, seed).abs().sum() > 0
-
-
-@cases
-def test_what_crosses_the_cut_is_counted_every_step(cls: type[Trained], cut: str, shape: tuple[int, ...]):
-    """As many numbers up (activations) as down (their gradient): those of one way."""
-    halves = oracle(cls, cut)
-    for steps in (1, 2):
-        gradient(halves, steps)
-        assert halves.split is not None
-        assert halves.split.exchanged_floats == steps * B * int(np.prod(shape))
+@pytest.mark.parametrize("samples", [1, B])
+def test_an_activation_of_each_sample_passes_the_cut(
+    cls: type[Trained], cut: str, shape: tuple[int, ...], samples: int
+):
+    found, module = cut_of(cls, cut, samples)
+    assert found.floats_per_sample == int(np.prod(shape))
+    assert not module.get_submodule(cut)._forward_hooks
 
 
 @cases
 def test_the_client_half_is_what_comes_before_the_cut(cls: type[Trained], cut: str, shape: tuple[int, ...]):
-    halves, names = oracle(cls, cut), list(dict(cls().named_children()))
-    gradient(halves, 0)
+    found, module = cut_of(cls, cut)
+    names = list(dict(module.named_children()))
     before = names[: names.index(cut) + 1] if cut != "pool" else ["conv1", "conv2"]
-    mine = sum(p.numel() for name in before for p in getattr(halves.module, name).parameters())
-    assert halves.split is not None
-    assert halves.split.client_width == mine
-    assert 0 < mine < halves.width
-
-
-def test_evaluation_uses_the_whole_model_and_sends_nothing():
-    halves, whole = oracle(LeNet, "conv2"), oracle(LeNet)
-    x, _ = batch(0).content
-    with torch.no_grad():
-        halves.module.eval()
-        whole.module.eval()
-        assert torch.equal(halves.module(x), whole.module(x))
-    assert halves.split is not None
-    assert halves.split.exchanged_floats == 0
+    assert found.client_width == sum(p.numel() for name in before for p in getattr(module, name).parameters())
+    assert 0 < found.client_width < sum(p.numel() for p in module.parameters())
 
 
 @pytest.mark.parametrize(
@@ -163,37 +153,13 @@ def test_evaluation_uses_the_whole_model_and_sends_nothing():
         (ResNet, "block2.conv1", "skips the cut"),
         (Twice, "middle", "used on both sides"),
         (Twice, "first", "runs once a forward pass"),
+        (Unused, "idle", "runs once a forward pass"),
+        (Unused, "aside", "on the way to the loss"),
+        (Unused, "pair", "whose output is one tensor"),
         (LeNet, "conv3", "must be a layer of LeNet: conv1, conv2"),
     ],
 )
 def test_a_cut_that_does_not_separate_is_refused(cls: type[Trained], cut: str, reason: str):
     with pytest.raises(BadConfig, match=reason) as refused:
-        gradient(oracle(cls, cut), 0)
+        cut_of(cls, cut)
     assert f"algorithm.cut={cut}" in str(refused.value)
-
-
-def solve(algorithm: Algorithm) -> tuple[LocalResult, LoopOracle]:
-    """Three local steps of one client as a worker takes them: the oracle cut where the algorithm says."""
-    rule = LocalRule(lr=0.1, momentum=0.5)
-    made = oracle(LeNet, algorithm.cut)
-    work = Work(np.array([3.0]), np.array([3.0]), np.ones(1), 0.1)
-    down = {"x": made.flat.params.clone()}
-    result = run_local(algorithm, made, lambda t, rows: [batch(t)], lambda t, row: t, down, {}, work, rule)
-    return result, made
-
-
-@pytest.mark.parametrize(
-    ("split", "whole"),
-    [(SSL(cut="conv2"), SFL()), (SplitFed(cut="conv2"), FedAvg())],
-    ids=["ssl", "splitfed"],
-)
-def test_a_client_s_local_steps_end_at_the_same_bits(split: Algorithm, whole: Algorithm):
-    (ours, halves), (theirs, uncut) = solve(split), solve(whole)
-    assert uncut.split is None
-    assert halves.split is not None
-    assert halves.split.exchanged_floats == 3 * B * 4 * 4 * 4
-    assert ours.uploads.keys() == theirs.uploads.keys()
-    for name, rows in ours.uploads.items():
-        assert torch.equal(rows, theirs.uploads[name])
-        assert rows.abs().sum() > 0
-    assert np.array_equal(ours.losses, theirs.losses)

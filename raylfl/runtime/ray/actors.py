@@ -12,6 +12,7 @@ from torch import Tensor
 
 from raylfl.config.schema import RuntimeConfig
 from raylfl.core.algorithm import State
+from raylfl.core.cut import Cut
 from raylfl.core.samples import as_tensor
 from raylfl.runtime.faults import kill_point
 from raylfl.runtime.workers.backend import first_row
@@ -56,10 +57,12 @@ class WorkerActor:
         """An answer means: here, and ready."""
         self.worker(shared)
 
-    def initial(self, shared: list[Any]) -> tuple[Packed, str | None, frozenset[str]]:
-        """The fresh module's x and buffers; why clients go one by one; kinds of data that are evaluated in one go."""
+    def initial(self, shared: list[Any]) -> tuple[Packed, str | None, frozenset[str], Cut | None]:
+        """The fresh module's x and buffers; why clients go one by one; kinds of data that are evaluated in one go; what
+        passes a model's cut.
+        """
         worker = self.worker(shared)
-        return pack({"x": worker.x0, "buffers": worker.buffers0}), worker.one_by_one, worker.whole
+        return pack({"x": worker.x0, "buffers": worker.buffers0}), worker.one_by_one, worker.whole, worker.cut
 
     def run(
         self,

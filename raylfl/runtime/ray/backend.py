@@ -38,7 +38,7 @@ class RayBackend(Backend):
         self._batch_size = experiment.setup.eval_batch_size
         self._ring = experiment.algorithm.route == "ring"
         self._measuring = 0  # evaluations under way
-        fresh, self.one_by_one, self.whole = self.team.call("initial", attempts=self.attempts)
+        fresh, self.one_by_one, self.whole, self.cut = self.team.call("initial", attempts=self.attempts)
         self._initial = torch.from_numpy(fresh["x"].copy()), torch.from_numpy(fresh["buffers"].copy())
         state = experiment.setup.fresh_state(*self._initial)
         self.keeps, size = bool(state), sum(rows.nbytes for rows in state.values())

@@ -6,6 +6,7 @@ import numpy as np
 
 from raylfl.core.algorithm import State
 from raylfl.core.costs import Costs, floats_in
+from raylfl.core.cut import Cut
 from raylfl.parts import Experiment
 from raylfl.runtime.round.cohort import RoundResult
 from raylfl.runtime.round.plan import Planner
@@ -14,8 +15,8 @@ from raylfl.runtime.round.plan import Planner
 class CostModel:
     """Counts what was really sent and computed in the rounds of one experiment."""
 
-    def __init__(self, experiment: Experiment, planner: Planner):
-        self.e, self.planner = experiment, planner
+    def __init__(self, experiment: Experiment, planner: Planner, cut: Cut | None):
+        self.e, self.planner, self.cut = experiment, planner, cut
 
     def costs(self, got: RoundResult, broadcast: State, answer: State | None) -> Costs:
         """Of one round. down: its broadcast; answer: what every client heard from was sent back, if anything."""
@@ -25,10 +26,10 @@ class CostModel:
         gradients = int(reports["gradients"].sum())
         if algorithm.pooled:
             return Costs(0, 0, 0, int(r.steps[0]), gradients)
-        down_floats, up_floats = floats_in(broadcast), got.up_floats
-        exchanged = int(reports["exchanged"].sum())
-        if algorithm.cut is not None:  # only the client's half of the model moves; activations one way, gradients back
-            down_floats = up_floats = int(reports["client_half"].max(initial=0))
+        down_floats, up_floats, exchanged = floats_in(broadcast), got.up_floats, 0
+        if self.cut is not None:  # only the client's half of the model moves; activations one way, gradients back
+            down_floats = up_floats = self.cut.client_width
+            exchanged = gradients * self.cut.floats_per_sample
         if algorithm.route == "ring":
             entering = min(asked, 1) * down_floats
             handed = max(asked - 1, 0) * down_floats

@@ -59,7 +59,7 @@ class Federation:
         self.e, self.backend = experiment, backend
         self.planner = Planner(experiment)
         self.cohorts = CohortRunner(experiment, backend, self.planner)
-        self.accounts = CostModel(experiment, self.planner)
+        self.accounts = CostModel(experiment, self.planner, backend.cut)
         self.fault: Fault = fault or (lambda phase, r: None)
         x, buffers = backend.initial()
         self.x0 = x

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from raylfl.core.algorithm import State
+from raylfl.core.cut import Cut
 from raylfl.core.oracle import private_randomness
 from raylfl.errors import RaylflError
 from raylfl.parts import WorkerSetup
@@ -38,6 +39,9 @@ class Backend(ABC):
 
     one_by_one: str | None
     """Why workers take clients one by one; None: a micro-cohort in one vectorised call."""
+
+    cut: Cut | None
+    """What passes the cut of a split model; None: it is whole."""
 
     whole: frozenset[str]
     """Kinds of data whose evaluations one worker makes in full, since the module has hooks that see all of it."""
@@ -102,7 +106,7 @@ class LocalBackend(Backend):
         self._threads = torch.get_num_threads()
         self.worker = Worker(setup)
         self.attempts, self.timeout = 1 + setup.runtime.client_retries, setup.runtime.client_timeout
-        self.one_by_one, self.whole = self.worker.one_by_one, self.worker.whole
+        self.one_by_one, self.whole, self.cut = self.worker.one_by_one, self.worker.whole, self.worker.cut
         self._batch_size = setup.eval_batch_size
 
     def initial(self) -> tuple[Tensor, Tensor]:

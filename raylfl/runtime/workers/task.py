@@ -45,8 +45,6 @@ REPORT = np.dtype(
         ("loss", np.float64),  # mean over its local steps; nan where it made none
         ("last_loss", np.float64),  # the last finite one
         ("gradients", np.int64),  # sample gradients computed
-        ("exchanged", np.int64),  # floats of activations, and as many of their gradients (split learning)
-        ("client_half", np.int64),  # parameters of the client's half (split learning), all there is to hand over
         ("finite", np.bool_),  # whether it came back, and all that it came back with is a number
     ]
 )

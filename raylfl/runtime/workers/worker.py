@@ -16,6 +16,7 @@ from torch import Tensor
 from raylfl.core.algorithm import State, Work
 from raylfl.core.batches import BatchOrders, CohortBatches
 from raylfl.core.batchnorm import allow_single_samples
+from raylfl.core.cut import Cut
 from raylfl.core.flat import FlatModule
 from raylfl.core.keyed import keyed, keyed_int
 from raylfl.core.local import LocalResult, run_local
@@ -54,7 +55,8 @@ class Worker:
         self.measured = self.train.measuring(images_last)
         self.test = self._source(setup.test, images_last) if setup.test is not None else None
         batch_last = self.layout == "batch_last"
-        self.loop = LoopOracle(self.flat, autocast, self.algorithm.cut, batch_last, setup.runtime.step)
+        self.loop = LoopOracle(self.flat, autocast, batch_last, setup.runtime.step)
+        self.cut = self._cut(self.algorithm.cut) if self.algorithm.cut else None
         self.one_by_one = self._refusal()
         self.most_clients = math.inf  # in one call; less where a GPU's memory does not suffice
         self._broadcast: tuple[State, State] = {}, {}  # the last one, on the host and on the device
@@ -85,6 +87,15 @@ class Worker:
             line = str(error).strip().splitlines()
             return f"vmap refuses the model ({line[0] if line else type(error).__name__})"
         return None
+
+    def _cut(self, layer: str) -> Cut:
+        """What passes the cut behind this layer, from a step on the first samples that a client owns."""
+        batch, module = self.train.batch(self.setup.shards.indices[:2]), self.flat.module
+        module.train()
+        with private_randomness(keyed_int(self.setup.seed, "check")):
+            cut = Cut.after(layer, module, self.flat.parameters, lambda: self.loop.loss(batch.content), batch.size)
+        self.flat.write_buffers(self.buffers0.to(self.device))
+        return cut
 
     def _source(self, samples: SampleSet, channels_last: bool) -> BatchSource:
         return BatchSource(samples, self.device, self.setup.torch_dtype, channels_last)
@@ -161,8 +172,6 @@ class Worker:
         if buffers is not None or kept_buffers is not None:
             self.flat.write_buffers(kept_buffers[0] if kept_buffers is not None else buffers)  # type: ignore[arg-type]
         self._to_training()
-        if self.loop.split:
-            self.loop.split.exchanged_floats = 0  # measurements pass through the cut, too
         result = self._solve(task, broadcast, states)
         if buffers is not None or kept_buffers is not None:
             target = result.client_state if self.setup.local_buffers else result.uploads
@@ -174,10 +183,6 @@ class Worker:
             gradients=result.gradients,
             finite=self._finite_rows(result),
         )
-        if split := self.loop.split:
-            reports.rows["exchanged"] = split.exchanged_floats
-            if any(task.steps):  # known once a gradient was taken
-                reports.rows["client_half"] = split.client_width
         uploads = {k: v.cpu() for k, v in result.uploads.items()}
         own_rows = {k: v.cpu() for k, v in result.client_state.items()}
         new_own = [{k: v[c : c + 1] for k, v in own_rows.items()} for c in range(len(task.clients))] if own_rows else []

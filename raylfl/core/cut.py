@@ -1,0 +1,75 @@
+"""What passes the cut of a split model: read off one trial step, since it is the same in every step.
+
+Split learning (Li & Lyu 2023, app. A; SplitFed, Thapa et al. 2022): the client runs the layers up to the cut and sends
+its activations; the server runs the rest forward and backward and sends their gradient back; the client finishes the
+backward pass. Two backward passes joined at the cut are the one through the whole model, so local steps are those of
+the whole model; only what travels differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raylfl.errors import BadConfig
+
+
+@dataclass(frozen=True)
+class Cut:
+    """client_width: parameters before the cut, the client's half; floats_per_sample: entries of a sample's activation
+    at the cut, sent up in every step, and as many of its gradient down.
+    """
+
+    client_width: int
+    floats_per_sample: int
+
+    @staticmethod
+    def after(
+        name: str, module: nn.Module, parameters: Sequence[Tensor], loss: Callable[[], Tensor], samples: int
+    ) -> Cut:
+        """The cut behind this layer, from the loss of a batch of so many samples. Raises BadConfig where it does not
+        separate the model: a layer that is not there, not on the way to the loss, runs twice or gives more than one
+        tensor, or parameters used on both sides.
+        """
+        layers = dict(module.named_modules())
+        if name not in layers:
+            raise _refusal(name, f"a layer of {type(module).__name__}: {', '.join(filter(None, layers))}")
+        halves: list[tuple[Tensor, Tensor]] = []
+
+        def separate(layer: nn.Module, args: Any, output: Any) -> Tensor:
+            if not isinstance(output, Tensor):
+                raise _refusal(name, "a layer whose output is one tensor")
+            received = output.detach().requires_grad_()
+            halves.append((output, received))
+            return received.clone()  # a layer in place may follow: it must not write on the cut itself
+
+        hook = layers[name].register_forward_hook(separate)
+        try:
+            value = loss()
+        finally:
+            hook.remove()
+        if len(halves) != 1:
+            raise _refusal(name, "a layer that runs once a forward pass")
+        sent, received = halves[0]
+        *server, back = torch.autograd.grad(value, [*parameters, received], allow_unused=True, retain_graph=True)
+        if back is None:
+            raise _refusal(name, "a layer on the way to the loss")
+        client: Sequence[Tensor | None] = [None] * len(parameters)
+        if sent.requires_grad:
+            client = torch.autograd.grad(sent, parameters, grad_outputs=back, allow_unused=True)
+        if any(ours is not None and theirs is not None for ours, theirs in zip(client, server, strict=True)):
+            raise _refusal(
+                name,
+                "a layer that splits the parameters in two halves: some are used on both sides (a connection skips the "
+                "cut)",
+            )
+        width = sum(p.numel() for p, g in zip(parameters, client, strict=True) if g is not None)
+        return Cut(width, received.numel() // samples)
+
+
+def _refusal(name: str, need: str) -> BadConfig:
+    return BadConfig(f"algorithm.cut={name}, but must be {need}")
