@@ -128,6 +128,25 @@ class LocalResult:
     gradients: Floats
 
 
+class Observer:
+    """Is told of local work while it is done, between its steps; this one does nothing."""
+
+    def begin(self) -> None:
+        """Before the first step, with the parameters at the starting point."""
+
+    def before_step(self, t: int, batches: Sequence[Batch]) -> None:
+        """Before local step t on these batches."""
+
+    def after_gradient(self, g: Tensor) -> None:
+        """After the gradients g [C, d] of a step, which may be changed in place."""
+
+    def after_step(self, t: int, rows: Sequence[int], losses: Tensor) -> None:
+        """After local step t of the clients in these rows, with their losses [C]."""
+
+    def end(self) -> None:
+        """After the last step, before the uploads are made."""
+
+
 def run_local(
     algorithm: Algorithm,
     oracle: Oracle,
@@ -139,13 +158,14 @@ def run_local(
     rule: LocalRule,
     full_batches: list[Batch] | None = None,
     optimizer_step: Callable[[Tensor], None] | None = None,
+    observer: Observer | None = None,
 ) -> LocalResult:
     """Run K_i local steps of C clients from the broadcast and their states.
 
     batches(t, rows): the mini-batches of local step t for these rows; seeds(t, row): the state of the global
     generators in that step (t = -1: outside of them); full_batches: each client's whole shard, where the
     algorithm wants a full gradient; optimizer_step: moves the workspace of one client along v [1, d] in place of
-    x <- x - eta v.
+    x <- x - eta v; observer: is told of each step.
     """
     steps = work.steps.astype(np.int64)
     count, width = len(steps), oracle.width
@@ -170,12 +190,18 @@ def run_local(
     actives = [int(np.count_nonzero(falling > t)) for t in range(int(steps.max(initial=0)))]
     losses: list[Tensor] = []
     samples: list[list[int]] = []
+    if observer is not None and actives:
+        observer.begin()
     for t, active in enumerate(actives):
         rows = ids[:active]
         at, batch = x[:active], batches(t, rows)
+        if observer is not None:
+            observer.before_step(t, batch)
         loss, g = oracle.gradients(at, batch, lambda c, t=t, rows=rows: seeds(t, rows[c]))  # type: ignore[misc]
         losses.append(loss)
         samples.append(sizes_of(batch))
+        if observer is not None:
+            observer.after_gradient(g)
         if rule.clip_norm is not None:
             g *= (rule.clip_norm / (torch.linalg.vector_norm(g, dim=1, keepdim=True) + 1e-6)).clamp(max=1.0)
         if rule.weight_decay:
@@ -191,6 +217,10 @@ def run_local(
             optimizer_step(v)
         else:
             at.sub_(v, alpha=work.lr * rule.step_factor(t))
+        if observer is not None:
+            observer.after_step(t, rows, loss)
+    if observer is not None and actives:
+        observer.end()
 
     if identity:
         uploads, new_own = algorithm.finish(x, carry, client_state, work)

@@ -80,6 +80,14 @@ class LoopOracle(Oracle):
         if step == "autograd":
             self.steps.refusal = "runtime.step=autograd"
 
+    def through_training_step(self, reason: str) -> None:
+        """From now on every gradient is that of a call of `training_step`: no chain of layers, no replay.
+
+        reason: what the step does that these would leave out, as `training_step ...`.
+        """
+        self.steps.refusal = reason
+        self.chain = None
+
     @property
     def width(self) -> int:
         return self.flat.width

@@ -24,6 +24,7 @@ from raylfl.core.cohort_chain import CohortChain
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, Oracle, loss_of, seed_everything
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
+from raylfl.core.step_log import StepLog
 
 LARGEST_ON_CPU = 100_000  # d: beyond it the rows fall out of the caches and one client at a time is faster
 MOST_FILLED = 2  # times the samples that there are, as which unequal batches may count when they are filled up
@@ -52,12 +53,14 @@ def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
 class _Step(nn.Module):
     """`training_step` as a forward pass, so that torch.func can call it with other parameters."""
 
-    def __init__(self, module: Any):
+    def __init__(self, module: Any, log: StepLog):
         super().__init__()
-        self.module = module
+        self.module, self.log = module, log
 
-    def forward(self, *batch: Any) -> Tensor:
-        return loss_of(self.module.training_step(batch, 0), self.module)
+    def forward(self, *batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss, and what was logged on the way."""
+        loss = loss_of(self.module.training_step(batch, 0), self.module)
+        return loss, self.log.take()
 
 
 class VectorizedOracle(Oracle):
@@ -68,21 +71,24 @@ class VectorizedOracle(Oracle):
         flat: FlatModule,
         autocast: Callable[[], AbstractContextManager] = nullcontext,
         by_hand: bool = True,
+        log: StepLog | None = None,
     ):
-        """autocast: the precision context of the device; by_hand: False: vmap, whatever the model offers."""
-        self.flat, self.autocast = flat, autocast
-        self.step = _Step(flat.module)
+        """autocast: the precision context of the device; by_hand: False: vmap, whatever the model offers; log: where
+        the module's `training_step` logs.
+        """
+        self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
+        self.step = _Step(flat.module, self.log)
         self.places = places_of(flat.parameters, self.step)
         offered = getattr(flat.module, "cohort_losses", None)  # asked once: it looks through the layers
         self.cohort_losses: Any = offered if by_hand else None
         self.forward = self._by_hand if self.cohort_losses else vmap(self._loss, randomness="different")
         self.chain = chain_for(flat) if by_hand and autocast is nullcontext else None
 
-    def _loss(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
+    def _loss(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
         return functional_call(self.step, {name: parameters[k] for name, k in self.places}, batch, tie_weights=False)
 
-    def _by_hand(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
-        return self.cohort_losses(dict(zip(self.flat.names, parameters, strict=True)), batch)
+    def _by_hand(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.cohort_losses(dict(zip(self.flat.names, parameters, strict=True)), batch), {}
 
     @property
     def width(self) -> int:
@@ -99,10 +105,15 @@ class VectorizedOracle(Oracle):
         if self.chain is not None and (content := filled_up(batches, sizes)) is not None:
             return self._through(self.chain, x, content)
         all_losses, all_rows = x.new_empty(len(batches)), torch.empty_like(x)
+        logged: dict[str, Tensor] = {}
         for size in sorted(set(sizes)):
             group = [k for k, s in enumerate(sizes) if s == size]
             losses, g = self._together(x[group], [batches[k] for k in group], seeds(group[0]))
             all_losses[group], all_rows[group] = losses.to(all_losses), g
+            for name, values in self.log.take().items():
+                rows = logged.setdefault(name, values.new_full((len(batches),), torch.nan))
+                rows[group] = values
+        self.log.values = logged
         return all_losses, all_rows
 
     def _together(self, x: Tensor, batches: Sequence[Batch], seed: int) -> tuple[Tensor, Tensor]:
@@ -113,7 +124,7 @@ class VectorizedOracle(Oracle):
             return self._through(self.chain, x, content)
         at = x.detach().requires_grad_()
         with self.autocast():
-            losses = self.forward(self.flat.views(at), content)
+            losses, self.log.values = self.forward(self.flat.views(at), content)
         (g,) = torch.autograd.grad(losses.sum(), at)
         return losses.detach(), g
 

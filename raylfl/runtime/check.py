@@ -67,6 +67,10 @@ def _unheard(worker: Worker, config: EvalConfig) -> list[str]:
         names = [name for name in overridden(module, "called") if name.startswith(f"on_{stage}_")]
         if names and stage not in used:
             lines.append(f"{', '.join(names)} not called: no evaluation goes through {stage}_step")
+    for name in worker.attributes.changed_tensors():
+        lines.append(f"{name} is changed in place, and passes from client to client: register it as a buffer")
+    for name in worker.attributes.generators:
+        lines.append(f"{name} is a generator of its own, which starts anew nowhere: draw from torch's global one")
     if evaluator.left_out:
         names = sorted(evaluator.left_out)
         lines.append(f"{', '.join(names)} not recorded in evaluations: logged with on_epoch=False")
@@ -115,9 +119,25 @@ def _try_training(worker: Worker, label: str) -> None:
     _try("the data's first batch cannot be made", lambda: batch.content)
     worker.flat.module.train()
     text = f"model {label} cannot be trained on a batch of {_shapes(batch)}"
-    x = worker.oracle.workspace(1).copy_(worker.x0)
-    _try(text, lambda: worker.oracle.gradients(x, [batch], lambda c: 0), _patience(worker.setup))
-    worker.optimizer_step()
+    _try(text, lambda: _local_step(worker, batch), _patience(worker.setup))
+
+
+def _local_step(worker: Worker, batch: Batch) -> None:
+    """One local step, with its hooks and the module's own optimizer, if it is asked for."""
+    worker.attributes.restore()
+    x, move = worker.oracle.workspace(1).copy_(worker.x0), worker.optimizer_step()
+    with worker.training.observed(clients=1, steps=1, steps_per_epoch=1) as observer:
+        observer.begin()
+        observer.before_step(0, [batch])
+        losses, g = worker.oracle.gradients(x, [batch], lambda c: 0)
+        observer.after_gradient(g)
+        if move is not None:
+            move(g)
+        observer.after_step(0, [0], losses)
+        observer.end()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as in an evaluation
+            observer.log.results()
 
 
 def _try_evaluation(worker: Worker, label: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from lightning.pytorch import LightningModule
 from torch import nn
 from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC, MulticlassF1Score
@@ -135,3 +137,193 @@ class Late(Net):
 
     def configure_model(self):
         self.body = nn.Linear(4, 3)
+
+
+class Hooked(Net):
+    """Counts the calls of its training hooks, checks their order, and moves its weights in some of them."""
+
+    def __init__(self, moves: bool = False, epoch: int = 3):
+        super().__init__(norm=False, dropout=0.0)
+        self.moves, self.epoch, self.calls = moves, epoch, []
+
+    def on_train_start(self):
+        self.calls.append("start")
+
+    def on_train_epoch_start(self):
+        self.calls.append("epoch")
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.calls.append(f"before {batch_idx}")
+
+    def training_step(self, batch, batch_idx):
+        self.calls.append(f"step {batch_idx}")
+        return {"loss": super().training_step(batch, batch_idx), "size": len(batch[0])}
+
+    def on_after_backward(self):
+        self.calls.append("gradient")
+        if self.moves:  # the gradient's sign: in place, or by another tensor
+            for k, p in enumerate(self.parameters()):
+                if k % 2:
+                    p.grad = p.grad.sign()
+                else:
+                    p.grad.sign_()
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        assert outputs["size"] == len(batch[0])
+        assert not outputs["loss"].requires_grad
+        self.calls.append(f"after {batch_idx}")
+        if self.moves:
+            with torch.no_grad():
+                for p in self.parameters():
+                    p.clamp_(-0.5, 0.5)
+
+    def on_train_epoch_end(self):
+        self.calls.append("end of epoch")
+
+    def on_train_end(self):
+        steps = sum(call.startswith("step") for call in self.calls)
+        expected = ["start"]
+        for t in range(steps):  # ten samples a client, in batches of four: three steps an epoch
+            expected += ["epoch"] * (t % self.epoch == 0) + [f"before {t}", f"step {t}", "gradient", f"after {t}"]
+            expected += ["end of epoch"] * ((t + 1) % self.epoch == 0 or t == steps - 1)
+        assert self.calls == expected
+        self.log("epochs", self.calls.count("epoch"))
+        if self.moves:
+            with torch.no_grad():
+                self.body[0].bias.fill_(0.25)
+
+
+class Telling(Net):
+    """Logs in its training step: plainly, by batch_idx, with other reductions; the loss under its usual name."""
+
+    def __init__(self):
+        super().__init__(norm=False, dropout=0.0)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        z = self.body(x)
+        loss = nn.functional.cross_entropy(z, y)
+        self.log("train_loss", 2 * loss)
+        self.log("train_acc", (z.argmax(1) == y).float().mean(), prog_bar=True)
+        self.log_dict({"first": x[:, 0].mean(), "index": float(batch_idx)})
+        self.log("steps", 1, reduce_fx="sum")
+        return loss
+
+
+class TellingByMetric(Telling):
+    """A metric object, too, which cannot be vectorised."""
+
+    def __init__(self):
+        super().__init__()
+        self.train_accuracy = MulticlassAccuracy(3, average="micro")
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        self.train_accuracy(self.body(x), y)
+        self.log("by_metric", self.train_accuracy)
+        return super().training_step(batch, batch_idx)
+
+
+class Counting(Net):
+    """Its loss depends on what an earlier step left behind in attributes."""
+
+    def __init__(self):
+        super().__init__(norm=False, dropout=0.0)
+        self.count, self.seen = 0, []
+
+    def training_step(self, batch, batch_idx):
+        self.count += 1
+        self.seen.append(self.count)
+        self.last = batch[0]
+        return super().training_step(batch, batch_idx) * (self.count + len(self.seen))
+
+    def validation_step(self, batch, batch_idx):
+        self.count += 1
+        self.log("count", float(self.count + len(self.seen)))
+        self.log("left", float(hasattr(self, "last")))
+
+
+class OnlyBatch(Net):
+    """Steps without batch_idx, which Lightning allows."""
+
+    def training_step(self, batch):
+        return super().training_step(batch, 0)
+
+    def validation_step(self, batch):
+        self.log("val_acc", 0.25)
+
+
+class Averaged(Net):
+    """Keeps a running mean outside of parameters and buffers, in place."""
+
+    def __init__(self):
+        super().__init__(norm=False, dropout=0.0)
+        self.centre = torch.zeros(4)
+        self.teacher = nn.Parameter(torch.zeros(4), requires_grad=False)
+
+    def training_step(self, batch, batch_idx):
+        self.centre.mul_(0.9).add_(batch[0].mean(0), alpha=0.1)
+        with torch.no_grad():
+            self.teacher.add_(1.0)
+        return super().training_step(batch, batch_idx)
+
+
+class Scheduled(Net):
+    """Its optimizer in every form that Lightning takes."""
+
+    def __init__(self, form: str = "dict", lr: float = 0.1):
+        super().__init__(norm=False, dropout=0.0)
+        self.form, self.lr = form, lr
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
+        half = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        forms = {
+            "plain": optimizer,
+            "list": [optimizer],
+            "two lists": ([optimizer], [half]),
+            "dict": {"optimizer": optimizer, "lr_scheduler": half},
+            "step": {"optimizer": optimizer, "lr_scheduler": {"scheduler": half, "interval": "step"}},
+            "every second": {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": half, "interval": "step", "frequency": 2},
+            },
+            "plateau": {"optimizer": optimizer, "lr_scheduler": plateau, "monitor": "loss"},
+            "two": [optimizer, torch.optim.SGD(self.parameters(), lr=self.lr)],
+            "none": None,
+        }
+        return forms[self.form]
+
+
+class OwnGenerator(Net):
+    """Draws from a generator of its own."""
+
+    def __init__(self):
+        super().__init__(norm=False, dropout=0.0)
+        self.rng = np.random.default_rng(0)
+
+
+class Stopping(Net):
+    """Would skip the rest of the epoch."""
+
+    def on_train_batch_start(self, batch, batch_idx):
+        return -1
+
+
+class Chained(LightningModule):
+    """Names its layers for the short way to the gradient, and logs in its training step."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+
+    @property
+    def cross_entropy_chain(self):
+        return self.layers
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        z = self.layers(x)
+        self.log("acc", (z.argmax(1) == y).float().mean())
+        return nn.functional.cross_entropy(z, y)

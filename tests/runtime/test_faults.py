@@ -53,12 +53,12 @@ class Stumbling(Worker):
 
     failures = attempts = 0
 
-    def _solve(self, task, down, states):
+    def _solve(self, task, *rest):
         if task.clients == (1,):
             Stumbling.attempts += 1
             if Stumbling.attempts <= Stumbling.failures:
                 raise ValueError("stumbled")
-        return super()._solve(task, down, states)
+        return super()._solve(task, *rest)
 
 
 @pytest.mark.parametrize(("retries", "failures"), [(0, 0), (0, 1), (1, 1), (1, 2), (3, 3), (3, 4)])
@@ -263,11 +263,11 @@ def test_a_micro_cohort_that_does_not_fit_goes_in_halves(runs, monkeypatch, algo
     plain = run(config, runs, "runtime.micro_cohort=4")
     solve, sizes = Worker._solve, []
 
-    def cramped(self, task, down, states):
+    def cramped(self, task, *rest):
         if len(task.clients) > 2:
             raise torch.OutOfMemoryError("tried to allocate 80 GiB")
         sizes.append(len(task.clients))
-        return solve(self, task, down, states)
+        return solve(self, task, *rest)
 
     monkeypatch.setattr(Worker, "_solve", cramped)
     halved = run(config, runs, "runtime.micro_cohort=4")
@@ -277,7 +277,7 @@ def test_a_micro_cohort_that_does_not_fit_goes_in_halves(runs, monkeypatch, algo
 
 
 def test_one_client_too_big_for_the_gpu_is_said_with_the_measured_peak(runs, monkeypatch):
-    def full(self, task, down, states):
+    def full(self, task, *rest):
         raise torch.OutOfMemoryError("tried to allocate 80 GiB")
 
     monkeypatch.setattr(Worker, "_solve", full)

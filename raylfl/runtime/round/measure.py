@@ -68,6 +68,9 @@ class Measurements:
         losses = got.reports.heard(arrived.cohort)
         if np.isfinite(losses).any():
             metrics["train/loss"] = float(losses[np.isfinite(losses)].mean())
+        for name, values in got.reports.heard_logs(arrived.cohort).items():
+            if np.isfinite(values).any():
+                metrics[f"train/{name}"] = float(values[np.isfinite(values)].mean())
         if self.e.algorithm.uploads_update and "update" in got.uploads and len(arrived.cohort):
             metrics |= update_metrics(got.uploads["update"], arrived.weights)
         distance = {} if self.optimum is None else distance_metrics(state.server["x"], self.optimum)

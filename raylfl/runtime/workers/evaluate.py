@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raylfl.core.oracle import Batch, loss_of
-from raylfl.runtime.workers.hooks import BATCH, WHOLE, overrides
+from raylfl.runtime.workers.hooks import BATCH, WHOLE, overrides, takes_only_a_batch
 from raylfl.runtime.workers.logged import EvaluationLog, Logged, as_number, metrics_of
 
 LOG = (  # positional arguments of LightningModule.log after name and value, and of log_dict after the dictionary
@@ -107,10 +107,11 @@ class Evaluator:
 
     def _batch(self, kind: str, batch: Batch, index: int, log: EvaluationLog) -> None:
         stage, before, after = self.stage(kind), *(self._hook(kind, part) for part in BATCH)
-        step = getattr(self.module, f"{stage}_step" if stage else "training_step")
+        name = f"{stage}_step" if stage else "training_step"
+        step = getattr(self.module, name)
         if before:
             before(batch.content, index)
-        output = step(batch.content, index)
+        output = step(batch.content) if takes_only_a_batch(self.module, name) else step(batch.content, index)
         if not log.has_loss:
             returned = output.get("loss") if isinstance(output, dict) else output
             if stage and not (isinstance(returned, Tensor) and returned.numel() == 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -124,7 +125,8 @@ def refuse(module: Any) -> None:
         raise BadConfig(problems)
 
 
-def works_alone(module: Any) -> str | None:
-    """Why this module's clients go one by one, each step through its own training_step; None: no hook asks for it."""
-    names = [name for name in LOCAL_WORK if overrides(module, name)]
-    return f"the model's {names[0]} is called for one client at a time" if names else None
+def takes_only_a_batch(module: Any, name: str) -> bool:
+    """Whether this step has no argument for batch_idx, which Lightning allows."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(getattr(module, name)).parameters.values()
+    return sum(p.kind in kinds for p in parameters) == 1 and all(p.kind in kinds for p in parameters)

@@ -105,11 +105,16 @@ def as_number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
-        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise BadConfig(
-            f"the model logs {name} as {what}, but must log one number, a tensor with one entry, or a torchmetrics "
-            "object that computes one (average='macro', say)"
-        ) from None
+        raise not_a_number(name, value) from None
+
+
+def not_a_number(name: str, value: Any) -> BadConfig:
+    """The error of a logged value that is not one number."""
+    what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    return BadConfig(
+        f"the model logs {name} as {what}, but must log one number, a tensor with one entry, or a torchmetrics "
+        "object that computes one (average='macro', say)"
+    )
 
 
 def is_metric(value: Any) -> bool:

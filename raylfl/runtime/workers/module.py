@@ -17,7 +17,7 @@ from raylfl.core.oracle import private_randomness
 from raylfl.errors import BadConfig
 from raylfl.parts import WorkerSetup
 from raylfl.registry import import_class
-from raylfl.runtime.workers.hooks import overrides, refuse
+from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides, refuse
 
 
 def make_module(model: ComponentConfig, seed: int) -> Any:
@@ -50,10 +50,11 @@ def layout_for(module: torch.nn.Module, device: torch.device, setup: WorkerSetup
     contiguous ([n, c, h, w], as torch has it), channels_last ([n, h, w, c]), or batch_last ([c, h, w, n], for chains
     of layers without autograd). auto: for float32 on a CPU batch_last for chains of few channels, else channels_last;
     contiguous elsewhere. A rule and never a timing, since the last bits differ. Always contiguous where the module's
-    own optimizer moves the weights. Raises BadConfig for batch_last where it cannot be.
+    own optimizer moves the weights, or its hooks see them. Raises BadConfig for batch_last where it cannot be.
     """
     setting, quick = setup.runtime.layout, device.type == "cpu" and setup.dtype == "float32"
-    if setup.optimizer == "module" or not any(isinstance(m, torch.nn.Conv2d) for m in module.modules()):
+    moved_elsewhere = setup.optimizer == "module" or any(overrides(module, name) for name in LOCAL_WORK)
+    if moved_elsewhere or not any(isinstance(m, torch.nn.Conv2d) for m in module.modules()):
         return "contiguous"
     if setting in ("contiguous", "channels_last"):
         return setting

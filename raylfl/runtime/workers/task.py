@@ -54,10 +54,13 @@ REPORT = np.dtype(
 class ClientReports:
     """What the server learns of some clients' work beside their uploads: a row of `REPORT` a client, and for those that
     failed the traceback that ended it.
+
+    logged: what modules logged in training, a number a client [C] by name; nan where a client logged none.
     """
 
     rows: np.ndarray
     errors: dict[int, str] = field(default_factory=dict)
+    logged: dict[str, Floats] = field(default_factory=dict)
 
     @staticmethod
     def of(clients: Sequence[int], **columns: Any) -> ClientReports:
@@ -78,11 +81,17 @@ class ClientReports:
     def joined(parts: Sequence[ClientReports]) -> ClientReports:
         """Those of all parts, one after the other."""
         rows = np.concatenate([part.rows for part in parts]) if parts else np.zeros(0, REPORT)
-        return ClientReports(rows, {client: error for part in parts for client, error in part.errors.items()})
+        names = dict.fromkeys(name for part in parts for name in part.logged)
+        logged = {
+            name: np.concatenate([part.logged.get(name, np.full(len(part.rows), np.nan)) for part in parts])
+            for name in names
+        }
+        return ClientReports(rows, {client: error for part in parts for client, error in part.errors.items()}, logged)
 
     def __getitem__(self, part: slice) -> ClientReports:
         rows = self.rows[part]
-        return ClientReports(rows, {c: e for c, e in self.errors.items() if c in rows["client"]} if self.errors else {})
+        errors = {c: e for c, e in self.errors.items() if c in rows["client"]} if self.errors else {}
+        return ClientReports(rows, errors, {name: values[part] for name, values in self.logged.items()})
 
     @property
     def bad(self) -> np.ndarray:
@@ -91,9 +100,16 @@ class ClientReports:
 
     def heard(self, clients: Ints) -> Floats:
         """The losses of these clients, some of those that are here, or of the one that owns all data."""
+        return self.rows["loss"][self._of(clients)]
+
+    def heard_logs(self, clients: Ints) -> dict[str, Floats]:
+        """What these clients logged in training."""
+        return {name: values[self._of(clients)] for name, values in self.logged.items()}
+
+    def _of(self, clients: Ints) -> slice | np.ndarray:
         if len(clients) == len(self.rows):
-            return self.rows["loss"]
-        return self.rows["loss"][np.isin(self.rows["client"], np.append(clients, POOL))]
+            return slice(None)
+        return np.isin(self.rows["client"], np.append(clients, POOL))
 
 
 @dataclass

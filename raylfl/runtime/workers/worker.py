@@ -7,7 +7,6 @@ import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.cut import Cut
 from raylfl.core.flat import FlatModule
 from raylfl.core.keyed import keyed, keyed_int
-from raylfl.core.local import LocalResult, run_local
+from raylfl.core.local import LocalResult, Observer, run_local
 from raylfl.core.oracle import Batch, LoopOracle, Oracle, private_randomness, seed_everything
 from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import column, finite_rows, tree_sum
@@ -27,10 +26,13 @@ from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import VectorizedOracle, refusal
 from raylfl.errors import BadConfig
 from raylfl.parts import BUFFERS, WorkerSetup
+from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Evaluator, Recorder
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.module import devices, layout_for, make_module
+from raylfl.runtime.workers.optimizer import OptimizerStep, module_step
 from raylfl.runtime.workers.task import POOL, Chunk, ClientReports, Task
+from raylfl.runtime.workers.training import Training
 
 
 class Worker:
@@ -49,6 +51,8 @@ class Worker:
         self.recorder.attach(module)
         self.evaluator = Evaluator(module, self.recorder)
         self.whole = frozenset(kind for kind in ("test", "train") if self.evaluator.whole(kind))
+        self.training = Training(self.flat, self.recorder)
+        self.attributes = Attributes(module)
         self.x0, self.buffers0 = self.flat.params.to("cpu", copy=True), self.flat.read_buffers().cpu()
         images_last = self.layout != "contiguous"  # measured faster so, whatever the order of the weights
         self.train = self._source(setup.train, self.layout == "channels_last")
@@ -57,10 +61,28 @@ class Worker:
         batch_last = self.layout == "batch_last"
         self.loop = LoopOracle(self.flat, autocast, batch_last, setup.runtime.step)
         self.cut = self._cut(self.algorithm.cut) if self.algorithm.cut else None
+        self.training_step_only = self._training_step_only()
+        if self.training_step_only:
+            self.loop.through_training_step(self.training_step_only)
         self.one_by_one = self._refusal()
         self.most_clients = math.inf  # in one call; less where a GPU's memory does not suffice
         self._broadcast: tuple[State, State] = {}, {}  # the last one, on the host and on the device
-        self.oracle: Oracle = self.loop if self.one_by_one else VectorizedOracle(self.flat, autocast)
+        self.oracle: Oracle = self.loop if self.one_by_one else self._vectorized()
+
+    def _vectorized(self) -> VectorizedOracle:
+        by_hand = self.training_step_only is None
+        return VectorizedOracle(self.flat, self.loop.autocast, by_hand, self.training.log)
+
+    def _training_step_only(self) -> str | None:
+        """Why no step may go around `training_step`: hooks, or something logged in a trial on one sample."""
+        if self.training.ours:
+            return self.training.reason
+        with private_randomness(keyed_int(self.setup.seed, "check")), self.loop.autocast():
+            self.flat.module.train()
+            logged = self.training.logged_in(self.train.batch(self.setup.shards.indices[:1]))
+        self.flat.write_buffers(self.buffers0.to(self.device))
+        self.attributes.restore()
+        return self.training.reason or logged
 
     def _refusal(self) -> str | None:
         """Why clients go one by one; None: a micro-cohort goes in one vectorised call."""
@@ -69,6 +91,8 @@ class Worker:
             return f"{type(algorithm).__name__} works with one client at a time"
         if setup.optimizer == "module" and not algorithm.own_step:
             return "local.optimizer=module keeps its state for one client"
+        if self.training.alone:
+            return self.training.alone
         if setup.train.arrays is None:
             return "the data set hands out samples one by one"
         reason = refusal(self.flat, self.device, setup.runtime.vectorize)
@@ -76,7 +100,7 @@ class Worker:
 
     def _vmap_refusal(self) -> str | None:
         """A trial on two clients of one sample each: what vmap cannot do shows here."""
-        oracle = VectorizedOracle(self.flat, self.loop.autocast)
+        oracle = self._vectorized()
         first = self.setup.shards.indices[:1]
         x = oracle.workspace(2).copy_(self.x0)
         self.flat.module.train()
@@ -95,6 +119,7 @@ class Worker:
         with private_randomness(keyed_int(self.setup.seed, "check")):
             cut = Cut.after(layer, module, self.flat.parameters, lambda: self.loop.loss(batch.content), batch.size)
         self.flat.write_buffers(self.buffers0.to(self.device))
+        self.attributes.restore()
         return cut
 
     def _source(self, samples: SampleSet, channels_last: bool) -> BatchSource:
@@ -172,7 +197,11 @@ class Worker:
         if buffers is not None or kept_buffers is not None:
             self.flat.write_buffers(kept_buffers[0] if kept_buffers is not None else buffers)  # type: ignore[arg-type]
         self._to_training()
-        result = self._solve(task, broadcast, states)
+        self.attributes.restore()
+        per_epoch = self._steps_per_epoch(task)
+        with self.training.observed(len(task.clients), task.steps[0], per_epoch) as observer:
+            result = self._solve(task, broadcast, states, observer, self.optimizer_step(per_epoch))
+            logged = observer.log.results()
         if buffers is not None or kept_buffers is not None:
             target = result.client_state if self.setup.local_buffers else result.uploads
             target[BUFFERS] = self.flat.read_buffers()[None]
@@ -183,10 +212,17 @@ class Worker:
             gradients=result.gradients,
             finite=self._finite_rows(result),
         )
+        reports.logged = logged
         uploads = {k: v.cpu() for k, v in result.uploads.items()}
         own_rows = {k: v.cpu() for k, v in result.client_state.items()}
         new_own = [{k: v[c : c + 1] for k, v in own_rows.items()} for c in range(len(task.clients))] if own_rows else []
         return reports, uploads, new_own
+
+    def _steps_per_epoch(self, task: Task) -> int:
+        """In how many local steps the task's first client sees all of its data; of use where it is the only one."""
+        client, batch_size = task.clients[0], task.batch_sizes[0]
+        count = len(self.setup.shards.indices if client == POOL else self.setup.shards[client])
+        return max(1, -(-count // batch_size)) if batch_size > 0 else 1
 
     def _to_training(self) -> None:
         """Training mode, as the module's own `train` has it; a walk over its parts is cheaper than that call."""
@@ -213,9 +249,11 @@ class Worker:
             good &= finite_rows(rows).cpu().numpy()
         return good
 
-    def _solve(self, task: Task, broadcast: State, states: State) -> LocalResult:
+    def _solve(
+        self, task: Task, broadcast: State, states: State, observer: Observer, optimizer_step: OptimizerStep | None
+    ) -> LocalResult:
         if task.clients == (POOL,):
-            return self._solve_pooled(task, broadcast, states)
+            return self._solve_pooled(task, broadcast, states, observer, optimizer_step)
         seed, population = self.setup.seed, self.setup.population
         shards = [self.setup.shards[c] for c in task.clients]
         orders = BatchOrders.of(seed, task.round, task.clients, shards, task.batch_sizes, self.setup.sampling)
@@ -242,27 +280,19 @@ class Worker:
             work,
             self.setup.rule,
             full,
-            self.optimizer_step(),
+            optimizer_step,
+            observer,
         )
 
-    def optimizer_step(self) -> Callable[[Tensor], None] | None:
+    def optimizer_step(self, steps_per_epoch: int = 1) -> OptimizerStep | None:
         """A fresh step function of the module's own optimizer, where `local.optimizer: module` asks for it."""
         if self.setup.optimizer != "module" or self.algorithm.own_step:
             return None
-        configured: Any = self.flat.module.configure_optimizers()  # type: ignore[operator]
-        optimizer = configured["optimizer"] if isinstance(configured, dict) else configured
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise BadConfig("local.optimizer=module, but configure_optimizers must return one optimizer")
+        return module_step(self.flat, steps_per_epoch)
 
-        def step(v: Tensor) -> None:
-            for p, g in zip(self.flat.parameters, self.flat.views(v[0]), strict=True):
-                p.grad = g
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-        return step
-
-    def _solve_pooled(self, task: Task, broadcast: State, states: State) -> LocalResult:
+    def _solve_pooled(
+        self, task: Task, broadcast: State, states: State, observer: Observer, optimizer_step: OptimizerStep | None
+    ) -> LocalResult:
         """K steps on F = sum_i w_i f_i itself: exact for full batches, else batches drawn from everybody's data."""
         seed, population, shards = self.setup.seed, self.setup.population, self.setup.shards
         batch_size = task.batch_sizes[0]
@@ -283,7 +313,18 @@ class Worker:
             return keyed_int(seed, "module", task.round, POOL, t)
 
         work = Work(np.array([float(task.steps[0])]), np.array([task.a_norm[0]]), np.ones(1), task.lr)
-        return run_local(self.algorithm, pool_oracle, batches, seeds, broadcast, states, work, self.setup.rule)
+        return run_local(
+            self.algorithm,
+            pool_oracle,
+            batches,
+            seeds,
+            broadcast,
+            states,
+            work,
+            self.setup.rule,
+            optimizer_step=optimizer_step,
+            observer=observer,
+        )
 
     # -- measurements ----------------------------------------------------------------------------------------
 
@@ -294,6 +335,7 @@ class Worker:
 
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> list[Logged]:
         """What the module logs over each chunk."""
+        self.attributes.restore()
         self._load(broadcast)
         self.flat.module.eval()
         self.loop.steps.doubt()
@@ -318,6 +360,7 @@ class Worker:
 
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
         """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over each group of clients, over all of their data."""
+        self.attributes.restore()
         self._load(broadcast)
         x, results = self.flat.params.clone(), []
         with private_randomness(keyed_int(self.setup.seed, "evaluate")):
@@ -340,7 +383,8 @@ class Worker:
         loss, gradient = x.new_zeros((), dtype=torch.float64), torch.zeros_like(x)
         for start in range(0, len(shard), size):
             batch = self.measured.batch(shard[start : start + size])
-            losses, rows = self.loop.gradients(x[None], [batch], lambda c: 0)
+            with self.recorder.into(None):
+                losses, rows = self.loop.gradients(x[None], [batch], lambda c: 0)
             loss += losses[0].double() * batch.size / len(shard)
             gradient.add_(rows[0], alpha=batch.size / len(shard))
         return loss, gradient

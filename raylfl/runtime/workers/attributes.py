@@ -1,0 +1,74 @@
+"""A module's Python attributes: as it was made for each client, so that none sees what another left behind.
+
+Parameters and buffers are not among them: they travel. Counters, lists and the states of metric objects would stay with
+the worker, and results would depend on which worker a client is sent to.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+CONTAINERS = (list, dict, set, deque)
+TORCH = frozenset(vars(nn.Module()))  # what torch keeps in a module's attributes
+
+
+class Attributes:
+    """The attributes of a module and its parts as they are now; lists, dicts and sets with what they hold."""
+
+    def __init__(self, module: nn.Module):
+        self._metrics: list[Any] = [part for part in module.modules() if resettable(part)]
+        inside = {id(part) for metric in self._metrics for part in metric.modules()}
+        self._parts = [
+            (vars(part), _plain(part), _containers(part)) for part in module.modules() if id(part) not in inside
+        ]
+        self._named = [
+            (f"{name}.{key}".lstrip("."), value)
+            for name, part in module.named_modules()
+            if id(part) not in inside
+            for key, value in vars(part).items()
+        ]
+        frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
+        tensors = [(name, value) for name, value in self._named if isinstance(value, Tensor)]
+        self._versions = {name: (value, value._version) for name, value in frozen + tensors}
+
+    @property
+    def generators(self) -> list[str]:
+        """Names of random generators among the attributes: their state is not put back."""
+        kinds = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+        return [name for name, value in self._named if isinstance(value, kinds)]
+
+    def restore(self) -> None:
+        """Put all of them back; metric objects are reset."""
+        for now, plain, containers in self._parts:
+            if len(now) > len(plain) + len(containers) + len(TORCH):
+                for name in [n for n in now if n not in plain and n not in containers and n not in TORCH]:
+                    del now[name]
+            now.update(plain)
+            for name, value in containers.items():
+                now[name] = copy.copy(value)
+        for metric in self._metrics:
+            metric.reset()
+
+    def changed_tensors(self) -> list[str]:
+        """Names of tensors, neither trained nor buffers, that were changed in place: `restore` does not undo that."""
+        return [name for name, (tensor, version) in self._versions.items() if tensor._version != version]
+
+
+def resettable(part: Any) -> bool:
+    """Whether this is a metric object or a collection of them."""
+    return all(hasattr(part, name) for name in ("update", "compute", "reset"))
+
+
+def _plain(part: nn.Module) -> dict[str, Any]:
+    return {k: v for k, v in vars(part).items() if k not in TORCH and type(v) not in CONTAINERS}
+
+
+def _containers(part: nn.Module) -> dict[str, Any]:
+    return {k: copy.copy(v) for k, v in vars(part).items() if k not in TORCH and type(v) in CONTAINERS}

@@ -1,0 +1,219 @@
+"""A module's local work as Lightning would tell it: hooks, batch_idx, and what it logs."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.core.flat import FlatModule
+from raylfl.core.local import Observer
+from raylfl.core.oracle import Batch
+from raylfl.core.population import Floats
+from raylfl.core.step_log import StepLog
+from raylfl.errors import BadConfig
+from raylfl.runtime.workers.evaluate import Recorder
+from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides, takes_only_a_batch
+from raylfl.runtime.workers.logged import as_number, canonical, is_metric, not_a_number, reduction
+
+REDUCE: dict[str, Callable[..., Any]] = {"mean": np.mean, "sum": np.sum, "min": np.min, "max": np.max}
+
+
+class TrainingLog:
+    """Takes what a module logs in the local steps of some clients, and reduces it over each client's steps.
+
+    The loss is not taken: `train/loss` is the mean of the losses that training_step returns.
+    """
+
+    def __init__(self, step: StepLog, clients: int):
+        self.step, self.clients = step, clients
+        self._reduce: dict[str, str] = {}
+        self._steps: list[tuple[Sequence[int], dict[str, Tensor]]] = []
+        self.objects: dict[str, Any] = {}  # metric objects, of the one client
+
+    def log(self, name: str, value: Any, **options: Any) -> None:
+        """Takes one value; options: those of `LightningModule.log`."""
+        name = canonical(name)
+        if name == "loss":
+            return
+        if is_metric(value):
+            self.objects[name] = value
+            return
+        self._reduce.setdefault(name, reduction(name, options))
+        if not isinstance(value, Tensor):
+            value = torch.tensor(as_number(name, value))
+        elif value.numel() != 1:
+            raise not_a_number(name, value)
+        value = value.detach().reshape(())
+        self.step.values[name] = value if value.is_floating_point() else value.float()
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """What the current step logged is of these clients."""
+        if values := self.step.take():
+            self._steps.append((list(rows), values))
+
+    def results(self) -> dict[str, Floats]:
+        """One number a client and name, float64 [C]; nan where a client logged none."""
+        found = {name: np.full(self.clients, np.nan) for name in dict.fromkeys([*self._reduce, *self.objects])}
+        for name, how in self._reduce.items():
+            steps = [(rows, values[name]) for rows, values in self._steps if name in values]
+            if steps:
+                numbers = torch.cat([value.reshape(-1).double() for _, value in steps]).cpu().numpy()
+                owners = np.concatenate([rows for rows, _ in steps])
+                for client in np.unique(owners):
+                    found[name][client] = REDUCE[how](numbers[owners == client])
+        for name, metric in self.objects.items():
+            found[name][0] = as_number(name, metric.compute())
+            metric.reset()
+        return found
+
+
+class Training:
+    """What a worker knows of its module's training: its hooks, and how `training_step` is called."""
+
+    def __init__(self, flat: FlatModule, recorder: Recorder):
+        module: Any = flat.module
+        self.flat, self.recorder = flat, recorder
+        self.log = StepLog()
+        self.hooks = {name: getattr(module, name) for name in LOCAL_WORK if overrides(module, name)}
+        self._objects = False  # whether training_step logs metric objects
+        self.step: int | None = None  # the local step under way
+        self.returned: Any = None  # by training_step, for on_train_batch_end
+        self._uses_index = uses_index(module)
+        if self.hooks or self._uses_index or takes_only_a_batch(module, "training_step"):
+            module.training_step = self._adapted(module.training_step)
+
+    def _adapted(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        alone = takes_only_a_batch(self.flat.module, "training_step")
+
+        def training_step(batch: Any, batch_idx: int = 0) -> Any:
+            index = batch_idx if self.step is None else self.step
+            self.returned = own(batch) if alone else own(batch, index)
+            return self.returned
+
+        return training_step
+
+    @contextmanager
+    def observed(self, clients: int, steps: int, steps_per_epoch: int) -> Iterator[LocalObserver]:
+        """Within it the module logs into the observer, which is to be told of the local work of so many clients.
+
+        steps, steps_per_epoch: K_i, and in how many a client sees all its data; used where there is one client.
+        """
+        observer = LocalObserver(self, TrainingLog(self.log, clients), steps, steps_per_epoch)
+        self.log.take()
+        try:
+            with self.recorder.into(observer.log):
+                yield observer
+        finally:
+            self.step = self.returned = None
+
+    @property
+    def ours(self) -> bool:
+        """Whether `training_step` is that of a shipped model, which logs nothing."""
+        cls: Any = type(self.flat.module)
+        return cls.training_step.__module__.startswith("raylfl.models")
+
+    @property
+    def alone(self) -> str | None:
+        """Why clients go one by one: hooks and metric objects are for one client at a time. None: they need not."""
+        if self.hooks:
+            return f"the model's {next(iter(self.hooks))} is called for one client at a time"
+        return "the model's training_step logs a metric object" if self._objects else None
+
+    def logged_in(self, batch: Batch) -> str | None:
+        """What a trial step logs, as a `reason`; None: nothing, or it fails."""
+        with self.observed(1, 1, 1) as observer:
+            try:
+                self.flat.module.training_step(batch.content, 0)  # type: ignore[operator]
+            except Exception:
+                return None  # which is for the check to say
+            self._objects = bool(observer.log.objects)
+            names = [*self.log.take(), *observer.log.objects]
+        return f"logs {', '.join(names)}" if names else None
+
+    @property
+    def reason(self) -> str | None:
+        """Why each local step must go through training_step itself (which ...); None: there may be other ways."""
+        if self.hooks:
+            return f"has {next(iter(self.hooks))} beside it"
+        return "uses batch_idx" if self._uses_index else None
+
+
+class LocalObserver(Observer):
+    """Calls the hooks of one client's local work."""
+
+    def __init__(self, training: Training, log: TrainingLog, steps: int, steps_per_epoch: int):
+        self.training, self.log = training, log
+        self.steps, self.steps_per_epoch = steps, steps_per_epoch
+        self._batch: Any = None
+
+    def _call(self, name: str, *args: Any) -> Any:
+        hook = self.training.hooks.get(name)
+        return hook(*args) if hook else None
+
+    def begin(self) -> None:
+        self.log.step.take()  # of a full gradient before the first step
+        self._call("on_train_start")
+
+    def before_step(self, t: int, batches: Sequence[Batch]) -> None:
+        self.training.step = t
+        if not self.training.hooks:
+            return
+        self._batch = batches[0].content
+        if t % self.steps_per_epoch == 0:
+            self._call("on_train_epoch_start")
+        if self._call("on_train_batch_start", self._batch, t) == -1:
+            raise BadConfig(
+                f"{type(self.training.flat.module).__name__}.on_train_batch_start returned -1, but local work cannot "
+                "be cut short: local.steps or local.epochs says how long it is"
+            )
+
+    def after_gradient(self, g: Tensor) -> None:
+        if "on_after_backward" not in self.training.hooks:
+            return
+        parameters, views = self.training.flat.parameters, self.training.flat.views(g[0])
+        for p, own in zip(parameters, views, strict=True):
+            p.grad = own
+        self._call("on_after_backward")
+        for p, own in zip(parameters, views, strict=True):
+            if p.grad is None:
+                own.zero_()
+            elif p.grad is not own:  # replaced, and not changed in place
+                own.copy_(p.grad)
+            p.grad = None
+
+    def after_step(self, t: int, rows: Sequence[int], losses: Tensor) -> None:
+        if self.training.hooks:
+            self._call("on_train_batch_end", self._outputs(losses), self._batch, t)
+            if (t + 1) % self.steps_per_epoch == 0 or t + 1 == self.steps:
+                self._call("on_train_epoch_end")
+        self.log.keep(rows)
+
+    def end(self) -> None:
+        if self.training.hooks:
+            self._call("on_train_end")
+            self.log.keep([0])
+
+    def _outputs(self, losses: Tensor) -> dict[str, Any]:
+        """As Lightning hands on what training_step returned: a dict with a detached loss."""
+        returned, self.training.returned = self.training.returned, None
+        outputs = dict(returned) if isinstance(returned, Mapping) else {}
+        detached = {k: v.detach() if isinstance(v, Tensor) else v for k, v in outputs.items()}
+        return {**detached, "loss": losses[0].detach()}
+
+
+def uses_index(module: Any) -> bool:
+    """Whether `training_step` looks at its batch_idx, or hands it on; True where its code cannot be read."""
+    code = getattr(getattr(type(module), "training_step", None), "__code__", None)
+    if code is None:
+        return True
+    if code.co_argcount < 3:
+        return False
+    name = code.co_varnames[2]
+    read = (i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD"))
+    return any(name == value or (isinstance(value, tuple) and name in value) for value in read)

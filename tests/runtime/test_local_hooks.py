@@ -1,0 +1,174 @@
+"""Lightning's training hooks, batch_idx, logs and schedulers in local work, against loops written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import raylfl
+from raylfl.api import checked
+from raylfl.config.load import load_config
+from raylfl.core.flat import FlatModule
+from raylfl.errors import BadConfig
+from raylfl.runtime.workers.optimizer import module_step
+from raylfl.runtime.workers.task import Task
+from raylfl.runtime.workers.training import uses_index
+from raylfl.runtime.workers.worker import Worker
+from tests.runtime import lightning_modules
+from tests.runtime.lightning_modules import Hooked, Scheduled
+from tests.runtime.tiny import TINY, Net, Points
+
+LOCAL = {
+    **TINY,
+    "rounds": 2,
+    "participation": {"name": "full"},
+    "link": {"name": "perfect"},
+    "local": {"steps": 5, "batch_size": 4, "lr": 0.05},
+}
+PLAIN = {**LOCAL, "model": {**TINY["model"], "init_args": {"norm": False, "dropout": 0.0}}}
+ALONE = ["num_clients=1", "local.batch_size=full", "rounds=1"]
+
+
+def run(name, runs, *overrides):
+    return raylfl.run(LOCAL, [*runs, f"model.class_path=tests.runtime.lightning_modules.{name}", *overrides])
+
+
+def test_training_hooks_are_called_in_lightnings_order_and_change_no_bits_by_themselves(runs):
+    """The module compares the calls with the expected ones when each client's work ends."""
+    hooked, plain = run("Hooked", runs), raylfl.run(PLAIN, [*runs, "runtime.vectorize=never"])
+    assert torch.equal(hooked.params, plain.params)
+    assert [row["train/epochs"] for row in hooked.metrics] == [2.0, 2.0]
+
+
+def test_hooks_may_change_gradients_and_weights(runs):
+    """One client with all data: sign descent, clamped after each step, and a bias set at the end."""
+    result = run("Hooked", runs, "model.init_args={moves: true, epoch: 1}", *ALONE)
+    module = raylfl.run(PLAIN, [*runs, "rounds=0"]).module
+    x, y = Points().train_dataset().tensors
+    for _ in range(5):
+        module.zero_grad()
+        nn.functional.cross_entropy(module.body(x), y).backward()
+        with torch.no_grad():
+            for p in module.parameters():
+                p -= 0.05 * p.grad.sign()
+                p.clamp_(-0.5, 0.5)
+    with torch.no_grad():
+        module.body[0].bias.fill_(0.25)
+    torch.testing.assert_close(result.params, torch.cat([p.detach().reshape(-1) for p in module.parameters()]))
+
+
+@pytest.mark.parametrize("vectorize", ["auto", "never"])
+def test_what_training_steps_log_is_in_the_rows_as_means_over_steps_and_clients(runs, vectorize):
+    """K_i = 1..6: of batch_idx 0..K_i - 1 the mean is (K_i - 1) / 2; some batches are smaller than others."""
+    steps = "local.steps={list: [1, 2, 3, 4, 5, 6]}"
+    result = run("Telling", runs, steps, f"runtime.vectorize={vectorize}")
+    plain = raylfl.run(PLAIN, [*runs, steps, f"runtime.vectorize={vectorize}"])
+    for row, other in zip(result.metrics, plain.metrics, strict=True):
+        assert row["train/index"] == np.mean([(k - 1) / 2 for k in range(1, 7)])
+        assert row["train/steps"] == 3.5
+        assert row["train/loss"] == other["train/loss"]  # that of what training_step returned
+        assert 0 < row["train/accuracy"] < 1
+    assert torch.equal(result.params, plain.params)
+
+
+def test_a_vectorised_cohort_logs_what_clients_one_by_one_log(runs):
+    rows = [run("Telling", runs, f"runtime.vectorize={how}").metrics[0] for how in ("auto", "never")]
+    for name in ("train/first", "train/accuracy", "train/index"):
+        assert rows[0][name] == pytest.approx(rows[1][name], rel=1e-5), name
+    together = Worker(checked(load_config(LOCAL, [model("Telling")])).setup)
+    assert together.one_by_one is None  # or this compares a thing with itself
+
+
+def test_metric_objects_in_training_are_computed_once_a_client(runs):
+    """Whole shards of one size: the mean accuracy of the steps is that of all samples seen."""
+    row = run("TellingByMetric", runs, "local.batch_size=full").metrics[-1]
+    assert row["train/by_metric"] == pytest.approx(row["train/accuracy"], rel=1e-6)
+
+
+def test_a_chain_of_layers_does_not_hide_what_training_step_logs(runs):
+    assert 0 <= run("Chained", runs).metrics[-1]["train/accuracy"] <= 1
+
+
+def model(name):
+    return f"model.class_path=tests.runtime.lightning_modules.{name}"
+
+
+def test_no_client_sees_what_another_left_in_the_modules_attributes(runs):
+    """Client 1 alone on a fresh worker, and after client 0 and an evaluation on another one."""
+    setup = checked(load_config(LOCAL, [*runs, model("Counting")])).setup
+    busy, fresh = Worker(setup), Worker(setup)
+    broadcast = {"x": busy.x0}
+    tasks = [Task(0, (c,), (3,), (4,), (3.0,), 0.05) for c in (0, 1)]
+    busy.run(tasks[0], broadcast, [None])
+    _, after_another, _ = busy.run(tasks[1], broadcast, [None])
+    _, alone, _ = fresh.run(tasks[1], broadcast, [None])
+    assert torch.equal(after_another["update"], alone["update"])
+    row = run("Counting", runs).metrics[-1]
+    assert (row["test/count"], row["test/left"]) == (1.0, 0.0)
+
+
+def test_what_passes_from_client_to_client_is_named_at_the_start(runs):
+    said = (run("Averaged", runs, "rounds=0").run_dir / "log.txt").read_text()
+    assert "centre is changed in place, and passes from client to client" in said
+    assert "teacher is changed in place" in said
+    said = (run("OwnGenerator", runs, "rounds=0").run_dir / "log.txt").read_text()
+    assert "rng is a generator of its own" in said
+
+
+def test_steps_may_take_a_batch_alone(runs):
+    assert run("OnlyBatch", runs).metrics[-1]["test/accuracy"] == 0.25
+
+
+def test_a_hook_that_cuts_local_work_short_is_refused(runs):
+    with pytest.raises(BadConfig, match="on_train_batch_start returned -1"):
+        run("Stopping", runs)
+
+
+@pytest.mark.parametrize(
+    ("form", "rates"),
+    [
+        ("plain", [1, 1, 1, 1]),
+        ("list", [1, 1, 1, 1]),
+        ("two lists", [1, 1, 1, 0.5]),  # an epoch of three steps
+        ("dict", [1, 1, 1, 0.5]),
+        ("step", [1, 0.5, 0.25, 0.125]),
+        ("every second", [1, 1, 0.5, 0.5]),
+    ],
+)
+def test_optimizers_and_schedulers_are_stepped_as_lightning_does(form, rates):
+    module = Scheduled(form, lr=1.0)
+    flat = FlatModule(module, torch.float64, torch.device("cpu"))
+    step, ones, moved = module_step(flat, steps_per_epoch=3), torch.ones(1, flat.width, dtype=torch.float64), []
+    for _ in rates:
+        before = flat.params.clone()
+        step(ones)
+        moved.append(float((before - flat.params).mean()))
+    np.testing.assert_allclose(moved, rates, rtol=1e-12)
+
+
+def test_schedules_start_anew_with_every_local_work(runs):
+    """The closed form is this platform's own schedule: eta, eta / 2, ... in every round."""
+    overrides = ["local.optimizer=module", "model.init_args={form: step, lr: 0.05}", "runtime.vectorize=never"]
+    theirs = run("Scheduled", runs, *overrides)
+    schedule = "local.lr_schedule={name: step_exponential, decay: 0.5}"
+    ours = raylfl.run(PLAIN, [*runs, schedule, "runtime.vectorize=never"])
+    torch.testing.assert_close(theirs.params, ours.params)
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [("plateau", "as ReduceLROnPlateau needs"), ("two", "one optimizer, not 2"), ("none", "is refused")],
+)
+def test_optimizers_that_local_work_cannot_follow_are_refused_by_name(runs, form, words):
+    with pytest.raises(BadConfig, match=r"Scheduled\.configure_optimizers") as caught:
+        run("Scheduled", runs, "local.optimizer=module", f"model.init_args.form={form}")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "uses"), [(Net, False), (lightning_modules.Telling, True), (Hooked, True), (Scheduled, False)]
+)
+def test_a_step_that_looks_at_batch_idx_is_told_from_one_that_does_not(kind, uses):
+    assert uses_index(kind()) == uses
