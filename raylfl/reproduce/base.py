@@ -1,6 +1,6 @@
 """What every reproduction shares: an experiment is a name, runs, and what must come out of them.
 
-An experiment asks the `Lab` for the runs of its settings and returns `Findings`: tables with our numbers beside
+An experiment asks the `RunCache` for the runs of its settings and returns `Findings`: tables with our numbers beside
 the published ones, a verdict for each of the paper's claims, and figures. The modules of this package, one a
 paper, register theirs.
 """
@@ -23,9 +23,9 @@ from raylfl.report.wording import count_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from raylfl.reproduce.lab import Lab
+    from raylfl.reproduce.run_cache import RunCache
 
-EXPERIMENTS: Registry[Experiment] = Registry("experiments", "raylfl.reproduce")
+EXPERIMENTS: Registry[PaperResult] = Registry("experiments", "raylfl.reproduce")
 SCALES = ("smoke", "paper")
 
 
@@ -40,7 +40,7 @@ class Setting:
     label: str
     config: Mapping[str, Any]
 
-    def but(self, label: str, options: Mapping[str, Any]) -> Setting:
+    def with_(self, label: str, options: Mapping[str, Any]) -> Setting:
         """The same with these dotted keys changed: {"local.lr": 0.1}."""
         return Setting(label, layered(self.config, options))
 
@@ -82,7 +82,7 @@ class Findings:
     notes: Sequence[str] = ()
 
 
-class Experiment(ABC):
+class PaperResult(ABC):
     """A figure or table of a paper. The first line of a subclass's docstring says what it shows.
 
     scales: those it can be run at; none where it is exact and small and always run whole.
@@ -91,11 +91,11 @@ class Experiment(ABC):
     scales: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def run(self, lab: Lab) -> Findings:
+    def run(self, cache: RunCache) -> Findings:
         """Make the runs and compare. Raises BadConfig (DataMissing) before the first of them starts."""
 
 
-def find(name: str) -> Experiment:
+def find(name: str) -> PaperResult:
     """The experiment of that name; raises BadConfig naming the nearest."""
     names = EXPERIMENTS.names()
     if name not in names:

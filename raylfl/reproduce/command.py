@@ -29,7 +29,7 @@ def reproduce(names: Sequence[str], scale: str = "smoke", overrides: Sequence[st
 
     overrides: `key=value` for all runs. Raises BadConfig for an unknown name before anything is run.
     """
-    from raylfl.reproduce.lab import Lab
+    from raylfl.reproduce.run_cache import RunCache
 
     experiments = {name: find(name) for name in names}
     for name, experiment in experiments.items():
@@ -37,7 +37,7 @@ def reproduce(names: Sequence[str], scale: str = "smoke", overrides: Sequence[st
         folder = Path(os.environ.get("RAYLFL_RUNS", "runs")) / "reproduce" / name
         folder = folder / scale if experiment.scales else folder
         say(f"{name}  {entry.paper}: {entry.summary}")
-        findings = experiment.run(Lab(folder, scale, overrides))
+        findings = experiment.run(RunCache(folder, scale, overrides))
         notes = [*findings.notes, *([SMOKE_NOTE] if experiment.scales and scale == "smoke" else [])]
         show(findings, notes)
         for path in write(folder, findings, notes):

@@ -10,12 +10,12 @@ import numpy as np
 
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import number
-from raylfl.reproduce.base import EXPERIMENTS, Claim, Experiment, Findings, setting
+from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult, setting
 from raylfl.reproduce.fedacs_limits import DISTANCE, Limit
-from raylfl.reproduce.lab import Lab
+from raylfl.reproduce.run_cache import RunCache
 
 
-class Quadratics(Experiment):
+class Quadratics(PaperResult):
     """Runs of some methods on the quadratics of fig. 4 under some systems of heterogeneity."""
 
     panels: ClassVar[Mapping[str, list[str]]]  # heading -> presets
@@ -26,7 +26,7 @@ class Quadratics(Experiment):
     options: ClassVar[dict[str, Any]] = {}
     stem: ClassVar[str]
 
-    def run(self, lab: Lab) -> Findings:
+    def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
 
         settings = [
@@ -38,7 +38,7 @@ class Quadratics(Experiment):
             for panel, presets in self.panels.items()
             for name, options in self.methods.items()
         ]
-        groups = iter(lab.groups(settings))
+        groups = iter(cache.groups(settings))
         panels = {panel: {name: next(groups) for name in self.methods} for panel in self.panels}
         limits = {
             panel: {name: Limit(g.runs[0], self.tail) for name, g in lines.items()} for panel, lines in panels.items()

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from raylfl.report.derived import Stat, group_to_target
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import cost_text, count_text
-from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Experiment, Findings, Setting, setting
-from raylfl.reproduce.lab import Lab
+from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult, Setting, setting
+from raylfl.reproduce.run_cache import RunCache
 
 ACCURACY = "test/accuracy"
 AXES = ("rounds", "computation")
@@ -53,7 +53,7 @@ def _costs(text: str) -> dict[str, tuple[float, float]]:
     return {name: (a, b) for name, (a, b) in zip(names, pairs, strict=True)} | {"FedAU": (NEVER, NEVER)}
 
 
-class Efficiency(Experiment):
+class Efficiency(PaperResult):
     """Rounds and total computation time until a test accuracy is first reached, seven methods."""
 
     scales = SCALES
@@ -61,31 +61,33 @@ class Efficiency(Experiment):
     system: ClassVar[str]
     tasks: ClassVar[Sequence[Task]]
 
-    def run(self, lab: Lab) -> Findings:
+    def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
 
         settings = [
-            self.setting(lab, task).but(f"{task.heading}, {name}", options | {"algorithm.calibrate": True})
+            self.setting(cache, task).with_(f"{task.heading}, {name}", options | {"algorithm.calibrate": True})
             for task in self.tasks
             for name, options in METHODS.items()
         ]
-        groups = iter(lab.groups(settings, lab.pick(SEEDS[:2], SEEDS)))
+        groups = iter(cache.groups(settings, cache.pick(SEEDS[:2], SEEDS)))
         found = {task.heading: {name: next(groups) for name in METHODS} for task in self.tasks}
         ours = {
             task.heading: {
-                name: tuple(group_to_target(group, ACCURACY, lab.pick(task.smoke, task.target), axis) for axis in AXES)
+                name: tuple(
+                    group_to_target(group, ACCURACY, cache.pick(task.smoke, task.target), axis) for axis in AXES
+                )
                 for name, group in found[task.heading].items()
             }
             for task in self.tasks
         }
         plots = [draw.Plot(heading, lines, ACCURACY, band="std", window=5) for heading, lines in found.items()]
-        targets = ", ".join(f"{task.heading} {100 * lab.pick(task.smoke, task.target):g} %" for task in self.tasks)
+        targets = ", ".join(f"{task.heading} {100 * cache.pick(task.smoke, task.target):g} %" for task in self.tasks)
         tables = [self._table(ours, axis, targets) for axis in range(len(AXES))]
         return Findings(tables, self.claims(ours), {self.stem: draw.curves(plots, draw.styles(LOOKS))}, [UNITS])
 
-    def setting(self, lab: Lab, task: Task) -> Setting:
-        """The task under FedAvg at the lab's scale."""
-        if lab.scale == "paper":
+    def setting(self, cache: RunCache, task: Task) -> Setting:
+        """The task under FedAvg at the cache's scale."""
+        if cache.scale == "paper":
             return setting("", ["reproduce/fedacs_table1", self.system, *task.configs, "reproduce/paper"], task.options)
         smoke = {"num_clients": 20, "rounds": 80, "local.batch_size": 32, "local.lr": 0.05, "partition.min_size": 2}
         smoke = {k: v for k, v in smoke.items() if k != "partition.min_size" or "partition.classes" not in task.options}

@@ -9,8 +9,8 @@ from raylfl.report.derived import Stat, best
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import stat_text
-from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Experiment, Findings, Setting, published, setting
-from raylfl.reproduce.lab import Lab
+from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult, Setting, published, setting
+from raylfl.reproduce.run_cache import RunCache
 
 ACCURACY = "test/accuracy"
 SYSTEMS = {
@@ -45,10 +45,10 @@ SEARCH_SEED = 0
 
 
 def world(
-    lab: Lab, label: str, system: str, more: Sequence[str] = (), options: Mapping[str, Any] | None = None
+    cache: RunCache, label: str, system: str, more: Sequence[str] = (), options: Mapping[str, Any] | None = None
 ) -> Setting:
-    """One of SYSTEMS at the lab's scale, under FedAvg until a method is named; more: configs on top."""
-    bases = ["reproduce/fedaware_table1", SYSTEMS[system], *more, lab.pick("reproduce/smoke", "reproduce/paper")]
+    """One of SYSTEMS at the cache's scale, under FedAvg until a method is named; more: configs on top."""
+    bases = ["reproduce/fedaware_table1", SYSTEMS[system], *more, cache.pick("reproduce/smoke", "reproduce/paper")]
     smoke: dict[str, Any] = {"local.lr": 0.05}  # 0.01 would have learnt nothing after 100 rounds
     if not more:
         smoke["data.init_args.upscale"] = 20  # the least of which the paper's convolutions leave something
@@ -56,7 +56,7 @@ def world(
         smoke["partition.min_size"] = 2  # 1,438 digits over 50 clients
     if system == "hybrid+":
         smoke["local.batch_size"] = {"uniform": [5, None]}
-    return setting(label, bases, lab.pick(smoke, {}) | dict(options or {}))
+    return setting(label, bases, cache.pick(smoke, {}) | dict(options or {}))
 
 
 def variants(base: Setting, names: Sequence[str], smoke: bool) -> dict[str, list[Setting]]:
@@ -64,38 +64,38 @@ def variants(base: Setting, names: Sequence[str], smoke: bool) -> dict[str, list
     out = {}
     for name in names:
         key, option, grid = METHODS[name]
-        own = base.but(f"{base.label}, {name}", {"algorithm.name": key})
+        own = base.with_(f"{base.label}, {name}", {"algorithm.name": key})
         grid = grid[len(grid) // 2 : len(grid) // 2 + 1] if smoke else grid
-        out[name] = [own.but(f"{own.label} {value}", {option: value}) for value in grid if option] or [own]
+        out[name] = [own.with_(f"{own.label} {value}", {option: value}) for value in grid if option] or [own]
     return out
 
 
-def tuned(lab: Lab, systems: Mapping[str, Setting], names: Sequence[str]) -> dict[str, dict[str, Group]]:
+def tuned(cache: RunCache, systems: Mapping[str, Setting], names: Sequence[str]) -> dict[str, dict[str, Group]]:
     """System -> method -> its best variant (by the best accuracy on one seed) on all seeds."""
-    tries = {label: variants(base, names, lab.scale == "smoke") for label, base in systems.items()}
+    tries = {label: variants(base, names, cache.scale == "smoke") for label, base in systems.items()}
     flat = [(label, name, s) for label, own in tries.items() for name, settings in own.items() for s in settings]
-    groups = lab.groups([s for _, _, s in flat], [SEARCH_SEED])
+    groups = cache.groups([s for _, _, s in flat], [SEARCH_SEED])
     tops: dict[tuple[str, str], tuple[float, Setting]] = {}
     for (label, name, s), group in zip(flat, groups, strict=True):
         mean = best(group, ACCURACY).mean
         if (label, name) not in tops or mean > tops[label, name][0]:
             tops[label, name] = (mean, s)
-    seeds = lab.pick(SEEDS[:2], SEEDS)
-    final = iter(lab.groups([s for _, s in tops.values()], seeds))
+    seeds = cache.pick(SEEDS[:2], SEEDS)
+    final = iter(cache.groups([s for _, s in tops.values()], seeds))
     return {label: {name: next(final) for name in names} for label in systems}
 
 
 @EXPERIMENTS.register("fedaware/table1", paper="FedAWARE [4] table 1, fig. 4")
-class Table1(Experiment):
+class Table1(PaperResult):
     """Best test accuracy of eight methods on CIFAR-10 in three systems of heterogeneity."""
 
     scales = SCALES
 
-    def run(self, lab: Lab) -> Findings:
+    def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
 
-        systems = {label: world(lab, label, label) for label in SYSTEMS}
-        found = tuned(lab, systems, list(METHODS))
+        systems = {label: world(cache, label, label) for label in SYSTEMS}
+        found = tuned(cache, systems, list(METHODS))
         theirs = {name: dict(zip(SYSTEMS, map(published, text.split()), strict=True)) for name, text in TABLE1.items()}
         ours = {name: {label: best(found[label][name], ACCURACY) for label in SYSTEMS} for name in METHODS}
         plots = [draw.Plot(label, lines, ACCURACY, band="std", window=5) for label, lines in found.items()]

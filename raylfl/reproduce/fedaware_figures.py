@@ -11,14 +11,14 @@ from raylfl.report.derived import best, last_k
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import number, stat_text
-from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Experiment, Findings, Setting
+from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult, Setting
 from raylfl.reproduce.fedaware import ACCURACY, LOOKS, METHODS, SEEDS, accuracy, tuned, world
-from raylfl.reproduce.lab import Lab
+from raylfl.reproduce.run_cache import RunCache
 
 DIVERSITY = "update/diversity"
 
 
-class Curves(Experiment):
+class Curves(PaperResult):
     """Curves of several metrics, a panel each."""
 
     scales = SCALES
@@ -27,19 +27,19 @@ class Curves(Experiment):
     looks: ClassVar[Mapping[str, str]]
 
     @abstractmethod
-    def measured(self, lab: Lab) -> list[Group]:
+    def measured(self, cache: RunCache) -> list[Group]:
         """The runs of a line each, in the order of `looks`."""
 
-    def run(self, lab: Lab) -> Findings:
+    def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
 
-        lines = dict(zip(self.looks, self.measured(lab), strict=True))
-        plots = [draw.Plot("", lines, metric, band="std", window=lab.pick(5, 10)) for metric in self.metrics]
+        lines = dict(zip(self.looks, self.measured(cache), strict=True))
+        plots = [draw.Plot("", lines, metric, band="std", window=cache.pick(5, 10)) for metric in self.metrics]
         figure = draw.curves(plots, draw.styles(self.looks))
-        return Findings([self._table(lines, lab)], self.claims(lines, lab), {self.stem: figure})
+        return Findings([self._table(lines, cache)], self.claims(lines, cache), {self.stem: figure})
 
-    def _table(self, lines: Mapping[str, Group], lab: Lab) -> Table:
-        last = lab.pick(20, 50)
+    def _table(self, lines: Mapping[str, Group], cache: RunCache) -> Table:
+        last = cache.pick(20, 50)
         rows = [
             {"line": name, "best": best(group, ACCURACY)}
             | {metric: last_k(group, metric, last) for metric in self.metrics}
@@ -52,7 +52,7 @@ class Curves(Experiment):
         ]
         return Table(self.stem, "Mean ± std over seeds and the last rounds.", columns, rows)
 
-    def claims(self, lines: Mapping[str, Group], lab: Lab) -> list[Claim]:
+    def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
         return []
 
 
@@ -60,11 +60,11 @@ class Lines(Curves):
     """A setting a line."""
 
     @abstractmethod
-    def settings(self, lab: Lab) -> list[Setting]:
+    def settings(self, cache: RunCache) -> list[Setting]:
         """Those of the lines, in the order of `looks`."""
 
-    def measured(self, lab: Lab) -> list[Group]:
-        return lab.groups(self.settings(lab), lab.pick((0,), SEEDS))
+    def measured(self, cache: RunCache) -> list[Group]:
+        return cache.groups(self.settings(cache), cache.pick((0,), SEEDS))
 
 
 def diverse(lines: Mapping[str, Group], rivals: Sequence[str], last: int) -> Claim:
@@ -83,13 +83,13 @@ class Fig3(Lines):
     alphas: ClassVar = (0.1, 0.3, 0.5, 0.7)
     looks: ClassVar = {f"alpha {alpha}": f"alpha {alpha}" for alpha in alphas}
 
-    def settings(self, lab: Lab) -> list[Setting]:
-        base = world(lab, "", "hybrid", options={"eval.global": True})
-        return [base.but(f"alpha {alpha}", {"partition.alpha": alpha}) for alpha in self.alphas]
+    def settings(self, cache: RunCache) -> list[Setting]:
+        base = world(cache, "", "hybrid", options={"eval.global": True})
+        return [base.with_(f"alpha {alpha}", {"partition.alpha": alpha}) for alpha in self.alphas]
 
-    def claims(self, lines: Mapping[str, Group], lab: Lab) -> list[Claim]:
+    def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
         """Sec. 3: less heterogeneity, better convergence, and its gradient diversity tells."""
-        ends = {name: last_k(group, ACCURACY, lab.pick(20, 50)).mean for name, group in lines.items()}
+        ends = {name: last_k(group, ACCURACY, cache.pick(20, 50)).mean for name, group in lines.items()}
         told = ", ".join(f"{name} {100 * mean:.1f}" for name, mean in ends.items())
         first, *_, last = ends.values()
         return [Claim("accuracy is higher at alpha 0.7 than at alpha 0.1", last > first, told)]
@@ -105,13 +105,13 @@ class Methods(Curves):
 
     looks: ClassVar[Mapping[str, str]] = LOOKS
 
-    def measured(self, lab: Lab) -> list[Group]:
-        base = world(lab, self.system, self.system, self.more)
-        found = tuned(lab, {self.system: base}, self.names)[self.system]
+    def measured(self, cache: RunCache) -> list[Group]:
+        base = world(cache, self.system, self.system, self.more)
+        found = tuned(cache, {self.system: base}, self.names)[self.system]
         return [found[name] for name in self.names]
 
-    def claims(self, lines: Mapping[str, Group], lab: Lab) -> list[Claim]:
-        return [diverse(lines, [name for name in lines if name != "FedAWARE"], lab.pick(20, 50))]
+    def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
+        return [diverse(lines, [name for name in lines if name != "FedAWARE"], cache.pick(20, 50))]
 
 
 @EXPERIMENTS.register("fedaware/fig5", paper="FedAWARE [4] fig. 5")
@@ -142,11 +142,11 @@ class Fig6(Lines):
     stem, metrics = "fig6", (ACCURACY, DIVERSITY)
     looks: ClassVar = {"FedAWARE": "fedaware", "FedMGDA+": "fedmgda", "FedAvg": "fedavg"}
 
-    def settings(self, lab: Lab) -> list[Setting]:
-        base = world(lab, "hybrid", "hybrid")
-        return [base.but(f"hybrid, {name}", {"algorithm.name": key}) for name, key in self.looks.items()]
+    def settings(self, cache: RunCache) -> list[Setting]:
+        base = world(cache, "hybrid", "hybrid")
+        return [base.with_(f"hybrid, {name}", {"algorithm.name": key}) for name, key in self.looks.items()]
 
-    def claims(self, lines: Mapping[str, Group], lab: Lab) -> list[Claim]:
+    def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
         tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}
         told = ", ".join(f"{name} {100 * top:.1f}" for name, top in tops.items())
         return [Claim("FedAWARE is more accurate than FedMGDA+", tops["FedAWARE"] > tops["FedMGDA+"], told)]
@@ -160,11 +160,11 @@ class Fig7(Lines):
     alphas: ClassVar = (0.1, 0.3, 0.5, 0.7, 0.9)
     looks: ClassVar = {f"alpha {alpha}": f"alpha {alpha}" for alpha in alphas}
 
-    def settings(self, lab: Lab) -> list[Setting]:
-        base = world(lab, "", "hybrid+", options={"algorithm.name": "fedaware"})
-        return [base.but(f"alpha {alpha}", {"algorithm.alpha": alpha}) for alpha in self.alphas]
+    def settings(self, cache: RunCache) -> list[Setting]:
+        base = world(cache, "", "hybrid+", options={"algorithm.name": "fedaware"})
+        return [base.with_(f"alpha {alpha}", {"algorithm.alpha": alpha}) for alpha in self.alphas]
 
-    def claims(self, lines: Mapping[str, Group], lab: Lab) -> list[Claim]:
+    def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
         tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}
         told = ", ".join(f"{name} {100 * top:.1f}" for name, top in tops.items())
         matters = max(tops.values()) - min(tops.values()) > 0.01

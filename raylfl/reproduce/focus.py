@@ -11,8 +11,8 @@ from raylfl.report.derived import to_target
 from raylfl.report.runs import Floats, Group
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import number
-from raylfl.reproduce.base import EXPERIMENTS, Claim, Experiment, Findings, cost_or_dash, setting
-from raylfl.reproduce.lab import Lab
+from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult, cost_or_dash, setting
+from raylfl.reproduce.run_cache import RunCache
 
 DISTANCE = "global/distance"
 METHODS = {
@@ -37,7 +37,7 @@ Panels = Mapping[str, Mapping[str, Group]]
 
 
 @EXPERIMENTS.register("focus/fig4", paper="FOCUS [1] fig. 4")
-class Fig4(Experiment):
+class Fig4(PaperResult):
     """Ridge regression under full, uniform and arbitrary participation: six methods by floats sent."""
 
     # panel: its preset, the rounds within which FOCUS is exact, the rounds to run (until SCAFFOLD is exact)
@@ -47,7 +47,7 @@ class Fig4(Experiment):
         "arbitrary": (["preset/focus_fig4_arbitrary"], 3000, 1000),
     }
 
-    def run(self, lab: Lab) -> Findings:
+    def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
 
         settings = [
@@ -55,7 +55,7 @@ class Fig4(Experiment):
             for panel, (preset, _, rounds) in self.panels.items()
             for name, key in METHODS.items()
         ]
-        groups = iter(lab.groups(settings))
+        groups = iter(cache.groups(settings))
         panels = {panel: {name: next(groups) for name in METHODS} for panel in self.panels}
         plots = [
             draw.Plot(
@@ -181,12 +181,12 @@ def _said(values: Mapping[str, float], form: str = "{:.2g}") -> str:
 
 
 @EXPERIMENTS.register("focus/fig8", paper="FOCUS [1] fig. 8")
-class Fig8(Experiment):
+class Fig8(PaperResult):
     """Bubble plot of CIFAR-10's labels over 32 clients, Dirichlet 0.05."""
 
     clients, alpha = 32, 0.05
 
-    def run(self, lab: Lab) -> Findings:
+    def run(self, cache: RunCache) -> Findings:
         from raylfl.report import partition_plot
         from raylfl.reproduce.partitions import CIFAR10, counts_of
 

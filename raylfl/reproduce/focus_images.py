@@ -7,13 +7,13 @@ from typing import ClassVar
 from raylfl.report.derived import Stat, last_k
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import stat_text
-from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Experiment, Findings, published, setting
+from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult, published, setting
 from raylfl.reproduce.focus import METHODS
-from raylfl.reproduce.lab import Lab
+from raylfl.reproduce.run_cache import RunCache
 
 
 @EXPERIMENTS.register("focus/fig9", paper="FOCUS [1] fig. 9")
-class Fig9(Experiment):
+class Fig9(PaperResult):
     """SG-FOCUS and four baselines on CIFAR-10 under Bernoulli and Markov participation."""
 
     scales = SCALES
@@ -24,12 +24,12 @@ class Fig9(Experiment):
         "Markov": {"FOCUS": "78.8±1.1", "FedAvg": "75.0±1.3", "FedAU": "75.4±1.4", "SCAFFOLD": "51.5±1.4"},
     }
 
-    def run(self, lab: Lab) -> Findings:
+    def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
 
-        more = lab.pick(["reproduce/smoke"], ["reproduce/paper"])
+        more = cache.pick(["reproduce/smoke"], ["reproduce/paper"])
         # smoke: 300 rounds instead of 10,000, with steps that get somewhere in them
-        options = lab.pick({"num_clients": 32, "rounds": 300, "local.batch_size": 16, "local.lr": 0.02}, {})
+        options = cache.pick({"num_clients": 32, "rounds": 300, "local.batch_size": 16, "local.lr": 0.02}, {})
         panels = {"Bernoulli": {}, "Markov": {"participation": MARKOV}}
         settings = [
             setting(
@@ -38,11 +38,11 @@ class Fig9(Experiment):
             for panel, participation in panels.items()
             for name, key in self.methods.items()
         ]
-        groups = iter(lab.groups(settings))
+        groups = iter(cache.groups(settings))
         found = {panel: {name: next(groups) for name in self.methods} for panel in panels}
-        last = lab.pick(30, 500)
+        last = cache.pick(30, 500)
         plots = [
-            draw.Plot(f"{panel} participation", lines, metric, window=lab.pick(5, 10))
+            draw.Plot(f"{panel} participation", lines, metric, window=cache.pick(5, 10))
             for panel, lines in found.items()
             for metric in ("test/accuracy", "test/loss")
         ]

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from raylfl.report.derived import Stat, last_k, score
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import stat_text
-from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Experiment, Findings, Setting, published, setting
-from raylfl.reproduce.lab import Lab
+from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult, Setting, published, setting
+from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.sfl_numbers import TABLE3, TABLE11
 
 ACCURACY = "test/accuracy"
@@ -84,7 +84,9 @@ def cells(tasks: Iterable[str], classes: Sequence[int], steps: Sequence[int]) ->
     ]
 
 
-def best_rates(lab: Lab, grids: Mapping[Cell, Sequence[float]], stages: Sequence[tuple[int, int]]) -> dict[Cell, float]:
+def best_rates(
+    cache: RunCache, grids: Mapping[Cell, Sequence[float]], stages: Sequence[tuple[int, int]]
+) -> dict[Cell, float]:
     """The best learning rate of each cell by its mean over the last rounds, on one seed (App. G.3).
 
     stages: (rounds, last rounds to average) of each search; after all but the last one every rate within CLOSE of
@@ -93,7 +95,7 @@ def best_rates(lab: Lab, grids: Mapping[Cell, Sequence[float]], stages: Sequence
     left = {cell: list(rates) for cell, rates in grids.items()}
     for rounds, last in stages:
         open_ones = [(cell, lr) for cell, rates in left.items() if len(rates) > 1 for lr in rates]
-        groups = lab.groups([cell.setting(lr, rounds, lab.scale) for cell, lr in open_ones], [SEARCH_SEED])
+        groups = cache.groups([cell.setting(lr, rounds, cache.scale) for cell, lr in open_ones], [SEARCH_SEED])
         scores = {key: score(group, ACCURACY, last) for key, group in zip(open_ones, groups, strict=True)}
         for cell in dict.fromkeys(cell for cell, _ in open_ones):
             top = max(scores[cell, lr] for lr in left[cell])
@@ -102,7 +104,7 @@ def best_rates(lab: Lab, grids: Mapping[Cell, Sequence[float]], stages: Sequence
     return {cell: rates[0] for cell, rates in left.items()}
 
 
-class Accuracies(Experiment):
+class Accuracies(PaperResult):
     """PFL against SFL at their best learning rates: the mean over seeds and the last rounds."""
 
     scales = SCALES
@@ -112,15 +114,15 @@ class Accuracies(Experiment):
     smoke_grid: ClassVar[Mapping[str, Sequence[float]]] = {"PFL": (0.1, 0.3), "SFL": (0.03, 0.1)}
     stem: ClassVar[str]
 
-    def run(self, lab: Lab) -> Findings:
+    def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
 
-        tasks, steps = lab.pick(self.smoke_tasks, list(self.numbers)), lab.pick((5,), (5, 20, 50))
-        stages, grid = lab.pick([(100, 20)], self.stages), lab.pick(self.smoke_grid, GRID)
-        rates = best_rates(lab, {cell: grid[cell.method] for cell in cells(tasks, (1, 2), steps)}, stages)
+        tasks, steps = cache.pick(self.smoke_tasks, list(self.numbers)), cache.pick((5,), (5, 20, 50))
+        stages, grid = cache.pick([(100, 20)], self.stages), cache.pick(self.smoke_grid, GRID)
+        rates = best_rates(cache, {cell: grid[cell.method] for cell in cells(tasks, (1, 2), steps)}, stages)
         rounds, last = stages[-1]
-        settings = [cell.setting(lr, rounds, lab.scale) for cell, lr in rates.items()]
-        groups = lab.groups(settings, lab.pick(SEEDS[:2], SEEDS))
+        settings = [cell.setting(lr, rounds, cache.scale) for cell, lr in rates.items()]
+        groups = cache.groups(settings, cache.pick(SEEDS[:2], SEEDS))
         ours = {cell: last_k(group, ACCURACY, last) for cell, group in zip(rates, groups, strict=True)}
         theirs = self.published()
         panels: dict[str, dict[str, dict[str, tuple[Stat, Stat]]]] = {}

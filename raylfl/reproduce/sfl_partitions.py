@@ -10,20 +10,20 @@ import numpy as np
 from raylfl.core.population import Ints
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import number
-from raylfl.reproduce.base import EXPERIMENTS, Claim, Experiment, Findings
-from raylfl.reproduce.lab import Lab
+from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult
 from raylfl.reproduce.partitions import MNIST, counts_of
+from raylfl.reproduce.run_cache import RunCache
 
 
 @EXPERIMENTS.register("sfl/exdir", paper="SFL [2] fig. 7")
-class ExDir(Experiment):
+class ExDir(PaperResult):
     """MNIST over 10 clients by ExDir(C, alpha), C of 1, 2, 5, 10 and alpha of 100, 10, 1."""
 
     clients: ClassVar = 10
     classes: ClassVar = (1, 2, 5, 10)
     alphas: ClassVar = (100.0, 10.0, 1.0)  # from left to right, as in the paper
 
-    def run(self, lab: Lab) -> Findings:
+    def run(self, cache: RunCache) -> Findings:
         from raylfl.report import partition_plot
 
         counts = {

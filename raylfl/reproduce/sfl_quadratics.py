@@ -12,8 +12,8 @@ from raylfl.report.derived import Stat, last_k, to_target
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import number
-from raylfl.reproduce.base import EXPERIMENTS, Claim, Experiment, Findings, cost_or_dash, setting
-from raylfl.reproduce.lab import Lab
+from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult, cost_or_dash, setting
+from raylfl.reproduce.run_cache import RunCache
 
 if TYPE_CHECKING:
     from raylfl.reproduce import draw
@@ -61,11 +61,11 @@ class Duel:
         return float(self.best[name].setting["local.lr"])
 
 
-def duels(lab: Lab, groups: Mapping[str, Pairs]) -> dict[str, Duel]:
+def duels(cache: RunCache, groups: Mapping[str, Pairs]) -> dict[str, Duel]:
     """All runs: a grid search on the first seed, then the best learning rate of each method on all seeds."""
     base = setting("", ["reproduce/sfl_fig1"])
     grid = {
-        (label, name, lr): base.but(
+        (label, name, lr): base.with_(
             f"{label}, {name}, lr {lr}",
             {"data.init_args.pairs": clients, "algorithm.name": key, "local.lr": lr},
         )
@@ -73,13 +73,13 @@ def duels(lab: Lab, groups: Mapping[str, Pairs]) -> dict[str, Duel]:
         for name, key in METHODS.items()
         for lr in RATES
     }
-    found = dict(zip(grid, lab.groups(list(grid.values()), SEEDS[:1]), strict=True))
+    found = dict(zip(grid, cache.groups(list(grid.values()), SEEDS[:1]), strict=True))
     chosen = {
         (label, name): min(RATES, key=lambda lr: _rank(found[label, name, lr])) for label in groups for name in METHODS
     }
     winners: dict[tuple[str, str], Group] = {key: found[*key, lr] for key, lr in chosen.items()}
     again = {key: grid[*key, lr] for key, lr in chosen.items() if key[1] == "SFL"}
-    winners |= dict(zip(again, lab.groups(list(again.values()), SEEDS), strict=True))
+    winners |= dict(zip(again, cache.groups(list(again.values()), SEEDS), strict=True))
     return {
         label: Duel(
             clients,
@@ -117,16 +117,16 @@ def predicted_limit(clients: Pairs, lr: float, steps: int = 10) -> float:
     return abs(fixed_point(weights / weights.sum(), lambda w: data.optimum(w.tolist()).numpy()).item())
 
 
-class Simulations(Experiment):
+class Simulations(PaperResult):
     """PFL against SFL on pairs of quadratics, each at its best learning rate."""
 
     groups: ClassVar[Mapping[str, tuple[float, float]]]  # label -> delta, zeta
     stem: ClassVar[str]
 
-    def run(self, lab: Lab) -> Findings:
+    def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
 
-        found = duels(lab, {label: pairs(*values) for label, values in self.groups.items()})
+        found = duels(cache, {label: pairs(*values) for label, values in self.groups.items()})
         plots = [_plot(label, duel) for label, duel in found.items()]
         figure = draw.curves(plots, draw.styles(METHODS))
         return Findings([self._table(found)], self.claims(found), {self.stem: figure}, [NOTE])

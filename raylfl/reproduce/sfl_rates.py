@@ -11,8 +11,8 @@ import numpy as np
 from raylfl.report.derived import Stat, last_k
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import stat_text
-from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Experiment, Findings, published
-from raylfl.reproduce.lab import Lab
+from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult, published
+from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.sfl import ACCURACY, CLIP, GRID, METHODS, SEARCH_SEED, Cell, cells
 from raylfl.reproduce.sfl_numbers import TABLE7, TABLE10
 
@@ -31,7 +31,7 @@ def best(sweep: Sweep) -> float:
     return max(sweep, key=lambda lr: sweep[lr].mean if np.isfinite(sweep[lr].mean) else -1.0)
 
 
-class Rates(Experiment):
+class Rates(PaperResult):
     """Accuracy of every learning rate of the grid, on one seed."""
 
     scales = SCALES
@@ -41,13 +41,13 @@ class Rates(Experiment):
     def numbers(self, scale: str) -> dict[Cell, dict[float, Stat]]:
         """What is published of the cells to run at this scale."""
 
-    def run(self, lab: Lab) -> Findings:
+    def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
 
-        theirs = self.numbers(lab.scale)
-        rounds, last = lab.pick((100, 20), (ROUNDS, LAST))
+        theirs = self.numbers(cache.scale)
+        rounds, last = cache.pick((100, 20), (ROUNDS, LAST))
         keys = [(cell, lr) for cell in theirs for lr in GRID[cell.method]]
-        groups = lab.groups([cell.setting(lr, rounds, lab.scale) for cell, lr in keys], [SEARCH_SEED])
+        groups = cache.groups([cell.setting(lr, rounds, cache.scale) for cell, lr in keys], [SEARCH_SEED])
         ours: dict[Cell, dict[float, Stat]] = {cell: {} for cell in theirs}
         for (cell, lr), group in zip(keys, groups, strict=True):
             ours[cell][lr] = last_k(group, ACCURACY, last)
@@ -160,20 +160,20 @@ class Table7(Rates):
 
 
 @EXPERIMENTS.register("sfl/fig3", paper="SFL [2] fig. 3")
-class Fig3(Experiment):
+class Fig3(PaperResult):
     """Effect of local steps: VGG-9 on CIFAR-10 at the best learning rate of each K."""
 
     scales = SCALES
     steps: ClassVar[Sequence[int]] = (1, 2, 5, 10, 20)  # the paper names 1, 5 and 10
 
-    def run(self, lab: Lab) -> Findings:
+    def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
 
-        rounds, last = lab.pick((100, 20), (ROUNDS, LAST))
-        steps = lab.pick((1, 5, 10), self.steps)
-        grid = lab.pick({"PFL": (0.1, 0.3), "SFL": (0.03, 0.1)}, GRID)
+        rounds, last = cache.pick((100, 20), (ROUNDS, LAST))
+        steps = cache.pick((1, 5, 10), self.steps)
+        grid = cache.pick({"PFL": (0.1, 0.3), "SFL": (0.03, 0.1)}, GRID)
         keys = [(cell, lr) for cell in cells([VGG], (1, 2), steps) for lr in grid[cell.method]]
-        groups = lab.groups([cell.setting(lr, rounds, lab.scale) for cell, lr in keys], [SEARCH_SEED])
+        groups = cache.groups([cell.setting(lr, rounds, cache.scale) for cell, lr in keys], [SEARCH_SEED])
         tried: dict[Cell, dict[float, Stat]] = {}
         for (cell, lr), group in zip(keys, groups, strict=True):
             tried.setdefault(cell, {})[lr] = last_k(group, ACCURACY, last)

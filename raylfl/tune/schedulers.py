@@ -1,6 +1,6 @@
 """Which trials go on: all of them (fifo), the better settings at each rung (asha), or mutations of the best (pbt).
 
-ASHA: `raylfl.tune.asha`. PBT: Jaderberg et al., "Population Based Training of Neural Networks", 2017, Ray Tune's.
+ASHA: `raylfl.tune.asha`. PBT: Jaderberg et al., "SeededPBT Based Training of Neural Networks", 2017, Ray Tune's.
 Time is counted in rounds.
 """
 
@@ -92,10 +92,10 @@ class Pbt:
                 raise BadValue(place, got=[d.kind for d in domains], need=need, hint="as pbt mutates it")
 
     def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
-        from raylfl.tune.population import Population
+        from raylfl.tune.seeded_pbt import SeededPBT
 
         mutations = {key: mutation(domains[0]) for key, domains in space.keys.items()}
-        return Population(
+        return SeededPBT(
             rounds,
             seed,
             time_attr=TIME,

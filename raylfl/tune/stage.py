@@ -26,7 +26,7 @@ from raylfl.tune.schedulers import TIME, Asha
 from raylfl.tune.score import Running
 from raylfl.tune.spec import Sweep
 from raylfl.tune.trial import Job, as_config, patient, trainable
-from raylfl.tune.watch import Say, Watcher
+from raylfl.tune.trial_log import Say, TrialLog
 
 SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
 
@@ -50,11 +50,11 @@ class StageRun:
         left = [trial for trial in self.journal.of_stage(self.index) if not self._is_over(trial)]
         if not left and not self.searching:
             return
-        watcher = Watcher(self, len(left))
+        log = TrialLog(self, len(left))
         searcher = self._searcher(left)
         with quiet(), handlers_kept():
-            self._tuner(left, watcher, searcher).fit()
-        if {trial.id for trial in left} - watcher.ended or (searcher is not None and not searcher.complete):
+            self._tuner(left, log, searcher).fit()
+        if {trial.id for trial in left} - log.ended or (searcher is not None and not searcher.complete):
             raise KeyboardInterrupt
 
     def _searcher(self, left: Sequence[Trial]) -> Planned | None:
@@ -65,7 +65,7 @@ class StageRun:
             return Proposals(self, left, Places(concurrent))
         return Planned(left, Places(concurrent)) if isinstance(self.sweep.scheduler, Asha) else None
 
-    def _tuner(self, left: Sequence[Trial], watcher: Callback, searcher: Planned | None) -> tune.Tuner:
+    def _tuner(self, left: Sequence[Trial], log: Callback, searcher: Planned | None) -> tune.Tuner:
         sweep, places = self.sweep, searcher.places if searcher is not None else Places()
         space: dict[str, Any] = {"trial": tune.grid_search([as_config(trial)["trial"] for trial in left])}
         seeds = len(sweep.seeds(self.index))
@@ -89,7 +89,7 @@ class StageRun:
                 name=f"stage{self.index}-{time.strftime('%Y%m%d-%H%M%S')}",
                 storage_path=str(self.folder / SCRATCH),
                 failure_config=tune.FailureConfig(max_failures=sweep.options.retries),
-                callbacks=[watcher],
+                callbacks=[log],
                 verbose=0,
             ),
         )

@@ -9,18 +9,18 @@ from raylfl.data.quadratics import Quadratics
 from raylfl.report.derived import to_target
 from raylfl.reproduce import fedacs, focus, sfl_quadratics
 from raylfl.reproduce.base import setting
-from raylfl.reproduce.lab import Lab
+from raylfl.reproduce.run_cache import RunCache
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    return Lab(tmp_path_factory.mktemp("lab"), processes=1)
+def cache(tmp_path_factory):
+    return RunCache(tmp_path_factory.mktemp("cache"), processes=1)
 
 
 @pytest.mark.parametrize(("panel", "rounds"), [("full", 160), ("uniform", 330)])
-def test_focus_is_exact_and_linear_where_fedavg_stalls(lab, panel, rounds):
+def test_focus_is_exact_and_linear_where_fedavg_stalls(cache, panel, rounds):
     presets, within, _ = focus.Fig4.panels[panel]
-    own, other = lab.groups(
+    own, other = cache.groups(
         [
             setting(name, ["reproduce/focus_fig4", *presets], {"algorithm.name": name, "rounds": rounds})
             for name in ("focus", "fedavg")
@@ -45,16 +45,16 @@ def test_stalling_is_told_from_converging_and_from_diverging():
 
 
 @pytest.mark.parametrize("delta", [0.0, 1 / 3, 1.0])
-def test_pfl_ends_where_the_surrogate_at_a_finite_step_has_its_minimum(lab, delta):
+def test_pfl_ends_where_the_surrogate_at_a_finite_step_has_its_minimum(cache, delta):
     clients = sfl_quadratics.pairs(delta, 10.0)
     options = {"data.init_args.pairs": clients, "local.lr": 0.06, "rounds": 60}
-    run = lab.groups([setting(f"pfl {delta}", ["reproduce/sfl_fig1"], options)])[0].runs[0]
+    run = cache.groups([setting(f"pfl {delta}", ["reproduce/sfl_fig1"], options)])[0].runs[0]
     expected = sfl_quadratics.predicted_limit(clients, 0.06)
     assert run.column("global/distance_abs")[-1] == pytest.approx(expected, abs=1e-9)
     assert (expected > 0.5) == (delta > 0)  # with equal Hessians the drifts cancel
 
 
-def test_sfl_is_faster_than_pfl_and_noisier_where_only_gradients_differ(lab):
+def test_sfl_is_faster_than_pfl_and_noisier_where_only_gradients_differ(cache):
     settings = [
         setting(
             f"{name}, {zeta}",
@@ -69,15 +69,15 @@ def test_sfl_is_faster_than_pfl_and_noisier_where_only_gradients_differ(lab):
         for zeta in (0.0, 1.0)
         for name, key in sfl_quadratics.METHODS.items()
     ]
-    pfl, sfl, pfl_apart, sfl_apart = (g.runs[0].column("global/distance_abs") for g in lab.groups(settings))
+    pfl, sfl, pfl_apart, sfl_apart = (g.runs[0].column("global/distance_abs") for g in cache.groups(settings))
     np.testing.assert_allclose(sfl[:20], pfl[1:41:2], rtol=1e-9)  # two clients in turn: two rounds in one
     np.testing.assert_allclose(pfl_apart, pfl, atol=1e-12)
     assert sfl_apart[-10:].mean() > 1e-3
 
 
-def test_fedacs_ends_at_the_optimum_and_fedavg_where_its_surrogate_weights_say(lab):
+def test_fedacs_ends_at_the_optimum_and_fedavg_where_its_surrogate_weights_say(cache):
     bases, options = ["preset/fedacs_fig4_middle"], {"rounds": 120, "local.lr": 0.006}
-    groups = lab.groups(
+    groups = cache.groups(
         [
             setting(name, ["reproduce/fedacs_fig4", *bases], options | fedacs.Fig4.methods[name])
             for name in ("FedAvg, SGD", "FedACS")

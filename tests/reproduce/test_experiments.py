@@ -12,7 +12,7 @@ from raylfl.report.render import to_csv, to_markdown
 from raylfl.report.runs import Group, RunRecord
 from raylfl.reproduce import sfl
 from raylfl.reproduce.base import EXPERIMENTS, find
-from tests.reproduce.labs import DryLab
+from tests.reproduce.caches import DryCache
 
 CASES = [(entry.name, scale) for entry in EXPERIMENTS for scale in entry.cls.scales or ("smoke",)]
 PUBLISHED = {  # a number of the paper that must stand in the experiment's table
@@ -31,8 +31,8 @@ PUBLISHED = {  # a number of the paper that must stand in the experiment's table
 
 @pytest.mark.parametrize(("name", "scale"), CASES)
 def test_an_experiment_has_valid_settings_tables_claims_and_figures(name, scale, tmp_path):
-    lab = DryLab(tmp_path, scale)
-    findings = find(name).run(lab)
+    cache = DryCache(tmp_path, scale)
+    findings = find(name).run(cache)
     assert findings.figures
     assert all(isinstance(figure, Figure) for figure in findings.figures.values())
     assert all(claim.text and claim.evidence for claim in findings.claims)
@@ -47,7 +47,7 @@ def test_an_experiment_has_valid_settings_tables_claims_and_figures(name, scale,
 
 def test_optimal_sampling_has_the_cell_of_table_4_that_the_papers_ratios_say(tmp_path):
     """FedACS, table 4: OS needs 1.06x the rounds and 1.34x the seconds of FedACS where it gets there at all."""
-    rounds, seconds = find("fedacs/table4").run(DryLab(tmp_path, "paper")).tables
+    rounds, seconds = find("fedacs/table4").run(DryCache(tmp_path, "paper")).tables
     for table, ratio in ((rounds, 1.06), (seconds, 1.34)):
         (row,) = (row for row in table.rows if row["method"] == "OS")
         assert row["CIFAR-10 published ratio"] == pytest.approx(ratio, abs=0.005)
@@ -55,7 +55,7 @@ def test_optimal_sampling_has_the_cell_of_table_4_that_the_papers_ratios_say(tmp
 
 
 class Curves:
-    """A laboratory in which the learning rate alone says how a run ends: rate -> accuracy of its rounds."""
+    """A cache of runs in which the learning rate alone says how a run ends: rate -> accuracy of its rounds."""
 
     scale = "paper"
 
@@ -77,7 +77,7 @@ def test_the_coarse_search_of_table_3_looks_at_the_last_40_rounds_and_the_fine_o
         early = {0.01: 0.5, 0.1: 0.4}[lr]
         return np.where(r >= len(r) - 40, {0.01: 0.5, 0.1: 0.48}[lr] if len(r) == 1000 else 0.6, early)
 
-    lab, cell = Curves(curve), sfl.Cell("CIFAR-10, VGG-9", 1, 5, "SFL", 50)
-    best = sfl.best_rates(lab, {cell: (0.01, 0.1)}, sfl.Table3.stages)
-    assert lab.asked == [[(1000, 0.01), (1000, 0.1)], [(4000, 0.01), (4000, 0.1)]]
+    cache, cell = Curves(curve), sfl.Cell("CIFAR-10, VGG-9", 1, 5, "SFL", 50)
+    best = sfl.best_rates(cache, {cell: (0.01, 0.1)}, sfl.Table3.stages)
+    assert cache.asked == [[(1000, 0.01), (1000, 0.1)], [(4000, 0.01), (4000, 0.1)]]
     assert best == {cell: 0.01}  # by the last 40 alone the two would be equal

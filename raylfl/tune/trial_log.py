@@ -18,7 +18,7 @@ Say = Callable[[str], None]
 PULSE_SECONDS = 30.0  # between lines on what is running
 
 
-class Watcher(Callback):
+class TrialLog(Callback):
     """Takes down how trials end, and says so; from time to time a line on those that run."""
 
     def __init__(self, stage: StageRun, left: int):

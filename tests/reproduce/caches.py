@@ -1,4 +1,4 @@
-"""A laboratory that runs nothing: every config is loaded, every record made up."""
+"""A cache that runs nothing: every config is loaded, every record made up."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from raylfl.report.labels import flatten
 from raylfl.report.runs import Group, RunRecord
 from raylfl.reproduce.base import Setting, layered
-from raylfl.reproduce.lab import Lab
+from raylfl.reproduce.run_cache import RunCache
 
 ROUNDS = 40
 
 
-class DryLab(Lab):
+class DryCache(RunCache):
     """`groups` checks the settings as a run would, and answers with made-up curves that differ by setting.
 
     Settings that differ in numbers only are loaded once: loading takes 25 ms, and tables have hundreds.

@@ -1,4 +1,4 @@
-"""Population based training that leaves a complete run as it is, and draws what a seed says."""
+"""SeededPBT based training that leaves a complete run as it is, and draws what a seed says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import private_randomness
 
 
-class Population(PopulationBasedTraining):
+class SeededPBT(PopulationBasedTraining):
     """Ray Tune's, which would at the last round, too, pause a run to let others on, and then repeat its last rounds.
 
     rounds: of a run. One that ended before them (it diverged, and says so by `state`) may still take another's.

@@ -49,7 +49,7 @@ class Job:
         return (self.path / "summary.json").is_file() or (self.path / DIVERGED).is_file()
 
 
-class Lab:
+class RunCache:
     """Makes runs for one experiment.
 
     folder: gets the runs (in `runs/`) and what is made of them. scale: `smoke` or `paper`. overrides:

@@ -1,4 +1,4 @@
-"""The laboratory: runs are found again, resumed, told apart; divergence is a result."""
+"""The cache of runs: they are found again, resumed, told apart; divergence is a result."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ import torch
 from raylfl.errors import DataMissing
 from raylfl.report.derived import best_setting, last_k
 from raylfl.reproduce.base import layered, setting
-from raylfl.reproduce.lab import Lab
+from raylfl.reproduce.run_cache import RunCache
 
 TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
 
 
 @pytest.fixture
-def lab(tmp_path):
-    return Lab(tmp_path, processes=1)
+def cache(tmp_path):
+    return RunCache(tmp_path, processes=1)
 
 
-def folders(lab):
-    return sorted(path.name for path in (lab.folder / "runs").iterdir())
+def folders(cache):
+    return sorted(path.name for path in (cache.folder / "runs").iterdir())
 
 
-def test_a_second_call_finds_the_runs_of_the_first(lab):
-    first = lab.groups([TOY], [0, 1])
-    stamps = {path: path.stat().st_mtime_ns for path in (lab.folder / "runs").rglob("metrics.jsonl")}
-    second = lab.groups([TOY], [0, 1])
+def test_a_second_call_finds_the_runs_of_the_first(cache):
+    first = cache.groups([TOY], [0, 1])
+    stamps = {path: path.stat().st_mtime_ns for path in (cache.folder / "runs").rglob("metrics.jsonl")}
+    second = cache.groups([TOY], [0, 1])
     assert len(stamps) == 2
-    assert stamps == {path: path.stat().st_mtime_ns for path in (lab.folder / "runs").rglob("metrics.jsonl")}
+    assert stamps == {path: path.stat().st_mtime_ns for path in (cache.folder / "runs").rglob("metrics.jsonl")}
     for one, other in zip(first[0].runs, second[0].runs, strict=True):
         np.testing.assert_array_equal(one.column("global/distance"), other.column("global/distance"))
 
 
-def test_a_changed_setting_is_a_new_run_and_leaves_the_old_one(lab):
-    lab.groups([TOY])
-    lab.groups([TOY.but("toy", {"local.lr": 0.2})])
-    assert len(folders(lab)) == 2
+def test_a_changed_setting_is_a_new_run_and_leaves_the_old_one(cache):
+    cache.groups([TOY])
+    cache.groups([TOY.with_("toy", {"local.lr": 0.2})])
+    assert len(folders(cache)) == 2
 
 
-def test_where_and_how_fast_it_runs_makes_no_new_run(lab, tmp_path):
-    lab.groups([TOY])
-    Lab(tmp_path, overrides=["runtime.workers=1", "checkpoint.every=2"], processes=1).groups([TOY])
-    assert len(folders(lab)) == 1
+def test_where_and_how_fast_it_runs_makes_no_new_run(cache, tmp_path):
+    cache.groups([TOY])
+    RunCache(tmp_path, overrides=["runtime.workers=1", "checkpoint.every=2"], processes=1).groups([TOY])
+    assert len(folders(cache)) == 1
 
 
-def test_an_interrupted_run_is_gone_on_with_to_the_same_bits(lab, tmp_path):
-    whole = lab.groups([TOY])[0].runs[0]
-    cut = Lab(tmp_path / "cut", processes=1)
+def test_an_interrupted_run_is_gone_on_with_to_the_same_bits(cache, tmp_path):
+    whole = cache.groups([TOY])[0].runs[0]
+    cut = RunCache(tmp_path / "cut", processes=1)
     path = cut.groups([TOY])[0].runs[0].path
     (path / "summary.json").unlink()
     for checkpoint in (path / "checkpoints").iterdir():
@@ -60,27 +60,27 @@ def test_an_interrupted_run_is_gone_on_with_to_the_same_bits(lab, tmp_path):
     assert torch.equal(*ends)
 
 
-def test_a_run_that_diverges_is_worse_than_any_other_and_not_repeated(lab):
-    wild = TOY.but("wild", {"local.lr": 1e200, "rounds": 50})
-    tame, lost = lab.groups([TOY, wild])
+def test_a_run_that_diverges_is_worse_than_any_other_and_not_repeated(cache):
+    wild = TOY.with_("wild", {"local.lr": 1e200, "rounds": 50})
+    tame, lost = cache.groups([TOY, wild])
     assert math.isinf(last_k(lost, "global/distance", 5).mean)
     assert best_setting([lost, tame], "global/distance", 5) is tame
     before = (lost.runs[0].path / "metrics.jsonl").stat().st_mtime_ns
-    lab.groups([wild])
+    cache.groups([wild])
     assert (lost.runs[0].path / "metrics.jsonl").stat().st_mtime_ns == before
 
 
-def test_missing_data_are_said_before_anything_runs(lab, tmp_path, monkeypatch):
+def test_missing_data_are_said_before_anything_runs(cache, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYLFL_DATA", str(tmp_path / "nowhere"))
-    image = TOY.but("image", {"data": "cifar10", "model": "cnn_focus", "partition": "iid", "num_clients": 2})
+    image = TOY.with_("image", {"data": "cifar10", "model": "cnn_focus", "partition": "iid", "num_clients": 2})
     with pytest.raises(DataMissing, match="cifar10"):
-        lab.groups([TOY, image])
-    assert not (lab.folder / "runs").exists()
+        cache.groups([TOY, image])
+    assert not (cache.folder / "runs").exists()
 
 
 def test_processes_give_the_bits_of_one_process(tmp_path):
-    settings = [TOY, TOY.but("other", {"algorithm.name": "sfl"})]
-    alone, spread = (Lab(tmp_path / str(n), processes=n).groups(settings, [0, 1]) for n in (1, 2))
+    settings = [TOY, TOY.with_("other", {"algorithm.name": "sfl"})]
+    alone, spread = (RunCache(tmp_path / str(n), processes=n).groups(settings, [0, 1]) for n in (1, 2))
     for one, other in zip(alone, spread, strict=True):
         for mine, yours in zip(one.runs, other.runs, strict=True):
             np.testing.assert_array_equal(mine.column("global/distance"), yours.column("global/distance"))
