@@ -7,15 +7,14 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from raylfl.config.schema import NOT_DEFINING, RUNTIME_FREE
+from raylfl.config.identity import identity
 from raylfl.errors import BadConfig
 
 
 def defining(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The groups and keys of a resolved config that the result depends on, as plain JSON values."""
-    kept = {group: value for group, value in resolved.items() if group not in NOT_DEFINING}
-    kept["runtime"] = {key: value for key, value in resolved["runtime"].items() if key not in RUNTIME_FREE}
-    return json.loads(json.dumps(kept, default=str))
+    kept: dict[str, Any] = json.loads(json.dumps(identity(resolved, of="resume"), default=str))
+    return kept
 
 
 def fingerprint_of_config(resolved: Mapping[str, Any]) -> str:

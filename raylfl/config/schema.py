@@ -219,20 +219,6 @@ FIXED_GROUPS: dict[str, type] = {
     "logging": LoggingConfig,
 }
 NAMED_GROUPS = ("partition", "participation", "link", "algorithm")
-NOT_DEFINING = ("name", "rounds", "checkpoint", "logging", "eval")  # free to change when a run is resumed
-RUNTIME_FREE = (  # of `runtime`, what leaves the bits alone
-    "backend",
-    "workers",
-    "cpus_per_worker",
-    "gpus_per_worker",
-    "address",
-    "object_store_mb",
-    "step",
-    "client_retries",
-    "client_timeout",
-    "on_client_error",  # a run that failed may go on by dropping; one that dropped never failed
-    "on_nonfinite",
-)
 
 
 def keys_text() -> str:

@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
+from raylfl.config.identity import identity
 from raylfl.errors import BadConfig, BadValue
 from raylfl.report.labels import canonical, flatten, is_world, labels, method_of, order_key, varying
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-NOT_DEFINING = ("seed", "name", "runtime", "logging", "checkpoint")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, some ten times faster
 DEEPEST, LARGEST = 50, 100_000  # levels and values of a config or summary; no run writes so many
 UNREADABLE = (OSError, ValueError, RecursionError, yaml.YAMLError)  # ValueError: wrong bytes and broken JSON, too
@@ -62,8 +62,8 @@ class RunRecord:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """The config without seed, name, runtime, logging and checkpoint, in dotted keys."""
-        return flatten({key: value for key, value in self.config.items() if key not in NOT_DEFINING})
+        """What of the config tells one setting from another, in dotted keys."""
+        return flatten(identity(self.config, of="group"))
 
     def column(self, name: str) -> Floats:
         """The metric's values [R]; all nan where the run never measured it."""

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from raylfl.config.identity import RUNTIME_FREE, identity
 from raylfl.config.load import load_config
-from raylfl.config.schema import RUNTIME_FREE
 from raylfl.console import say
 from raylfl.errors import NonFinite
 from raylfl.report.labels import canonical, flatten
@@ -31,8 +31,6 @@ from raylfl.reproduce.base import Setting
 
 DIVERGED = "diverged.txt"  # in the folder of a run that ended that way: running it again would too
 MEASURES = ("test/accuracy", "test/loss", "train/loss", "global/distance", "global/distance_abs")
-NOT_DEFINING = ("seed", "name", "logging", "checkpoint", *(f"runtime.{key}" for key in RUNTIME_FREE))
-PLACES = ("data.init_args.root", "data.init_args.download")  # where the same data come from
 LINE_SECONDS = 2.0  # between progress lines
 
 
@@ -79,7 +77,7 @@ class RunCache:
 
     def _job(self, setting: Setting, seed: int) -> Job:
         config = load_config({**setting.config, "seed": seed}, self.overrides).resolved
-        digest = hashlib.sha256(canonical(defining(config)).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(canonical(flatten(identity(config, of="digest"))).encode()).hexdigest()[:8]
         words = re.sub(r"[^A-Za-z0-9.]+", "-", setting.label).strip("-").lower()
         path = self.folder.resolve() / "runs" / f"{words}-s{seed}-{digest}"
         logging = config["logging"] | {"dir": str(path.parent.parent), "id": path.name, "report": False}
@@ -113,16 +111,6 @@ class RunCache:
                     yield futures[future]
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
-
-
-def defining(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a resolved config decides a run's results, in dotted keys."""
-    left_out = (*NOT_DEFINING, *PLACES)
-    return {key: value for key, value in flatten(config).items() if not _below(key, left_out)}
-
-
-def _below(key: str, places: Sequence[str]) -> bool:
-    return any(key == place or key.startswith(f"{place}.") for place in places)
 
 
 def _cpus() -> int:

@@ -1,0 +1,68 @@
+"""What identifies a run, for resuming, pooling and caching: key by key."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from raylfl.config.changes import defining
+from raylfl.config.identity import LEFT_OUT, RUNTIME_FREE, identity
+from raylfl.config.load import load_config
+from raylfl.config.schema import RuntimeConfig, TopConfig
+from raylfl.report.labels import flatten
+
+MADE = {"data": {"name": "mnist", "init_args": {"root": "/elsewhere", "download": False}}, "model": "mlp"}
+
+
+@pytest.fixture(scope="module")
+def resolved():
+    return load_config({**MADE, "num_clients": 4, "algorithm": "focus"}).resolved
+
+
+@pytest.mark.parametrize("purpose", LEFT_OUT)
+def test_exactly_the_keys_that_do_not_count_are_left_out(purpose, resolved):
+    whole, kept = flatten(resolved), flatten(identity(resolved, of=purpose))
+    gone = {key for key in whole if any(f"{key}.".startswith(f"{place}.") for place in LEFT_OUT[purpose])}
+    assert kept.items() == {key: value for key, value in whole.items() if key not in gone}.items()
+    assert gone
+
+
+@pytest.mark.parametrize(
+    ("key", "counts"),
+    [
+        ("local.lr", {"resume", "group", "digest"}),
+        ("algorithm.name", {"resume", "group", "digest"}),
+        ("runtime.threads", {"resume", "digest"}),
+        ("runtime.workers", set()),
+        ("rounds", {"group", "digest"}),
+        ("eval.every", {"group", "digest"}),
+        ("seed", {"resume"}),
+        ("name", set()),
+        ("logging.dir", set()),
+        ("checkpoint.every", set()),
+        ("data.init_args.root", {"resume", "group"}),
+        ("data.name", {"resume", "group", "digest"}),
+    ],
+)
+def test_a_key_counts_where_results_depend_on_it(key, counts, resolved):
+    flat = flatten(resolved)
+    assert key in flat or key == "data.name"
+    key = "data.class_path" if key not in flat else key
+    assert {purpose for purpose in LEFT_OUT if key in flatten(identity(resolved, of=purpose))} == counts
+
+
+def test_every_key_that_is_left_out_is_one_of_the_config(resolved):
+    known = {*flatten(resolved), *(key.partition(".")[0] for key in flatten(resolved))}
+    assert {place for places in LEFT_OUT.values() for place in places} <= known
+    assert set(RUNTIME_FREE) <= {field.name for field in dataclasses.fields(RuntimeConfig)}
+    assert {"name", "seed", "rounds"} <= {field.name for field in dataclasses.fields(TopConfig)}
+
+
+def test_a_group_with_nothing_left_is_left_out_and_an_empty_one_stays():
+    config = {"data": {"init_args": {"root": "/a"}}, "model": {"init_args": {}}}
+    assert identity(config, of="digest") == {"model": {"init_args": {}}}
+    assert defining({"runtime": {"workers": 2, "threads": 1}, "rounds": 3, "seed": 1}) == {
+        "runtime": {"threads": 1},
+        "seed": 1,
+    }
