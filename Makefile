@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test lint format check bench soak clean
+.PHONY: setup run test test-fast lint format check bench mutants soak clean
 
 setup: $(READY)
 
@@ -20,7 +20,10 @@ run: setup
 	$(BIN)/raylfl compare digits --algorithms focus,fedavg,sfl
 
 test: setup
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup $(ARGS)
+
+test-fast: setup
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup -m "not slow and not cluster" $(ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .
@@ -36,6 +39,9 @@ check: format lint test
 
 bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
+
+mutants: setup
+	$(BIN)/python -m benchmarks.mutants $(ARGS)
 
 soak: setup
 	$(BIN)/python -m benchmarks.soak $(ARGS)

@@ -1,13 +1,21 @@
-"""What all tests share: quick property tests, a tidy environment, run directories in a temporary place."""
+"""What all tests share: quick property tests, a tidy environment, run directories in a temporary place.
+
+`-m "not slow"` leaves out what starts processes or a Ray cluster or computes for seconds (`SLOW`, and tests that are
+marked so); another test that starts a Python process is then skipped, so that the rest stays fast.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import raylfl  # noqa: F401 - before any test module imports lightning (see raylfl.startup.torchvision_cpu)
+from tests import leaks
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("WANDB_MODE", "offline")
@@ -15,6 +23,47 @@ os.environ.setdefault("MPLBACKEND", "agg")
 
 settings.register_profile("suite", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+
+HERE = Path(__file__).parent
+SLOW = (  # files and folders
+    "jobs/test_cluster.py",
+    "jobs/test_scripts.py",
+    "report/test_page.py",
+    "runtime/test_device.py",
+    "runtime/test_full_disk.py",
+    "runtime/test_interrupt.py",
+    "runtime/test_long_runs.py",
+    "runtime/test_own_cluster.py",
+    "runtime/test_lost_parts.py",
+    "runtime/test_ray.py",
+    "runtime/test_resume.py",
+    "startup",
+    "test_wheel.py",
+    "tune/test_interrupted.py",
+    "tune/test_sweep.py",
+)
+PROCESSES = {"command", "cluster"}  # fixtures
+GROUPS = {  # what one worker of pytest-xdist does: fixtures of a module are made once, and Ray's clusters one by one
+    "runtime/test_ray.py": "ray",
+    "runtime/test_lost_parts.py": "ray",
+    "runtime/test_interrupt.py": "ray",
+    "runtime/test_own_cluster.py": "ray",
+    "tune/test_sweep.py": "sweeps",
+    "tune/test_interrupted.py": "sweeps",
+    "jobs/test_cluster.py": "sweeps",
+    "runtime/test_device.py": "device",
+    "runtime/test_checkpoint.py": "checkpoint",
+    "test_wheel.py": "wheel",
+}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        path = item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
+        if path.startswith(SLOW) or PROCESSES & set(item.fixturenames):
+            item.add_marker(pytest.mark.slow)
+        if path in GROUPS:
+            item.add_marker(pytest.mark.xdist_group(GROUPS[path]))
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +73,37 @@ def _tidy_environment():
     yield
     after = {k: v for k, v in os.environ.items() if k.startswith(("RAYLFL", "WANDB"))}
     assert after == before
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_left_behind(request):
+    """Fails the last test of a module that leaves a process, an environment variable or a thread behind.
+
+    `-p no:leaks` does without.
+    """
+    before = leaks.present()
+    yield
+    if not request.config.pluginmanager.is_blocked("leaks"):
+        assert not leaks.left_behind(before)
+
+
+@pytest.fixture(autouse=True)
+def _only_slow_tests_start_python(request):
+    """Where slow tests are left out, a test that starts a Python process without being marked is skipped there."""
+    if "not slow" not in request.config.option.markexpr or request.node.get_closest_marker("slow"):
+        yield
+        return
+    start = subprocess.Popen.__init__
+
+    def refusing(self, args, *more, **options):
+        command = args if isinstance(args, str) else " ".join(map(str, args))
+        if sys.executable in command:
+            pytest.skip(f"it starts a process, so it should be marked slow: {command[:80]}")
+        start(self, args, *more, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", refusing)
+        yield
 
 
 @pytest.fixture

@@ -306,6 +306,7 @@ def program(*argv, **options):
     return subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=120, **options)
 
 
+@pytest.mark.slow
 def test_the_installed_command_finds_a_model_in_the_working_directory(tmp_path):
     (tmp_path / "mine.py").write_text(OWN_MODEL)
     own = ["model.class_path=mine.Net", "model.init_args.hidden=3"]
@@ -314,6 +315,7 @@ def test_the_installed_command_finds_a_model_in_the_working_directory(tmp_path):
     assert json.loads((tmp_path / "runs/digits/own/summary.json").read_text())["parameters"] == 64 * 3 + 3 + 3 * 10 + 10
 
 
+@pytest.mark.slow
 def test_the_module_is_the_same_program_and_a_closed_pipe_is_no_error(tmp_path):
     done = program("bash", "-c", f"{sys.executable} -m raylfl list | head -n 1", cwd=tmp_path)
     assert done.stdout == "algorithms\n"

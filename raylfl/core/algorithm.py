@@ -208,13 +208,21 @@ def overrides(algorithm: Algorithm, method: str) -> bool:
 
 
 def normalised(weights: Floats) -> Floats:
-    """weights / sum; uniform where they sum to 0 (nobody with a positive weight arrived)."""
+    """weights / sum; uniform where they sum to 0 (nobody with a positive weight arrived).
+
+    >>> normalised(np.array([1.0, 3.0])).tolist(), normalised(np.zeros(2)).tolist()
+    ([0.25, 0.75], [0.5, 0.5])
+    """
     total = weights.sum()
     return weights / total if total > 0 else np.full(len(weights), 1.0 / len(weights))
 
 
 def normalised_over(scores: Floats, available: Bools) -> Floats:
-    """p [N] proportional to the scores of the available clients, else 0; all 0 without a score > 0."""
+    """p [N] proportional to the scores of the available clients, else 0; all 0 without a score > 0.
+
+    >>> normalised_over(np.array([1.0, 1.0, 2.0]), np.array([True, False, True])).round(3).tolist()
+    [0.333, 0.0, 0.667]
+    """
     p = np.where(available, scores, 0.0)
     total = p.sum()
     return p / total if total > 0 else p

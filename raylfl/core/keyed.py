@@ -30,7 +30,12 @@ def key_bytes(seed: int, purpose: str, *ids: int) -> bytes:
 
 
 def keyed(seed: int, purpose: str, *ids: int) -> np.random.Generator:
-    """A Philox generator for this key, for example `keyed(seed, "batches", r, client)`."""
+    """A Philox generator for this key, for example `keyed(seed, "batches", r, client)`.
+
+    >>> first = keyed(0, "batches", 3, 7).integers(100, size=4)
+    >>> bool((first == keyed(0, "batches", 3, 7).integers(100, size=4)).all())
+    True
+    """
     key = np.frombuffer(key_bytes(seed, purpose, *ids), dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
 
@@ -44,6 +49,10 @@ def keyed_uniform(seed: int, purpose: str, r: int, clients: np.ndarray, lane: in
     """Draws of U(0, 1), float64 [C]; entry j is a function of (seed, purpose, r, clients[j], lane).
 
     lane: which of several independent numbers of the same client and round (0, 1, ...).
+
+    >>> alone, together = (keyed_uniform(0, "link", 3, np.array(ids)) for ids in ([7], [2, 7]))
+    >>> bool(alone[0] == together[1])
+    True
     """
     key = np.frombuffer(key_bytes(seed, purpose, r), dtype=np.uint32)[:2]
     ids = np.asarray(clients, dtype=np.uint64)

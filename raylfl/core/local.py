@@ -30,6 +30,11 @@ class Schedule:
 
     constant: 1; exponential: decay^r; sqrt: 1/sqrt(1 + r/period); `step_` variants do the same in t, from eta
     anew every round (FedACS fig. 4, lr decay: step_exponential).
+
+    >>> [Schedule("exponential", decay=0.5).over_rounds(r) for r in range(3)]
+    [1.0, 0.5, 0.25]
+    >>> [Schedule("step_sqrt", period=1.0).over_steps(t) for t in (0, 3)]
+    [1.0, 0.5]
     """
 
     name: str = "constant"
@@ -94,6 +99,9 @@ def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> F
 
     SGD: ones. Momentum rho: (1 - rho^{K-t})/(1 - rho). Proximal mu: (1 - eta mu)^{K-1-t}. Step schedule:
     eta_t/eta. In general: the adjoint recursion of (buffer, x) backwards from x_K, of which these are special cases.
+
+    >>> a_vector(3, LocalRule(momentum=0.5), lr=0.1).tolist()
+    [1.75, 1.5, 1.0]
     """
     a = np.empty(steps)
     on_x, on_buffer = 1.0, 0.0  # d(-x_K) / d(-x_{t+1}) and d(-x_K) / d buffer_t / eta, from the last step back
@@ -105,7 +113,11 @@ def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> F
 
 
 def a_norm(steps: Sequence[int] | np.ndarray, rule: LocalRule, lr: float, proximal: float = 0.0) -> Floats:
-    """Norms |a_i|_1 of the accumulation vectors for each K_i, float64 [C]; K_i itself for plain SGD."""
+    """Norms |a_i|_1 of the accumulation vectors for each K_i, float64 [C]; K_i itself for plain SGD.
+
+    >>> a_norm([1, 3], LocalRule(momentum=0.5), lr=0.1).tolist()
+    [1.0, 4.25]
+    """
     counts = np.asarray(steps, dtype=np.int64)
     if rule.momentum == 0 and proximal == 0 and (rule.schedule is None or rule.schedule.over_steps(1) == 1.0):
         return counts.astype(np.float64)

@@ -25,7 +25,11 @@ def surrogate_weights(coefficients: Floats, a_norm: Floats) -> Floats:
 
 
 def chi2(weights: Floats, omega: Floats) -> float:
-    """The divergence chi2(w||Omega) = sum_i (w_i - Omega_i)^2 / Omega_i; inf if Omega_i = 0 < w_i for a client."""
+    """The divergence chi2(w||Omega) = sum_i (w_i - Omega_i)^2 / Omega_i; inf if Omega_i = 0 < w_i for a client.
+
+    >>> chi2(np.array([0.5, 0.5]), np.array([0.5, 0.5])), chi2(np.array([0.5, 0.5]), np.array([0.8, 0.2]))
+    (0.0, 0.5625)
+    """
     counted = omega > 0
     if (weights[~counted] > 0).any():
         return float("inf")

@@ -55,7 +55,11 @@ class Stat:
 
     @staticmethod
     def over(values: Sequence[float] | Floats, of: int | None = None) -> Stat:
-        """The statistic of the values; mean nan for none, inf if one is not finite."""
+        """The statistic of the values; mean nan for none, inf if one is not finite.
+
+        >>> Stat.over([1.0, 3.0])
+        Stat(mean=2.0, std=1.4142135623730951, count=2, of=2)
+        """
         data = np.asarray(values, dtype=np.float64)
         count = len(data)
         of = count if of is None else of
@@ -158,6 +162,9 @@ def moving_average(values: npt.ArrayLike, window: int) -> Floats:
     """Trailing mean: entry r is the mean of the finite values among r - window + 1 .. r (fewer at the start).
 
     What is not finite stays as it is, so that a curve has points only where something was measured.
+
+    >>> moving_average([1.0, 2.0, 6.0], 3).tolist()
+    [1.0, 1.5, 3.0]
     """
     data = np.asarray(values, dtype=np.float64)
     seen = np.isfinite(data)

@@ -41,7 +41,11 @@ def axis_name(metric: str) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """`value` with so many significant digits: 0.1235, 1.2e-12, 12 346; `–` for nan, `∞` for inf."""
+    """`value` with so many significant digits: 0.1235, 1.2e-12, 12 346; `–` for nan, `∞` for inf.
+
+    >>> number(0.123456), number(1.234e-12), number(float("nan"))
+    ('0.1235', '1.234e-12', '–')
+    """
     if math.isnan(value):
         return "–"
     if math.isinf(value):

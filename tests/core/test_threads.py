@@ -49,6 +49,7 @@ def test_a_forked_process_has_threads_of_its_own(monkeypatch):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.slow
 def test_the_solvers_libraries_have_one_thread_though_they_are_loaded_late():
     """scipy brings a BLAS of its own, whose sums follow its threads, and whose helpers spin on the workers' cores."""
     code = """

@@ -98,6 +98,7 @@ def test_averaging_keeps_the_colour_of_the_whole_raster():
     np.testing.assert_allclose([red, green, blue], expected, atol=0.01)  # cells of 2 and of 3 clients
 
 
+@pytest.mark.slow
 def test_drawing_does_not_touch_pyplot():
     code = "import sys, raylfl.report.participation_plot; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -127,6 +127,7 @@ def test_an_empty_partition_is_drawn_too(tmp_path):
     figure(np.zeros((4, 3), dtype=np.int64)).savefig(tmp_path / "p.png", dpi=50)
 
 
+@pytest.mark.slow
 def test_drawing_leaves_pyplot_alone():
     code = (
         "import sys, numpy as np; from raylfl.report.partition_plot import figure;"

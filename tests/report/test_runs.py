@@ -13,6 +13,7 @@ from raylfl.report.runs import find_runs, group_runs, load_run
 from tests.report.synthetic import rows_of, write_run
 
 
+@pytest.mark.slow
 def test_reading_reports_needs_neither_torch_nor_ray_nor_matplotlib():
     code = "import sys, raylfl.report.runs; sys.exit(bool({'torch', 'ray', 'matplotlib'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

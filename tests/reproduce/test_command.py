@@ -56,6 +56,7 @@ def test_the_list_says_what_there_is_and_at_which_scales(arguments, capsys):
     assert any("focus/fig4" in line and "always whole" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_listing_loads_neither_torch_nor_ray():
     code = "import sys; from raylfl.cli import main; main(['reproduce', '--list']); "
     code += "sys.exit(bool({'torch', 'ray', 'lightning'} & set(sys.modules)))"

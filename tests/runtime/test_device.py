@@ -11,8 +11,10 @@ import pytest
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.config.schema import RuntimeConfig
+from raylfl.core.algorithm import Algorithm
 from raylfl.runtime.round.cohort import calls
 from tests.runtime import simulated
+from tests.runtime.faults import options_of
 from tests.runtime.test_run import DIGITS, QUADRATICS
 from tests.runtime.tiny import TINY
 
@@ -87,8 +89,24 @@ def assert_same(results):
             assert theirs[name] == pytest.approx(ours[name], rel=1e-3, nan_ok=True), name
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in ALGORITHMS])
-def test_every_algorithm_works_on_a_device(process, runs, name):
+def overrides(cls, method):
+    return getattr(cls, method) is not getattr(Algorithm, method)
+
+
+CLIENTS_PART = ("start_point", "start", "direction", "finish", "full_gradient")  # what runs on a device
+OWN_WORK = [
+    entry.name
+    for entry in ALGORITHMS
+    if entry.name == "fedavg"
+    or any(overrides(entry.cls, method) for method in CLIENTS_PART)
+    or entry.cls.route == "ring"
+    or entry.cls.pooled
+    or "cut" in options_of(entry.name)
+]
+
+
+@pytest.mark.parametrize("name", OWN_WORK)
+def test_every_algorithm_whose_clients_do_other_work_than_fedavgs_works_on_a_device(process, runs, name):
     needs = {"splitfed": ["algorithm.cut=body.0"], "ssl": ["algorithm.cut=body.0"]}.get(name, [])
     assert_same(run_on_both(process, TINY, [*runs, f"algorithm.name={name}", *needs]))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 import torch
@@ -194,12 +193,10 @@ def test_a_client_that_hangs_is_timed_out_in_process_too(runs):
         "runtime.client_retries=0",
         "rounds=1",
     ]
-    started = time.monotonic()
     with pytest.raises(
         ClientFailed, match=r"client 1 failed in round 0 after 1 attempts: .*0.2 s .runtime.client_timeout"
     ):
         run(CURSED, runs, *hang)
-    assert time.monotonic() - started < 20
 
 
 def test_a_model_that_hangs_over_its_first_batch_is_found_out_before_anything_starts(runs, tmp_path, monkeypatch):

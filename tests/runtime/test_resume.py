@@ -112,7 +112,7 @@ for algorithm in sys.argv[2:]:
 
 def test_a_driver_killed_in_every_phase_resumes_each_time(tmp_path):
     """By SIGKILL, in processes of their own: in draw of round 1, train of round 2, and so on."""
-    some = ["focus", "fedvarp", "sfl"]
+    some = ["focus", "fedvarp"]  # client states, a server's table
     command = [sys.executable, "-c", KILLED_AGAIN_AND_AGAIN, str(tmp_path), *some]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=250)
     assert done.stdout.splitlines() == [f"{algorithm} {len(PHASES)}" for algorithm in some]

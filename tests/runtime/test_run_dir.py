@@ -44,6 +44,7 @@ def finished(runs):
     return raylfl.run(TINY, [*runs, "rounds=2"]).run_dir
 
 
+@pytest.mark.slow
 def test_a_second_process_on_one_run_directory_is_refused(finished):
     other = hold(finished, ".lock", 60)
     try:
@@ -77,6 +78,7 @@ def test_a_second_run_in_the_same_process_is_refused_too(finished):
     assert len(raylfl.resume(finished, ["rounds=4"], watch=again).metrics) == 4
 
 
+@pytest.mark.slow
 def test_a_round_loop_that_outlives_its_driver_is_waited_for(finished):
     """A server actor is gone a moment after its killed driver: until then it may still write rows."""
     started = time.monotonic()
@@ -86,6 +88,7 @@ def test_a_round_loop_that_outlives_its_driver_is_waited_for(finished):
     assert other.wait(10) == 0
 
 
+@pytest.mark.slow
 def test_a_round_loop_that_never_ends_is_not_waited_for_for_ever(finished, monkeypatch):
     monkeypatch.setattr(run_dir, "WAIT_SECONDS", 0.2)
     other = hold(finished, ".writing", 60)

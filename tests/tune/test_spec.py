@@ -186,6 +186,7 @@ def test_a_resumed_sweep_stays_the_same_but_for_where_and_how_often(tmp_path):
         resume(tmp_path / "elsewhere")
 
 
+@pytest.mark.slow
 def test_reading_a_sweep_starts_no_ray():
     code = (
         "import sys; from raylfl.tune.spec import load_sweep, check_settings; s = load_sweep('digits_lr'); "

@@ -20,12 +20,20 @@ REDRAWN_ENTRIES = 10**8  # bounds draws x entries, so that a refusal takes secon
 
 
 def equal_sizes(total: int, parts: int) -> Ints:
-    """Sizes of `parts` parts that sum to `total` and differ by at most one, the larger ones first."""
+    """Sizes of `parts` parts that sum to `total` and differ by at most one, the larger ones first.
+
+    >>> equal_sizes(11, 3).tolist()
+    [4, 4, 3]
+    """
     return total // parts + (np.arange(parts) < total % parts)
 
 
 def cut(proportions: Floats, total: int) -> Ints:
-    """Whole numbers near total * p_j that sum to `total`: differences of floor(total * (p_1 + ... + p_j))."""
+    """Whole numbers near total * p_j that sum to `total`: differences of floor(total * (p_1 + ... + p_j)).
+
+    >>> cut(np.array([0.25, 0.25, 0.5]), 10).tolist()
+    [2, 3, 5]
+    """
     ends = np.floor(np.cumsum(proportions) * total).astype(np.int64)
     ends[-1] = total  # the sum of p is 1 up to rounding
     return np.diff(np.minimum(ends, total), prepend=0)

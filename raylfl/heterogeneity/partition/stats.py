@@ -23,7 +23,11 @@ def class_counts(split: Split, samples: Samples) -> Ints:
 
 
 def label_entropy(counts: Ints) -> Floats:
-    """Label entropies -sum_c p_i(c) ln p_i(c) [N], in nats: 0 for one class, ln K for equal shares."""
+    """Label entropies -sum_c p_i(c) ln p_i(c) [N], in nats: 0 for one class, ln K for equal shares.
+
+    >>> label_entropy(np.array([[4, 0], [2, 2]])).round(3).tolist()
+    [0.0, 0.693]
+    """
     mix = label_mix(counts)
     return -np.sum(mix * np.log(mix, out=np.zeros_like(mix), where=mix > 0), axis=1) + 0.0
 
@@ -33,6 +37,9 @@ def emd(counts: Ints) -> Floats:
 
     The earth mover's distance between label mixes as Zhao et al. use it ("Federated learning with non-IID
     data", 2018): all labels are equally far apart. It is twice the total variation distance.
+
+    >>> emd(np.array([[2, 2], [4, 0]])).tolist()
+    [0.5, 0.5]
     """
     return np.abs(label_mix(counts) - counts.sum(axis=0) / counts.sum()).sum(axis=1)
 

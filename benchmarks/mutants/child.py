@@ -1,0 +1,199 @@
+"""The package with a counter in every function, or with one error in it, under the tests.
+
+Most errors are inside of functions: a fork of a process that has imported and collected everything exchanges the code
+of the one function and runs tests at once. Others (defaults, constants, class attributes) take a fresh process.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import gc
+import importlib.abc
+import importlib.machinery
+import inspect
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+from benchmarks.mutants.mutations import key_of
+
+Tests = dict[str, tuple[float, list[str]]]  # node id: seconds, the functions it calls as "path:name:line"
+
+
+class Instead(importlib.abc.MetaPathFinder):
+    """Imports modules of these files from another source."""
+
+    def __init__(self, root: Path, sources: dict[str, Callable[[], Any]]):
+        """sources: path from the root to a function that gives what `compile` takes."""
+        self.root, self.sources = root, {str(root / path): make for path, make in sources.items()}
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if not name.startswith("raylfl"):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.origin in self.sources:
+            spec.loader = _Loader(name, spec.origin, self.sources[spec.origin])
+        return spec
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def __init__(self, name: str, path: str, make: Callable[[], Any]):
+        super().__init__(name, path)
+        self.make = make
+
+    def get_code(self, fullname: str) -> Any:
+        return compile(self.make(), self.path, "exec", dont_inherit=True)
+
+
+def counted(root: Path, path: str) -> ast.Module:
+    """The file with a first statement in every function that notes the call."""
+    tree = ast.parse((root / path).read_bytes())
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            note = ast.parse(f"__called__({f'{path}:{key_of(node)}'!r})").body[0]
+            first = 1 if ast.get_docstring(node) is not None else 0
+            node.body.insert(first, note)
+            ast.copy_location(note, node.body[first + 1] if len(node.body) > first + 1 else node)
+            ast.fix_missing_locations(note)
+    return ast.fix_missing_locations(tree)
+
+
+class Timed:
+    """A pytest plugin that notes the seconds of each test that passes, and which functions it called."""
+
+    def __init__(self) -> None:
+        self.called: set[str] = set()
+        self.tests: Tests = {}
+        builtins.__called__ = self.called.add  # type: ignore[attr-defined]
+
+    def pytest_runtest_setup(self, item: Any) -> None:
+        self.called.clear()
+        self.started = time.perf_counter()
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call" and report.passed:
+            self.tests[report.nodeid] = (round(time.perf_counter() - self.started, 3), sorted(self.called))
+
+
+QUIET = [
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:leaks",
+    "-W",
+    "ignore::pytest.PytestAssertRewriteWarning",
+    "--no-header",
+    "-m",
+    "not slow and not cluster",
+]
+
+
+def look(root: Path, paths: Sequence[str], folders: Sequence[str], out: Path) -> int:
+    """Which of the quick tests in these folders call what; written to `out`."""
+    import pytest
+
+    sys.meta_path.insert(0, Instead(root, {path: lambda p=path: counted(root, p) for path in paths}))
+    timed = Timed()
+    code = int(pytest.main([*QUIET, *folders], plugins=[timed]))
+    out.write_text(json.dumps(timed.tests))
+    return code
+
+
+def functions_of(code: CodeType) -> Iterator[CodeType]:
+    """The code of functions and methods of a module, those within other functions left out."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            if constant.co_flags & inspect.CO_NEWLOCALS:
+                yield constant
+            else:  # a class
+                yield from functions_of(constant)
+
+
+def exchanged(path: str, before: bytes, after: bytes) -> bool:
+    """Give every live function of the file the code that it has in `after`; False where no function's code differs."""
+    old, new = (list(functions_of(compile(text, path, "exec", dont_inherit=True))) for text in (before, after))
+    places = {(o.co_qualname, o.co_firstlineno): n for o, n in zip(old, new, strict=True) if o != n}
+    found = False
+    for thing in gc.get_objects():
+        if isinstance(thing, FunctionType) and thing.__code__.co_filename == path:
+            code = places.get((thing.__code__.co_qualname, thing.__code__.co_firstlineno))
+            if code is not None and len(code.co_freevars) == len(thing.__code__.co_freevars):
+                thing.__code__, found = code, True
+    return found
+
+
+def run_in_order(session: Any, items: Sequence[Any]) -> str | None:
+    """The first of these tests that fails, else None."""
+    failed: list[str] = []
+
+    class Watch:
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            if report.failed and report.when != "teardown":
+                failed.append(report.nodeid)
+
+    session.config.pluginmanager.register(Watch())
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if failed:
+            return failed[0]
+    return None
+
+
+class Afresh:
+    """A pytest plugin that runs these tests in this order, and notes the first that fails."""
+
+    def __init__(self, order: Sequence[str]):
+        self.order, self.killed_by = order, None
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        by_name = {item.nodeid: item for item in session.items}
+        self.killed_by = run_in_order(session, [by_name[node] for node in self.order if node in by_name])
+        return True
+
+
+def strike(root: Path, path: str, source: bytes, order: Sequence[str], out: Path) -> None:
+    """The tests one after the other until one fails, with this source in place of the file's; to `out`."""
+    import pytest
+
+    sys.meta_path.insert(0, Instead(root, {path: lambda: source}))
+    afresh = Afresh(order)
+    code = int(pytest.main([*QUIET, *dict.fromkeys(node.partition("::")[0] for node in order)], plugins=[afresh]))
+    out.write_text(json.dumps({"by": afresh.killed_by or (f"exit code {code}" if code not in (0, 1, 5) else None)}))
+
+
+def forked(work: Callable[[], object], seconds: float, log: Path) -> bool:
+    """The work in a fork of this process with its output in `log`; False: it was ended after so many seconds."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        with log.open("w") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return True
+        time.sleep(0.05)
+    os.killpg(child, 9)
+    os.waitpid(child, 0)
+    return False
+
+
+if __name__ == "__main__":  # ROOT PATH ORDER OUT, the source on stdin
+    root, path, order, out = sys.argv[1:]
+    strike(Path(root), path, sys.stdin.buffer.read(), json.loads(Path(order).read_text()), Path(out))

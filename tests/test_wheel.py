@@ -1,0 +1,86 @@
+"""The built wheel, unpacked: it is whole without the checkout, and its configs come with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import raylfl
+from raylfl import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built without network and without isolation, from what git would give to somebody else."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel):
+    folder = wheel.parent / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def names_below(folder, pattern):
+    return {p.relative_to(folder).as_posix() for p in folder.rglob(pattern) if "__pycache__" not in p.parts}
+
+
+def program(unpacked, place, *argv):
+    """`raylfl ARGV` of the unpacked wheel in an empty directory, where it cannot see the checkout."""
+    place.mkdir(exist_ok=True)
+    environment = {**os.environ, "PYTHONPATH": str(unpacked)}
+    code = "import sys; from raylfl.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, *argv]
+    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=240)
+
+
+def test_the_wheel_holds_every_module_and_every_config_and_nothing_else(unpacked):
+    assert names_below(unpacked / "raylfl", "*.py") == names_below(ROOT / "raylfl", "*.py")
+    assert names_below(unpacked / "raylfl" / "conf", "*.yaml") == names_below(ROOT / "conf", "*.yaml")
+    assert {p.name for p in unpacked.iterdir() if not p.name.endswith(".dist-info")} == {"raylfl"}
+    data = names_below(ROOT / "raylfl", "*") - names_below(ROOT / "raylfl", "*.py")
+    assert {name for name in data if (ROOT / "raylfl" / name).is_file()} <= names_below(unpacked / "raylfl", "*")
+
+
+def test_the_wheel_lists_what_there_is(unpacked, tmp_path, capsys):
+    done = program(unpacked, tmp_path / "empty", "list")
+    assert done.returncode == 0, done.stderr
+    assert cli.main(["list"]) in (0, None)
+    assert done.stdout == capsys.readouterr().out
+
+
+def test_a_run_from_the_wheel_finds_its_config_and_leaves_its_records(unpacked, tmp_path):
+    place = tmp_path / "empty"
+    settings = ["runtime.backend=local", "rounds=1", "logging.id=it"]
+    done = program(unpacked, place, "run", "digits", *settings)
+    assert (done.returncode, done.stderr) == (0, "")
+    folder = place / "runs" / "digits" / "it"
+    assert json.loads((folder / "summary.json").read_text())["rounds"] == 1
+    here = raylfl.run("digits", [*settings, f"logging.dir={tmp_path}/here", "logging.report=false"])
+    rows = (folder / "participation.jsonl").read_text()
+    assert rows == (here.run_dir / "participation.jsonl").read_text()
+
+
+def test_the_wheel_says_what_it_needs_and_offers_its_command(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        (entries,) = [name for name in archive.namelist() if name.endswith("/entry_points.txt")]
+        assert "raylfl = raylfl.cli:main" in archive.read(entries).decode()
+        required = archive.read(metadata).decode()
+    for library in ("torch", "lightning", "ray", "omegaconf", "numpy"):
+        assert f"Requires-Dist: {library}" in required
