@@ -12,7 +12,7 @@ from raylfl.core.flat import FlatModule, in_channels_last
 from raylfl.core.oracle import loss_of, seed_everything
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.errors import BadConfig
-from raylfl.models.base import MODELS
+from raylfl.models import MODELS
 from tests.core import user_modules as users
 from tests.core.user_modules import CLASSES, NOTES
 
