@@ -82,6 +82,15 @@ def check_without_data(config: Config) -> tuple[LocalWork, LocalRule]:
         component = getattr(config, place)
         complete = place == "data" or component.class_path is not None  # a shipped model takes shapes from the data
         check_arguments(class_of(config, place), component.init_args, place, complete)
+    path = str(config.model.class_path)
+    if path.startswith("__main__.") and config.runtime.backend == "ray":
+        raise BadValue(
+            "model.class_path",
+            got=path,
+            need="in a module that workers can import",
+            hint="what a script or notebook defines is seen by that process alone: put the class into a file, say "
+            f"mine.py, and write {path.replace('__main__', 'mine', 1)}, or set runtime.backend=local",
+        )
     local = config.local
     work = _placed("local", lambda: LocalWork(local.steps, local.epochs, local.batch_size, local.dynamic))
     schedule = _placed("local.lr_schedule", lambda: Schedule(**vars(local.lr_schedule)))

@@ -15,7 +15,7 @@ NOTICE = b"raylfl: stopping after this round, with a checkpoint; once more ends 
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """While inside, SIGINT and SIGTERM call `stop` once; a second one raises KeyboardInterrupt."""
+    """While inside, SIGINT and SIGTERM call `stop` once, which may raise; a second one raises KeyboardInterrupt."""
     asked = False
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -23,8 +23,8 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        os.write(2, NOTICE)  # not through sys.stderr, whose lock the interrupted code may hold
         stop()
+        os.write(2, NOTICE)  # not through sys.stderr, whose lock the interrupted code may hold
 
     with _handled(handle, signal.SIGINT, signal.SIGTERM):
         yield

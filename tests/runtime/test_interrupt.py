@@ -6,11 +6,13 @@ import os
 import re
 import shlex
 import signal
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 import raylfl
+from raylfl.runtime.ray.remote import _rows
 from tests.runtime.faults import alive, family, finished, outcome, wait_until
 from tests.runtime.tiny import TINY
 
@@ -67,6 +69,28 @@ def test_sigterm_ends_a_local_run_after_its_round_with_a_checkpoint(command, con
     assert "Traceback" not in err
     assert alive(processes) == []
     check_that_it_resumes(folder, err)
+
+
+def test_ctrl_c_before_the_first_round_ends_at_once(monkeypatch, capfd):
+    """It does not wait for a server that is still starting; the processes are dismissed."""
+    stopped, dismissed = [], []
+
+    def rows_of_the_server(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        return iter(())
+
+    server = SimpleNamespace(
+        stop=SimpleNamespace(remote=lambda: stopped.append(True)),
+        rows=SimpleNamespace(options=lambda **_: SimpleNamespace(remote=rows_of_the_server)),
+    )
+    crew = SimpleNamespace(server=server, workers=[], dismiss=lambda: dismissed.append(True))
+    cluster = SimpleNamespace(ready=lambda: None, crew=lambda runtime, clients: crew)
+    experiment = SimpleNamespace(config=SimpleNamespace(runtime=None), world=SimpleNamespace(count=2))
+    monkeypatch.setattr("ray.put", lambda value: value)
+    with pytest.raises(KeyboardInterrupt):
+        list(_rows(cluster, experiment, SimpleNamespace(path="run"), False))
+    assert (stopped, dismissed) == ([], [True])
+    assert "stopping after this round" not in capfd.readouterr().err
 
 
 def test_a_second_ctrl_c_ends_at_once_even_in_a_hanging_client(command, tmp_path, config):

@@ -35,6 +35,8 @@ def _rows(cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resum
 
     def ask_to_stop() -> None:
         nonlocal asked
+        if seen < 0:  # the server may still be starting: there is no round to finish
+            raise KeyboardInterrupt
         asked = True
         if crew is not None:
             crew.server.stop.remote()
