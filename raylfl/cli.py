@@ -246,7 +246,8 @@ def _partition(args: argparse.Namespace) -> None:
 
     config = load_config(args.config, args.overrides)  # first: what follows imports torch
     from raylfl.console import rows_table, say
-    from raylfl.experiment import load_data, make_split, samples_of
+    from raylfl.data_source import load_data
+    from raylfl.experiment import make_split, samples_of
     from raylfl.heterogeneity.partition.file import save
     from raylfl.heterogeneity.partition.stats import class_counts, summary, table
     from raylfl.report.partition_plot import figure

@@ -50,14 +50,18 @@ class Worker:
         self.recorder = Recorder()
         self.recorder.attach(module)
         self.evaluator = Evaluator(module, self.recorder)
-        self.whole = frozenset(kind for kind in ("test", "train") if self.evaluator.whole(kind))
+        self.whole = frozenset(kind for kind in ("test", "val", "train") if self.evaluator.whole(kind))
         self.training = Training(self.flat, self.recorder)
         self.attributes = Attributes(module)
         self.x0, self.buffers0 = self.flat.params.to("cpu", copy=True), self.flat.read_buffers().cpu()
         images_last = self.layout != "contiguous"  # measured faster so, whatever the order of the weights
         self.train = self._source(setup.train, self.layout == "channels_last")
         self.measured = self.train.measuring(images_last)
-        self.test = self._source(setup.test, images_last) if setup.test is not None else None
+        self.sources = {  # what evaluations read from
+            "train": self.measured,
+            "test": self._source(setup.test, images_last) if setup.test is not None else None,
+            "val": self._source(setup.val, images_last) if setup.val is not None else None,
+        }
         batch_last = self.layout == "batch_last"
         self.loop = LoopOracle(self.flat, autocast, batch_last, setup.runtime.step)
         self.cut = self._cut(self.algorithm.cut) if self.algorithm.cut else None
@@ -347,7 +351,7 @@ class Worker:
         return self.evaluator.measure(chunk.kind, self._evaluation_batches(chunk), chunk.first)
 
     def _evaluation_batches(self, chunk: Chunk) -> Iterator[Batch]:
-        source, size = self.test if chunk.kind == "test" else self.measured, self.setup.eval_batch_size
+        source, size = self.sources[chunk.kind], self.setup.eval_batch_size
         assert source is not None
         for k in range(0, len(chunk.indices), size):
             part = chunk.indices[k : k + size]
