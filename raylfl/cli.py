@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import raylfl
 from raylfl.config.find import working_directory
-from raylfl.errors import BadConfig, RaylflError
+from raylfl.errors import PACKAGES, BadConfig, RaylflError, missing_package
 from raylfl.startup import process
 
 KINDS = ("algorithms", "partitions", "participation", "links", "models", "data", "configs", "presets", "sweeps")
@@ -39,6 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except RaylflError as error:
         return _fail(args, error, 1, str(error).partition("\n")[0])
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in PACKAGES.split():
+            return _fail(args, RaylflError(missing_package(str(error.name), f"this Python, {sys.executable},")), 1)
+        return _fail(args, error, 1, f"ModuleNotFoundError: {error}")
     except Exception as error:
         return _fail(args, error, 1, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
 

@@ -19,7 +19,7 @@ from raylfl.core.population import Population
 from raylfl.core.samples import SampleSet, Shards
 from raylfl.errors import BadConfig, BadValue
 from raylfl.parts import Experiment, WorkerSetup
-from raylfl.runtime.ray.cluster import check_resources
+from raylfl.runtime.ray.resources import check_resources
 from raylfl.runtime.round.plan import Planner, check_sampling
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.hooks import HOOKS, overridden
