@@ -12,6 +12,7 @@ from raylfl.config.components import construct
 from raylfl.config.load import Config
 from raylfl.core.population import Ints
 from raylfl.core.samples import SampleSet
+from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
 from raylfl.registries import REGISTRIES
 from raylfl.registry import import_class
@@ -40,7 +41,8 @@ def class_of(config: Config, place: str) -> type:
     component = getattr(config, place)
     if component.name is not None:
         return REGISTRIES[place].get(component.name).cls
-    return import_class(str(component.class_path), place)
+    with torch_defaults():  # what its file sets in torch as it is imported ends here
+        return import_class(str(component.class_path), place)
 
 
 def load_data(config: Config) -> DataSource:

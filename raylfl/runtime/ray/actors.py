@@ -14,6 +14,7 @@ from raylfl.config.schema import RuntimeConfig
 from raylfl.core.algorithm import State
 from raylfl.core.cut import Cut
 from raylfl.core.samples import as_tensor
+from raylfl.core.torch_state import torch_defaults
 from raylfl.runtime.faults import kill_point
 from raylfl.runtime.workers.backend import first_row
 from raylfl.runtime.workers.logged import Logged
@@ -48,6 +49,7 @@ class WorkerActor:
         process.set_up()
         import lightning.pytorch  # noqa: F401 - loaded before it is needed
 
+    @torch_defaults()
     def worker(self, shared: list[Any]) -> Worker:
         """The worker for this experiment."""
         if self._worker is None or shared[0] != self._reference:

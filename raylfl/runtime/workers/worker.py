@@ -23,6 +23,7 @@ from raylfl.core.oracle import Batch, LoopOracle, Oracle, private_randomness, se
 from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import column, finite_rows, tree_sum
 from raylfl.core.samples import BatchSource, SampleSet
+from raylfl.core.torch_state import torch_defaults
 from raylfl.core.vectorized import VectorizedOracle, refusal
 from raylfl.errors import BadConfig
 from raylfl.parts import BUFFERS, WorkerSetup
@@ -131,6 +132,7 @@ class Worker:
 
     # -- local work ------------------------------------------------------------------------------------------
 
+    @torch_defaults()
     def run(
         self, task: Task, broadcast: State, client_states: Sequence[State | None]
     ) -> tuple[ClientReports, State, list[State]]:
@@ -337,6 +339,7 @@ class Worker:
         if BUFFERS in broadcast:
             self.flat.write_buffers(broadcast[BUFFERS].to(self.device))
 
+    @torch_defaults()
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> list[Logged]:
         """What the module logs over each chunk."""
         self.attributes.restore()
@@ -362,6 +365,7 @@ class Worker:
         """The global generators by the first of these samples: the same on every worker."""
         seed_everything(keyed_int(self.setup.seed, "evaluate", *samples[:1]))
 
+    @torch_defaults()
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
         """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over each group of clients, over all of their data."""
         self.attributes.restore()
