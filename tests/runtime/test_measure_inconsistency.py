@@ -55,6 +55,16 @@ def test_chi2_is_that_of_the_surrogate_weights(overrides, omega):
         assert metrics["inconsistency/predicted_distance"] == pytest.approx(bias, rel=1e-10, abs=1e-14)
 
 
+def test_chi2_of_a_sampler_that_learns_is_that_of_the_probabilities_it_drew_with():
+    """FedACS estimates work and failures: each round's p is in its row of the trace, before it learns of the round."""
+    rows = walk([*SAMPLED, *LINKS, "algorithm.name=fedacs", "algorithm.estimate=ema", "rounds=5"])[1]
+    for _, metrics, row, _ in rows:
+        omega = np.array(row["p"]) * (1 - Q) * STEPS
+        omega /= omega.sum()
+        assert metrics["inconsistency/chi2"] == pytest.approx(np.sum((W - omega) ** 2 / omega), rel=1e-10)
+    assert len({row["p"][0] for _, _, row, _ in rows}) > 2  # it did learn
+
+
 def test_a_run_stalls_at_the_predicted_distance():
     """Full participation, unequal K and a small step: exactly there but for O(eta K)."""
     small = ["weights=uniform", "local.lr=1e-4", "algorithm.gamma=400", "rounds=100"]

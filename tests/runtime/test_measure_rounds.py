@@ -8,6 +8,7 @@ import torch
 
 import raylfl
 from raylfl.experiment import assemble
+from tests.runtime import tiny
 from tests.runtime.measured import DIGITS, ETA, LOSSY, STEPS, Points, W, received, walk
 
 
@@ -71,3 +72,23 @@ def test_the_objective_is_measured_when_evaluations_are_due_and_in_the_last_roun
     rounds = walk(["eval.global=true", "eval.every=3"])[1]
     assert [r for r, (_, m, _, _) in enumerate(rounds) if "global/loss" in m] == [0, 3, 6, 7]
     assert not any("global/loss" in m for _, m, _, _ in walk(["eval.global=true", "eval.every=0"])[1])
+
+
+def test_measurements_on_training_data_see_no_augmentation_and_weigh_every_sample_alike(tmp_path):
+    """Clients' ten samples in batches of seven and three."""
+    config = {
+        **tiny.TINY,
+        "rounds": 1,
+        "data": {"class_path": "tests.runtime.tiny.Augmented"},
+        "model": {**tiny.TINY["model"], "init_args": {"norm": False, "dropout": 0.0}},
+        "partition": {"name": "natural"},
+        "participation": {"name": "full"},
+        "link": {"name": "perfect"},
+        "eval": {"every": 1, "batch_size": 7, "participants": True, "random_clients": 6, "global": True},
+    }
+    result = raylfl.run(config, [f"logging.dir={tmp_path}"])
+    points = tiny.Points()
+    with torch.no_grad():
+        expected = float(torch.nn.functional.cross_entropy(result.module.body(points.x), points.targets))
+    for name in ("participants/loss", "random/loss", "global/loss"):
+        assert result.metrics[-1][name] == pytest.approx(expected, rel=1e-5), name

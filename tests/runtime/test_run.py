@@ -13,7 +13,7 @@ import raylfl
 from raylfl.errors import BadConfig, NonFinite
 from tests.runtime.faults import outcome
 from tests.runtime.modules import Quadratics
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import TINY, Points
 
 QUADRATICS = {
     "name": "quadratics",
@@ -118,6 +118,25 @@ def test_buffers_that_stay_with_the_clients_are_neither_sent_nor_counted(runs, a
         averaged, local = (row[f"cost/{way}_floats"] for row in both)
         hops = local / 63
         assert averaged == hops * (63 + 13)
+
+
+def test_buffers_are_averaged_over_the_clients_whose_updates_arrived(runs):
+    """After one step on all samples a running mean is a tenth of the batch's; here of six clients' batches."""
+    config = {**TINY, "participation": {"name": "full"}, "link": {"name": "perfect"}, "partition": {"name": "natural"}}
+    owned = ["data.init_args.owners=6", "local={steps: 1, batch_size: full}", "num_clients=null"]
+    fresh, trained = (run(config, runs, *owned, f"rounds={rounds}").module for rounds in (0, 1))
+    with torch.no_grad():
+        means = torch.stack([fresh.body[0](x).mean(0) for x in Points().x.chunk(6)])
+    assert (means.std(0) > 0.01).all()  # one client's mean is not another's
+    torch.testing.assert_close(trained.body[1].running_mean, 0.1 * means.mean(0))
+
+
+def test_initial_parameters_are_the_seeds_and_not_the_algorithms(runs):
+    start = [run(TINY, runs, "rounds=0", f"seed={seed}").params for seed in (0, 0, 1)]
+    other = run(TINY, runs, "rounds=0", "seed=0", "algorithm.name=focus").params
+    assert torch.equal(start[0], start[1])
+    assert torch.equal(start[0], other)
+    assert not (start[0] == start[2])[:24].any()  # the first layer's weights, drawn at random
 
 
 def test_an_imaginary_client_that_owns_all_data_keeps_no_buffers_from_the_server(runs):
