@@ -7,6 +7,7 @@ draws, of different seeds, of neighbouring rounds and of neighbouring clients ha
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -23,10 +24,11 @@ from raylfl.heterogeneity.participation.markov import Markov
 from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
+from raylfl.parts import BUFFERS
 from raylfl.runtime.round.plan import Planner
 from raylfl.runtime.workers.backend import LocalBackend
-from raylfl.runtime.workers.task import Task
-from tests.runtime.tiny import TINY
+from raylfl.runtime.workers.task import Chunk, Task
+from tests.runtime.tiny import TINY, rude
 
 N, ROUNDS, SAMPLES = 60, 200, 40
 Z = 5.0  # standard errors: once in two million comparisons by chance, and keys are fixed
@@ -210,3 +212,16 @@ def test_dropout_differs_between_seeds_rounds_clients_and_steps(vectorize):
     others = [losses(seed=1, vectorize=vectorize)[0], losses(r=1, vectorize=vectorize)[0]]
     seen = [first, *others, both[1], 2 * twice - first]
     assert len({round(float(loss), 7) for loss in seen}) == len(seen)
+
+
+def test_an_evaluation_that_draws_random_numbers_does_not_depend_on_what_was_measured_before():
+    """Neither on the pieces that the same worker had before nor on the worker; pieces draw numbers of their own."""
+    setup = assemble(load_config(rude(seeds=False), [])).setup
+    one, other = (LocalBackend(setup).worker for _ in range(2))
+    broadcast = {"x": one.x0, BUFFERS: one.buffers0}
+    pieces = [Chunk("test", np.arange(k, k + 5)) for k in (0, 5, 0)]
+    first, second, again = (logged.results() for logged in one.evaluate(broadcast, pieces))
+    assert first == again
+    assert other.evaluate(broadcast, pieces[1:2])[0].results() == second
+    seed_1 = LocalBackend(replace(setup, seed=1)).worker
+    assert seed_1.evaluate(broadcast, pieces[:1])[0].results() != first
