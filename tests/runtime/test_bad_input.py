@@ -101,7 +101,7 @@ MISTAKES = {
         ["algorithm=centralized", "local={steps: {list: [1, 1, 1, 1, 1, 1]}}"],
         ["local.steps.list=6 entries", "must be 1"],
     ),
-    "a folder with a slash": (["name=a/b"], ["name=a/b", "without slashes"]),
+    "a folder with a slash": (["name=a/b"], ["name='a/b'", "no slashes"]),
     "no place to write": (["logging.dir=CONFIG"], ["cannot make a run directory there"]),
 }
 
