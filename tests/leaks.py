@@ -21,6 +21,7 @@ VARIABLES = (
     "TRITON_",
     "CUDA_",
     "RAY_",
+    "PYTHONBREAKPOINT",  # Ray's
     "TUNE_",
     "GRPC_",
 )

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import raylfl
-from raylfl.runtime.ray.remote import _rows
+from raylfl.runtime.ray.remote import RemoteRun
 from tests.runtime.faults import alive, family, finished, outcome, wait_until
 from tests.runtime.tiny import TINY
 
@@ -83,12 +83,13 @@ def test_ctrl_c_before_the_first_round_ends_at_once(monkeypatch, capfd):
         stop=SimpleNamespace(remote=lambda: stopped.append(True)),
         rows=SimpleNamespace(options=lambda **_: SimpleNamespace(remote=rows_of_the_server)),
     )
-    crew = SimpleNamespace(server=server, workers=[], dismiss=lambda: dismissed.append(True))
-    cluster = SimpleNamespace(ready=lambda: None, crew=lambda runtime, clients: crew)
+    group = SimpleNamespace(server=server, workers=[], dismiss=lambda: dismissed.append(True))
+    cluster = SimpleNamespace(ready=lambda: None, notes=[], take_actors=lambda runtime, clients: group)
+    cluster.lost = lambda: None
     experiment = SimpleNamespace(config=SimpleNamespace(runtime=None), world=SimpleNamespace(count=2))
     monkeypatch.setattr("ray.put", lambda value: value)
     with pytest.raises(KeyboardInterrupt):
-        list(_rows(cluster, experiment, SimpleNamespace(path="run"), False))
+        list(RemoteRun(cluster, experiment, SimpleNamespace(path="run"), False).rows())
     assert (stopped, dismissed) == ([], [True])
     assert "stopping after this round" not in capfd.readouterr().err
 
