@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
+import raylfl
 from raylfl.algorithms import ALGORITHMS
 from raylfl.config.components import keys_of
 from raylfl.config.load import GROUPS, NAMED_GROUPS, load_config
@@ -18,6 +20,7 @@ from raylfl.heterogeneity.links import LINKS
 from raylfl.heterogeneity.participation.base import PARTICIPATION
 from raylfl.heterogeneity.partition.base import PARTITIONS
 from raylfl.models import MODELS
+from raylfl.runtime.workers.hooks import HOOKS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -178,3 +181,24 @@ def test_the_examples_of_configs_are_accepted(tmp_path):
             path = tmp_path / "example.yaml"
             path.write_text(block)
             load_config(path, ["num_clients=20"])
+
+
+def test_every_hook_of_lightning_has_a_row_that_says_what_becomes_of_it():
+    stated = rows("docs/models.md")
+    assert {name: stated[name][0] for name in HOOKS} == {name: hook.verdict for name, hook in HOOKS.items()}
+
+
+def test_the_example_of_a_model_and_data_of_ones_own_runs_and_logs_what_the_page_says(tmp_path, monkeypatch):
+    page = (ROOT / "docs/models.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    (tmp_path / "mine.py").write_text(block)
+    (command,) = re.findall(r"^    raylfl run (.*mine.*)$", page, flags=re.MULTILINE)
+    config, *overrides = command.split()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    here = [f"logging.dir={tmp_path}", "logging.report=false", "runtime.backend=local", "rounds=3"]
+    row = raylfl.run(config, [*overrides, *here]).metrics[-1]
+    (names,) = re.findall(r"^Each row of `metrics.jsonl` then has (.*)\.$", page, flags=re.MULTILINE)
+    assert set(re.findall(r"`([^`]+)`", names)) <= row.keys()
+    assert row["test/f1"] > 0.3
