@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from raylfl.core.batch_last import BatchLast
 from raylfl.core.chain import Chain
 from raylfl.core.flat import FlatModule
-from raylfl.core.recorded.steps import RecordedSteps, leaves_of
+from raylfl.core.recorded.steps import RecordedSteps
+from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
 
 
@@ -66,9 +67,10 @@ class LoopOracle(Oracle):
         autocast: Callable[[], AbstractContextManager] = nullcontext,
         batch_last: bool = False,
         step: str = "auto",
+        log: StepLog | None = None,
     ):
         """autocast: the precision context of the device. batch_last: chains as `BatchLast`. step: auto (recorded where
-        that is possible), recorded, autograd.
+        that is possible), recorded, autograd. log: where the module's `training_step` logs.
         """
         self.flat, self.autocast = flat, autocast
         self.module: Any = flat.module
@@ -76,16 +78,18 @@ class LoopOracle(Oracle):
         chain = Chain.of(flat.module) if plain and batch_last else None
         self.chain = BatchLast(chain.layers) if chain is not None else None
         self.insists = step == "recorded"
-        self.steps = RecordedSteps(flat.module, flat.parameters, self.loss, self._gradient)
+        self.steps = RecordedSteps(flat.module, flat.parameters, self.loss, self._gradient, log)
         if step == "autograd":
             self.steps.refusal = "runtime.step=autograd"
 
-    def through_training_step(self, reason: str) -> None:
-        """From now on every gradient is that of a call of `training_step`: no chain of layers, no replay.
+    def through_training_step(self, reason: str, logs: bool) -> None:
+        """From now on every gradient is that of a call of `training_step`, or of its replay where it only logs: no
+        chain of layers.
 
         reason: what the step does that these would leave out, as `training_step ...`.
         """
-        self.steps.refusal = reason
+        if not logs:
+            self.steps.refusal = reason
         self.chain = None
 
     @property
@@ -126,8 +130,7 @@ class LoopOracle(Oracle):
         if not batch.random and (program is None or program.draws):
             seed_everything(seed())
         if program is not None:
-            row = self.flat.params.new_empty(self.flat.width)
-            return program(leaves_of(content), row), row
+            return self.steps.replay(program, content)
         taken = self.steps.take(content)
         if self.insists and self.steps.refusal is not None:
             name = type(self.module).__name__

@@ -1,4 +1,4 @@
-"""Set-up of the processes of raylfl itself: the command line and the actors."""
+"""How the command line and the actors set up their processes; a program that only imports raylfl is left alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from raylfl.startup import lazy_imports, malloc
 
 
 def set_up() -> None:
-    """Apply `lazy_imports` and `malloc`, before Lightning is imported."""
+    """Before Lightning is imported: have that lean, and keep the memory that local steps free."""
     lazy_imports.install()
     malloc.keep()

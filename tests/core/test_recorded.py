@@ -11,6 +11,7 @@ import torch
 from raylfl.core.flat import FlatModule, in_channels_last
 from raylfl.core.oracle import loss_of, seed_everything
 from raylfl.core.recorded.steps import RecordedSteps
+from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
 from raylfl.models import MODELS
 from tests.core import user_modules as users
@@ -115,7 +116,7 @@ def check_bits(make, steps=9, dtype=torch.float32, channels_last=False, training
             else:
                 row = torch.full_like(flat.params, torch.nan)
                 leaves = list(content.values()) if isinstance(content, dict) else content
-                loss = program(leaves, row)
+                loss, *_ = program(leaves, row)
                 replayed += 1
             assert torch.equal(torch.rand(3), drawn)
             assert torch.equal(loss, expected.detach())
@@ -212,6 +213,59 @@ def test_an_attribute_that_other_methods_change_is_noticed_at_the_next_step():
     recorded.doubt()
     assert recorded.program(module.batch(4)) is None
     assert "`factor`" in recorded.refusal
+
+
+def logging_steps():
+    """A module that logs tensors, a number and what only its logs need; what it logged; its recorded steps."""
+    module, log, seen = users.Logs(), StepLog(), []
+
+    def sink(name, value, **options):
+        log.hear(name, value, options)
+        seen.append((name, torch.as_tensor(value).detach(), options))
+
+    log.sink, module.log = sink, sink
+    flat = FlatModule(module, torch.float32, CPU)
+
+    def gradient(loss):
+        return torch.autograd.grad(loss, flat.parameters)
+
+    return module, seen, RecordedSteps(module, flat.parameters, lambda c: module.training_step(c, 0), gradient, log)
+
+
+def test_what_a_step_logs_is_logged_by_its_replay():
+    module, seen, recorded = logging_steps()
+    for k in range(8):
+        torch.manual_seed(k)
+        content = module.batch(6)
+        del seen[:]
+        program = recorded.program(content)
+        torch.manual_seed(k)
+        recorded.replay(program, content) if program else recorded.take(content)
+        assert recorded.refusal is None
+        assert (program is not None) == (k in (4, 5, 6))
+        ours = list(seen)
+        del seen[:]
+        torch.manual_seed(k)
+        module.training_step(content, 0)
+        assert [(name, float(value), options) for name, value, options in ours] == [
+            (name, float(value), options) for name, value, options in seen
+        ]
+        assert [name for name, *_ in ours] == ["train/loss", "accuracy", "size"]
+        assert ours[1][2] == {"on_epoch": True}
+
+
+def test_outside_of_local_work_nothing_is_logged():
+    module, seen, recorded = logging_steps()
+    for _ in range(5):
+        recorded.take(module.batch(6))
+    recorded.log.sink = None
+    module.log = lambda *args, **options: None
+    del seen[:]
+    for _ in range(6):
+        content = module.batch(6)
+        program = recorded.program(content)
+        recorded.replay(program, content) if program else recorded.take(content)
+    assert not seen
 
 
 def test_each_mode_of_the_module_has_a_recording_of_its_own():

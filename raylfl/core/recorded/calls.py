@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from raylfl.core.step_log import LogCall
+
 
 class Slot(NamedTuple):
     """A value of the recording, by its number."""
@@ -87,7 +89,7 @@ class Recording:
 
     inputs: the values that were there before, by number; a batch's tensors first, as many as `leaves`, the others
     (parameters, buffers) as the tensors themselves. loss, gradients: the values asked for; None for a parameter that
-    the loss does not reach.
+    the loss does not reach. logged: the calls of `self.log`, tensors as slots.
     """
 
     calls: list[Call]
@@ -99,11 +101,13 @@ class Recording:
     loss: int
     gradients: list[int | None]
     buffers: set[int] = field(default_factory=set)
+    logged: list[LogCall] = field(default_factory=list)
 
     def same_list(self, other: Recording) -> bool:
         """Whether two recordings are the same calls with the same numbers between tensors."""
         return (
             (self.loss, self.gradients, self.leaves) == (other.loss, other.gradients, other.leaves)
+            and repr(self.logged) == repr(other.logged)
             and len(self.calls) == len(other.calls)
             and all(map(_same_call, self.calls, other.calls))
             and self.geometry == other.geometry

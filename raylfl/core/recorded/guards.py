@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -96,6 +97,7 @@ def state_of(module: nn.Module) -> dict[str, Any]:
 
 
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, np.generic, range)
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)  # a copy with the same parts is the same
 _BY_IDENTITY = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, nn.Module)
 
 
@@ -120,7 +122,7 @@ class _Parts(dict[str, Any]):
         elif isinstance(value, np.ndarray):
             self[path] = (id(value), value.shape, value.tobytes() if value.size <= ENTRIES else None)
         else:
-            self[path] = (id(value), _length(value))
+            self[path] = (type(value) if isinstance(value, _CONTAINERS) else id(value), _length(value))
             if depth and id(value) not in self.seen:
                 self.seen[id(value)] = value
                 for key, part in _entries(value):
@@ -150,7 +152,7 @@ def _entries(value: Any) -> list[tuple[str, Any]]:
     parts: list[tuple[str, Any]] = []
     if isinstance(value, Mapping):
         parts = [(f"[{key!r}]", part) for key, part in list(value.items())[:ENTRIES]]
-    elif isinstance(value, (list, tuple)) or type(value).__name__ == "deque":
+    elif isinstance(value, (list, tuple, deque)):
         parts = [(f"[{k}]", part) for k, part in enumerate(list(value)[:ENTRIES])]
     elif isinstance(value, (set, frozenset)):
         parts = [("{}", repr(sorted(map(repr, value))))]

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped, slots_in
+from raylfl.core.step_log import LogCall
 
 WRITES_OUT = ("aten::mm", "aten::sum.dim_IntList", "aten::bmm")  # whose results go straight into the gradient's row
 ALIGNMENT = 64  # bytes, of what torch allocates; BLAS rounds otherwise where a result begins elsewhere
@@ -38,12 +39,20 @@ class Program:
         self.calls, self.draws = plan.calls, any(call.draws for call in plan.calls)
         self.listing, namespace = _Source(plan, sizes).written()
         exec(compile(self.listing, "<recorded step>", "exec"), namespace)  # our own text
-        self._function: Callable[..., Tensor] = namespace["step"]
+        self._function: Callable[..., tuple[Tensor, ...]] = namespace["step"]
+        self.logs = bool(recording.logged)
 
-    def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> Tensor:
-        """The loss; its gradient is written into row [d]. Buffers change as in the step itself."""
+    def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> tuple[Tensor, ...]:
+        """The loss, then what is logged; the gradient is written into row [d]. Buffers change as in the step itself."""
         with torch._C._AutoDispatchBelowAutograd():
             return self._function(row, *leaves)
+
+    def logged(self, values: Sequence[Tensor]) -> list[LogCall]:
+        """The calls of `self.log` with these values, all that a call of this returned after the loss."""
+        given = iter(values)
+        return [
+            call._replace(value=next(given)) if isinstance(call.value, Slot) else call for call in self.recording.logged
+        ]
 
     def table(self) -> list[dict[str, str]]:
         """The calls for people: operator, what goes in, the shape that comes out."""
@@ -67,7 +76,7 @@ class Program:
 
 
 @dataclass
-class _Plan:
+class Plan:
     """A recording's calls without what does not count; `constants`: values that are the same in every step."""
 
     calls: list[Call]
@@ -76,9 +85,15 @@ class _Plan:
     constants: dict[int, Tensor]
     loss: int
     gradients: list[int | None]
+    logged: list[int]
+
+    @property
+    def wanted(self) -> set[int]:
+        """The values that are handed out."""
+        return {self.loss, *self.logged, *(k for k in self.gradients if k is not None)}
 
 
-def reduced(recording: Recording) -> _Plan:
+def reduced(recording: Recording) -> Plan:
     """The recording without second names of one value, without what is known beforehand, without dead calls."""
     geometry, calls = recording.geometry, recording.calls
     written = {geometry[k].home for call in calls for k in call.written()}
@@ -88,7 +103,8 @@ def reduced(recording: Recording) -> _Plan:
     same: dict[int, int] = {}
     seen = {geometry[k]: k for k in [*range(recording.leaves), *constants]}
     kept: list[Call] = []
-    wanted = {recording.loss, *(k for k in recording.gradients if k is not None)}
+    logged = [s.number for s in slots_in([call.value for call in recording.logged])]
+    wanted = {recording.loss, *logged, *(k for k in recording.gradients if k is not None)}
     for call in calls:
         call = _renamed(call, same)
         result = call.result.number if isinstance(call.result, Slot) else None
@@ -107,8 +123,8 @@ def reduced(recording: Recording) -> _Plan:
         seen |= {geometry[k]: k for k in call.results() if geometry[k] not in seen}
     named = [None if k is None else _whole(same.get(k, k), geometry) for k in recording.gradients]
     loss = same.get(recording.loss, recording.loss)
-    live = _alive(kept, {loss, *(k for k in named if k is not None)}, geometry, recording.buffers)
-    return _Plan(live, geometry, recording.leaves, constants, loss, named)
+    plan = Plan(kept, geometry, recording.leaves, constants, loss, named, [same.get(k, k) for k in logged])
+    return replace(plan, calls=_alive(kept, plan.wanted, geometry, recording.buffers))
 
 
 def _empty(geometry: Geometry, device: torch.device) -> Tensor:
@@ -141,7 +157,7 @@ def _whole(k: int, geometry: dict[int, Geometry]) -> int:
     """The value that first had this memory, where the two are the same numbers in the same order."""
     ours, home = geometry[k], geometry[geometry[k].home]
     same = ours.contiguous and home.contiguous and math.prod(ours.shape) == math.prod(home.shape)
-    return ours.home if same and ours.dtype == home.dtype else k
+    return ours.home if same and (ours.offset, ours.dtype) == (home.offset, home.dtype) else k
 
 
 def _now(call: Call, value: Callable[[int], Tensor]) -> Tensor:
@@ -171,7 +187,7 @@ def _alive(calls: list[Call], needed: set[int], geometry: dict[int, Geometry], b
 class _Source:
     """Writes the Python of a plan."""
 
-    def __init__(self, plan: _Plan, sizes: Sequence[int]):
+    def __init__(self, plan: Plan, sizes: Sequence[int]):
         self.plan, self.sizes = plan, sizes
         self.namespace: dict[str, Any] = {"torch": torch, "row": None}
         self.functions: dict[int, str] = {}
@@ -189,7 +205,7 @@ class _Source:
         if copied:
             ours, theirs = ", ".join(f"g{i}" for i in copied), ", ".join(self._value(k) for k in copied.values())
             lines.append(f"    torch._foreach_copy_([{ours}], [{theirs}])")
-        lines.append(f"    return {self._value(plan.loss)}")
+        lines.append(f"    return {', '.join(map(self._value, [plan.loss, *plan.logged]))},")
         return "\n".join(lines) + "\n", self.namespace
 
     def _last_uses(self) -> dict[int, int]:
@@ -197,7 +213,7 @@ class _Source:
         plan, last = self.plan, dict.fromkeys(range(self.plan.leaves), -1)
         for at, call in enumerate(plan.calls):
             last.update(dict.fromkeys((*call.slots(), *call.results()), at))
-        for k in (plan.loss, *(k for k in plan.gradients if k is not None)):
+        for k in plan.wanted:
             last.pop(k, None)
         return last
 

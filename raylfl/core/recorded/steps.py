@@ -13,6 +13,7 @@ from raylfl.core.recorded.calls import Recording, same_bits
 from raylfl.core.recorded.guards import Refused, first_difference, state_of
 from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.tape import record
+from raylfl.core.step_log import LogCall, StepLog
 from raylfl.errors import BadConfig
 
 SEEN = 1  # steps of a kind that autograd takes before one is recorded: many kinds come once only
@@ -41,7 +42,16 @@ class RecordedSteps:
     module is not replayed: autograd then takes all its steps, whose numbers are the same.
     """
 
-    def __init__(self, module: nn.Module, parameters: Sequence[Tensor], loss: Loss, gradient: Gradient):
+    def __init__(
+        self,
+        module: nn.Module,
+        parameters: Sequence[Tensor],
+        loss: Loss,
+        gradient: Gradient,
+        log: StepLog | None = None,
+    ):
+        """log: what the step logs into."""
+        self.log = log or StepLog()
         self.module, self.loss, self.gradient = module, loss, gradient
         self.sizes = [p.numel() for p in parameters]
         self.device, self.dtype = parameters[0].device, parameters[0].dtype
@@ -71,6 +81,15 @@ class RecordedSteps:
         kind.used = due
         return kind.program
 
+    def replay(self, program: Program, content: Any) -> tuple[Tensor, Tensor]:
+        """(loss, gradient [d]) of a step by its program; what it logs is logged."""
+        row = torch.empty(sum(self.sizes), device=self.device, dtype=self.dtype)
+        loss, *values = program(leaves_of(content), row)
+        if program.logs and self.log.sink is not None:
+            for call in program.logged(values):
+                self.log.sink(call.name, call.value, **call.options)
+        return loss, row
+
     def take(self, content: Any) -> tuple[Tensor, Tensor]:
         """(loss, gradient [d]) by autograd, recorded or compared with the replay on the way."""
         kind = None if self.refusal is not None else self._kind(content)
@@ -83,9 +102,10 @@ class RecordedSteps:
         first = kind.recording
         before = self._changing()
         if kind.program is not None:
-            loss, row = self._plainly(content)
+            with self.log.hearing() as heard:
+                loss, row = self._plainly(content)
         else:
-            loss, rows, found = record(self.module, leaves, lambda: self.loss(content), self.gradient)
+            loss, rows, found, heard = record(self.module, leaves, lambda: self.loss(content), self.gradient, self.log)
             loss, row = loss.detach(), self._row(rows)
             if isinstance(found, str):
                 self._refuse(found)
@@ -98,7 +118,7 @@ class RecordedSteps:
                 self._refuse("does not take the same course in every step")
                 return loss, row
             kind.program = Program(first, self.sizes)
-        differs = self._difference(kind.program, leaves, before, loss, row)
+        differs = self._difference(kind.program, leaves, before, [loss, row, *_tensors(heard)])
         if differs is not None:
             self._refuse(differs)
             if kind.used > CHECKED and self.device.type == "cpu":
@@ -123,7 +143,7 @@ class RecordedSteps:
 
     def _kind(self, content: Any) -> _Kind | None:
         try:
-            key = (kind_of(content), *[m.training for m in self.parts])
+            key = (kind_of(content), self.log.sink is None, *[m.training for m in self.parts])
         except Refused as refused:
             self._refuse(str(refused))
             return None
@@ -164,21 +184,26 @@ class RecordedSteps:
             torch.cuda.set_rng_state(generators[1], self.device)
 
     def _difference(
-        self, program: Program, leaves: Sequence[Tensor], before: Any, loss: Tensor, row: Tensor
+        self, program: Program, leaves: Sequence[Tensor], before: Any, taken: Sequence[Tensor]
     ) -> str | None:
         """What is wrong with the replay of a step that autograd has just taken from the state `before`."""
         after = self._changing()
         self._restore(before)
-        replayed = torch.full_like(row, torch.nan)
+        row = torch.full_like(taken[1], torch.nan)
         try:
-            again = program(leaves, replayed)
-            ours = [again, replayed, *self._changing()[0], *self._generators()]
+            loss, *logged = program(leaves, row)
+            ours = [loss, row, *logged, *self._changing()[0], *self._generators()]
         except RuntimeError as error:
             return f"cannot be replayed ({str(error).splitlines()[0]})"
         finally:
             self._restore(after)
-        same = all(map(same_bits, ours, [loss, row, *after[0], *after[1]]))
+        theirs = [*taken, *after[0], *after[1]]
+        same = len(ours) == len(theirs) and all(map(same_bits, ours, theirs))
         return None if same else "does not have autograd's bits when it is replayed"
+
+
+def _tensors(heard: Sequence[LogCall]) -> list[Tensor]:
+    return [call.value for call in heard if isinstance(call.value, Tensor)]
 
 
 def kind_of(content: Any) -> Any:

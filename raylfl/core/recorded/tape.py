@@ -19,6 +19,7 @@ from raylfl.core.recorded.guards import (
     host_randomness,
     state_of,
 )
+from raylfl.core.step_log import LogCall, StepLog
 
 _MARK = "_raylfl_slot"  # a tensor's number in the recording under way, kept on the tensor itself
 
@@ -142,7 +143,7 @@ def _number(tensor: Tensor, tape: Tape) -> int | None:
 def _number_of(tensor: Tensor, tape: Tape) -> int:
     number = _number(tensor, tape)
     if number is None:
-        raise Refused("has a loss, gradient or buffer of unknown origin")
+        raise Refused("has a loss, a gradient or a logged number of unknown origin")
     return number
 
 
@@ -165,12 +166,14 @@ def record(
     leaves: Sequence[Tensor],
     step: Callable[[], Tensor],
     gradients: Callable[[Tensor], Sequence[Tensor | None]],
-) -> tuple[Tensor, Sequence[Tensor | None], Recording | str]:
-    """(the loss of `step`, its gradients, the recording of both or why there is none).
+    log: StepLog | None = None,
+) -> tuple[Tensor, Sequence[Tensor | None], Recording | str, list[LogCall]]:
+    """(the loss of `step`, its gradients, the recording of both or why there is none, its calls of `self.log`).
 
     leaves: the batch's tensors. step: carried out as ever, whatever becomes of the recording; gradients: of its loss.
+    log: what the step logs into.
     """
-    tape, watch = Tape(), Watch()
+    tape, watch, log = Tape(), Watch(), log or StepLog()
     before, drawn = state_of(module), host_randomness()
     names: dict[int, str] = {}
     inputs: dict[int, Tensor] = {}
@@ -187,7 +190,7 @@ def record(
         tape.reason = str(refused)
     try:
         with tape:
-            with watch:
+            with watch, log.hearing() as heard:
                 loss = step()
             rows = gradients(loss)
         reason = tape.reason or watch.reason or _after(module, before, drawn)
@@ -196,12 +199,25 @@ def record(
         if reason is not None:
             raise Refused(reason)
         end = _number_of(loss, tape), [None if g is None else _number_of(g, tape) for g in rows]
-        recording = Recording(tape.calls, tape.geometry, len(leaves), inputs, tape.constants, names, *end, buffers)
-        return loss, rows, recording
+        recording = Recording(
+            tape.calls, tape.geometry, len(leaves), inputs, tape.constants, names, *end, buffers, _logged(heard, tape)
+        )
+        return loss, rows, recording, heard
     except Refused as refused:
-        return loss, rows, str(refused)
+        return loss, rows, str(refused), heard
     finally:
         tape.forget()
+
+
+def _logged(heard: Sequence[LogCall], tape: Tape) -> list[LogCall]:
+    """Calls of `self.log` with slots for tensors."""
+    for call in heard:
+        if not isinstance(call.value, (Tensor, int, float)):
+            raise Refused(f"logs a {type(call.value).__name__}")
+    return [
+        call._replace(value=Slot(_number_of(call.value, tape))) if isinstance(call.value, Tensor) else call
+        for call in heard
+    ]
 
 
 def _after(module: nn.Module, before: Mapping[str, Any], drawn: Any) -> str | None:

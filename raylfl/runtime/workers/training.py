@@ -38,6 +38,7 @@ class TrainingLog:
 
     def log(self, name: str, value: Any, **options: Any) -> None:
         """Takes one value; options: those of `LightningModule.log`."""
+        self.step.hear(name, value, options)
         name = canonical(name)
         if name == "loss":
             return
@@ -106,11 +107,12 @@ class Training:
         """
         observer = LocalObserver(self, TrainingLog(self.log, clients), steps, steps_per_epoch)
         self.log.take()
+        self.log.sink = observer.log.log
         try:
             with self.recorder.into(observer.log):
                 yield observer
         finally:
-            self.step = self.returned = None
+            self.step = self.returned = self.log.sink = None
 
     @property
     def ours(self) -> bool:
