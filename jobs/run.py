@@ -40,6 +40,6 @@ if __name__ == "__main__":
 
     try:
         chosen = command(sys.argv[1:])
-    except BadConfig:
+    except (BadConfig, ImportError):
         chosen = ["run", *sys.argv[1:]]  # which says what is wrong with it
     sys.exit(main(chosen))

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import raylfl
 from raylfl.config.find import working_directory
-from raylfl.errors import BadConfig, RaylflError
+from raylfl.errors import PACKAGES, BadConfig, RaylflError, missing_package
 from raylfl.startup import process
 
 KINDS = ("algorithms", "partitions", "participation", "links", "models", "data", "configs", "presets", "sweeps")
@@ -39,6 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except RaylflError as error:
         return _fail(args, error, 1, str(error).partition("\n")[0])
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in PACKAGES.split():
+            return _fail(args, RaylflError(missing_package(str(error.name), f"this Python, {sys.executable},")), 1)
+        return _fail(args, error, 1, f"ModuleNotFoundError: {error}")
     except Exception as error:
         return _fail(args, error, 1, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
 
@@ -246,7 +250,8 @@ def _partition(args: argparse.Namespace) -> None:
 
     config = load_config(args.config, args.overrides)  # first: what follows imports torch
     from raylfl.console import rows_table, say
-    from raylfl.experiment import load_data, make_split, samples_of
+    from raylfl.data_source import load_data
+    from raylfl.experiment import make_split, samples_of
     from raylfl.heterogeneity.partition.file import save
     from raylfl.heterogeneity.partition.stats import class_counts, summary, table
     from raylfl.report.partition_plot import figure

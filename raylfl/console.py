@@ -133,7 +133,7 @@ def workers_of(experiment: Experiment) -> str:
     runtime, clients = experiment.config.runtime, experiment.world.count
     if runtime.backend == "local":
         return "1 process"
-    from raylfl.runtime.ray.cluster import count_workers, resources_here
+    from raylfl.runtime.ray.resources import count_workers, resources_here
 
     try:
         count = count_workers(runtime, clients, resources_here())

@@ -4,38 +4,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from raylfl.config.components import check_arguments, construct
+from raylfl.config.components import check_arguments
 from raylfl.config.load import Config, escaped
 from raylfl.config.schema import NAMED_GROUPS, ComponentConfig
 from raylfl.core.local import LocalRule, Schedule
-from raylfl.core.population import Ints, Population
-from raylfl.core.samples import SampleSet, Shards
-from raylfl.errors import BadConfig, BadValue
+from raylfl.core.population import Population
+from raylfl.core.samples import Shards
+from raylfl.data_source import DataSource, class_of, load_data
+from raylfl.errors import BadValue
 from raylfl.heterogeneity.partition.base import Samples, Split
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
 from raylfl.parts import Experiment, Optimum, WorkerSetup
-from raylfl.registries import REGISTRIES
-from raylfl.registry import import_class
 
 DEFAULT_CLIENTS = 10  # N where neither the config nor the partition says it
-
-
-@dataclass(frozen=True)
-class DataSource:
-    """What a data class offers, whether its attributes are values or methods."""
-
-    train: SampleSet
-    test: SampleSet | None
-    labels: Ints | None
-    client_indices: list[Ints] | None
-    data: Any  # the object itself, for what only it can answer; it stays in the process that made it
 
 
 def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | None:
@@ -54,14 +41,6 @@ def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | No
         return np.asarray(optimum(*given), dtype=np.float64).reshape(-1)
 
     return Optimum(of(weights), of) if takes_weights else Optimum(of(), None)
-
-
-def class_of(config: Config, place: str) -> type:
-    """The class of `model` or `data`; raises BadConfig where it cannot be imported."""
-    component = getattr(config, place)
-    if component.name is not None:
-        return REGISTRIES[place].get(component.name).cls
-    return import_class(str(component.class_path), place)
 
 
 def fitted_model(config: Config, data: Any) -> ComponentConfig:
@@ -115,7 +94,7 @@ def assemble(config: Config) -> Experiment:
         ("system", config.system),
     ):
         _placed(place, partial(part.check, world))
-    warnings = [*check_algorithm(config, world), *unimportable(config)]
+    warnings = [*source.warnings, *check_algorithm(config, world), *unimportable(config)]
     setup = WorkerSetup(
         config.top.seed,
         config.top.dtype,
@@ -131,6 +110,7 @@ def assemble(config: Config) -> Experiment:
         source.test,
         config.eval.batch_size,
         config.runtime,
+        source.val,
     )
     natural = config.resolved["partition"]["name"] == "natural"
     optimum = known_optimum(source.data, population.weights, natural)
@@ -157,47 +137,6 @@ def _placed(place: str, make: Callable[[], Any]) -> Any:
         if error.key == "num_clients":
             raise
         raise error.at(place) from None
-
-
-def load_data(config: Config) -> DataSource:
-    """The data of `data`: a shipped name or any class with the attributes of the interface."""
-    cls = class_of(config, "data")
-    data = construct(cls, config.data.init_args, "data")
-    if hasattr(data, "prepare_data") and hasattr(data, "setup"):  # a LightningDataModule
-        data.prepare_data()
-        data.setup("fit")
-    train, test = _attribute(data, "train_dataset"), _attribute(data, "test_dataset")
-    if train is None:
-        raise BadConfig(f"data class {cls.__name__} has no train_dataset (an attribute or a method)")
-    if not hasattr(train, "__len__"):
-        raise BadConfig(f"data class {cls.__name__}: train_dataset must be map-style, with len() and indexing")
-    augmented = getattr(data, "train_transform", None)
-    plain = getattr(data, "test_transform", None) or augmented
-    labels = _attribute(data, "targets")
-    owners = _attribute(data, "client_indices")
-    return DataSource(
-        SampleSet.of(train, augmented, plain),
-        SampleSet.of(test, plain) if test is not None and len(test) else None,
-        np.asarray(labels).astype(np.int64) if labels is not None else _labels_of(train),
-        [np.asarray(o, dtype=np.int64) for o in owners] if owners is not None else None,
-        data,
-    )
-
-
-def _attribute(data: Any, name: str) -> Any:
-    value = getattr(data, name, None)
-    is_data = hasattr(value, "__getitem__") or hasattr(value, "__array__")
-    return value() if callable(value) and not is_data else value
-
-
-def _labels_of(dataset: Any) -> Ints | None:
-    targets = getattr(dataset, "targets", None)
-    if targets is None and hasattr(dataset, "tensors") and len(dataset.tensors) > 1:
-        targets = dataset.tensors[1]
-    if targets is None:
-        return None
-    array = np.asarray(targets)
-    return array.astype(np.int64) if array.ndim == 1 and np.issubdtype(array.dtype, np.integer) else None
 
 
 def make_split(config: Config, source: DataSource) -> Split:

@@ -42,6 +42,7 @@ class WorkerSetup:
     test: SampleSet | None
     eval_batch_size: int
     runtime: RuntimeConfig
+    val: SampleSet | None = None
 
     @property
     def local_buffers(self) -> bool:

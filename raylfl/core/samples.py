@@ -34,29 +34,40 @@ class SampleSet:
     """A data set as arrays [n, ...] in shared memory, or any map-style data set fetched item by item.
 
     transform: applied to the inputs (first entry) of every training batch; measured_through: applied in evaluations
-    instead, without augmentation.
+    instead, without augmentation. collate: makes a batch of a list of samples; None: torch's default_collate.
     """
 
     arrays: tuple[np.ndarray, ...] | None
     items: Any = None
     transform: Callable[[Tensor], Tensor] | None = None
     measured_through: Callable[[Tensor], Tensor] | None = None
+    collate: Callable[[list[Any]], Any] | None = None
 
     @staticmethod
     def of(
         dataset: Any,
         transform: Callable[[Tensor], Tensor] | None = None,
         measured_through: Callable[[Tensor], Tensor] | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
     ) -> SampleSet:
-        """The samples of a map-style data set; one with `tensors` (TensorDataset) is taken as arrays."""
-        tensors = getattr(dataset, "tensors", None)
+        """The samples of a map-style data set; one with `tensors` (TensorDataset) is taken as arrays, and so is a
+        subset of one.
+        """
+        tensors = _tensors_of(dataset) if collate is None else None
         if tensors is not None:
             arrays = tuple(t.detach().cpu().contiguous().numpy() for t in tensors)
             return SampleSet(arrays, None, transform, measured_through)
-        return SampleSet(None, dataset, transform, measured_through)
+        return SampleSet(None, dataset, transform, measured_through, collate)
 
     def __len__(self) -> int:
         return len(self.arrays[0]) if self.arrays is not None else len(self.items)
+
+
+def _tensors_of(dataset: Any) -> Sequence[Tensor] | None:
+    if hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
+        whole = _tensors_of(dataset.dataset)
+        return None if whole is None else [t[torch.as_tensor(dataset.indices)] for t in whole]
+    return getattr(dataset, "tensors", None)
 
 
 class BatchSource:
@@ -110,7 +121,8 @@ class BatchSource:
         else:
             from torch.utils.data import default_collate
 
-            content = self._moved(default_collate([self.samples.items[int(i)] for i in indices]))
+            samples = [self.samples.items[int(i)] for i in indices]
+            content = self._moved((self.samples.collate or default_collate)(samples))
         if isinstance(content, (tuple, list)) and content and isinstance(content[0], Tensor):
             inputs = content[0]
             if self.samples.transform is not None:
@@ -119,7 +131,8 @@ class BatchSource:
                     inputs = inputs.to(self.dtype)
             if self.channels_last and inputs.ndim == 4:
                 inputs = in_channels_last(inputs)
-            content = (inputs, *content[1:])
+            named = hasattr(content, "_fields")
+            content = type(content)(inputs, *content[1:]) if named else (inputs, *content[1:])
         return content
 
     def _moved(self, content: Any) -> Any:
@@ -127,9 +140,11 @@ class BatchSource:
             return to_device(content.to(self.dtype) if content.is_floating_point() else content, self.device)
         if isinstance(content, dict):
             return {k: self._moved(v) for k, v in content.items()}
+        if isinstance(content, tuple) and hasattr(content, "_fields"):
+            return type(content)(*(self._moved(v) for v in content))
         if isinstance(content, (tuple, list)):
             return type(content)(self._moved(v) for v in content)
-        return content
+        return content.to(self.device) if hasattr(content, "to") else content  # a batch object of the user's own
 
 
 class IndexedBatch(Batch):

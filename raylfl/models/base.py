@@ -79,7 +79,7 @@ class Classifier(ShippedModel):
 
     @property
     def cohort_losses(self) -> Callable[[Mapping[str, Tensor], Sequence[Tensor]], Tensor] | None:
-        """From (parameters [C, *shape] by name, batches [C, B, ...]) -> C training losses: `training_step` of each
+        """Function (parameters [C, *shape] by name, batches [C, B, ...]) -> C training losses: `training_step` of each
         client, as batched matrix products.
 
         None for a network that is more than linear layers and what goes entry by entry between them, that has frozen

@@ -24,6 +24,7 @@ import yaml
 from raylfl.config.identity import identity
 from raylfl.errors import BadConfig, BadValue
 from raylfl.report.labels import canonical, flatten, is_world, labels, method_of, order_key, varying
+from raylfl.runtime.records.lines import lines, read_rows
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -40,7 +41,7 @@ class RunRecord:
 
     rounds: the 0-based rounds that have a row [R], increasing. metrics: name -> values [R], nan where the
     round did not measure it, inf where it measured something that is not finite (the run diverged).
-    summary: empty while the run is unfinished. faults: what could not be read, in words; other files add to it when
+    summary: empty while the run is unfinished. faults: what cannot be read, in words; other files add to it when
     they are read.
     """
 
@@ -81,12 +82,12 @@ class RunRecord:
 
     def _rows(self, name: str, sound: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
         """The sound rows of a file; the others become a fault."""
-        rows, damaged = read_lines(self.path / name)
-        good = [row for row in rows if sound(row)]
-        damaged += len(rows) - len(good)
+        found = read_rows(self.path / name)
+        good = {number: row for number, row in zip(found.numbers, found.rows, strict=True) if sound(row)}
+        damaged = sorted({*found.damaged, *found.numbers} - set(good))
         if damaged:
-            self.faults.append(f"{name}: {damaged} line{'s' * (damaged > 1)} could not be read")
-        return good
+            self.faults.append(f"{name}: {lines(damaged)} cannot be read")
+        return list(good.values())
 
     @property
     def clients(self) -> int:
@@ -111,13 +112,14 @@ class RunRecord:
             if counts.dtype.kind != "i" or counts.shape != (len(counts), len(names)) or counts.min() < 0:
                 raise ValueError("counts are no table of whole numbers")
         except (*UNREADABLE, KeyError, TypeError):
-            self.faults.append(f"{path.name} could not be read")
+            self.faults.append(f"{path.name} cannot be read")
             return None
         return names, counts
 
     def complete(self, rounds: int) -> bool:
         """Whether it was finished with so many rounds, and all of their rows can be read."""
-        return self.finished and not self.faults and len(self.rounds) >= rounds
+        rows = min(len(self.rounds), len(self.participation))
+        return self.finished and rows >= rounds and not self.faults
 
 
 @dataclass(eq=False)
@@ -228,24 +230,6 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
     for group, label in zip(ordered, labels([group.setting for group in ordered]), strict=True):
         group.label = label
     return ordered
-
-
-def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The objects of a .jsonl file, and how many lines were no object (cut short by a crash)."""
-    if not path.is_file():
-        return [], 0
-    rows, damaged = [], 0
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for line in filter(str.strip, lines):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):  # cut short, numbers of thousands of digits, endless nesting
-                row = None
-            if isinstance(row, dict):
-                rows.append(row)
-            else:
-                damaged += 1
-    return rows, damaged
 
 
 def _config(path: Path) -> dict[str, Any]:

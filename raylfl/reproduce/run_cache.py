@@ -120,7 +120,7 @@ def _cpus() -> int:
 
 def _check_data(jobs: Sequence[Job]) -> None:
     """Raises DataMissing now for what the last of many runs would miss hours later."""
-    from raylfl.experiment import load_data
+    from raylfl.data_source import load_data
 
     for job in {canonical(job.config["data"]): job for job in jobs}.values():
         load_data(load_config(job.config))

@@ -19,7 +19,7 @@ from raylfl.core.population import Population
 from raylfl.core.samples import SampleSet, Shards
 from raylfl.errors import BadConfig, BadValue
 from raylfl.parts import Experiment, WorkerSetup
-from raylfl.runtime.ray.cluster import check_resources
+from raylfl.runtime.ray.resources import check_resources
 from raylfl.runtime.round.plan import Planner, check_sampling
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.hooks import HOOKS, overridden
@@ -61,7 +61,7 @@ def _unheard(worker: Worker, config: EvalConfig) -> list[str]:
     module, evaluator = worker.flat.module, worker.evaluator
     lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]
     measures_clients = config.clients or config.participants or config.random_clients
-    kinds = ["test"] * (worker.test is not None) + ["train"] * bool(measures_clients)
+    kinds = [kind for kind in ("test", "val") if worker.sources[kind] is not None] + ["train"] * bool(measures_clients)
     used = {evaluator.stage(kind) for kind in kinds}
     for stage in ("validation", "test"):
         names = [name for name in overridden(module, "called") if name.startswith(f"on_{stage}_")]
@@ -93,15 +93,17 @@ def _patience(setup: WorkerSetup) -> float | None:
 def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
     """One client with the first two samples that anybody owns, on the CPU."""
     train = _try("the data's first batch cannot be made", lambda: _few(setup.train, setup.shards.indices[:2]))
-    test = setup.test
-    if test is not None:
-        first = np.arange(min(2, len(test)), dtype=np.int64)
-        test = _try("the data's first test batch cannot be made", partial(_few, test, first))
+    measured = {"test": setup.test, "val": setup.val}
+    for kind, samples in measured.items():
+        if samples is not None:
+            first = np.arange(min(2, len(samples)), dtype=np.int64)
+            measured[kind] = _try(f"the data's first {kind} batch cannot be made", partial(_few, samples, first))
     return replace(
         setup,
         runtime=replace(setup.runtime, gpus_per_worker=0.0),
         train=train,
-        test=test,
+        test=measured["test"],
+        val=measured["val"],
         shards=Shards.of([np.arange(len(train))]),
         population=Population(np.array([len(train)]), np.ones(1)),
     )
@@ -110,7 +112,7 @@ def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
 def _few(samples: Any, indices: np.ndarray) -> SampleSet:
     if samples.arrays is not None:
         return SampleSet(tuple(a[indices] for a in samples.arrays), None, samples.transform)
-    return SampleSet(None, [samples.items[int(i)] for i in indices], samples.transform)
+    return SampleSet(None, [samples.items[int(i)] for i in indices], samples.transform, None, samples.collate)
 
 
 def _try_training(worker: Worker, label: str) -> None:
@@ -141,12 +143,15 @@ def _local_step(worker: Worker, batch: Batch) -> None:
 
 
 def _try_evaluation(worker: Worker, label: str) -> None:
-    kind, source = ("test", worker.test) if worker.test is not None else ("train", worker.train)
-    indices = np.arange(len(source.samples))
-    batch = source.batch(indices)
-    _try("the data's first test batch cannot be made", lambda: batch.content)
-    text = f"model {label} cannot be evaluated on a batch of {_shapes(batch)}"
-    _try(text, lambda: _evaluated(worker, Chunk(kind, indices)), _patience(worker.setup))
+    measured = [kind for kind in ("test", "val") if worker.sources[kind] is not None]
+    for kind in measured or ["train"]:
+        source = worker.sources[kind]
+        assert source is not None
+        indices = np.arange(len(source.samples))
+        batch = source.batch(indices)
+        _try(f"the data's first {kind} batch cannot be made", partial(getattr, batch, "content"))
+        text = f"model {label} cannot be evaluated on a batch of {_shapes(batch)}"
+        _try(text, partial(_evaluated, worker, Chunk(kind, indices)), _patience(worker.setup))
 
 
 def _evaluated(worker: Worker, chunk: Chunk) -> None:

@@ -1,14 +1,16 @@
-"""Lightning without what it imports and nobody asked for; the rest of that when somebody does.
+"""Lazy imports: Lightning without torchmetrics' metric classes and torch's compiler, which load on first use.
 
-For processes of raylfl's own (the command line, actors), which call `install` before; a program that only imports
-raylfl is left alone.
+Saves seconds and memory in every process (`python -m benchmarks.startup`). RAYLFL_LAZY_IMPORTS=0 switches it off.
+It applies to processes of raylfl itself (command line, actors), which call `install` first; a program that only imports
+raylfl is not affected.
 
-- torchmetrics, whose package imports every metric there is, and with them scipy.signal, torchvision and matplotlib:
-  1.5 s and 110 MB, for two classes. The package is there with these two, and becomes whole at the first look at
-  anything else in it; its plotting becomes so at the first plot.
-- torch's compiler (torch._dynamo, and with it sympy): 1 to 2 s and 50 MB, for a class that Lightning tests modules
-  against and a decorator that it marks one method with. Stand-ins take their place while Lightning is imported; the
-  compiler itself is imported by whoever compiles.
+- torchmetrics imports all its metrics, and with them scipy.signal, torchvision and matplotlib. Lightning needs two
+  classes of it. Here the package starts with these two, and is executed as a whole on the first access to any other
+  name; its plotting module, on the first plot.
+- torch._dynamo (the compiler) imports sympy. Lightning needs one class for isinstance tests and one decorator. A
+  stand-in replaces torch._dynamo while Lightning is imported; the real module is imported on its first use.
+
+If a version of these libraries is arranged differently, the real modules are imported: slower, with the same result.
 """
 
 from __future__ import annotations
@@ -24,29 +26,34 @@ from importlib.util import spec_from_loader
 from types import ModuleType
 from typing import Any
 
+from raylfl.startup import enabled
+
+SWITCH = "RAYLFL_LAZY_IMPORTS"
 PACKAGE, PLOTS = "torchmetrics", "torchmetrics.utilities.plot"
 LIGHTNING, COMPILER = "lightning", "torch._dynamo"
 NEEDED = {"Metric": "torchmetrics.metric", "MetricCollection": "torchmetrics.collections"}
-Whole = Callable[[str], Any]  # an attribute of the module once it is executed
+Whole = Callable[[str], Any]  # executes the module and returns its attribute of that name
 
 
 def install() -> None:
-    """Have Lightning imported lean; nothing where torchmetrics was imported already."""
-    if PACKAGE not in sys.modules and not any(isinstance(f, _Finder) for f in sys.meta_path):
+    """Make the coming import of Lightning lazy; no effect if torchmetrics was imported already."""
+    if enabled(SWITCH) and PACKAGE not in sys.modules and not any(isinstance(f, _Finder) for f in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 def _of_package(name: str, whole: Whole) -> Any:
+    """An attribute of torchmetrics: one of the two classes from its own module, any other from the whole package."""
     if name in NEEDED:
         try:
             return getattr(import_module(NEEDED[name]), name)
-        except (ImportError, AttributeError):  # a version that is arranged otherwise
+        except (ImportError, AttributeError):  # a version that is arranged differently
             pass
     return whole(name)
 
 
 def _of_plots(name: str, whole: Whole) -> Any:
-    if name.endswith("_TYPE"):  # stands in annotations only
+    """An attribute of torchmetrics' plotting module; functions execute the module when they are called."""
+    if name.endswith("_TYPE"):  # used in annotations only
         return Any
     if name.startswith("plot_"):
         return lambda *args, **kwargs: whole(name)(*args, **kwargs)
@@ -54,7 +61,7 @@ def _of_plots(name: str, whole: Whole) -> Any:
 
 
 class _MaybeCompiled(type):
-    """An object is an OptimizedModule only if the compiler, which makes them, was imported."""
+    """Metaclass of the stand-in for OptimizedModule: without the compiler, no object is an instance."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         real = getattr(sys.modules.get(COMPILER), "OptimizedModule", cls)
@@ -62,13 +69,13 @@ class _MaybeCompiled(type):
 
 
 class _StandIn(ModuleType):
-    """What Lightning needs of the compiler to be imported; whoever asks for more meanwhile gets the compiler."""
+    """A stand-in for torch._dynamo with the two names that Lightning's import needs; others import the real module."""
 
     def __init__(self) -> None:
         super().__init__(COMPILER)
         self.OptimizedModule = _MaybeCompiled("OptimizedModule", (), {})
-        self.disable = _as_it_is
-        self.__path__: list[str] = []  # a package, whose parts `_PartsOf` finds
+        self.disable = _undecorated
+        self.__path__: list[str] = []  # a package; `_SubmodulesOf` finds its submodules
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -77,17 +84,18 @@ class _StandIn(ModuleType):
         return getattr(import_module(COMPILER), name)
 
     @property
-    def there(self) -> bool:
+    def active(self) -> bool:
+        """Whether this stand-in is the imported torch._dynamo."""
         return sys.modules.get(COMPILER) is self
 
     def leave(self) -> None:
-        """Make way for the compiler."""
-        if self.there:
+        """Remove the stand-in, so that the next import finds the real module."""
+        if self.active:
             del sys.modules[COMPILER]
 
 
-class _PartsOf(MetaPathFinder):
-    """Finds a submodule that a stand-in is asked for: the compiler's, imported on the way."""
+class _SubmodulesOf(MetaPathFinder):
+    """Finds submodules of a stand-in: the real module's, which it imports."""
 
     def __init__(self, substitute: _StandIn):
         self.substitute = substitute
@@ -95,19 +103,19 @@ class _PartsOf(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not (self.substitute.there and fullname.startswith(f"{COMPILER}.")):
+        if not (self.substitute.active and fullname.startswith(f"{COMPILER}.")):
             return None
         self.substitute.leave()
-        return spec_from_loader(fullname, _There(import_module(fullname)))
+        return spec_from_loader(fullname, _Imported(import_module(fullname)))
 
 
-def _as_it_is(fn: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """In place of torch._dynamo.disable, for a method that nobody compiles here."""
+def _undecorated(fn: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Replaces torch._dynamo.disable on a method of Lightning that raylfl never compiles."""
     return (lambda function: function) if fn is None else fn
 
 
-class _There(Loader):
-    """Hands out a module that has been imported."""
+class _Imported(Loader):
+    """Loads a module that has been imported already."""
 
     def __init__(self, module: ModuleType):
         self.module, self.spec = module, module.__spec__
@@ -120,13 +128,13 @@ class _There(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds each of the modules once, with a loader that leaves something out."""
+    """Finds each of the three modules once, with a loader that leaves parts out."""
 
     def __init__(self) -> None:
         self.parts: dict[str, Callable[[Any], Loader]] = {
-            LIGHTNING: _Uncompiled,
-            PACKAGE: lambda loader: _Later(loader, _of_package),
-            PLOTS: lambda loader: _Later(loader, _of_plots),
+            LIGHTNING: _WithoutCompiler,
+            PACKAGE: lambda loader: _OnAccess(loader, _of_package),
+            PLOTS: lambda loader: _OnAccess(loader, _of_plots),
         }
 
     def find_spec(
@@ -143,29 +151,29 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-class _Uncompiled(Loader):
-    """Executes Lightning beside the stand-in for the compiler, unless that is there already."""
+class _WithoutCompiler(Loader):
+    """Executes Lightning with the stand-in for torch._dynamo, unless that is imported already."""
 
     def __init__(self, loader: Any):
         self.loader = loader
 
     def exec_module(self, module: ModuleType) -> None:
         module.__loader__ = self.loader
-        import torch  # noqa: F401 - not beside the stand-in
+        import torch  # noqa: F401 - before the stand-in is in place
 
         substitute = _StandIn()
-        parts = _PartsOf(substitute)
+        submodules = _SubmodulesOf(substitute)
         sys.modules.setdefault(COMPILER, substitute)
-        sys.meta_path.insert(0, parts)
+        sys.meta_path.insert(0, submodules)
         try:
             self.loader.exec_module(module)
         finally:
-            sys.meta_path.remove(parts)
+            sys.meta_path.remove(submodules)
             substitute.leave()
 
 
-class _Later(Loader):
-    """Executes a module only when `part` asks for the whole of it."""
+class _OnAccess(Loader):
+    """Executes a module when `part`, which looks up its attributes, needs the whole module."""
 
     def __init__(self, loader: Loader, part: Callable[[str, Whole], Any]):
         self.loader, self.part = loader, part
@@ -183,5 +191,5 @@ class _Later(Loader):
 
         vars(module).update(__getattr__=look_up, _logger=logging.getLogger(module.__name__))
         if module.__name__ == PACKAGE:
-            with suppress(ImportError):  # a version that is arranged otherwise
+            with suppress(ImportError):  # a version that is arranged differently
                 import_module(f"{PACKAGE}.utilities")  # before any part: it and torchmetrics.metric import each other

@@ -1,4 +1,4 @@
-"""How the command line and the actors set up their processes; a program that only imports raylfl is left alone."""
+"""Set-up of the processes of raylfl itself: the command line and the actors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from raylfl.startup import lazy_imports, malloc
 
 
 def set_up() -> None:
-    """Before Lightning is imported: have that lean, and keep the memory that local steps free."""
+    """Apply `lazy_imports` and `malloc`, before Lightning is imported."""
     lazy_imports.install()
     malloc.keep()

@@ -1,12 +1,14 @@
-"""Declares two operator schemas that torch lacks beside a torchvision wheel built for another kind of torch.
+"""torchvision beside a torch that its binary does not fit, such as a CUDA wheel beside a CPU-only torch.
 
-`import torchvision` attaches fake kernels to `torchvision::nms` and `torchvision::qnms`. Where its C++
-library cannot be loaded (a CUDA wheel beside a CPU-only torch) nothing has registered them, and the import
-fails with "operator torchvision::nms does not exist". Declaring the schemas first makes data sets, transforms
-and models work; the operators themselves stay unavailable. torchmetrics, and so lightning, imports
-torchvision. `install`, called when raylfl is imported, makes the declaration just before the first import of
-torchvision; it does not import torch. `install_at_start_up` does the same for every Python of an environment, so
-that the order of a user's imports does not matter.
+`import torchvision` attaches fake kernels to `torchvision::nms` and `torchvision::qnms`. If its C++ library cannot be
+loaded, these operators do not exist, and the import fails with "operator torchvision::nms does not exist"; so does
+`import lightning`, which imports torchvision through torchmetrics. Declaring the two operators first makes data sets,
+transforms and models work; the operators themselves remain unavailable. If the library loads, nothing is declared.
+
+The better remedy is a torchvision of the same build (https://pytorch.org/get-started/locally). RAYLFL_TORCHVISION=0
+switches this one off. `install`, called when raylfl is imported, declares the operators just before the first import of
+torchvision, without importing torch. `install_at_start_up` (`make setup`) does the same for every Python of the
+environment, so that lightning may be imported before raylfl; it changes nothing if torchvision works.
 """
 
 from __future__ import annotations
@@ -21,12 +23,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from raylfl.startup import enabled
+
+SWITCH = "RAYLFL_TORCHVISION"
 OPERATORS = ("nms", "qnms")
-_library: Any = None  # torch.library.Library, kept alive: the declaration ends with it
+_library: Any = None  # torch.library.Library; the declaration lasts as long as this object
 
 
 class _BeforeTorchvision(MetaPathFinder):
-    """Declares the operators when torchvision is about to be imported; finds no module itself."""
+    """A finder that declares the operators when torchvision is about to be imported, and finds no module."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -37,8 +42,8 @@ class _BeforeTorchvision(MetaPathFinder):
 
 
 def install() -> None:
-    """Have `declare` called before torchvision's first import; nothing where that has already happened."""
-    if "torchvision" not in sys.modules and not any(map(_waits, sys.meta_path)):
+    """Call `declare` before the first import of torchvision; no effect if it was imported already."""
+    if enabled(SWITCH) and "torchvision" not in sys.modules and not any(map(_waits, sys.meta_path)):
         sys.meta_path.insert(0, _BeforeTorchvision())
 
 
@@ -47,16 +52,16 @@ def _waits(finder: object) -> bool:
 
 
 def declare() -> bool:
-    """Declare the schemas where nothing registers them; True where that was needed. Safe to call again.
+    """Declare the operators if torchvision's library does not register them; returns whether that was needed.
 
-    What decides is whether torchvision's library loads and brings its operators, not how either package was
-    built. torchvision itself is not imported: without the schemas that is what fails.
+    The test is whether the library loads and registers its operators, not how the packages were built. torchvision
+    itself is not imported. Repeated calls are safe.
     """
     global _library
     import torch
 
-    sys.meta_path[:] = [f for f in sys.meta_path if not _waits(f)]  # the look-ups below would call it
-    if hasattr(torch.ops.torchvision, "nms") or not _installed() or _operators_load():
+    sys.meta_path[:] = [f for f in sys.meta_path if not _waits(f)]  # or the look-ups below would call it
+    if not enabled(SWITCH) or hasattr(torch.ops.torchvision, "nms") or not _installed() or _operators_load():
         return False
     _library = torch.library.Library("torchvision", "FRAGMENT")
     for name in OPERATORS:
@@ -69,7 +74,7 @@ def _installed() -> bool:
 
 
 def _operators_load() -> bool:
-    """Load torchvision's C++ library as its own import would; True where that registered the operators."""
+    """Load torchvision's C++ library as its own import does; returns whether that registered the operators."""
     import torch
 
     package = importlib.util.find_spec("torchvision")
@@ -85,10 +90,10 @@ def _operators_load() -> bool:
 
 
 def install_at_start_up() -> Path | None:
-    """Have every Python of this environment call `install`, so that lightning may be imported before raylfl.
+    """Make every Python of this environment call `install`, so that lightning may be imported before raylfl.
 
-    Writes raylfl-torchvision.pth into site-packages, only where torchvision needs it; None elsewhere. Nothing less
-    makes a bare `import lightning` work there: it imports torchvision by way of torchmetrics.
+    Writes raylfl-torchvision.pth into site-packages if torchvision needs it, and returns its path; else None. A smaller
+    change would not make a bare `import lightning` work there.
     """
     if not declare():
         return None

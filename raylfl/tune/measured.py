@@ -35,7 +35,7 @@ def require_measured(metric: str, experiment: Experiment) -> None:
     What only a model or an algorithm of one's own knows (test/f1, algo/...) passes.
     """
     group, _, name = metric.partition("/")
-    own = group in ("test", "participants", "random") and experiment.config.model.name is None
+    own = group in ("test", "val", "train", "participants", "random") and experiment.config.model.name is None
     if metric not in KNOWN and group != "algo" and not own:
         near = difflib.get_close_matches(metric, KNOWN, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"such as {', '.join(KNOWN[:3])}"
@@ -44,6 +44,7 @@ def require_measured(metric: str, experiment: Experiment) -> None:
     distance = group == "global" and name.startswith("distance")
     needs: dict[str, tuple[object, str]] = {
         "test": (experiment.setup.test is not None and config.every, "a test set, and eval.every > 0"),
+        "val": (experiment.setup.val is not None and config.every, "a validation set, and eval.every > 0"),
         "participants": (config.participants and config.every, "eval.participants=true, and eval.every > 0"),
         "random": (config.random_clients and config.every, "eval.random_clients > 0, and eval.every > 0"),
         "clients": (config.clients and config.every, "eval.clients=true, and eval.every > 0"),

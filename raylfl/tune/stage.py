@@ -18,7 +18,8 @@ from typing import Any
 from ray import tune
 from ray.tune import Callback
 
-from raylfl.report.runs import is_run, read_lines, readable
+from raylfl.report.runs import is_run, readable
+from raylfl.runtime.records.lines import read_rows
 from raylfl.tune.journal import FAILED, FINISHED, STOPPED, Journal, Trial
 from raylfl.tune.proposals import Places, Planned, Proposals
 from raylfl.tune.resources import Bundle, capacity, nodes_of_cluster
@@ -113,8 +114,9 @@ class StageRun:
         for trial in self.journal.of_stage(self.index):
             if is_run(self.folder / trial.id):
                 running = Running(self.sweep.score, trial.rounds)
-                rows = [row for row in read_lines(self.folder / trial.id / "metrics.jsonl")[0] if "round" in row]
-                scores = [(row["round"] + 1, score) for row in rows if (score := running.update(row)) is not None]
+                rows = read_rows(self.folder / trial.id / "metrics.jsonl").rows
+                seen = [(row["round"] + 1, running.update(row)) for row in rows if "round" in row]
+                scores = [(done, score) for done, score in seen if score is not None]
                 yield as_config(trial)["trial"], scores, self.journal.state(trial)
 
     # -- what a trial came to --------------------------------------------------------------------------------

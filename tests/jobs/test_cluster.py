@@ -20,6 +20,9 @@ import pytest
 import torch
 
 import raylfl
+from raylfl.config.schema import RuntimeConfig
+from raylfl.errors import BadConfig
+from raylfl.runtime.ray.connection import join
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY = str(Path(sys.executable).with_name("ray"))
@@ -191,3 +194,29 @@ def test_a_sweep_is_a_job_and_a_mistake_is_a_failed_one(cluster):
     assert code == 1
     assert "exit code 2" in said
     assert "raylfl: unknown key roundz; did you mean rounds?" in said
+
+
+def attach(environment, **variables):
+    """(exit code, stderr) of a run that joins the cluster by its address, from a process of our own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "raylfl", "run", "digits", "rounds=1", "runtime.workers=1"],
+        cwd=ROOT, env={**environment, **variables}, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+def test_another_token_is_named_as_the_reason(cluster):
+    address = re.search(r"--address='([^']+)'", (Path(cluster["RAY_TMPDIR"]) / "head.log").read_text())[1]
+    code, err = attach(cluster, RAY_ADDRESS=address, RAY_AUTH_TOKEN=secrets.token_hex(16))
+    assert code == 2
+    said = [line for line in err.splitlines() if line.startswith("raylfl: ")]
+    refused = "the Ray cluster there refuses this token (InvalidAuthToken): set RAY_AUTH_TOKEN"
+    assert said[0].startswith(f"raylfl: RAY_ADDRESS={address}: {refused}")
+
+
+def test_an_address_at_which_nothing_listens_is_refused_at_once(tmp_path):
+    port = free_ports(1)[0]
+    begun = time.monotonic()
+    with pytest.raises(BadConfig, match=rf"runtime.address=127.0.0.1:{port}: no Ray cluster answers there"):
+        join(RuntimeConfig(address=f"127.0.0.1:{port}"), f"127.0.0.1:{port}")
+    assert time.monotonic() - begun < 60  # Ray itself tries for many minutes

@@ -57,6 +57,24 @@ def test_a_mistake_ends_a_job_with_code_2_and_one_line(script, arguments, words,
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("package", ["torch", "omegaconf"])
+def test_a_job_whose_python_lacks_a_package_says_which_python_and_the_remedy(tmp_path, package):
+    stub = tmp_path / "site"
+    stub.mkdir()
+    content = f"""raise ModuleNotFoundError("No module named '{package}'", name="{package}")"""
+    (stub / f"{package}.py").write_text(content)
+    environment = {**os.environ, "RAYLFL_RUNS": str(tmp_path / "runs"), "PYTHONPATH": f"{stub}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, ROOT / "jobs" / "run.py", "digits", "logging.id=first"],
+        capture_output=True, text=True, cwd=ROOT, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"raylfl: this Python, {sys.executable}, lacks raylfl's package {package}: `pip install -r requirements.txt` "
+        "for it, on every node of a cluster; or `pip: requirements.txt` in jobs/runtime_env.yaml, for jobs\n"
+    )
+
+
 def test_what_is_large_stays_out_of_the_upload():
     """By the rules of .gitignore, which Ray reads `excludes` by."""
     from ray._private.runtime_env.packaging import _get_excludes

@@ -91,11 +91,11 @@ def test_damaged_runs_are_named_and_the_others_reported(tmp_path, caplog):
         assert " ".join(line.split()) in page.words
     assert "75.00" in page.words
     for k in range(len(PARTICIPATION)):
-        assert f"participation_{k} is damaged: participation.jsonl: 1 line could not be read." in page.words
+        assert f"participation_{k} is damaged: participation.jsonl: line 2 cannot be read." in page.words
     for k in range(len(COUNTS)):
-        assert f"counts_{k} is damaged: partition_counts.json could not be read." in page.words
+        assert f"counts_{k} is damaged: partition_counts.json cannot be read." in page.words
     for k in range(len(LINES)):
-        assert f"rows_{k} is damaged: metrics.jsonl: 1 line could not be read." in page.words
+        assert f"rows_{k} is damaged: metrics.jsonl: line 2 cannot be read." in page.words
 
 
 def test_damaged_runs_do_not_end_the_list_of_runs(tmp_path, capsys):

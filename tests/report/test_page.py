@@ -136,12 +136,12 @@ def test_diverged_and_damaged_runs_make_a_page_that_says_so(tmp_path):
     rows = [{"round": r, "train/loss": v} for r, v in enumerate([2.0, 9.0, nan, nan])]
     bad = write_run(tmp_path / "runs" / "bad", rows, {"algorithm.name": "mifa"})
     with (bad / "metrics.jsonl").open("a") as file:
-        file.write('{"round": 4, "tra')
+        file.write('{"round": 4, "tra\n')
     good = [{"round": r, "train/loss": 2.0 / (r + 1)} for r in range(4)]
     write_run(tmp_path / "runs" / "good", good, {"algorithm.name": "focus"})
     words = Page(write_report(tmp_path / "runs", tmp_path / "out", pdf=False)).words
     assert "diverged" in words
-    assert "bad is damaged: metrics.jsonl: 1 line could not be read." in words
+    assert "bad is damaged: metrics.jsonl: line 5 cannot be read." in words
 
 
 def test_a_synthetic_problem_is_reported_by_its_distance(tmp_path):

@@ -43,14 +43,16 @@ def test_an_absent_metric_is_nan_and_a_diverged_one_is_infinite(tmp_path):
     assert not run.measured("never")
 
 
-def test_a_line_cut_short_is_left_out_and_counted(tmp_path):
+def test_a_line_cut_short_is_left_out_and_a_damaged_one_is_said(tmp_path):
     path = write_run(tmp_path / "a", rows_of(accuracy=[0.1, 0.2, 0.3]), finished=False)
     text = (path / "metrics.jsonl").read_text()
     (path / "metrics.jsonl").write_text(text[: len(text) - 40])
     run = load_run(path)
     assert run.rounds.tolist() == [0, 1]
-    assert run.faults == ["metrics.jsonl: 1 line could not be read"]
+    assert run.faults == []  # as a run under way, or killed, leaves it
     assert not run.finished
+    (path / "metrics.jsonl").write_text(text.replace('"round": 1', '"round" 1'))
+    assert load_run(path).faults == ["metrics.jsonl: line 2 cannot be read"]
 
 
 def test_of_a_round_written_twice_the_later_row_holds(tmp_path):

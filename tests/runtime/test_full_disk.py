@@ -7,13 +7,14 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 from ray.exceptions import OutOfDiskError
 
 from raylfl.errors import RaylflError
 from raylfl.runtime.records import run_dir
-from tests.runtime.faults import carry_out, checkpoints, log_of, outcome, strike
+from tests.runtime.faults import carry_out, checkpoints, killed, log_of, outcome, strike
 from tests.runtime.tiny import FOCUS, TINY
 
 
@@ -122,3 +123,49 @@ def test_a_disk_that_fills_while_a_row_is_written_leaves_no_half_row(tmp_path, c
     assert [json.loads(line)["round"] for line in (tmp_path / "full" / "metrics.jsonl").open()] == [0, 1, 2]
     carry_out(FOCUS, tmp_path / "full", resume=True)
     assert outcome(tmp_path / "full") == clean
+
+
+LIMITED = """
+import resource, signal, sys
+from pathlib import Path
+from raylfl.errors import RaylflError
+from tests.runtime.faults import carry_out
+from tests.runtime.tiny import FOCUS
+
+def limit(phase, r):
+    if (phase, r) == ("log", 3):
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+
+try:
+    carry_out(FOCUS, Path(sys.argv[1]), fault=limit)
+except RaylflError as error:
+    print(error)
+    sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("size", [0, 700])
+def test_files_that_may_not_grow_cost_no_checkpoint(tmp_path, clean, size):
+    """A quota, by the system's own limit on the size of files: every kind of file meets it at some size."""
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "run"), str(size)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1, done.stderr
+    assert "could not be written" in done.stdout
+    assert "(File too large)" in done.stdout
+    assert "free some space" in done.stdout
+    assert checkpoints(tmp_path / "run")[-1] in ("round_000003", "round_000004")
+    carry_out(FOCUS, tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == clean
+
+
+def test_a_place_that_is_read_only_by_now_is_said_and_resumed_once_it_is_not(disk, tmp_path, clean):
+    place, _ = disk
+    killed(lambda: carry_out(FOCUS, place / "run", fault=strike("log", 3)))
+    subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+    with pytest.raises(RaylflError, match=r"cannot be written, or locked \(Read-only file system\)"):
+        carry_out(FOCUS, place / "run", resume=True)
+    subprocess.run(["mount", "-o", "remount,rw", str(place)], check=True)
+    carry_out(FOCUS, place / "run", resume=True)
+    assert "resumed at round 3" in log_of(place / "run")
+    assert outcome(place / "run") == clean

@@ -1,23 +1,145 @@
-"""On a Ray that the run starts for itself: priorities of its processes, and the death of its head."""
+"""On a Ray that the run starts for itself: priorities of its processes, odd places for its files, and its death."""
 
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import yaml
 
 import raylfl
-from tests.runtime.faults import actors
-from tests.runtime.tiny import TINY
+from raylfl.errors import BadConfig
+from raylfl.runtime.ray import connection
+from raylfl.runtime.ray.connection import ray_folder
+from tests.runtime.faults import actors, finished, log_of, outcome
+from tests.runtime.tiny import FOCUS
 
 SMALL = ["runtime.backend=ray", "runtime.workers=1", "runtime.cpus_per_worker=0.5", "runtime.object_store_mb=80"]
+ROUNDS = ["rounds=12", "checkpoint.every=3", "logging.report=false"]
 
 
-def test_workers_and_server_have_the_priority_of_the_command(runs):
-    """Else a build or a second run on the same machine starves them."""
-    seen = {}
+def struck_run(folder, part):
+    """A run with TMPDIR a path too long for sockets, whose Ray loses this process after round 4; what was seen."""
+    seen = SimpleNamespace(nice={}, killed=[], said=[], servers=[])
+    slow = folder / "slow"  # while it is there rounds take a second, so that the old server does not finish them all
 
     def watch(progress):
-        seen.update({name: [p.nice() for p in actors(name)] for name in ("WorkerActor", "ServerActor")})
+        seen.said += progress.messages
+        if progress.metrics["round"] == 4 and not seen.killed:
+            slow.touch()
+            seen.nice = {name: [p.nice() for p in actors(name)] for name in ("WorkerActor", "ServerActor")}
+            seen.servers = actors("ServerActor")
+            seen.killed = [child for child in psutil.Process().children() if child.name() == part]
+            for process in seen.killed:
+                process.kill()
+        elif seen.killed and actors("ServerActor") != seen.servers:
+            slow.unlink(missing_ok=True)
 
-    raylfl.run(TINY, [*runs, *SMALL], watch)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder / ("long" * 25)))
+        result = raylfl.run(gated(folder), [f"logging.dir={folder}", *ROUNDS, *SMALL], watch)
+    return seen, result
+
+
+def gated(folder):
+    return {**FOCUS, "model": {"class_path": "tests.runtime.tiny.Gated", "init_args": {"folder": str(folder)}}}
+
+
+@pytest.fixture(scope="module")
+def struck(tmp_path_factory):
+    return struck_run(tmp_path_factory.mktemp("struck"), "gcs_server")
+
+
+def test_workers_and_server_have_the_priority_of_the_command(struck):
+    """Otherwise a build or a second run on the same machine starves them."""
     mine = os.getpriority(os.PRIO_PROCESS, 0)
-    assert seen == {"WorkerActor": [mine], "ServerActor": [mine]}
+    assert struck[0].nice == {"WorkerActor": [mine], "ServerActor": [mine]}
+
+
+def test_a_path_too_long_for_sockets_is_replaced_and_said(struck):
+    assert f"Ray's files go to {ray_folder.__globals__['OTHER_FOLDERS'][0]}/ray" in struck[0].said[0]
+    assert "is too long a path for Ray's sockets" in struck[0].said[0]
+
+
+def check_that_it_went_on(seen, result, folder):
+    assert len(seen.killed) == 1
+    assert "has ended unexpectedly: starting a new Ray" in log_of(result.run_dir)
+    assert re.search(r"resumed at round [369]\n", log_of(result.run_dir))
+    undisturbed = raylfl.run(gated(folder), [f"logging.dir={folder}", *ROUNDS])
+    assert outcome(result.run_dir) == outcome(undisturbed.run_dir)
+
+
+def test_a_run_whose_own_ray_loses_its_head_goes_on_with_the_same_bits_on_a_new_one(struck, tmp_path):
+    check_that_it_went_on(*struck, tmp_path)
+
+
+@pytest.mark.cluster
+def test_a_run_whose_own_ray_loses_its_raylet_goes_on_too(tmp_path):
+    check_that_it_went_on(*struck_run(tmp_path, "raylet"), tmp_path)
+
+
+# -- places for Ray's files ----------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_cannot_be_written_is_replaced_and_said(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", "/proc")  # where nobody can make a folder, root included
+    folder, (note,) = ray_folder()
+    assert str(folder) == "/tmp/ray"
+    assert note.startswith("Ray's files go to /tmp/ray: /proc/ray cannot be written (")
+
+
+def test_without_any_place_for_rays_files_the_remedy_is_named(monkeypatch):
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", "/proc")
+    monkeypatch.setattr(connection, "OTHER_FOLDERS", ("/proc",))
+    with pytest.raises(BadConfig, match=r"TMPDIR=/proc: .* set RAY_TMPDIR to a short path that can be written"):
+        ray_folder()
+
+
+def test_a_usual_folder_is_left_to_ray(monkeypatch):
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", "/tmp")
+    assert ray_folder() == (None, [])
+
+
+def in_a_room_of_its_own(mounts, *arguments):
+    """`raylfl ARGUMENTS` with other mounts, which nobody else sees; skips where that is not allowed."""
+    probe = subprocess.run(["unshare", "-m", "sh", "-c", mounts], capture_output=True)
+    if probe.returncode:
+        pytest.skip("mounting is not allowed here")
+    command = " ".join([sys.executable, "-m", "raylfl", *arguments])
+    return finished(
+        subprocess.Popen(
+            ["unshare", "-m", "sh", "-c", f"{mounts} && exec {command}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    )
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("mounts", "words"),
+    [
+        ("mount -t tmpfs -o size=40m none /dev/shm", "/dev/shm has only 40 MiB free: Ray keeps objects in files"),
+        ("mount -t tmpfs -o ro none /tmp", "/tmp/ray cannot be written (Read-only file system)"),
+    ],
+)
+def test_small_shared_memory_and_a_read_only_tmp_are_said_and_the_bits_stay(tmp_path, mounts, words):
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as home:  # where it is seen beside another /tmp
+        path, run_dir = Path(home) / "focus.yaml", Path(home) / "tiny" / "it"
+        path.write_text(yaml.safe_dump({**FOCUS, "logging": {"report": False, "dir": home, "id": "it"}}))
+        code, _, err = in_a_room_of_its_own(mounts, "run", str(path), *SMALL)
+        assert code == 0, err
+        assert words in log_of(run_dir)
+        assert outcome(run_dir) == outcome(raylfl.run(FOCUS, [f"logging.dir={tmp_path}"]).run_dir)

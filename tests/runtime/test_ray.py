@@ -17,7 +17,8 @@ from raylfl.errors import BadConfig
 from raylfl.runtime.ray import backend as ray_backend
 from raylfl.runtime.ray.actors import WorkerActor
 from raylfl.runtime.ray.backend import RayBackend
-from raylfl.runtime.ray.cluster import DIRECT, count_workers
+from raylfl.runtime.ray.connection import DIRECT
+from raylfl.runtime.ray.resources import count_workers
 from raylfl.runtime.session import Session
 from tests.runtime.faults import actors, carry_out, options_of, outcome, wait_until
 from tests.runtime.test_evaluation import LOGGED

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import raylfl
+from raylfl.config.schema import ComponentConfig
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
+from raylfl.runtime.workers.module import make_module
 from tests.runtime.tiny import TINY
 
 
@@ -94,3 +96,17 @@ def test_the_state_is_put_back_after_an_error():
         with pytest.raises(ZeroDivisionError), torch_defaults():
             torch.empty(1 // int(torch.get_default_dtype() == torch.float64))
         assert torch.get_default_dtype() == torch.float64
+
+
+def test_what_a_module_s_file_sets_as_it_is_imported_ends_with_the_import(tmp_path, monkeypatch):
+    """As in a worker, which imports it first, so in a process that has it already."""
+    text = "import torch\nfrom raylfl.models.classic import MLP\ntorch.set_default_dtype(torch.float64)\n"
+    (tmp_path / "greedy.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    shapes = {"in_shape": [1, 8, 8], "num_classes": 10}
+    with default_dtype(torch.float32):
+        greedy = [make_module(ComponentConfig(None, "greedy.MLP", shapes), 0) for _ in range(2)]
+        assert torch.get_default_dtype() == torch.float32
+    plain = make_module(ComponentConfig("mlp", None, shapes), 0)
+    for module in greedy:
+        assert all(map(torch.equal, module.parameters(), plain.parameters()))

@@ -5,6 +5,7 @@ The trials run in the test's own process; which of them are left to do is asked 
 
 from __future__ import annotations
 
+import random
 import shutil
 
 import pytest
@@ -28,11 +29,22 @@ def undisturbed(sweep, tmp_path_factory):
     return folder
 
 
+def garble(path, seed):
+    """Overwrite a few bytes in the first half of a file."""
+    data, rng = bytearray(path.read_bytes()), random.Random(seed)
+    at = rng.randrange(len(data) // 2)
+    data[at : at + 8] = b'{"[:\xff"]]'
+    path.write_bytes(data)
+
+
 def cut(path, count):
     path.write_bytes(path.read_bytes()[:-count])
 
 
 DAMAGE = {
+    "journal": lambda folder, seed: garble(folder / "trials.jsonl", seed),
+    "metrics": lambda folder, seed: garble(folder / f"00{seed % 2}-fedavg-s1" / "metrics.jsonl", seed),
+    "participation": lambda folder, seed: garble(folder / f"00{seed % 2}-fedavg-s1" / "participation.jsonl", seed),
     "journal_gone": lambda folder, seed: (folder / "trials.jsonl").unlink(),
     "journal_cut": lambda folder, seed: cut(folder / "trials.jsonl", 100 * (seed + 1)),
     "config": lambda folder, seed: (folder / f"00{seed % 2}-fedavg-s1" / "config.yaml").write_text("- 1\n"),
@@ -66,4 +78,4 @@ def test_the_table_names_what_of_a_trial_is_damaged(sweep, undisturbed, tmp_path
     write_tables(sweep, folder, Journal(folder))
     trials = {row["trial"]: row for row in tables(folder)[0]}
     assert trials["000-fedavg-s0"]["reason"] == "config.yaml is damaged"
-    assert trials["001-fedavg-s0"]["reason"] == "metrics.jsonl: 1 line could not be read"
+    assert trials["001-fedavg-s0"]["reason"] == "metrics.jsonl: line 7 cannot be read"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from raylfl.tune.journal import FAILED, FINISHED, Journal, Trial
+import re
+
+import pytest
+
+from raylfl.tune.journal import FAILED, FINISHED, Journal, Trial, ends
 
 TRIALS = [Trial(f"00{k}-fedavg-s0", 0, k, 0, 6, {"local.lr": 0.1 * k}, None) for k in range(3)]
 
@@ -39,3 +43,38 @@ def test_a_line_cut_short_at_any_byte_is_forgotten_and_written_over(tmp_path):
         assert list(torn.trials) == [TRIALS[0].id]
         torn.plan(TRIALS[1])
         assert (tmp_path / "trials.jsonl").read_bytes() == whole
+
+
+def damaged(tmp_path, number, line):
+    """A journal of three planned and two ended trials, one line of which is replaced."""
+    journal = Journal(tmp_path)
+    journal.plan(*TRIALS)
+    journal.end(TRIALS[0].id, FINISHED)
+    journal.end(TRIALS[1].id, FAILED, "out of luck")
+    lines = (tmp_path / "trials.jsonl").read_bytes().splitlines(keepends=True)
+    lines[number - 1] = line(lines[number - 1]) if callable(line) else line
+    (tmp_path / "trials.jsonl").write_bytes(b"".join(lines))
+    return Journal(tmp_path)
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe\n", b"\n", b"3\n", b"{}\n", b'{"id": 3}\n', b"[" * 99_999 + b"\n"])
+def test_a_damaged_line_hides_no_other(tmp_path, line):
+    journal = damaged(tmp_path, 2, line)
+    assert list(journal.trials) == [TRIALS[0].id, TRIALS[2].id]
+    assert {name: end.state for name, end in journal.ends.items()} == {TRIALS[0].id: FINISHED, TRIALS[1].id: FAILED}
+    assert journal.damaged == [2]
+    assert ends(tmp_path) == {TRIALS[0].id: FINISHED, TRIALS[1].id: FAILED}
+    journal.plan(*TRIALS)
+    assert set(Journal(tmp_path).trials) == {trial.id for trial in TRIALS}
+
+
+def test_a_changed_value_is_noticed_though_the_line_is_sound(tmp_path):
+    journal = damaged(tmp_path, 3, lambda line: line.replace(b'"rounds": 6', b'"rounds": 8'))
+    assert journal.damaged == [3]
+    assert list(journal.trials) == [TRIALS[0].id, TRIALS[1].id]
+
+
+def test_lines_of_sweeps_before_checksums_are_read(tmp_path):
+    journal = damaged(tmp_path, 2, lambda line: re.sub(rb', "check": "[0-9a-f]+"', b"", line))
+    assert journal.damaged == []
+    assert list(journal.trials.values()) == TRIALS

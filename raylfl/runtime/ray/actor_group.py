@@ -1,7 +1,8 @@
-"""The actors of a run: a server and its workers, which can be started before the run that needs them is ready."""
+"""The actors of a run: a server and its workers, which can be started before the run that needs them."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ServerActor:
-    """The round loop with an address; it owns every client's state. One run after another."""
+    """The round loop as an actor, which keeps every client's state; carries out one run after another."""
 
     def __init__(self) -> None:
         process.set_up()
@@ -27,6 +28,7 @@ class ServerActor:
         torch.set_num_threads(1)
         self._session: Session | None = None
         self._asked_to_stop = False
+        self._news: deque[str] = deque()  # lines about workers, not yet passed on
 
     def rows(
         self, shared: list[Any], workers: list[Any], folder: str, resume: bool
@@ -40,23 +42,32 @@ class ServerActor:
 
         experiment = ray.get(shared[0])
         run_dir = RunDirectory(Path(folder))  # the lock stays with the process that started the run
-        session: Session | None = None
 
-        def say(text: str) -> None:  # news of the workers; before there is a session, for log.txt alone
-            (session.say if session is not None else run_dir.log)(text)
+        def notify(text: str) -> None:
+            run_dir.log(text)
+            self._news.append(text)
 
         try:
-            session = self._session = Session(experiment, RayBackend(experiment, shared[0], workers, say), run_dir)
+            backend = RayBackend(experiment, shared[0], workers, notify)
+            session = self._session = Session(experiment, backend, run_dir)
             if self._asked_to_stop:  # before there was anything to stop
                 session.stop()
             for metrics in session.rows(resume):
                 messages, session.messages = session.messages, []
-                yield metrics, messages
+                yield metrics, self.news() + messages
         finally:
             self._session = None
             run_dir.close()
 
+    def news(self) -> list[str]:
+        """Lines about workers since the last round, or since the last call; may be called while a round lasts."""
+        lines = []
+        while self._news:
+            lines.append(self._news.popleft())
+        return lines
+
     def stop(self) -> None:
+        """Ends the run after the round under way, with a checkpoint."""
         self._asked_to_stop = True
         if self._session is not None:
             self._session.stop()
@@ -72,15 +83,17 @@ class ActorGroup:
 
     @staticmethod
     def start(runtime: RuntimeConfig, count: int) -> ActorGroup:
-        """Actors that load their modules as soon as Ray has processes for them; returns at once."""
+        """Starts actors, which load their modules as soon as Ray has processes for them; returns at once."""
         from raylfl.runtime.ray.actors import start_workers
 
         return ActorGroup(_start_server(), start_workers(runtime, count), _share(runtime))
 
     def fits(self, runtime: RuntimeConfig, count: int) -> bool:
+        """Whether a run with these settings can use these actors."""
         return len(self.workers) == count and self.share == _share(runtime)
 
     def dismiss(self) -> None:
+        """Ends the actors."""
         import ray
 
         for actor in (self.server, *self.workers):
@@ -92,7 +105,7 @@ def _share(runtime: RuntimeConfig) -> tuple[float, float]:
 
 
 def _start_server() -> Any:
-    """On this node, where the run directory is; two threads, so that it can be asked to stop while it works."""
+    """Starts the server on this node, where the run directory is; its second thread serves `stop` and `news`."""
     import ray
 
     remote = ray.remote(ServerActor).options(num_cpus=0, max_concurrency=2, scheduling_strategy=_this_node())
@@ -100,7 +113,7 @@ def _start_server() -> Any:
 
 
 def _this_node() -> Any:
-    """This node, within the placement group that this process is in, if any: the workers then are there, too."""
+    """Ray's scheduling strategy for this node; within a placement group, for the group's bundle on this node."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 

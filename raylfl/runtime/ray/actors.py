@@ -1,4 +1,4 @@
-"""Workers with addresses: Ray actors around the plain class, whose methods take and return packed states."""
+"""Worker actors: Ray actors around the plain worker, whose methods take and return packed states."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from raylfl.config.schema import RuntimeConfig
 from raylfl.core.algorithm import State
 from raylfl.core.cut import Cut
 from raylfl.core.samples import as_tensor
+from raylfl.core.torch_state import torch_defaults
 from raylfl.runtime.faults import kill_point
 from raylfl.runtime.workers.backend import first_row
 from raylfl.runtime.workers.logged import Logged
@@ -25,7 +26,7 @@ Packed = dict[str, np.ndarray]
 
 
 def pack(state: State) -> Packed:
-    """Tensors as numpy arrays, which Ray reads from shared memory without a copy."""
+    """Converts tensors to numpy arrays, which Ray reads from shared memory without a copy."""
     return {name: t.contiguous().numpy() for name, t in state.items()}
 
 
@@ -35,10 +36,10 @@ def unpack(packed: Packed) -> State:
 
 
 class WorkerActor:
-    """A worker with an address; its methods take and return packed states.
+    """A worker as an actor.
 
-    Each takes `shared`, [a reference to the experiment], and makes the worker if this process has none of it yet: a
-    fresh or restarted one needs nothing to start, and loads its modules while the server loads its own.
+    Every method takes `shared`, [a reference to the experiment], and makes the worker where this process has none for
+    that experiment: a new or restarted actor needs no other call first, and loads its modules while the server does.
     """
 
     def __init__(self) -> None:
@@ -46,15 +47,17 @@ class WorkerActor:
         self._reference: Any = None
         self.fault = kill_point()
         process.set_up()
-        import lightning.pytorch  # noqa: F401 - most of what a module of anybody's needs
+        import lightning.pytorch  # noqa: F401 - loaded before it is needed
 
+    @torch_defaults()
     def worker(self, shared: list[Any]) -> Worker:
+        """The worker for this experiment."""
         if self._worker is None or shared[0] != self._reference:
             self._worker, self._reference = Worker(ray.get(shared[0]).setup), shared[0]
         return self._worker
 
     def ping(self, shared: list[Any]) -> None:
-        """An answer means: here, and ready."""
+        """Makes the worker; a result means that this actor can be called."""
         self.worker(shared)
 
     def initial(self, shared: list[Any]) -> tuple[Packed, str | None, frozenset[str], Cut | None]:
@@ -124,7 +127,7 @@ class WorkerActor:
 
 
 def start_workers(runtime: RuntimeConfig, workers: int) -> list[Any]:
-    """Handles of worker actors that are being started; in the caller's placement group, if it is in one."""
+    """Starts worker actors, in the caller's placement group where there is one; returns their handles at once."""
     options: dict[str, Any] = {
         "num_cpus": runtime.cpus_per_worker,
         "num_gpus": runtime.gpus_per_worker,

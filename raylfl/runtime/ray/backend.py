@@ -14,7 +14,8 @@ from raylfl.core.algorithm import State
 from raylfl.core.samples import as_tensor
 from raylfl.parts import Experiment
 from raylfl.runtime.ray.actors import pack, unpack
-from raylfl.runtime.ray.cluster import direct_bytes
+from raylfl.runtime.ray.connection import direct_bytes
+from raylfl.runtime.ray.resources import resources_here, workers_that_fit
 from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost, WorkerPool
 from raylfl.runtime.workers.backend import Backend, Deferred, Handle, patience
 from raylfl.runtime.workers.logged import Logged
@@ -27,18 +28,18 @@ HEAP = 2**30  # bytes of all clients' states, beyond which they go to the object
 class RayBackend(Backend):
     """Sends tasks to a team of worker actors, and again where they are lost or fail."""
 
-    def __init__(self, experiment: Experiment, shared: Any, actors: Sequence[Any], say: Callable[[str], None]):
+    def __init__(self, experiment: Experiment, shared: Any, actors: Sequence[Any], notify: Callable[[str], None]):
         """shared: a reference to `experiment` in the object store, which outlives this; actors: from `start_workers`;
-        say: takes one line of news.
+        notify: takes one line of news.
         """
         runtime = experiment.config.runtime
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
-        self.team = WorkerPool(actors, shared, say)
-        self.workers = len(self.team)
+        self.pool = WorkerPool(actors, shared, notify, lambda: workers_that_fit(runtime, resources_here()) > 0)
+        self.workers = len(self.pool)
         self._batch_size = experiment.setup.eval_batch_size
         self._ring = experiment.algorithm.route == "ring"
         self._measuring = 0  # evaluations under way
-        fresh, self.one_by_one, self.whole, self.cut = self.team.call("initial", attempts=self.attempts)
+        fresh, self.one_by_one, self.whole, self.cut = self.pool.call("initial", attempts=self.attempts)
         self._initial = torch.from_numpy(fresh["x"].copy()), torch.from_numpy(fresh["buffers"].copy())
         state = experiment.setup.fresh_state(*self._initial)
         self.keeps, size = bool(state), sum(rows.nbytes for rows in state.values())
@@ -61,7 +62,7 @@ class RayBackend(Backend):
         broadcast = self._for_all(broadcast)
 
         def send(shares: Sequence[list[int]]) -> list[Sent]:
-            return self.team.send(
+            return self.pool.send(
                 [self._call([tasks[k] for k in s], broadcast, [client_states[k] for k in s]) for s in shares]
             )
 
@@ -74,7 +75,7 @@ class RayBackend(Backend):
             out: dict[int, TaskResult] = {}
             tries = [0] * len(tasks)
             while wave:
-                for share, answer in zip(wave, self.team.answers(under_way), strict=True):
+                for share, answer in zip(wave, self.pool.results(under_way), strict=True):
                     self._take(share, answer, tasks, out)
                     for k in share:  # a worker that dies over several tasks does not say over which
                         tries[k] += out[k].failed and not (isinstance(answer, WorkerLost) and len(share) > 1)
@@ -87,7 +88,7 @@ class RayBackend(Backend):
 
     def _wave(self, shares: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
         """(those to send now, the rest): one call a worker, so that a deadly one harms no other."""
-        here = len(self.team.present()) if shares else 0
+        here = len(self.pool.available()) if shares else 0
         return shares[:here], shares[here:]
 
     def _take(self, share: Sequence[int], answer: Any, tasks: Sequence[Task], out: dict[int, TaskResult]) -> None:
@@ -139,13 +140,13 @@ class RayBackend(Backend):
         start: Any = pack(broadcast)
 
         def hand_out(begin: int, last: Any, attempt: int) -> list[Sent]:
-            here = self._halves()[0] if self._measuring else self.team.present()
+            here = self._halves()[0] if self._measuring else self.pool.available()
             links, previous = [], last
             for k in range(begin, len(tasks)):
                 state = [h for h in client_states[k] if h is not None]
                 arguments = (tasks[k], previous, previous is start, self.keeps, 0 if state else -1, *state)
                 call = Call("run_link", arguments, 3, self.timeout)
-                links.append(self.team.ask(here[(k + attempt) % len(here)], call))
+                links.append(self.pool.submit(here[(k + attempt) % len(here)], call))
                 previous = links[-1].references[1] if arrives[k] else previous
             return links
 
@@ -157,7 +158,7 @@ class RayBackend(Backend):
             while len(outcomes) < len(tasks):
                 for link in links:
                     k = len(outcomes)
-                    answer = self.team.answers([link])[0]
+                    answer = self.pool.results([link])[0]
                     lost = isinstance(answer, WorkerLost)
                     reports = ClientReports.failed(tasks[k].clients, answer.reason) if lost else answer[0]
                     _, uploads, state = link.references
@@ -180,7 +181,7 @@ class RayBackend(Backend):
 
     def _halves(self) -> tuple[list[int], list[int]]:
         """(who passes the model on, who measures) where a ring and a measurement are under way together."""
-        here = self.team.present()
+        here = self.pool.available()
         middle = (len(here) + 1) // 2
         return here[:middle], here[middle:] or here
 
@@ -200,22 +201,22 @@ class RayBackend(Backend):
         sizes: how many times `client_timeout` each item may take.
         """
         broadcast = self._for_all(state)
-        workers = self._halves()[1] if self._ring else self.team.present()
+        workers = self._halves()[1] if self._ring else self.pool.available()
         hands = [list(range(w, len(items), len(workers))) for w in range(min(len(workers), len(items)))]
         calls = [
             Call(
                 method,
                 (broadcast, [items[k] for k in hand]),
-                patience=patience(self.timeout, sum(sizes[k] for k in hand)),
+                timeout=patience(self.timeout, sum(sizes[k] for k in hand)),
             )
             for hand in hands
         ]
-        sent = self.team.send(calls, workers)
+        sent = self.pool.send(calls, workers)
         self._measuring += 1
 
         def answers() -> list[Any]:
             out: list[Any] = [None] * len(items)
-            answered = self.team.insist(sent, self.attempts)
+            answered = self.pool.with_retries(sent, self.attempts)
             self._measuring -= 1
             for hand, answer in zip(hands, answered, strict=True):
                 for k, value in zip(hand, answer, strict=True):
@@ -234,10 +235,10 @@ class RayBackend(Backend):
         return packed if size < 0.9 * direct_bytes() and size * self.workers <= COPIES else ray.put(packed)
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        return self.team.call("state_dict", x.numpy(), buffers.numpy(), attempts=self.attempts)
+        return self.pool.call("state_dict", x.numpy(), buffers.numpy(), attempts=self.attempts)
 
     def describe(self) -> dict[str, Any]:
         return {"backend": "ray", "workers": self.workers, "cluster": ray.cluster_resources()}
 
     def close(self) -> None:
-        self.team.dismiss()
+        self.pool.dismiss()

@@ -1,91 +1,144 @@
-"""A run on Ray, as seen from the process that started it: its rounds, and a new server actor where one is lost."""
+"""A run on Ray, as seen from the process that started it: its rounds, and new actors where some are lost."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import sys
+import time
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from raylfl.errors import RaylflError
-from raylfl.parts import Experiment
+from raylfl.experiment import Experiment
 from raylfl.runtime.ray.actor_group import ActorGroup
-from raylfl.runtime.ray.cluster import Cluster, cluster_for
+from raylfl.runtime.ray.cluster import Cluster, RayLost, cluster_for
+from raylfl.runtime.ray.failures import loss_behind
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.stopping import stop_on_signals
 
-SERVER_LIVES = 5  # how often a lost server actor is started again without a finished round in between
-Rows = Generator[tuple[dict[str, Any], list[str]], None, None]
+MOST_RESTARTS = 4  # of the server actor, or of Ray, without a finished round in between
+CHECK_SECONDS = 1.0  # between two looks at Ray's own processes
+SILENT_SECONDS = 10.0  # without a round, after which the server's news is asked for
+Item = tuple[dict[str, Any], list[str]]  # a round's metrics; lines said since the round before
+Rows = Generator[Item, None, None]
 
 
 def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool) -> Rows:
-    """(metrics, messages) of each round; a lost server actor is started again from its newest checkpoint."""
+    """(metrics, messages) of each round; what is lost is started again from the newest checkpoint."""
     with cluster_for(experiment.config.runtime) as cluster:
-        yield from _rows(cluster, experiment, run_dir, resume)
+        yield from RemoteRun(cluster, experiment, run_dir, resume).rows()
 
 
-def _rows(cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resume: bool) -> Rows:
-    cluster.ready()  # while Ctrl-C still ends at once: there is no round yet to finish
-    import ray
-    from ray.exceptions import RayActorError, RayTaskError
+class RemoteRun:
+    """The rounds of a run whose server is an actor; survives the loss of that actor, and of a Ray of its own."""
 
-    shared: list[Any] = []
-    seen, lives = -1, SERVER_LIVES
-    unsaid: list[str] = []
-    crew: ActorGroup | None = None
-    asked = False
+    def __init__(self, cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resume: bool):
+        self.cluster, self.experiment, self.run_dir, self.resume = cluster, experiment, run_dir, resume
+        self._shared: list[Any] = []  # a reference to the experiment in Ray's object store
+        self._group: ActorGroup | None = None
+        self._asked_to_stop = False
+        self._seen, self._restarts = -1, 0  # the newest round; restarts since that round
+        self._unsaid: list[str] = []
+        self._news: Any = None  # a reference to lines that the server is being asked for
 
-    def ask_to_stop() -> None:
-        nonlocal asked
-        if seen < 0:  # the server may still be starting: there is no round to finish
-            raise KeyboardInterrupt
-        asked = True
-        if crew is not None:
-            crew.server.stop.remote()
+    def rows(self) -> Rows:
+        self.cluster.ready()  # while Ctrl-C still ends at once: there is no round yet to finish
+        from ray.exceptions import RayActorError, RayTaskError
 
-    with stop_on_signals(ask_to_stop):
+        for note in self.cluster.notes:
+            self._say(note)
+        self.cluster.notes.clear()
+        with stop_on_signals(self._stop):
+            while True:
+                try:
+                    yield from self._attempt()
+                    return
+                except RayLost as error:
+                    self._count_restart(error)
+                    self._say(f"{error}: starting a new Ray, and the run again from its newest checkpoint")
+                    self._shared = []
+                    self.cluster.start_again()
+                except (RayActorError, RayTaskError) as error:
+                    self._count_restart(loss_behind(error))
+                    self._say("the server actor, or what it kept, was lost: starting again from the newest checkpoint")
+                self.resume = True
+
+    def _attempt(self) -> Rows:
+        """The rounds of one server actor, to the end of the run or the loss of the actor."""
+        import ray
+
+        group = self._group = self.cluster.take_actors(self.experiment.config.runtime, self.experiment.world.count)
+        reusable = False
+        try:
+            self._shared = self._shared or [ray.put(self.experiment)]  # while the actors' processes load their modules
+            if self._asked_to_stop:
+                group.server.stop.remote()
+            call = group.server.rows.options(num_returns="streaming")
+            stream = call.remote(self._shared, group.workers, str(self.run_dir.path), self.resume)
+            for metrics, messages in self._items(stream):
+                self._unsaid += messages
+                if metrics["round"] > self._seen:  # rounds repeated after a restart were seen already
+                    self._seen, self._restarts = metrics["round"], 0
+                    said, self._unsaid = self._unsaid, []
+                    yield metrics, said
+            reusable = not self._asked_to_stop
+        except Exception:
+            self.cluster.check()  # raises RayLost where that is behind the error
+            raise
+        finally:
+            self._group = self._news = None
+            if reusable:
+                self.cluster.give_back(group)
+            elif self.cluster.lost() is None:  # otherwise the actors end with it
+                group.dismiss()
+
+    def _items(self, stream: Any) -> Iterator[Item]:
+        """The values of a stream as they come, with a look at Ray's own processes from time to time."""
+        import ray
+
+        checked = heard = time.monotonic()
         while True:
-            whole = False
-            crew = cluster.crew(experiment.config.runtime, experiment.world.count)
-            try:
-                shared = shared or [ray.put(experiment)]  # while their processes load what they need
-                if asked:
-                    crew.server.stop.remote()
-                stream = crew.server.rows.options(num_returns="streaming")
-                for reference in stream.remote(shared, crew.workers, str(run_dir.path), resume):
-                    metrics, messages = ray.get(reference)
-                    unsaid += messages
-                    if metrics["round"] > seen:  # rounds repeated after a restart were seen already
-                        seen, lives = metrics["round"], SERVER_LIVES
-                        said, unsaid = unsaid, []
-                        yield metrics, said
-                whole = not asked
-                return
-            except (RayActorError, RayTaskError) as error:
-                cause = _loss(error)
-                lives -= 1
-                if lives == 0:
-                    raise RaylflError(
-                        f"the server actor was lost {SERVER_LIVES} times without finishing a round ({cause})"
-                    ) from error
-                run_dir.log("the server actor, or what it kept, was lost: starting again from the newest checkpoint")
-                resume = True
-            finally:
-                if whole:
-                    cluster.give_back(crew)
-                else:
-                    crew.dismiss()
+            ready, _ = ray.wait([stream], timeout=CHECK_SECONDS)
+            now = time.monotonic()
+            if now - checked > CHECK_SECONDS:
+                checked = now
+                self.cluster.check()
+            if ready:
+                try:
+                    reference = next(stream)
+                except StopIteration:
+                    return
+                heard = now
+                yield ray.get(reference)
+            elif now - heard > SILENT_SECONDS:
+                self._print_news()
 
+    def _print_news(self) -> None:
+        """Prints lines about workers that came while no round ended, without waiting for the server."""
+        import ray
 
-def _loss(error: Exception) -> Exception:
-    """That an actor or an object was lost, where this is behind the error; any other error is raised as it was inside
-    the actor, or inside one that the actor called.
-    """
-    from ray.exceptions import ObjectLostError, RayActorError
+        if self._group is not None and self._news is None:
+            self._news = self._group.server.news.remote()
+        elif self._news is not None and ray.wait([self._news], timeout=0)[0]:
+            for line in ray.get(self._news):
+                print(f"raylfl: {line}", file=sys.stderr)
+            self._news = None
 
-    cause = error
-    while isinstance(inner := getattr(cause, "cause", None), Exception):
-        cause = inner
-    if not isinstance(cause, (RayActorError, ObjectLostError)):
-        raise cause from None
-    if getattr(cause, "actor_init_failed", False):
-        raise RaylflError(f"the server actor could not start: {str(cause).strip().splitlines()[-1]}") from error
-    return cause
+    def _count_restart(self, cause: Exception) -> None:
+        """Raises RaylflError after too many losses without a finished round in between."""
+        if self._restarts == MOST_RESTARTS:
+            raise RaylflError(
+                f"the server actor was lost {MOST_RESTARTS + 1} times without finishing a round ({cause})"
+            )
+        self._restarts += 1
+
+    def _stop(self) -> None:
+        """Has the run end after the round under way; raises KeyboardInterrupt where there has been none yet."""
+        if self._seen < 0:  # the server may still be starting
+            raise KeyboardInterrupt
+        self._asked_to_stop = True
+        if self._group is not None:
+            self._group.server.stop.remote()
+
+    def _say(self, text: str) -> None:
+        self.run_dir.log(text)
+        self._unsaid.append(text)

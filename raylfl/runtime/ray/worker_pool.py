@@ -1,7 +1,7 @@
-"""Worker actors that may die or hang: who is here, what they are asked, and what becomes of calls that are lost.
+"""The worker actors of a run, which may die or hang: which are available, calls in flight, and calls that are lost.
 
-Actor restarts re-run only the constructor, and a call may have been carried out although its answer was lost:
-so every call is a pure function of its arguments and is simply made again, elsewhere if need be.
+A restart of an actor repeats its constructor only, and a call may have been carried out although its result was lost.
+Every call is therefore a pure function of its arguments, and is repeated, on another worker if need be.
 """
 
 from __future__ import annotations
@@ -15,34 +15,37 @@ import ray
 from ray.exceptions import RayActorError
 
 from raylfl.errors import RaylflError
+from raylfl.runtime.ray.failures import lines_of, reason_of_start
 
-RESTART_SECONDS = 180  # a fresh worker imports torch and Lightning: seconds, on a busy machine many
-START_SECONDS = 10  # from the first one on: then the run begins, for where nodes were lost not all of them fit
+START_SECONDS = 10  # to wait for the other workers after the first: where nodes were lost not all of them fit
+NOTICE_SECONDS = 30  # between two lines that say what is waited for
+NO_ROOM_SECONDS = 180  # after which a run ends on a cluster without room for a single worker
+MOST_STARTS = 8  # of each worker, its process ending each time before it can be called
 
 
 @dataclass(frozen=True)
 class Call:
-    """A method of a worker, its arguments, how many values it returns, and the seconds it may take, if not any."""
+    """A method of a worker, its arguments, the number of values it returns, and a limit in seconds, if any."""
 
     method: str
-    arguments: tuple
+    arguments: tuple[Any, ...]
     returns: int = 1
-    patience: float | None = None
+    timeout: float | None = None
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A call under way on a worker, in its so-manieth life; references to what it returns."""
+    """A call in flight: its worker, that worker's restart count, and references to its results."""
 
     call: Call
     worker: int
-    life: int
+    restart: int
     references: list[Any]
 
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """Stands for the answer of a worker that died over a call, or hung."""
+    """Stands for the result of a call whose worker died or hung."""
 
     reason: str
 
@@ -50,59 +53,74 @@ class WorkerLost:
 class WorkerPool:
     """The worker actors of one run, which share an experiment by reference."""
 
-    def __init__(self, actors: Sequence[Any], shared: Any, say: Callable[[str], None]):
-        """shared: a reference to the experiment, the first argument of every call; say: takes one line of news."""
-        self.actors, self.shared, self.say = list(actors), [shared], say
-        self._lives = [0] * len(actors)
-        self._absent = {w: self._ping(w) for w in range(len(actors))}  # not here yet, or lost
-        for many, seconds in ((1, RESTART_SECONDS), (len(actors), START_SECONDS)):
-            ray.wait(list(self._absent.values()), num_returns=many, timeout=seconds)
+    def __init__(
+        self,
+        actors: Sequence[Any],
+        shared: Any,
+        notify: Callable[[str], None],
+        has_room: Callable[[], bool] = lambda: True,
+    ):
+        """shared: a reference to the experiment, the first argument of every call; notify: takes one line of news;
+        has_room: whether the cluster has the resources of a worker at all.
+        """
+        self.actors, self.shared, self.notify, self.has_room = list(actors), [shared], notify, has_room
+        self._restarts = [0] * len(actors)
+        self._starting = {w: self._ping(w) for w in range(len(actors))}
+        self._starts = [0] * len(actors)  # in vain, since the worker was last available
+        self.available()
+        if self._starting:
+            ray.wait(list(self._starting.values()), num_returns=len(self._starting), timeout=START_SECONDS)
 
     def __len__(self) -> int:
         return len(self.actors)
 
-    def ask(self, worker: int, call: Call) -> Sent:
+    # -- calls -------------------------------------------------------------------------------------------------
+
+    def submit(self, worker: int, call: Call) -> Sent:
         method = getattr(self.actors[worker], call.method)
         references = method.options(num_returns=call.returns).remote(self.shared, *call.arguments)
-        return Sent(call, worker, self._lives[worker], [references] if call.returns == 1 else references)
+        return Sent(call, worker, self._restarts[worker], [references] if call.returns == 1 else references)
 
     def send(self, calls: Sequence[Call], workers: Sequence[int] = ()) -> list[Sent]:
-        """Call k to the k-th of these workers, or of those who are here, modulo their number."""
-        here = workers or self.present()
-        return [self.ask(here[k % len(here)], call) for k, call in enumerate(calls)]
+        """Call k to the k-th of these workers, or of the available ones, modulo their number."""
+        here = workers or self.available()
+        return [self.submit(here[k % len(here)], call) for k, call in enumerate(calls)]
 
-    def answers(self, sent: Sequence[Sent]) -> list[Any]:
+    def results(self, sent: Sequence[Sent]) -> list[Any]:
         """In order of the calls: the value returned, of several [the first, *references], or `WorkerLost`."""
         out: list[Any] = [None] * len(sent)
         waiting = {s.references[0]: k for k, s in enumerate(sent)}
         while waiting:
-            limits = [sent[k].call.patience for k in waiting.values()]
-            limit = None if None in limits else max(limits)  # type: ignore[type-var]
-            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=limit)
-            if not ready:  # nobody answered in time: these workers hang in somebody's code
+            limits = [sent[k].call.timeout for k in waiting.values()]
+            longest = None if None in limits else max(limit for limit in limits if limit is not None)
+            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=longest)
+            if not ready:  # these workers hang in code of the model or the data
                 for k in waiting.values():
-                    out[k] = self._hanging(sent[k])
+                    out[k] = self._kill_hanging(sent[k])
                 break
             for reference in ready:
                 k = waiting.pop(reference)
-                try:
-                    value = ray.get(reference)
-                    out[k] = [value, *sent[k].references[1:]] if sent[k].call.returns > 1 else value
-                except RayActorError as error:
-                    out[k] = self._died(sent[k], error)
+                out[k] = self._result(sent[k])
         return out
 
-    def insist(self, sent: Sequence[Sent], attempts: int) -> list[Any]:
-        """The answers; calls that were lost are made again, after the worker's restart or elsewhere.
+    def _result(self, sent: Sent) -> Any:
+        try:
+            value = ray.get(sent.references[0])
+        except RayActorError as error:
+            return self._note_death(sent, error)
+        return [value, *sent.references[1:]] if sent.call.returns > 1 else value
 
-        Raises RaylflError where that does not help so many times in a row.
+    def with_retries(self, sent: Sequence[Sent], attempts: int) -> list[Any]:
+        """The results; lost calls are repeated, by the restarted worker or another.
+
+        Raises RaylflError where a call is lost `attempts + 1` times.
         """
-        out = self.answers(sent)
+        out = self.results(sent)
         for _ in range(attempts):
             again = [k for k, value in enumerate(out) if isinstance(value, WorkerLost)]
             if not again:
                 return out
-            for k, value in zip(again, self.answers(self.send([sent[k].call for k in again])), strict=True):
+            for k, value in zip(again, self.results(self.send([sent[k].call for k in again])), strict=True):
                 out[k] = value
         lost = next((value for value in out if isinstance(value, WorkerLost)), None)
         if lost is not None:
@@ -110,63 +128,80 @@ class WorkerPool:
         return out
 
     def call(self, method: str, *arguments: Any, attempts: int) -> Any:
-        """One call's answer, from whoever is here."""
-        return self.insist(self.send([Call(method, arguments)]), attempts)[0]
+        """The result of one call to any available worker."""
+        return self.with_retries(self.send([Call(method, arguments)]), attempts)[0]
 
-    # -- who is here -------------------------------------------------------------------------------------------
+    # -- availability ------------------------------------------------------------------------------------------
 
-    def present(self) -> list[int]:
-        """The workers that can be asked now; waits where all are being started again."""
-        deadline = time.monotonic() + RESTART_SECONDS
-        while True:
-            for worker, ping in list(self._absent.items()):
-                if not ray.wait([ping], timeout=0)[0]:
-                    continue
-                try:
-                    ray.get(ping)
-                    del self._absent[worker]
-                except RayActorError as error:  # not back yet
-                    if error.actor_init_failed:
-                        raise RaylflError(f"worker {worker} could not be started: {_lines(error)[-1]}") from error
-                    self._absent[worker] = self._ping(worker)
-            here = [w for w in range(len(self)) if w not in self._absent]
-            if here:
-                return here
-            if time.monotonic() > deadline:
-                raise RaylflError(
-                    f"no worker was there for {RESTART_SECONDS} s: lost, or no room for them on the cluster"
-                )
-            time.sleep(0.2)
+    def available(self) -> list[int]:
+        """The workers that can be called now; where all are being started, waits for the first.
+
+        Ray starts lost workers again by itself, on a busy machine slowly. The wait has no limit as long as the
+        cluster has room for a worker, and a line says every half minute what is waited for.
+        """
+        began = noticed = room_seen = time.monotonic()
+        while not (here := self._available_now()):
+            now = time.monotonic()
+            if self.has_room():
+                room_seen = now
+            elif now - room_seen > NO_ROOM_SECONDS:
+                raise RaylflError(f"for {NO_ROOM_SECONDS} s the cluster has had no room for a worker: nodes were lost")
+            if now - noticed > NOTICE_SECONDS:
+                noticed = now
+                self.notify(f"waiting for a worker for {now - began:.0f} s: {len(self)} are being started")
+            ray.wait(list(self._starting.values()), num_returns=1, timeout=1)
+        return here
+
+    def _available_now(self) -> list[int]:
+        for worker, ping in list(self._starting.items()):
+            if not ray.wait([ping], timeout=0)[0]:
+                continue
+            try:
+                ray.get(ping)
+                del self._starting[worker]
+                self._starts[worker] = 0
+            except RayActorError as error:
+                self._start_failed(worker, error)
+        return [w for w in range(len(self)) if w not in self._starting]
+
+    def _start_failed(self, worker: int, error: RayActorError) -> None:
+        """Waits for Ray's next attempt; raises RaylflError where no attempt can help."""
+        if error.actor_init_failed:
+            raise RaylflError(f"worker {worker} could not be started: {reason_of_start(error)}") from error
+        self._starts[worker] += 1
+        if self._starts[worker] > MOST_STARTS:
+            raise RaylflError(
+                f"worker {worker} died {MOST_STARTS + 1} times as it started: {lines_of(error)[0]}"
+            ) from error
+        self._starting[worker] = self._ping(worker)
 
     def _ping(self, worker: int) -> Any:
         return self.actors[worker].ping.remote(self.shared)
 
-    def _died(self, sent: Sent, error: Exception) -> WorkerLost:
-        """Ray starts the worker again, and until it answers its work goes elsewhere."""
-        first = _lines(error)[0]
-        self._gone(sent, f"worker {sent.worker} was lost ({first}): its work goes elsewhere")
+    # -- losses ------------------------------------------------------------------------------------------------
+
+    def _note_death(self, sent: Sent, error: Exception) -> WorkerLost:
+        """Ray starts the worker again; until it can be called its work goes to others."""
+        first = lines_of(error)[0]
+        self._note_loss(sent, f"worker {sent.worker} was lost ({first}): its work goes elsewhere")
         return WorkerLost(f"the worker was lost: {first}")
 
-    def _hanging(self, sent: Sent) -> WorkerLost:
-        reason = f"no answer within {sent.call.patience:g} s (runtime.client_timeout)"
-        if self._lives[sent.worker] == sent.life:
+    def _kill_hanging(self, sent: Sent) -> WorkerLost:
+        reason = f"no answer within {sent.call.timeout:g} s (runtime.client_timeout)"
+        if self._restarts[sent.worker] == sent.restart:
             ray.kill(self.actors[sent.worker], no_restart=False)
-        self._gone(sent, f"worker {sent.worker}: {reason}; it is started again")
+        self._note_loss(sent, f"worker {sent.worker}: {reason}; it is started again")
         return WorkerLost(reason)
 
-    def _gone(self, sent: Sent, news: str) -> None:
-        """A life ends once, however many calls were lost with it."""
-        if self._lives[sent.worker] == sent.life:
-            self._lives[sent.worker] += 1
-            self._absent[sent.worker] = self._ping(sent.worker)
-            self.say(news)
+    def _note_loss(self, sent: Sent, news: str) -> None:
+        """Counts a restart once, however many calls were lost with it."""
+        if self._restarts[sent.worker] == sent.restart:
+            self._restarts[sent.worker] += 1
+            self._starting[sent.worker] = self._ping(sent.worker)
+            self.notify(news)
 
     def dismiss(self) -> None:
-        """End them. Safe to call twice."""
+        """Ends the actors. Safe to call twice."""
         for actor in self.actors:
             ray.kill(actor)
         self.actors = []
-
-
-def _lines(error: Exception) -> list[str]:
-    return [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]

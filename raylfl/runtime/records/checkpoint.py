@@ -30,7 +30,7 @@ from raylfl.parts import Experiment
 from raylfl.runtime.records.checksums import save_hashed, sha256_of
 from raylfl.runtime.records.lines import read_rows
 from raylfl.runtime.records.manifest import VERSION, Damaged, Manifest, encode, folder_of, read_manifest
-from raylfl.runtime.records.run_dir import RECORDS, RunDirectory, atomic_write, discard, sync_folder
+from raylfl.runtime.records.run_dir import RECORDS, RunDirectory, atomic_write, discard, remedy, sync_folder
 from raylfl.runtime.records.state_files import client_chunks, load_clients, load_server, server_blob
 from raylfl.runtime.records.summary import versions
 from raylfl.runtime.round.loop import FederationState
@@ -82,7 +82,7 @@ class Checkpoints:
             self.run_dir.check()
             raise RaylflError(
                 f"checkpoint of round {state.round} could not be written to {self.folder} ({error.strerror}); "
-                "the one before is intact: free some space, then resume"
+                f"the one before is intact: {remedy(error)}, then resume"
             ) from error
         self._holders = holders
         state.changed.clear()

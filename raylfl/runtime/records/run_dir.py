@@ -10,6 +10,7 @@ loop, which may be an actor and outlive a killed driver by a moment; a resumed r
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
@@ -245,10 +246,12 @@ class RunDirectory:
 
     def truncate(self, sizes: Mapping[str, int]) -> None:
         """Cut off the records after a checkpoint: those rounds will run, and be written, again."""
-        for name in RECORDS:
-            if self._holds(name):
+        for name in filter(self._holds, RECORDS):
+            try:
                 with os.fdopen(open_plain(self.path / name, os.O_RDWR), "r+b") as file:
                     file.truncate(min(sizes.get(name, 0), os.fstat(file.fileno()).st_size))
+            except OSError as error:
+                raise self.unwritten(name, error) from error
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl, without damaged lines."""
@@ -283,7 +286,7 @@ class RunDirectory:
         """The error to raise where a file could not be written."""
         return RaylflError(
             f"{self.path / name} could not be written ({error.strerror}); the checkpoints are intact: "
-            "free some space, then resume"
+            f"{remedy(error)}, then resume"
         )
 
 
@@ -291,6 +294,11 @@ def existing(path: Path) -> BadConfig:
     """The error to raise where a run of the wanted id exists."""
     hint = f"`raylfl resume {path}` goes on with it"
     return BadConfig(f"logging.id={path.name}: {path} exists and is never overwritten; {hint}")
+
+
+def remedy(error: OSError) -> str:
+    """What to do about a file that could not be written."""
+    return "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "make it writable"
 
 
 def _path_of(place: int) -> Path | None:

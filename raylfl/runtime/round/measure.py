@@ -86,11 +86,12 @@ class Measurements:
         return metrics
 
     def _evaluations(self, broadcast: State, r: int, cohort: Ints) -> Deferred[dict[str, float]]:
-        """Test set; and training data of participants, of random clients, of every client (fairness)."""
+        """Test and validation set; training data of participants, of random clients, of every client (fairness)."""
         config, shards = self.e.config.eval, self.e.setup.shards
         jobs: list[tuple[str, str, Ints]] = []  # (name, kind, indices)
-        if self.e.setup.test is not None:
-            jobs.append(("test", "test", np.arange(len(self.e.setup.test), dtype=np.int64)))
+        for kind, samples in (("test", self.e.setup.test), ("val", self.e.setup.val)):
+            if samples is not None:
+                jobs.append((kind, kind, np.arange(len(samples), dtype=np.int64)))
         if config.participants and len(cohort):
             jobs.append(("participants", "train", np.concatenate([shards[int(c)] for c in cohort])))
         if config.random_clients:

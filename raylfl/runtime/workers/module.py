@@ -14,6 +14,7 @@ from raylfl.core.batch_last import BatchLast
 from raylfl.core.chain import Chain
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import private_randomness
+from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
 from raylfl.parts import WorkerSetup
 from raylfl.registry import import_class
@@ -24,13 +25,14 @@ def make_module(model: ComponentConfig, seed: int) -> Any:
     """The LightningModule of `model`, its initial weights a function of the seed alone."""
     from lightning.pytorch import LightningModule
 
-    with private_randomness(keyed_int(seed, "init")):
+    with torch_defaults():  # what the module's file sets in torch as it is imported ends here
         if model.name is not None:
             from raylfl.models import MODELS
 
             cls = MODELS.get(model.name).cls
         else:
             cls = import_class(str(model.class_path), "model")
+    with torch_defaults(), private_randomness(keyed_int(seed, "init")):
         if not (isinstance(cls, type) and issubclass(cls, LightningModule)):
             raise BadConfig(f"model.class_path={model.class_path}, but must be a LightningModule")
         module = construct(cls, model.init_args, "model")

@@ -15,9 +15,9 @@ POOL = -1  # the imaginary client that owns everybody's data (centralized)
 
 
 class Chunk(NamedTuple):
-    """Samples to be measured on: of the test set, or of the clients' training data."""
+    """Samples to be measured on: of the test set, the validation set, or the clients' training data."""
 
-    kind: str  # test or train
+    kind: str  # test, val or train
     indices: Ints
     first: int = 0  # the number of its first batch in the evaluation that it is a part of
 

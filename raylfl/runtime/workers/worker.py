@@ -23,6 +23,7 @@ from raylfl.core.oracle import Batch, LoopOracle, Oracle, private_randomness, se
 from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import column, finite_rows, tree_sum
 from raylfl.core.samples import BatchSource, SampleSet
+from raylfl.core.torch_state import torch_defaults
 from raylfl.core.vectorized import VectorizedOracle, refusal
 from raylfl.errors import BadConfig
 from raylfl.parts import BUFFERS, WorkerSetup
@@ -50,14 +51,18 @@ class Worker:
         self.recorder = Recorder()
         self.recorder.attach(module)
         self.evaluator = Evaluator(module, self.recorder)
-        self.whole = frozenset(kind for kind in ("test", "train") if self.evaluator.whole(kind))
+        self.whole = frozenset(kind for kind in ("test", "val", "train") if self.evaluator.whole(kind))
         self.training = Training(self.flat, self.recorder)
         self.attributes = Attributes(module)
         self.x0, self.buffers0 = self.flat.params.to("cpu", copy=True), self.flat.read_buffers().cpu()
         images_last = self.layout != "contiguous"  # measured faster so, whatever the order of the weights
         self.train = self._source(setup.train, self.layout == "channels_last")
         self.measured = self.train.measuring(images_last)
-        self.test = self._source(setup.test, images_last) if setup.test is not None else None
+        self.sources = {  # what evaluations read from
+            "train": self.measured,
+            "test": self._source(setup.test, images_last) if setup.test is not None else None,
+            "val": self._source(setup.val, images_last) if setup.val is not None else None,
+        }
         batch_last = self.layout == "batch_last"
         self.loop = LoopOracle(self.flat, autocast, batch_last, setup.runtime.step, self.training.log)
         self.cut = self._cut(self.algorithm.cut) if self.algorithm.cut else None
@@ -127,6 +132,7 @@ class Worker:
 
     # -- local work ------------------------------------------------------------------------------------------
 
+    @torch_defaults()
     def run(
         self, task: Task, broadcast: State, client_states: Sequence[State | None]
     ) -> tuple[ClientReports, State, list[State]]:
@@ -333,6 +339,7 @@ class Worker:
         if BUFFERS in broadcast:
             self.flat.write_buffers(broadcast[BUFFERS].to(self.device))
 
+    @torch_defaults()
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> list[Logged]:
         """What the module logs over each chunk."""
         self.attributes.restore()
@@ -347,7 +354,7 @@ class Worker:
         return self.evaluator.measure(chunk.kind, self._evaluation_batches(chunk), chunk.first)
 
     def _evaluation_batches(self, chunk: Chunk) -> Iterator[Batch]:
-        source, size = self.test if chunk.kind == "test" else self.measured, self.setup.eval_batch_size
+        source, size = self.sources[chunk.kind], self.setup.eval_batch_size
         assert source is not None
         for k in range(0, len(chunk.indices), size):
             part = chunk.indices[k : k + size]
@@ -358,6 +365,7 @@ class Worker:
         """The global generators by the first of these samples: the same on every worker."""
         seed_everything(keyed_int(self.setup.seed, "evaluate", *samples[:1]))
 
+    @torch_defaults()
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
         """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over each group of clients, over all of their data."""
         self.attributes.restore()

@@ -1,0 +1,145 @@
+"""The data of a run: what the user's data class offers, as data sets or as Lightning's data loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from raylfl.config.components import construct
+from raylfl.config.load import Config
+from raylfl.core.population import Ints
+from raylfl.core.samples import SampleSet
+from raylfl.core.torch_state import torch_defaults
+from raylfl.errors import BadConfig
+from raylfl.registries import REGISTRIES
+from raylfl.registry import import_class
+
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """What a data class offers, whether its attributes are values or methods.
+
+    data: the object itself, for what only it can answer; it stays in the process that made it.
+    """
+
+    train: SampleSet
+    test: SampleSet | None
+    val: SampleSet | None
+    labels: Ints | None
+    client_indices: list[Ints] | None
+    data: Any
+    warnings: list[str] = field(default_factory=list)
+
+
+def class_of(config: Config, place: str) -> type:
+    """The class of `model` or `data`; raises BadConfig where it cannot be imported."""
+    component = getattr(config, place)
+    if component.name is not None:
+        return REGISTRIES[place].get(component.name).cls
+    with torch_defaults():  # what its file sets in torch as it is imported ends here
+        return import_class(str(component.class_path), place)
+
+
+def load_data(config: Config) -> DataSource:
+    """The data of `data`: a shipped name or any class with the attributes of the interface."""
+    cls = class_of(config, "data")
+    data = construct(cls, config.data.init_args, "data")
+    if hasattr(data, "prepare_data") and hasattr(data, "setup"):  # a LightningDataModule
+        data.prepare_data()
+        data.setup("fit")
+    warnings: list[str] = []
+    train, collate = _offered(data, "train", warnings)
+    if train is None:
+        raise BadConfig(
+            f"data class {cls.__name__} has no train_dataset (an attribute or a method) or train_dataloader"
+        )
+    if not hasattr(train, "__len__"):
+        raise BadConfig(f"data class {cls.__name__}: train_dataset must be map-style, with len() and indexing")
+    augmented = getattr(data, "train_transform", None)
+    plain = getattr(data, "test_transform", None) or augmented
+    labels = _attribute(data, "targets")
+    owners = _attribute(data, "client_indices")
+    return DataSource(
+        SampleSet.of(train, augmented, plain, collate),
+        _measured_on(data, "test", plain, warnings),
+        _measured_on(data, "val", plain, warnings),
+        np.asarray(labels).astype(np.int64) if labels is not None else labels_of(train),
+        [np.asarray(o, dtype=np.int64) for o in owners] if owners is not None else None,
+        data,
+        [f"data class {cls.__name__}: {line}" for line in warnings],
+    )
+
+
+def _measured_on(data: Any, kind: str, transform: Any, warnings: list[str]) -> SampleSet | None:
+    dataset, collate = _offered(data, kind, warnings)
+    return SampleSet.of(dataset, transform, None, collate) if dataset is not None and len(dataset) else None
+
+
+def _offered(data: Any, kind: str, warnings: list[str]) -> tuple[Any, Collate | None]:
+    """(data set, how its samples become a batch) of `<kind>_dataset`, or of what `<kind>_dataloader` returns."""
+    collate = getattr(data, "collate_fn", None)
+    dataset = _attribute(data, f"{kind}_dataset")
+    if dataset is None and (loader := _loader(data, kind)) is not None:
+        dataset = loader.dataset
+        collate = collate or _own_collate(loader)
+        if kind == "train" and _draws_its_own_way(loader):
+            warnings.append("the sampler of train_dataloader is not used: local.sampling says how batches are drawn")
+    return dataset, collate
+
+
+def _loader(data: Any, kind: str) -> Any:
+    """The DataLoader of this kind; None where the class has no such method of its own."""
+    make = getattr(type(data), f"{kind}_dataloader", None)
+    if make is None or make.__module__.startswith("lightning."):
+        return None
+    if kind == "test" and hasattr(data, "setup"):
+        data.setup("test")
+    loader = make(data)
+    if isinstance(loader, (list, tuple)) and len(loader) == 1:
+        loader = loader[0]
+    if loader is not None and not hasattr(loader, "dataset"):
+        name = f"{type(data).__name__}.{kind}_dataloader"
+        raise BadConfig(f"data class {name} must return one DataLoader, not {type(loader).__name__}")
+    return loader
+
+
+def _own_collate(loader: Any) -> Collate | None:
+    from torch.utils.data import default_collate
+
+    collate = getattr(loader, "collate_fn", None)
+    return None if collate is default_collate else collate
+
+
+def _draws_its_own_way(loader: Any) -> bool:
+    """Whether the loader has another sampler than those that `shuffle` chooses between."""
+    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+
+    usual = type(getattr(loader, "sampler", None)) in (RandomSampler, SequentialSampler)
+    return not usual or type(getattr(loader, "batch_sampler", None)) is not BatchSampler
+
+
+def _attribute(data: Any, name: str) -> Any:
+    value = getattr(data, name, None)
+    is_data = hasattr(value, "__getitem__") or hasattr(value, "__array__")
+    return value() if callable(value) and not is_data else value
+
+
+def labels_of(dataset: Any) -> Ints | None:
+    """The label of each sample [n], where the data set has them as `targets`, as its second tensor, or is a subset of
+    one that has.
+    """
+    if hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
+        whole = labels_of(dataset.dataset)
+        return None if whole is None else whole[np.asarray(dataset.indices)]
+    targets = getattr(dataset, "targets", None)
+    if targets is None and hasattr(dataset, "tensors") and len(dataset.tensors) > 1:
+        targets = dataset.tensors[1]
+    if targets is None:
+        return None
+    array = np.asarray(targets)
+    return array.astype(np.int64) if array.ndim == 1 and np.issubdtype(array.dtype, np.integer) else None

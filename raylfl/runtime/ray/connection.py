@@ -1,0 +1,177 @@
+"""Starts a Ray of the run's own, or joins a given cluster; what fails is said in the user's words."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from raylfl.config.schema import RuntimeConfig
+from raylfl.errors import BadConfig
+
+DIRECT = "RAY_max_direct_call_object_size"  # bytes up to which Ray sends values within calls and answers
+GCS_WAIT = "RAY_gcs_server_port_wait_time_s"
+OWN_CLUSTER = {  # Ray's settings on a cluster that a run starts, where the environment does not say otherwise
+    DIRECT: "1000000",  # Ray: 100 KiB; calls are quicker than the object store, and cost the raylet nothing
+    "RAY_worker_niceness": "0",  # Ray: 15, at which two busy neighbours leave workers almost no CPU time
+    "RAY_worker_register_timeout_seconds": "600",  # Ray: 60; a process that a busy machine starts slowly is not killed
+    GCS_WAIT: "120",  # Ray: 20; likewise for Ray's own head process
+}
+ATTACH_SECONDS = "5"  # attempts, one a second, to reach the head of a given cluster that listens (Ray: 20)
+SHARED_MEMORY = Path("/dev/shm")  # where Ray keeps objects on Linux
+LEAST_STORE = 80 * 2**20  # bytes; Ray refuses less than 75 MiB
+SOCKET_BYTES = 103 if sys.platform == "darwin" else 107  # the longest path of a Unix socket
+SESSION_BYTES = len(
+    "/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store.1"
+)  # what Ray appends to its folder
+OTHER_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "~")  # for Ray's files, where TMPDIR will not do
+QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+
+
+def address_of(runtime: RuntimeConfig) -> str | None:
+    """The address of the given cluster; None: the run starts its own."""
+    return runtime.address or os.environ.get("RAY_ADDRESS") or None
+
+
+def direct_bytes() -> int:
+    """The size up to which the cluster sends values within calls and answers, as an actor's environment says."""
+    return int(os.environ.get(DIRECT, 100 * 2**10))
+
+
+# -- a given cluster -----------------------------------------------------------------------------------------------
+
+
+def join(runtime: RuntimeConfig, address: str) -> None:
+    """Connects to the cluster at this address; raises BadConfig with the reason where that fails."""
+    import ray
+    from ray.exceptions import RayError
+
+    key = f"runtime.address={address}" if runtime.address else f"RAY_ADDRESS={address}"
+    if not listens(address):
+        raise BadConfig(f"{key}: no Ray cluster answers there (nothing listens at this address)")
+    try:
+        with _environment(GCS_WAIT, ATTACH_SECONDS):
+            ray.init(address=address, **QUIET)
+    except (ConnectionError, RuntimeError, RayError) as error:
+        raise BadConfig(f"{key}: {_reason(error)}") from error
+
+
+def listens(address: str, seconds: float = 5.0) -> bool:
+    """Whether a process accepts connections at host:port; True for addresses of another form (`auto`, `ray://...`)."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit():
+        return True
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+    except OSError:
+        return False
+    return True
+
+
+def _reason(error: BaseException) -> str:
+    """Why Ray did not connect; it hides the cause in the exceptions behind the one that it raises."""
+    texts: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        texts.append(str(cause))
+        cause = cause.__cause__ or cause.__context__
+    if any("InvalidAuthToken" in text or "Unauthenticated" in text for text in texts):
+        return (
+            "the Ray cluster there refuses this token (InvalidAuthToken): set RAY_AUTH_TOKEN, or copy the cluster's "
+            "~/.ray/auth_token here; with RAY_AUTH_MODE=disabled no token is sent"
+        )
+    first = texts[0].strip().partition("\n")[0]
+    return f"no Ray cluster answers there ({first})"
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """An environment variable set while inside, unless it is set already."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+# -- a Ray of the run's own ----------------------------------------------------------------------------------------
+
+
+def start(runtime: RuntimeConfig) -> list[str]:
+    """Starts Ray on this machine; returns a line for each place that is another than usual.
+
+    Raises BadConfig where Ray cannot start.
+    """
+    import ray
+
+    folder, notes = ray_folder()
+    store, small = _store_bytes(runtime)
+    try:
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            object_store_memory=store,
+            _temp_dir=None if folder is None else str(folder),
+            **QUIET,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        hint = "runtime.backend=local does without Ray"
+        raise BadConfig(f"runtime.backend=ray: Ray cannot start here ({reason}); {hint}") from error
+    return notes + small
+
+
+def ray_folder() -> tuple[Path | None, list[str]]:
+    """The folder for Ray's sockets and logs, and a line where it is not the usual one; None: Ray's own choice.
+
+    The path of a Unix socket has at most 107 bytes, and Ray appends 66 to its folder.
+    """
+    usual = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
+    problem = _unusable(usual)
+    if problem is None:
+        return None, []
+    for base in OTHER_FOLDERS:
+        folder = Path(base).expanduser() / "ray"
+        if _unusable(folder) is None:
+            return folder, [f"Ray's files go to {folder}: {usual} {problem}"]
+    raise BadConfig(f"TMPDIR={usual.parent}: {usual} {problem}; set RAY_TMPDIR to a short path that can be written")
+
+
+def _unusable(folder: Path) -> str | None:
+    """Why Ray cannot keep its files there; None: it can."""
+    if len(os.fsencode(folder)) + SESSION_BYTES > SOCKET_BYTES:
+        return f"is too long a path for Ray's sockets (at most {SOCKET_BYTES - SESSION_BYTES} bytes)"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return f"cannot be written ({error.strerror})"
+
+
+def _store_bytes(runtime: RuntimeConfig) -> tuple[int, list[str]]:
+    """The size of the object store, and a line where shared memory is too small for any: Ray then keeps it on disk.
+
+    0.3 of the memory, as far as shared memory goes. Only what is used is taken; the data, two rounds of uploads and
+    the clients' states should fit, since Ray spills the rest to disk.
+    """
+    import psutil
+
+    free = psutil.disk_usage(str(SHARED_MEMORY)).free if SHARED_MEMORY.is_dir() else None
+    wanted = None if runtime.object_store_mb is None else runtime.object_store_mb * 2**20
+    if wanted is None:
+        room = psutil.virtual_memory().total * 0.3
+        wanted = max(int(room if free is None else min(room, free * 0.9)), LEAST_STORE)
+    if free is None or free >= wanted:
+        return wanted, []
+    note = f"{SHARED_MEMORY} has only {free / 2**20:.0f} MiB free: Ray keeps objects in files on disk, which is slower"
+    return wanted, [f"{note} (in a container: --shm-size)"]

@@ -1,0 +1,64 @@
+"""How many workers fit on a cluster, said with the arithmetic where they do not."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+
+from raylfl.config.schema import RuntimeConfig
+from raylfl.errors import BadConfig
+from raylfl.runtime.ray.connection import address_of
+
+
+def count_workers(runtime: RuntimeConfig, clients: int, resources: dict[str, float]) -> int:
+    """The number of worker actors of a run; raises BadConfig with the arithmetic where they cannot fit."""
+    fit, wanted, share = workers_that_fit(runtime, resources), runtime.workers or 1, runtime.gpus_per_worker
+    if fit < wanted:
+        cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
+        need = f"{wanted} x {runtime.cpus_per_worker:g} CPUs = {wanted * runtime.cpus_per_worker:g}"
+        if share:
+            need += f" and {wanted} x {share:g} GPUs = {wanted * share:g}"
+        have = f"{cpus:g} CPUs and {gpus:g} GPUs" if share else f"{cpus:g} CPUs"
+        raise BadConfig(
+            f"runtime.workers={runtime.workers or 'null'} needs {need}, but the cluster has {have}: at most "
+            f"{fit} workers fit (lower runtime.workers, cpus_per_worker or gpus_per_worker)"
+        )
+    return runtime.workers or min(fit, clients)
+
+
+def workers_that_fit(runtime: RuntimeConfig, resources: dict[str, float]) -> int:
+    """The number of workers for which these resources suffice, other uses of the cluster left out."""
+    gpus, share = resources.get("GPU", 0.0), runtime.gpus_per_worker
+    by_cpus = math.floor(resources.get("CPU", 0.0) / runtime.cpus_per_worker + 1e-9)
+    if share == 0:
+        return by_cpus
+    if share < 1:  # a worker's share is of one GPU, so shares do not add up across GPUs
+        return min(by_cpus, math.floor(1 / share + 1e-9) * math.floor(gpus))
+    return min(by_cpus, math.floor(gpus / share))
+
+
+def check_resources(runtime: RuntimeConfig, clients: int) -> None:
+    """Raises BadConfig for workers that cannot fit, as far as it can be known before a cluster is started or joined."""
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        count_workers(runtime, clients, resources_here())
+    elif address_of(runtime) is None:
+        import torch
+
+        count_workers(runtime, clients, {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())})
+
+
+def resources_here() -> dict[str, float]:
+    """Resources open to workers: the cluster's; in a placement group (a Ray Tune trial), the rest of the group's."""
+    import ray
+
+    group = ray.util.get_current_placement_group()
+    if group is None:
+        return dict(ray.cluster_resources())
+    taken = ray.get_runtime_context().get_assigned_resources()
+    left = {key: -float(value) for key, value in taken.items()}
+    for bundle in group.bundle_specs:
+        for key, value in bundle.items():
+            left[key] = left.get(key, 0.0) + value
+    return left

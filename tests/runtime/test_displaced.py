@@ -1,0 +1,203 @@
+"""A run directory that is deleted, moved or tampered with in mid-run: one clear error, and what can be kept is kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+
+import pytest
+import yaml
+
+import raylfl
+from raylfl.cli import main
+from raylfl.errors import BadConfig, RaylflError
+from raylfl.runtime.records.run_dir import RunDirectory
+from tests.runtime.faults import Killed, carry_out, checkpoints, killed, log_of, outcome
+from tests.runtime.tiny import FOCUS, TINY
+
+SPARSE = {**FOCUS, "checkpoint": {"every": 0, "keep": 1}}  # no checkpoint of its own before the trouble
+
+
+def at(r, action, phase="train"):
+    """A fault that does this as round r reaches the phase."""
+    return lambda phase_now, now: action() if (phase_now, now) == (phase, r) else None
+
+
+def test_a_directory_deleted_in_mid_run_ends_the_run_and_is_not_made_again(tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(RaylflError, match="was deleted while the run wrote to it, and its records and checkpoints"):
+        carry_out(FOCUS, run, fault=at(3, lambda: shutil.rmtree(run)))
+    assert not run.exists()
+
+
+def test_deleted_while_the_last_round_is_written_down_is_no_finished_run(tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(RaylflError, match="was deleted while the run wrote to it"):
+        carry_out(FOCUS, run, fault=at(5, lambda: shutil.rmtree(run), "checkpoint"))
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("phase", ["train", "log", "checkpoint"])
+def test_a_directory_moved_in_mid_run_resumes_in_its_new_place_without_a_round_lost(tmp_path, clean, phase):
+    run, moved = tmp_path / "run", tmp_path / "elsewhere" / "moved"
+    moved.parent.mkdir()
+    with pytest.raises(RaylflError, match=f"was moved while the run wrote to it: raylfl resume {moved}"):
+        carry_out(SPARSE, run, fault=at(3, lambda: run.rename(moved), phase))
+    assert not run.exists()
+    done = max(int(name.removeprefix("round_")) for name in checkpoints(moved))
+    assert done >= 3
+    carry_out(SPARSE, moved, resume=True)
+    assert f"resumed at round {done}" in log_of(moved)
+    assert outcome(moved) == clean
+
+
+def test_a_parent_directory_may_be_moved_as_well(tmp_path, clean):
+    run = tmp_path / "runs" / "run"
+    with pytest.raises(RaylflError, match=f"raylfl resume {tmp_path}/old/run"):
+        carry_out(SPARSE, run, fault=at(3, lambda: (tmp_path / "runs").rename(tmp_path / "old")))
+    carry_out(SPARSE, tmp_path / "old" / "run", resume=True)
+    assert outcome(tmp_path / "old" / "run") == clean
+
+
+def test_another_directory_in_its_place_is_not_written_to(tmp_path):
+    run = tmp_path / "run"
+
+    def exchange():
+        run.rename(tmp_path / "moved")
+        run.mkdir()
+
+    with pytest.raises(RaylflError, match="was moved while the run wrote to it"):
+        carry_out(FOCUS, run, fault=at(3, exchange))
+    assert list(run.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "participation.jsonl"])
+def test_a_deleted_record_is_put_back_and_the_round_before_is_kept(tmp_path, clean, name):
+    run = tmp_path / "run"
+    with pytest.raises(RaylflError, match=rf"{name} was deleted while the run wrote to it; its rows were put back"):
+        carry_out(SPARSE, run, fault=at(3, (run / name).unlink))
+    assert checkpoints(run) == ["round_000003"]
+    carry_out(SPARSE, run, resume=True)
+    assert "resumed at round 3" in log_of(run)
+    assert outcome(run) == clean
+
+
+def shorten(path):
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def lengthen(path):
+    with open(path, "ab") as file:
+        file.write(b"{}\n")
+
+
+def replace(path):
+    shutil.copyfile(path, path.with_name("copy"))
+    os.replace(path.with_name("copy"), path)
+
+
+@pytest.mark.parametrize("change", [shorten, lengthen, replace])
+def test_a_record_that_others_change_ends_the_run_and_what_is_lost_is_computed_again(tmp_path, clean, change):
+    run = tmp_path / "run"
+    with pytest.raises(RaylflError, match=r"metrics.jsonl was changed while the run wrote to it"):
+        carry_out(FOCUS, run, fault=at(3, lambda: change(run / "metrics.jsonl")))
+    assert not (run / "summary.json").exists()
+    carry_out(FOCUS, run, resume=True)
+    assert outcome(run) == clean
+
+
+def test_a_record_overwritten_in_place_in_mid_run_is_noticed_before_the_run_is_called_finished(tmp_path, clean):
+    run = tmp_path / "run"
+
+    def overwrite():
+        with open(run / "metrics.jsonl", "r+b") as file:
+            file.seek(20)
+            file.write(b"#####")
+
+    with pytest.raises(RaylflError, match=r"metrics.jsonl is damaged: its content changed while the run wrote to it"):
+        carry_out(FOCUS, run, fault=at(3, overwrite))
+    assert not (run / "summary.json").exists()
+    carry_out(FOCUS, run, resume=True)
+    assert outcome(run) == clean
+
+
+def test_deleted_checkpoints_take_no_client_state_with_them(tmp_path, clean):
+    """The next checkpoint holds every client, as those that held them are gone."""
+    run = tmp_path / "run"
+
+    def fault(phase, r):
+        if (phase, r) == ("log", 3):
+            shutil.rmtree(run / "checkpoints")
+        if (phase, r) == ("collect", 4):
+            raise Killed
+
+    killed(lambda: carry_out(FOCUS, run, fault=fault))
+    assert checkpoints(run) == ["round_000004"]
+    carry_out(FOCUS, run, resume=True)
+    assert "resumed at round 4" in log_of(run)
+    assert outcome(run) == clean
+
+
+def test_the_command_line_says_it_in_one_line_and_exits_with_1(runs, tmp_path, capsys, monkeypatch):
+    run = tmp_path / "runs" / "tiny" / "it"
+    real = RunDirectory.append
+
+    def append(self, name, line):
+        if line.startswith('{"round": 3,'):
+            shutil.rmtree(run, ignore_errors=True)
+        real(self, name, line)
+
+    monkeypatch.setattr(RunDirectory, "append", append)
+    config = tmp_path / "tiny.yaml"
+    config.write_text(yaml.safe_dump(TINY))
+    assert main(["run", str(config), *runs, "logging.id=it"]) == 1
+    out, err = capsys.readouterr()
+    assert "was deleted while the run wrote to it" in err
+    assert len(err.splitlines()) == 1
+    assert "run  " not in out.replace(str(run), "")
+    assert not run.exists()
+
+
+# -- links and names from outside ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run_id", ["../../elsewhere", "/tmp/elsewhere", "..", ".", "a/b", "a\0b", ""])
+def test_an_id_that_leads_elsewhere_is_refused_by_the_directory_itself(tmp_path, run_id):
+    with pytest.raises(BadConfig, match=r"logging.id=.*must be the name of one folder"):
+        RunDirectory.create(tmp_path / "runs", "name", run_id, 0)
+    with pytest.raises(BadConfig, match=r"name=.*must be the name of one folder"):
+        RunDirectory.create(tmp_path / "runs", run_id, None, 0)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.fixture
+def finished(runs):
+    return raylfl.run(TINY, [*runs, "rounds=2"]).run_dir
+
+
+@pytest.mark.parametrize("name", [".lock", ".writing", "metrics.jsonl", "participation.jsonl", "log.txt"])
+def test_a_link_in_place_of_a_file_does_not_reach_its_target(finished, tmp_path, name):
+    target = tmp_path / "target"
+    target.write_text("not to be touched\n")
+    (finished / name).unlink(missing_ok=True)
+    (finished / name).symlink_to(target)
+    with suppress(RaylflError):
+        raylfl.resume(finished, ["rounds=4"])
+    assert target.read_text() == "not to be touched\n"
+
+
+def test_a_lock_that_is_a_link_is_refused_in_words(finished, tmp_path):
+    (finished / ".lock").unlink()
+    (finished / ".lock").symlink_to(tmp_path / "target")
+    with pytest.raises(BadConfig, match="cannot be written, or locked"):
+        raylfl.resume(finished, ["rounds=4"])
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_refused_second_process_leaves_the_first_ones_lock_as_it_is(finished):
+    first = RunDirectory(finished).open("raylfl first")
+    with pytest.raises(BadConfig, match=r"in use by another process \(raylfl first\)"):
+        RunDirectory(finished).open("raylfl second")
+    assert (finished / ".lock").read_text() == "raylfl first"
+    first.close()

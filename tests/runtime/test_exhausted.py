@@ -1,0 +1,82 @@
+"""Memory that runs out, clocks that jump: words, the checkpoints as they were, and the same bits once resumed."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+import sys
+import time
+
+import pytest
+
+from raylfl.runtime.records import run_dir
+from raylfl.runtime.records.run_dir import RunDirectory
+from tests.runtime.faults import carry_out, checkpoints, log_of, outcome
+from tests.runtime.tiny import FOCUS, TINY
+
+HUNGRY = """
+import resource, sys
+from pathlib import Path
+from tests.runtime.faults import carry_out
+from tests.runtime.tiny import FOCUS
+
+def limit(phase, r):
+    if (phase, r) == (sys.argv[2], 4):
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**20, resource.RLIM_INFINITY))
+        hoard.append(bytearray(3 * 2**28))
+
+hoard = []
+try:
+    carry_out(FOCUS, Path(sys.argv[1]), fault=limit)
+except BaseException as error:
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    print(type(error).__name__, str(error).splitlines()[:1])
+    sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("phase", ["train", "log"])
+def test_memory_that_runs_out_costs_no_checkpoint(tmp_path, clean, phase):
+    """The process may take a megabyte more, and asks for 768: a real MemoryError in the middle of a round."""
+    command = [sys.executable, "-c", HUNGRY, str(tmp_path / "run"), phase]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1, done.stderr
+    assert "MemoryError" in done.stdout
+    assert checkpoints(tmp_path / "run")[-1] == "round_000004"
+    carry_out(FOCUS, tmp_path / "run", resume=True)
+    assert "damaged" not in log_of(tmp_path / "run")
+    assert outcome(tmp_path / "run") == clean
+
+
+class Backwards(datetime.datetime):
+    """A clock that goes back an hour at every look."""
+
+    looks = 0
+
+    @classmethod
+    def now(cls, tz=None):
+        cls.looks += 1
+        return datetime.datetime(2026, 1, 1) - datetime.timedelta(hours=cls.looks)
+
+
+def test_a_clock_that_goes_back_changes_no_bit_and_no_duration(tmp_path, clean, monkeypatch):
+    monkeypatch.setattr(run_dir, "datetime", Backwards)
+    monkeypatch.setattr(time, "time", lambda: -3600.0 * Backwards.looks)
+    carry_out(FOCUS, tmp_path / "run")
+    assert outcome(tmp_path / "run") == clean
+    rows = RunDirectory(tmp_path / "run").metrics()
+    assert all(0 < row["time/round"] < 100 for row in rows)
+
+
+def test_a_clock_that_stands_still_gives_each_run_a_directory_of_its_own(tmp_path, monkeypatch):
+    class Still(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.datetime(2026, 1, 1)
+
+    monkeypatch.setattr(run_dir, "datetime", Still)
+    made = [RunDirectory.create(tmp_path, TINY["name"], None, 0) for _ in range(3)]
+    assert [d.path.name for d in made] == ["20260101-000000-s0", "20260101-000000-s0-1", "20260101-000000-s0-2"]
+    for directory in made:
+        directory.close()

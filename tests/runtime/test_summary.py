@@ -1,0 +1,43 @@
+"""summary.json: final values, and best ones in the direction that the report and sweeps use as well."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import raylfl
+from raylfl.diagnostics.metric_names import higher_is_better
+from raylfl.runtime.records.summary import summarise
+from tests.runtime.tiny import TINY
+
+
+@pytest.mark.parametrize(
+    ("name", "best"),
+    [
+        ("test/accuracy", 0.9),
+        ("clients/accuracy_mean", 0.9),
+        ("clients/accuracy_p10", 0.9),
+        ("clients/accuracy_std", 0.1),
+        ("train/loss", 0.1),
+        ("global/distance", 0.1),
+    ],
+)
+def test_the_best_value_is_the_largest_accuracy_and_the_smallest_of_the_rest(name, best):
+    summary = summarise([{"round": r, name: value} for r, value in enumerate([0.5, 0.9, 0.1, 0.4])])
+    assert summary == {"rounds": 4, "final": {name: 0.4}, "best": {name: best}}
+
+
+def test_costs_and_times_have_no_best_value():
+    row = {"round": 0, "cost/uplink_floats": 3, "time/round": 0.1, "cohort/sampled": 2, "algo/y_norm": 1.0}
+    assert summarise([row])["best"] == {}
+
+
+def test_the_summary_of_a_run_rates_every_metric_as_the_report_does(runs):
+    config = {**TINY, "eval": {"every": 1, "clients": True}, "model": {"name": "mlp"}, "data": {"name": "digits"}}
+    result = raylfl.run({**config, "num_clients": 6}, [*runs, "rounds=4"])
+    summary = json.loads((result.run_dir / "summary.json").read_text())
+    assert "clients/accuracy_p10" in summary["best"]
+    for name, value in summary["best"].items():
+        values = [row[name] for row in result.metrics if name in row]
+        assert value == (max if higher_is_better(name) else min)(values), name

@@ -1,0 +1,29 @@
+"""Every failure in this folder says which versions are installed, which were seen, and what to do."""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+
+import pytest
+
+from raylfl.startup import SEEN
+
+TO_DO = """\
+raylfl/startup works around what these libraries do when they are imported; another version may do it differently.
+1. `python -X importtime -c "import lightning.pytorch"` shows what is imported now; the docstring of the setting says
+   what it relies on. Adapt raylfl/startup, or delete a setting that the library no longer needs.
+2. Until then users switch it off: RAYLFL_LAZY_IMPORTS=0, RAYLFL_KEEP_MEMORY=0, RAYLFL_TORCHVISION=0.
+3. `python -m benchmarks.startup` shows what it still saves. Put the new versions into SEEN."""
+
+
+def advice(installed: Mapping[str, str]) -> str:
+    """The installed versions beside those of SEEN, and the steps to take."""
+    lines = [f"{name} {installed[name]}, last tested with {seen}" for name, seen in SEEN.items()]
+    return "\n".join([*lines, TO_DO])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.failed:
+        report.sections.append(("raylfl/startup", advice({name: version(name) for name in SEEN})))
+    return report

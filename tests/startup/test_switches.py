@@ -1,0 +1,64 @@
+"""The settings of raylfl/startup: each can be switched off, and new versions of the libraries do not pass unseen."""
+
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from raylfl.startup import SEEN
+from tests.startup.conftest import advice
+from tests.startup.test_malloc import STEPS
+from tests.startup.test_torchvision_cpu import python
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def off(request, monkeypatch):
+    monkeypatch.setenv(request.param, "0")
+
+
+@pytest.mark.parametrize("off", ["RAYLFL_LAZY_IMPORTS"], indirect=True)
+def test_lightning_is_imported_as_it_is(off):
+    code = "from raylfl.startup import process; process.set_up(); import sys, torchmetrics"
+    assert (
+        python(f"{code}; print('torchmetrics.functional' in sys.modules, len(vars(torchmetrics)) > 50)") == "True True"
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
+@pytest.mark.parametrize("off", ["RAYLFL_KEEP_MEMORY"], indirect=True)
+def test_memory_is_given_back(off):
+    done = subprocess.run([sys.executable, "-c", STEPS.format(keep="malloc.keep()")], capture_output=True, text=True)
+    assert int(done.stdout) > 10 * 20 * 4 * 2**20 // 4096 / 2
+
+
+@pytest.mark.parametrize("off", ["RAYLFL_TORCHVISION"], indirect=True)
+def test_torchvision_is_left_alone(off):
+    code = "import sys, raylfl; from raylfl.startup import torchvision_cpu as t; t._operators_load = lambda: False\n"
+    assert python(code + "print(t.declare(), any('torchvision_cpu' in type(f).__module__ for f in sys.meta_path))") == (
+        "False False"
+    )
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_the_pinned_versions_are_the_seen_ones(name):
+    """A new pin goes with a run of these tests and of `python -m benchmarks.startup`, and then into SEEN."""
+    pinned = re.search(rf"^{name}==(.+)$", (ROOT / "requirements.txt").read_text(), re.M)
+    assert pinned, f"{name} is not pinned"
+    assert pinned[1].startswith(f"{SEEN[name]}."), advice({other: version(other) for other in SEEN} | {name: pinned[1]})
+
+
+def test_a_failure_names_versions_and_remedy():
+    text = advice(dict.fromkeys(SEEN, "99.0"))
+    assert "torchmetrics 99.0, last tested with 1.9" in text
+    assert "RAYLFL_LAZY_IMPORTS=0" in text
+
+
+def test_every_switch_is_documented():
+    code = "\n".join(path.read_text() for path in (ROOT / "raylfl/startup").glob("*.py"))
+    page = (ROOT / "docs/running.md").read_text()
+    assert [name for name in set(re.findall(r'"(RAYLFL_\w+)"', code)) if name not in page] == []
