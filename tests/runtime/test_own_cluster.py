@@ -143,3 +143,16 @@ def test_small_shared_memory_and_a_read_only_tmp_are_said_and_the_bits_stay(tmp_
         assert code == 0, err
         assert words in log_of(run_dir)
         assert outcome(run_dir) == outcome(raylfl.run(FOCUS, [f"logging.dir={tmp_path}"]).run_dir)
+
+
+@pytest.mark.cluster
+def test_three_runs_at_once_finish_with_the_right_bits(command, tmp_path):
+    """Each on its own Ray, with two workers: nine actors on as many cores as there are."""
+    path = tmp_path / "focus.yaml"
+    path.write_text(yaml.safe_dump({**FOCUS, "logging": {"report": False, "dir": str(tmp_path)}}))
+    started = [command("run", str(path), *SMALL, "runtime.workers=2", f"logging.id={name}") for name in "abc"]
+    for process in started:
+        code, _, err = finished(process)
+        assert code == 0, err
+    undisturbed = outcome(raylfl.run(FOCUS, [f"logging.dir={tmp_path}", "logging.id=alone"]).run_dir)
+    assert [outcome(tmp_path / "tiny" / name) == undisturbed for name in "abc"] == [True] * 3
