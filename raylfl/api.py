@@ -15,6 +15,7 @@ from raylfl.config.changes import refuse_changes
 from raylfl.config.load import Config, load_config, load_configs
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
+from raylfl.extras import LOGGERS, require
 from raylfl.runtime.stopping import sigterm_interrupts
 
 if TYPE_CHECKING:
@@ -129,6 +130,10 @@ def resume(path: str | Path, overrides: Sequence[str] = (), watch: Watch | None 
 @torch_defaults()
 def checked(config: Config) -> Experiment:
     """The experiment, with a first batch tried: whatever cannot work ends here."""
+    if config.runtime.backend == "ray":
+        require("ray", what="runtime.backend=ray", instead="runtime.backend=local")
+    for logger in set(config.logging.loggers) & set(LOGGERS):
+        require(LOGGERS[logger], what=f"logging.loggers={logger}")
     from raylfl.experiment import assemble
     from raylfl.runtime.check import check
 
@@ -150,17 +155,26 @@ def _begin(experiment: Experiment, watch: Watch | None) -> Result:
         run_dir.close()
 
 
+def _rows_of(backend: str) -> Any:
+    """The function that carries out a run; Ray is imported for its backend only."""
+    if backend == "local":
+        from raylfl.runtime import inprocess
+
+        return inprocess.rows
+    from raylfl.runtime.ray import remote
+
+    return remote.rows
+
+
 @torch_defaults()
 def _carry_out(experiment: Experiment, run_dir: RunDirectory, again: bool, watch: Watch | None) -> Result:
     import torch
 
-    from raylfl.runtime import inprocess
-    from raylfl.runtime.ray import remote
     from raylfl.runtime.records.record_file import Displaced
     from raylfl.runtime.session import Interrupted
 
     config = experiment.config
-    carry_out = inprocess.rows if config.runtime.backend == "local" else remote.rows
+    carry_out = _rows_of(config.runtime.backend)
     try:
         with sigterm_interrupts(), closing(carry_out(experiment, run_dir, again)) as stream:
             for metrics, messages in stream:

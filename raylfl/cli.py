@@ -10,10 +10,12 @@ from typing import Any, NoReturn
 
 import raylfl
 from raylfl.config.find import working_directory
-from raylfl.errors import PACKAGES, BadConfig, RaylflError, missing_package
+from raylfl.errors import BadConfig, RaylflError
+from raylfl.extras import EXTRAS, MissingExtra, missing_package, ours, require
 from raylfl.startup import process
 
 KINDS = ("algorithms", "partitions", "participation", "links", "models", "data", "configs", "presets", "sweeps")
+REPORT = EXTRAS["report"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RaylflError as error:
         return _fail(args, error, 1, str(error).partition("\n")[0])
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in PACKAGES.split():
+        if ours(error.name or ""):
             return _fail(args, RaylflError(missing_package(str(error.name), f"this Python, {sys.executable},")), 1)
         return _fail(args, error, 1, f"ModuleNotFoundError: {error}")
     except Exception as error:
@@ -175,7 +177,7 @@ def _resume(args: argparse.Namespace) -> None:
 def _finished(result: Any) -> None:
     from raylfl.console import say, shown, working
 
-    if result.config.logging.report:
+    if result.config.logging.report and _can_draw(say):
         from raylfl.report.page import write_report
 
         with working("drawing the report"):
@@ -184,7 +186,18 @@ def _finished(result: Any) -> None:
     say(f"run      {shown(result.run_dir)}")
 
 
+def _can_draw(say: Callable[[str], None]) -> bool:
+    """Whether the libraries of reports are installed; if not, one line says how to get them."""
+    try:
+        require(*REPORT, what="the report (logging.report)")
+    except MissingExtra as error:
+        say(str(error))
+        return False
+    return True
+
+
 def _compare(args: argparse.Namespace) -> int | None:
+    require(*REPORT, what="the report of a comparison", instead="`raylfl run` for each algorithm")
     from raylfl import api
     from raylfl.console import Watcher
 
@@ -214,6 +227,8 @@ def _write_report(paths: Sequence[Path], out: Path, **options: Any) -> None:
 
 
 def _sweep(args: argparse.Namespace) -> int:
+    require("ray", *EXTRAS["tune"], what="raylfl sweep")
+    require(*REPORT, what="the report of a sweep")
     from raylfl.console import say
     from raylfl.tune import show, sweep
 
@@ -233,10 +248,12 @@ def _report(args: argparse.Namespace) -> None:
 
         say(f"report   {publish(paths, args.wandb)}")
         return
+    require(*REPORT, what="raylfl report")
     _write_report(paths, Path(args.out), target=args.target, last=args.last)
 
 
 def _reproduce(args: argparse.Namespace) -> None:
+    require(*REPORT, what="raylfl reproduce")
     from raylfl.reproduce.command import list_experiments, reproduce
 
     names = [argument for argument in args.overrides if "=" not in argument]
@@ -249,6 +266,7 @@ def _partition(args: argparse.Namespace) -> None:
     from raylfl.config.load import load_config
 
     config = load_config(args.config, args.overrides)  # first: what follows imports torch
+    require(*REPORT, what="the figure of raylfl partition")
     from raylfl.console import rows_table, say
     from raylfl.data_source import load_data
     from raylfl.experiment import make_split, samples_of
@@ -276,6 +294,7 @@ def _trace(args: argparse.Namespace) -> None:
     from raylfl.config.load import load_config
 
     config = load_config(args.config, args.overrides)
+    require(*REPORT, what="the figure of raylfl trace")
     from raylfl.console import participation_line, say
     from raylfl.experiment import assemble
     from raylfl.heterogeneity.trace import read_trace

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-PACKAGES = (
-    "ray lightning torch torchvision torchmetrics omegaconf numpy scipy sklearn threadpoolctl matplotlib rich psutil"
-)
-
 
 class RaylflError(Exception):
     """Anything that ends a run with a message meant for people (exit code 1)."""
@@ -55,13 +51,3 @@ class NonFinite(RaylflError):
 
 class ClientFailed(RaylflError):
     """A client's local work raised; names client, round and the original error."""
-
-
-def missing_package(module: str, python: str) -> str:
-    """What to do where this Python cannot import a module; names the remedy for packages of raylfl's own."""
-    if module.partition(".")[0] not in [*PACKAGES.split(), "raylfl"]:
-        return f"No module named '{module}' in {python}"
-    return (
-        f"{python} lacks raylfl's package {module}: `pip install -r requirements.txt` for it, on every node of a "
-        "cluster; or `pip: requirements.txt` in jobs/runtime_env.yaml, for jobs"
-    )

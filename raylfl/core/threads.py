@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache, lru_cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
-from threadpoolctl import ThreadpoolController
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -53,4 +55,6 @@ def one_thread() -> AbstractContextManager[object]:
 @lru_cache(maxsize=1)
 def _pools(modules: int) -> ThreadpoolController:
     """The thread pools of the process; keyed by the number of imported modules, as an import may load another BLAS."""
+    from threadpoolctl import ThreadpoolController
+
     return ThreadpoolController()

@@ -12,6 +12,7 @@ from raylfl.data import DATA
 from raylfl.data.base import data_missing, data_root
 from raylfl.data.image import ImageData, normalised
 from raylfl.errors import DataMissing
+from raylfl.extras import require
 
 
 class CifarImages(ImageData):
@@ -29,6 +30,7 @@ class CifarImages(ImageData):
         std: tuple[float, ...],
     ) -> None:
         """Read both halves; raises DataMissing where files are absent or differ from the published ones."""
+        require("torchvision", what=f"data.name={self.name}")
         from torchvision import datasets  # late: listing data sets should not wait for it
 
         transform = normalised(mean, std, channels=3, augment=augment)

@@ -17,6 +17,7 @@ from raylfl.data import DATA
 from raylfl.data.base import data_missing, data_root
 from raylfl.data.image import ImageData, normalised
 from raylfl.errors import DataMissing
+from raylfl.extras import require
 
 SIDE = 32  # pixels
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class Cinic10(ImageData):
         return sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
 
     def _half(self, half: str) -> tuple[Tensor, Tensor]:
+        require("torchvision", what="data.name=cinic10")
         from torchvision.datasets import ImageFolder  # late: listing data sets should not wait for it
 
         try:

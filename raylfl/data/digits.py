@@ -14,6 +14,7 @@ from raylfl.data import DATA
 from raylfl.data.base import positive
 from raylfl.data.image import ImageData, ImageTransform
 from raylfl.errors import BadValue
+from raylfl.extras import require
 
 
 @DATA.register("digits", paper="Alpaydin & Kaynak 1998 (scikit-learn)")
@@ -27,6 +28,7 @@ class Digits(ImageData):
     def __init__(self, upscale: int | None = None):
         if upscale is not None and upscale < 8:
             raise BadValue("upscale", got=upscale, need=">= 8, or null for the 8x8 pixels as they are")
+        require("sklearn", what="data.name=digits")
         from sklearn.datasets import load_digits  # late: listing data sets should not wait for it
 
         source = load_digits()

@@ -18,6 +18,7 @@ from raylfl.data import DATA
 from raylfl.data.base import data_missing, data_root
 from raylfl.data.image import ImageData, normalised
 from raylfl.errors import DataMissing
+from raylfl.extras import require
 
 HALVES = (
     ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -63,6 +64,7 @@ class IdxImages(ImageData):
         return next((path for path in options if path.is_file()), None)
 
     def _download(self, root: Path) -> None:
+        require("torchvision", what="data.init_args.download=true")
         from torchvision import datasets  # late: listing data sets should not wait for it
 
         try:

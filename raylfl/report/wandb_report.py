@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raylfl.errors import BadConfig, BadValue, RaylflError
+from raylfl.errors import BadValue, RaylflError
+from raylfl.extras import require
 from raylfl.report.derived import main_metric
 from raylfl.report.labels import METHOD, varying
 from raylfl.report.page import summary_table
@@ -82,8 +83,7 @@ def sections(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
 
 def build(content: Outline, entity: str, project: str) -> Any:
     """wandb's Report object, not yet saved; raises BadConfig where its package is missing."""
-    if importlib.util.find_spec("wandb_workspaces") is None:
-        raise BadConfig("--wandb needs wandb's reports package: pip install 'raylfl[reports]' (wandb-workspaces)")
+    require("wandb_workspaces", what="--wandb")
     wr = importlib.import_module("wandb_workspaces.reports.v2")
 
     names = ", ".join(f"'{name}'" for name in content.groups)

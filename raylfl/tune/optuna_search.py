@@ -6,19 +6,17 @@ Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework",
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
 from raylfl.core.keyed import keyed_int
-from raylfl.errors import BadConfig
+from raylfl.extras import require
 from raylfl.tune.space import Domain, Space, Values
 
 
 def require_optuna() -> None:
-    """Raises BadConfig saying how to get it."""
-    if importlib.util.find_spec("optuna") is None:
-        raise BadConfig("search=optuna, but Optuna is not installed: pip install 'raylfl[optuna]', or search=random")
+    """Raise MissingExtra if Optuna is not installed."""
+    require("optuna", what="search=optuna", instead="search=random")
 
 
 class OptunaSettings:

@@ -70,8 +70,8 @@ def test_a_job_whose_python_lacks_a_package_says_which_python_and_the_remedy(tmp
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == (
-        f"raylfl: this Python, {sys.executable}, lacks raylfl's package {package}: `pip install -r requirements.txt` "
-        "for it, on every node of a cluster; or `pip: requirements.txt` in jobs/runtime_env.yaml, for jobs\n"
+        f"raylfl: this Python, {sys.executable}, lacks the package {package}: pip install raylfl (or `pip install -r "
+        "requirements.txt`), on every node of a cluster; for jobs `pip: requirements.txt` in jobs/runtime_env.yaml\n"
     )
 
 

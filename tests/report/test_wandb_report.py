@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 
 import pytest
 
@@ -43,8 +44,8 @@ def test_every_metric_that_a_run_may_measure_has_a_heading():
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(sweep, monkeypatch):
-    monkeypatch.setattr(wandb_report.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BadConfig, match=r"pip install 'raylfl\[reports\]' \(wandb-workspaces\)"):
+    monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
+    with pytest.raises(BadConfig, match=r"pip install 'raylfl\[reports\]'"):
         build(outline([sweep]), "somebody", "project")
 
 

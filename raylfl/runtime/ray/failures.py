@@ -6,7 +6,8 @@ import re
 
 from ray.exceptions import ObjectLostError, RayActorError
 
-from raylfl.errors import RaylflError, missing_package
+from raylfl.errors import RaylflError
+from raylfl.extras import missing_package
 
 
 def loss_behind(error: Exception) -> Exception:

@@ -1,0 +1,84 @@
+"""Optional libraries: the extra that installs each, and the message where one is missing.
+
+`pip install 'raylfl[ray,report]'` installs two extras, `raylfl[all]` every one. Modules import an optional library only
+where they use it, after `require`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+from raylfl.errors import BadConfig
+
+EXTRAS = {  # extra -> the top-level modules that it installs
+    "ray": ("ray",),
+    "tune": ("pandas", "pyarrow", "tensorboardX"),
+    "vision": ("torchvision", "sklearn", "PIL"),
+    "report": ("matplotlib", "jinja2"),
+    "wandb": ("wandb",),
+    "tensorboard": ("tensorboard",),
+    "optuna": ("optuna",),
+    "reports": ("wandb_workspaces",),
+}
+REQUIRED = [
+    "torch",
+    "lightning",
+    "torchmetrics",
+    "numpy",
+    "scipy",
+    "omegaconf",
+    "yaml",
+    "pydantic",
+    "rich",
+    "threadpoolctl",
+    "psutil",
+]
+LOGGERS = {"tensorboard": "tensorboard", "wandb": "wandb"}  # logger -> module
+
+
+class MissingExtra(BadConfig):
+    """An optional library is needed and not installed."""
+
+
+def install_command(module: str) -> str:
+    """The pip command that installs the top-level package of this module."""
+    package = module.partition(".")[0]
+    extra = next((extra for extra, modules in EXTRAS.items() if package in modules), None)
+    return f"pip install 'raylfl[{extra}]'" if extra else "pip install raylfl"
+
+
+def ours(module: str) -> bool:
+    """Whether raylfl itself depends on the top-level package of this module."""
+    package = module.partition(".")[0]
+    return package == "raylfl" or package in REQUIRED or any(package in modules for modules in EXTRAS.values())
+
+
+def require(*modules: str, what: str, instead: str = "") -> None:
+    """Raise MissingExtra if one of these modules is not installed.
+
+    what: what needs them, such as `data.name=digits`; instead: what works without them.
+    """
+    for module in modules:
+        if not _installed(module):
+            other = f", or {instead}" if instead else ""
+            raise MissingExtra(f"{what} needs the package {module}: {install_command(module)}{other}")
+
+
+def _installed(module: str) -> bool:
+    if module in sys.modules:
+        return sys.modules[module] is not None  # None: an import that is blocked
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # raised by a finder that blocks it
+        return False
+
+
+def missing_package(module: str, python: str) -> str:
+    """The remedy where this Python cannot import a module, if raylfl depends on it."""
+    if not ours(module):
+        return f"No module named '{module}' in {python}"
+    return (
+        f"{python} lacks the package {module}: {install_command(module)} (or `pip install -r requirements.txt`), on "
+        "every node of a cluster; for jobs `pip: requirements.txt` in jobs/runtime_env.yaml"
+    )

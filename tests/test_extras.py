@@ -1,0 +1,89 @@
+"""Optional libraries: a missing one ends in the pip command where it is needed, and in nothing elsewhere."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from raylfl.cli import main
+from raylfl.extras import EXTRAS, REQUIRED, install_command, require
+
+ROOT = Path(__file__).parents[1]
+OPTIONAL = sorted(module for modules in EXTRAS.values() for module in modules)
+BLOCK = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def without(blocked, code):
+    """The lines that this code prints in a process in which these modules cannot be imported."""
+    program = BLOCK.format(blocked=list(blocked)) + code
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_core_and_algorithms_need_torch_numpy_lightning_omegaconf_and_pydantic_only():
+    blocked = {*OPTIONAL, *REQUIRED} - {"torch", "numpy", "lightning", "torchmetrics", "omegaconf", "yaml", "pydantic"}
+    rooms = "raylfl.core.local, raylfl.core.vectorized, raylfl.heterogeneity.participation, raylfl.testing"
+    code = f"import raylfl, {rooms}\nfrom raylfl.algorithms import ALGORITHMS\nprint(len(list(ALGORITHMS)))"
+    # torchmetrics and yaml come with lightning and omegaconf, and so does rich, for tables that lightning prints
+    assert int(without(blocked - {"rich"}, code)[-1]) >= 26
+
+
+def test_a_comparison_in_one_process_needs_no_ray(tmp_path):
+    argv = ["compare", "ridge", "-a", "focus,fedavg", "rounds=1", f"logging.dir={tmp_path}", "runtime.backend=local"]
+    without({"ray", *EXTRAS["tune"]}, f"from raylfl.cli import main\nsys.exit(main({argv!r}))")
+    assert len(list(tmp_path.glob("ridge/*/final.pt"))) == 2
+
+
+def test_a_run_in_one_process_needs_no_extra(tmp_path):
+    argv = ["run", "ridge", "rounds=2", f"logging.dir={tmp_path}", "runtime.backend=local"]
+    lines = without(OPTIONAL, f"from raylfl.cli import main\nsys.exit(main({argv!r}))")
+    assert any("the report (logging.report) needs the package matplotlib" in line for line in lines)
+    assert len(list(tmp_path.glob("ridge/*/final.pt"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "argv", "what"),
+    [
+        ("ray", "run digits", "runtime.backend=ray"),
+        ("sklearn", "run digits runtime.backend=local", "data.name=digits"),
+        ("torchvision", "run cifar10_cnn runtime.backend=local", "data.name=cifar10"),
+        ("matplotlib", "compare digits -a fedavg,sfl", "the report of a comparison"),
+        ("jinja2", "report runs", "raylfl report"),
+        ("matplotlib", "partition digits", "the figure of raylfl partition"),
+        ("matplotlib", "trace digits", "the figure of raylfl trace"),
+        ("matplotlib", "reproduce focus/fig4", "raylfl reproduce"),
+        ("wandb", "run ridge logging.loggers=wandb", "logging.loggers=wandb"),
+        ("tensorboard", "run ridge logging.loggers=tensorboard", "logging.loggers=tensorboard"),
+        ("pyarrow", "sweep digits_lr", "raylfl sweep"),
+    ],
+)
+def test_a_missing_extra_ends_in_the_command_that_installs_it(monkeypatch, tmp_path, capsys, module, argv, what):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, module, None)
+    assert main(argv.split()) == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"raylfl: {what} needs the package {module}: {install_command(module)}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_installed_is_not_refused():
+    require("numpy", "torch", what="this test")
+
+
+def test_the_extras_are_those_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert {*EXTRAS, "all", "docs", "dev"} == {*extras}
+    assert extras["all"] == [f"raylfl[{','.join(EXTRAS)}]"]
+    assert install_command("sklearn.datasets") == "pip install 'raylfl[vision]'"
+    assert install_command("torch") == "pip install raylfl"
