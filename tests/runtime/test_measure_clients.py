@@ -11,6 +11,7 @@ import torch
 
 import raylfl
 from raylfl.experiment import assemble
+from raylfl.runtime.round.measure import fairness
 from tests.runtime.measured import DIGITS, received
 
 
@@ -40,6 +41,12 @@ def test_fairness_is_that_of_the_clients_own_accuracies(evaluated):
     assert metrics["clients/accuracy_mean"] == pytest.approx(accuracy.mean(), rel=1e-6)
     assert metrics["clients/accuracy_std"] == pytest.approx(np.std(accuracy), rel=1e-6)
     assert metrics["clients/accuracy_p10"] == pytest.approx(np.sort(accuracy)[:2].mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize(("count", "worst"), [(1, 1), (9, 1), (10, 1), (19, 1), (20, 2), (35, 3), (100, 10)])
+def test_the_worst_tenth_is_rounded_down_and_one_client_at_least(count, worst):
+    accuracy = np.random.default_rng(count).permutation(count) / count
+    assert fairness(accuracy)["clients/accuracy_p10"] == pytest.approx(np.arange(worst).mean() / count)
 
 
 def test_participants_accuracy_is_that_on_the_data_of_those_received(evaluated):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -68,6 +69,15 @@ def test_the_summary_has_the_command_that_was_typed_and_not_that_of_the_process_
     assert json.loads((finished / "summary.json").read_text())["command"] == "raylfl resume 'a b' rounds=4"
     RunDirectory(finished).open("raylfl sweep digits_lr").close()  # a trial: what was typed elsewhere
     assert RunDirectory(finished).command == "raylfl sweep digits_lr"
+
+
+def test_a_lock_that_is_held_for_a_moment_only_is_waited_for(finished, monkeypatch):
+    """`in_use` takes it to ask whether another process has it."""
+    asking = open(finished / ".lock")
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    monkeypatch.setattr(run_dir.time, "sleep", lambda seconds: asking.close())
+    RunDirectory(finished).open().close()
+    assert asking.closed
 
 
 def test_a_second_run_in_the_same_process_is_refused_too(finished):
