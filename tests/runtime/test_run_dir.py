@@ -73,11 +73,11 @@ def test_the_summary_has_the_command_that_was_typed_and_not_that_of_the_process_
 
 def test_a_lock_that_is_held_for_a_moment_only_is_waited_for(finished, monkeypatch):
     """`in_use` takes it to ask whether another process has it."""
-    asking = open(finished / ".lock")
-    fcntl.flock(asking, fcntl.LOCK_SH)
-    monkeypatch.setattr(run_dir.time, "sleep", lambda seconds: asking.close())
-    RunDirectory(finished).open().close()
-    assert asking.closed
+    with (finished / ".lock").open() as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        monkeypatch.setattr(run_dir.time, "sleep", lambda seconds: asking.close())
+        RunDirectory(finished).open().close()
+        assert asking.closed
 
 
 def test_a_second_run_in_the_same_process_is_refused_too(finished):
