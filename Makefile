@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test test-fast lint format check bench mutants soak clean
+.PHONY: setup run test test-fast lint format check docs bench mutants soak clean
 
 setup: $(READY)
 
@@ -37,6 +37,10 @@ format: setup
 
 check: format lint test
 
+docs: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -47,5 +51,5 @@ soak: setup
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

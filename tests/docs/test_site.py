@@ -1,0 +1,45 @@
+"""The documentation site: every page is in its navigation, and the reference names what exists."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+REFERENCE = sorted((ROOT / "docs/api").glob("*.md"))
+
+
+def pages(nav):
+    for entry in nav:
+        content = entry if isinstance(entry, str) else next(iter(entry.values()))
+        yield from [content] if isinstance(content, str) else pages(content)
+
+
+def test_the_navigation_has_every_page():
+    on_disk = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    on_disk = {page for page in on_disk if not page.startswith("profiles/")}
+    assert set(pages(SITE["nav"])) == on_disk | {"index.md", "contributing.md", "changelog.md"}
+
+
+@pytest.mark.parametrize("page", REFERENCE, ids=lambda path: path.stem)
+def test_the_reference_names_what_exists(page):
+    blocks = re.findall(r"^::: ([\w.]+)\n((?: .*\n)*)", page.read_text(), re.M)
+    assert blocks
+    for name, options in blocks:
+        members = re.findall(r"members: \[(.+)\]", options)
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError:
+            owner, _, attribute = name.rpartition(".")
+            assert hasattr(importlib.import_module(owner), attribute), name
+            continue
+        for member in ", ".join(members).split(", ") if members else []:
+            assert hasattr(module, member), f"{name}.{member}"
+
+
+def test_examples_of_the_reference_run():
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs/api/testing.md").read_text(), re.S):
+        exec(code, {})
