@@ -1,4 +1,4 @@
-"""Which settings belong into one picture: facets of one world, methods as lines, the best tuning of each."""
+"""Settings that belong in one picture: a facet for each world, methods as lines, the best tuning of each."""
 
 from __future__ import annotations
 

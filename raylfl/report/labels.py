@@ -1,4 +1,4 @@
-"""What differs between configs, and how to say it in a legend: dotted keys, roles, labels.
+"""Labels of configs for legends and tables, from the keys in which they differ.
 
 A key has one of three roles. `algorithm.name` is the *method*; what a researcher tunes (learning rate,
 clipping, the algorithm's own options) is *tuned*; everything else that defines a run (data, model, partition,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -53,7 +54,7 @@ def overview(
     return figure
 
 
-def draw_table(ax: Axes, table: Table, rows: Sequence[dict]) -> None:
+def draw_table(ax: Axes, table: Table, rows: Sequence[dict[str, Any]]) -> None:
     """Setting, last k, best, rounds and floats to target; columns as wide as their texts, best in bold."""
     columns = [column for column in table.columns if column.key in {"setting", "last", "best", "rounds", "floats"}]
     shown = _top(rows, columns)
@@ -86,7 +87,7 @@ def _cut(text: str, most: int = 28) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _top(rows: Sequence[dict], columns: Sequence[Column]) -> list[dict]:
+def _top(rows: Sequence[dict[str, Any]], columns: Sequence[Column]) -> list[dict[str, Any]]:
     """At most MAX_ROWS rows: the best by last k, in the table's order."""
     sign = next(-1 if column.better == "max" else 1 for column in columns if column.key == "last")
     ranked = sorted(rows, key=lambda row: (not math.isfinite(rank(row["last"])), sign * rank(row["last"])))

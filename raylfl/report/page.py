@@ -129,7 +129,7 @@ def _titled(sheet: Sheet, blocks: Sequence[Block]) -> list[Part]:
 
 
 def _setup(sheet: Sheet, runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[Part]:
-    """What differs, what is shared, where it ran, which directories."""
+    """Tables of differences, shared keys, environment and run directories."""
     different = sheet.table(tables.differences(groups))
     return [
         *(heading("Differences") if different else []),
@@ -141,7 +141,7 @@ def _setup(sheet: Sheet, runs: Sequence[RunRecord], groups: Sequence[Group]) -> 
 
 
 def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:
-    """The line under the title: how much, of what, measured how."""
+    """The facts under the title: counts, the main metric, the target."""
     runs = [run for group in groups for run in group.runs]
     seeds = sorted({len(group.runs) for group in groups})
     methods = len(by_method(groups))
@@ -159,7 +159,7 @@ def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:
 
 
 def _notes(runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[str]:
-    """What a reader must know before trusting the numbers."""
+    """Warnings for the reader: unfinished, damaged and repeated runs."""
     unfinished = [run.path.name for run in runs if not run.finished]
     repeated = len(runs) - sum(len(group.runs) for group in groups)
     notes = []

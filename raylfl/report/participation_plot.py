@@ -1,4 +1,4 @@
-"""A picture of who took part: raster, frequencies against their nominal values, gaps between rounds.
+"""Pictures of participation: raster, frequencies against their nominal values, gaps between rounds.
 
 Reads the rows of a `participation.jsonl`, so it shows what happened, whatever process or algorithm chose.
 """
@@ -25,7 +25,7 @@ _LINEAR_GAPS = 40  # longest gap that still gets a bar of its own
 
 
 def states(rows: Sequence[dict[str, Any]], count: int) -> Ints:
-    """What client i did in the j-th row, int64 [N, R]: IDLE, LOST (asked, upload lost) or RECEIVED."""
+    """State of client i in the j-th row, int64 [N, R]: IDLE, LOST (sampled, upload lost) or RECEIVED."""
     table = np.full((count, len(rows)), IDLE)
     for place, row in enumerate(rows):
         table[row["cohort"], place] = np.where(row["received"], RECEIVED, LOST)
@@ -55,7 +55,8 @@ def memoryless(table: Ints, clients: Ints, lengths: Ints) -> Floats:
     weight = np.bincount(clients, minlength=len(table)) / len(clients)
     f = (table != IDLE).mean(axis=1)
     used = weight > 0
-    return (1 - f[used]) ** (lengths[:, None] - 1) @ (weight * f)[used]
+    share: Floats = (1 - f[used]) ** (lengths[:, None] - 1) @ (weight * f)[used]
+    return share
 
 
 def participation_figure(
@@ -89,11 +90,11 @@ def _raster(ax: Axes, table: Ints, first: int) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=9))
     ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     ax.grid(False)
-    asked, lost = int((table != IDLE).sum()), int((table == LOST).sum())
-    ax.set_title(f"Who was asked: {asked / max(rounds, 1):.3g} of {count} clients a round")
+    sampled, lost = int((table != IDLE).sum()), int((table == LOST).sum())
+    ax.set_title(f"Sampled: {sampled / max(rounds, 1):.3g} of {count} clients a round")
     handles = [Patch(facecolor=_ASKED, label="received")]
     if lost:
-        handles.append(Patch(facecolor=_LOST, label=f"lost ({lost / asked:.0%})"))
+        handles.append(Patch(facecolor=_LOST, label=f"lost ({lost / sampled:.0%})"))
     handles.append(Patch(facecolor="white", edgecolor=MUTED, linewidth=0.7, label="idle"))
     _legend_beside_title(ax, handles=handles, handlelength=1, handleheight=1)
 
@@ -162,10 +163,10 @@ def _gaps(ax: Axes, table: Ints) -> None:
     """Histogram of gap lengths, share per round of length; log bins where gaps get long."""
     lengths, clients = gaps(table)
     never = int((table == IDLE).all(axis=1).sum())
-    ax.set_title("Gaps between participations" + (f" ({never} never asked)" if never else ""))
+    ax.set_title("Gaps between participations" + (f" ({never} never sampled)" if never else ""))
     ax.set(xlabel="rounds from one to the next", ylabel="share of gaps")
     if not len(lengths):
-        ax.text(0.5, 0.5, "nobody took part twice", transform=ax.transAxes, ha="center", color=MUTED)
+        ax.text(0.5, 0.5, "no client took part twice", transform=ax.transAxes, ha="center", color=MUTED)
         ax.grid(False)
         return
     longest = int(lengths.max())

@@ -1,4 +1,4 @@
-"""Pictures of a partition: who owns how much of which class.
+"""Pictures of a partition: samples of each class at each client.
 
 counts [N, K] are samples of class c at client i (`raylfl.heterogeneity.partition.stats.class_counts`);
 classes are the K names, by default 0..K-1. Above MAX_BUBBLES clients or classes a bubble plot becomes a
@@ -184,7 +184,7 @@ def _size_key(ax: Axes, counts: Ints, sizes: Sequence[int]) -> None:
 
 def _round_down(value: int) -> int:
     """The largest of 1, 2, 5, 10, 20, ... that is at most `value`."""
-    scale = 10 ** (len(str(value)) - 1)
+    scale: int = 10 ** (len(str(value)) - 1)
     return next(step * scale for step in (5, 2, 1) if step * scale <= value)
 
 
@@ -208,7 +208,7 @@ def _label(ax: Axes, counts: Ints, classes: Sequence[Any] | None) -> None:
 
 
 def _label_clients(ax: Axes, counts: Ints) -> None:
-    """The client axis: ids, or what was sorted and left out."""
+    """Label the client axis with ids, or with how clients were sorted and thinned."""
     shown, clients = len(columns(counts)), len(counts)
     ax.set_xlim(-0.6, shown - 0.4)
     if clients <= MAX_BUBBLES:

@@ -1,4 +1,4 @@
-"""Pictures of the clients in a report: who owns what, who took part. One for each distinct world."""
+"""Pictures of partitions and participation in a report, one for each distinct world."""
 
 from __future__ import annotations
 
@@ -95,6 +95,6 @@ def _counts(run: RunRecord) -> bytes | None:
 
 
 def _cohorts(run: RunRecord) -> str | None:
-    """Who was asked and who arrived, in any order: a ring orders the same cohort for itself."""
+    """Cohorts and received uploads as a text, sorted: a ring orders the same cohort for itself."""
     rows = [sorted(zip(row["cohort"], row["received"], strict=True)) for row in run.participation[:_COMPARED]]
     return repr(rows) if rows else None

@@ -93,7 +93,7 @@ class RunRecord:
     def clients(self) -> int:
         """N: of the config; where the data decide, of the partition; at least every client that took part."""
         if self.config.get("num_clients"):
-            return self.config["num_clients"]
+            return int(self.config["num_clients"])
         if self.partition_counts is not None:
             return len(self.partition_counts[1])
         return 1 + max((max(row["cohort"], default=-1) for row in self.participation), default=-1)

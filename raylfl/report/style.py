@@ -1,4 +1,4 @@
-"""How pictures look: palette, line styles, matplotlib settings.
+"""The look of pictures: palette, line styles, matplotlib settings.
 
 The colours are those of Okabe & Ito (2008), told apart by colour-blind readers, with wine and grey in place
 of yellow and black, which one of a light and a dark page would swallow. A method has its colour wherever that
@@ -64,7 +64,7 @@ class Line:
 
 
 class Drawing(Figure):
-    """A figure that is drawn and saved under `rc`, whoever saves it."""
+    """A figure that is always drawn and saved under `rc`."""
 
     def draw(self, renderer: Any) -> None:
         with rc():

@@ -90,7 +90,7 @@ class Table:
 
 
 def rank(value: Any) -> float:
-    """A cell as a number to compare; nan where it is none, or a cost that not every seed came to."""
+    """A cell as a number to compare; nan for texts, and for costs that not every seed has."""
     if isinstance(value, Stat):
         return value.mean if value.count and value.count >= value.of else math.nan
     return float(value) if isinstance(value, int | float) else math.nan

@@ -1,6 +1,6 @@
 """`raylfl report --wandb ENTITY/PROJECT`: the same runs as a report at wandb, its panels grouped by algorithm.
 
-The runs themselves must be there (`wandb sync` sends those that were logged offline); their group is the
+The runs themselves must be there (`wandb sync` sends offline runs); their group is the
 experiment's or sweep's name. Needs wandb's reports package, wandb-workspaces, and a login to save; everything
 up to the save works without a connection.
 """
@@ -88,7 +88,7 @@ def build(content: Outline, entity: str, project: str) -> Any:
 
     names = ", ".join(f"'{name}'" for name in content.groups)
 
-    def runs(*groupby: str) -> Any:  # no entity and project: those of the report, so that nothing is looked up
+    def runs(*groupby: str) -> Any:  # without entity and project, so that wandb looks nothing up
         return wr.Runset(name="runs", filters=f"Group in [{names}]", groupby=list(groupby))
 
     blocks: list[Any] = [wr.TableOfContents(), wr.H1("Summary"), wr.MarkdownBlock(content.summary)]

@@ -20,7 +20,7 @@ NAMES = {
     "update/diversity": "gradient diversity",
     "inconsistency/chi2": "inconsistency χ²(w‖Ω)",
     "inconsistency/predicted_distance": "predicted distance to optimum",
-    "cohort/sampled": "clients asked",
+    "cohort/sampled": "clients sampled",
     "cohort/received": "uploads received",
 }
 

@@ -1,6 +1,6 @@
-"""What every reproduction shares: an experiment is a name, runs, and what must come out of them.
+"""The contract of reproductions: a paper's figure or table has a name, runs, and claims to check.
 
-An experiment asks the `RunCache` for the runs of its settings and returns `Findings`: tables with our numbers beside
+A `PaperResult` gets the runs of its settings from the `RunCache` and returns `Findings`: tables with our numbers beside
 the published ones, a verdict for each of the paper's claims, and figures. The modules of this package, one a
 paper, register theirs.
 """
@@ -31,7 +31,7 @@ SCALES = ("smoke", "paper")
 
 @dataclass(frozen=True)
 class Setting:
-    """What a line of a figure or a cell of a table is, but for the seed.
+    """The config of a line of a figure or a cell of a table, without the seed.
 
     label: its name, different for every setting of an experiment. config: a config as `load_config` takes it;
     its `base:` names files of conf/.
@@ -61,7 +61,7 @@ def layered(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, 
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence of what must come out; whether it did; the numbers that decide. None: not to be decided here.
+    """A sentence of the paper, whether it holds (None: not decided here), and the numbers that decide.
 
     remark: what is known about a claim that does not hold.
     """
@@ -74,7 +74,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Findings:
-    """What an experiment came to. figures: by file name, without ending. notes: what a reader has to know."""
+    """The outcome of a reproduction. figures: by file name, without ending. notes: for the reader."""
 
     tables: Sequence[Table] = ()
     claims: Sequence[Claim] = ()
@@ -85,7 +85,7 @@ class Findings:
 class PaperResult(ABC):
     """A figure or table of a paper. The first line of a subclass's docstring says what it shows.
 
-    scales: those it can be run at; none where it is exact and small and always run whole.
+    scales: at which it can be run; none where it is exact, small and always run whole.
     """
 
     scales: ClassVar[tuple[str, ...]] = ()

@@ -56,7 +56,7 @@ def styles(methods: Mapping[str, str]) -> dict[str, Line]:
     return {name: looks[method] for name, method in methods.items()}
 
 
-def _drawer(plot: Plot, looks: Mapping[str, Line]):
+def _drawer(plot: Plot, looks: Mapping[str, Line]) -> Callable[[Axes], None]:
     def panel(ax: Axes) -> None:
         drawn, (bottom, top) = [], plot.limits
         for name, group in plot.lines.items():

@@ -33,7 +33,8 @@ class Limit:
     def mean(self) -> Floats:
         """The tail mean of x_r, [d]."""
         columns = [self.run.column(f"test/x{j}") for j in range(len(self.optimum))]
-        return np.stack(columns)[:, -self.tail :].mean(axis=1)
+        mean: Floats = np.stack(columns)[:, -self.tail :].mean(axis=1)
+        return mean
 
     @property
     def bias(self) -> float:

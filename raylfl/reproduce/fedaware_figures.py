@@ -61,7 +61,7 @@ class Lines(Curves):
 
     @abstractmethod
     def settings(self, cache: RunCache) -> list[Setting]:
-        """Those of the lines, in the order of `looks`."""
+        """Names of the lines in the order of `looks`."""
 
     def measured(self, cache: RunCache) -> list[Group]:
         return cache.groups(self.settings(cache), cache.pick((0,), SEEDS))

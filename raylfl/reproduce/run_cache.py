@@ -1,7 +1,7 @@
-"""Where the runs of an experiment are made: found again if they exist, resumed, or run, several at a time.
+"""The runs of a reproduction: found if they exist, else resumed or run, several at a time.
 
-A run's folder is named after its setting and a digest of all that defines it, so that a second call repeats
-nothing, one that was interrupted goes on, and a changed setting is a new run. Runs in process (`runtime.backend:
+A run's folder is named after its setting and a digest of its config, so that a second call repeats nothing, an
+interrupted run is resumed, and a changed setting is a new run. Runs in process (`runtime.backend:
 local`) are spread over processes, one a CPU; runs on Ray follow each other on one connection.
 """
 
@@ -36,7 +36,7 @@ LINE_SECONDS = 2.0  # between progress lines
 
 @dataclass(frozen=True)
 class Job:
-    """One run to be there: its resolved config and its folder."""
+    """A run that must exist: its resolved config and its folder."""
 
     label: str
     config: dict[str, Any]
@@ -140,7 +140,7 @@ def _one_by_one(jobs: Sequence[Job]) -> Iterator[Job]:
 
 
 def make_run(config: dict[str, Any], path: Path, watch: Any = None) -> None:
-    """Run a config in this folder, or go on with what is there; may be called in a process of its own."""
+    """Run a config in this folder, or resume the run there; may be called in another process."""
     from raylfl import api
 
     try:

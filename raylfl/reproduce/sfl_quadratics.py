@@ -104,7 +104,9 @@ def local_weights(clients: Pairs, lr: float, steps: int) -> np.ndarray:
     """
     curvature = np.array([2 * lr * a for a, _ in clients])
     moved = 1 - (1 - curvature) ** steps
-    return np.divide(moved, curvature, out=np.full(len(clients), float(steps)), where=curvature > 0)
+    weights = np.full(len(clients), float(steps))
+    np.divide(moved, curvature, out=weights, where=curvature > 0)
+    return weights
 
 
 def predicted_limit(clients: Pairs, lr: float, steps: int = 10) -> float:
@@ -191,7 +193,7 @@ NOTE = "PFL has no random part here (both clients, full batches): one seed is ru
 
 
 def _plot(label: str, duel: Duel) -> draw.Plot:
-    """|x| over rounds; the first few where everybody is exact, which at the best learning rates takes no more."""
+    """|x| over rounds; the first few where all methods are exact, which takes no more at the best learning rates."""
     from raylfl.reproduce import draw
 
     if duel.exact:

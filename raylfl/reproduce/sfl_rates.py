@@ -39,7 +39,7 @@ class Rates(PaperResult):
 
     @abstractmethod
     def numbers(self, scale: str) -> dict[Cell, dict[float, Stat]]:
-        """What is published of the cells to run at this scale."""
+        """The published numbers of the cells to run at this scale."""
 
     def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw

@@ -1,4 +1,4 @@
-"""ASHA over settings: the seeds of a setting go on or stop together, by their mean at each rung.
+"""ASHA over settings: the seeds of a setting continue or stop together, by their mean at each rung.
 
 Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, Alg. 2, one bracket for each algorithm
 in each world. Ray Tune's scheduler decides trial by trial: with several seeds it would stop some seeds of a setting
@@ -86,7 +86,7 @@ class SettingAsha(FIFOScheduler):
         return next((trial for trial in tune_controller.get_trials() if trial.status == "PENDING"), None)
 
     def waiting(self) -> bool:
-        """Whether a paused seed may go on: it has its place before any new trial."""
+        """Whether a paused seed may continue: it has its place before any new trial."""
         return any(self.passed.get((setting, rung)) for _, setting, rung in self._parked.values())
 
     # -- rungs -------------------------------------------------------------------------------------------------
@@ -99,14 +99,14 @@ class SettingAsha(FIFOScheduler):
         self.places.taken.discard(trial.trial_id)
 
     def _decide(self, own: Mapping[str, Any], rung: int) -> bool | None:
-        """Whether the setting goes on past the rung; None while seeds of it are on their way there."""
+        """Whether the setting continues past the rung; None while seeds of it are on their way there."""
         place = own["setting"], rung
         if place not in self.passed and len(self._scores[place]) >= self.seeds - self._lost[own["setting"]]:
             self._enter(own, rung, None)
         return self.passed.get(place)
 
     def _enter(self, own: Mapping[str, Any], rung: int, on: bool | None) -> None:
-        """Take down the setting's mean at the rung; on: what was decided in an earlier session, if it was."""
+        """Enter the setting's mean at the rung; on: the decision of an earlier session, if there was one."""
         place, kind = (own["setting"], rung), (comparable(own["values"]), rung)
         mean = float(np.mean(list(self._scores[place].values())))
         before = self._means[kind]

@@ -1,4 +1,4 @@
-"""What a sweep remembers: which trials there are, and how each ended. `trials.jsonl`, only ever appended to.
+"""The journal of a sweep, trials.jsonl: its trials and how each ended; only ever appended to.
 
 A trial's own state is its run directory; the journal says what else a resumed sweep must know: the values that
 were drawn, and which runs a scheduler stopped or a divergence ended, so that they are not taken up again.
@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from raylfl.runtime.records.run_dir import read_rows
+from raylfl.runtime.records.lines import read_rows
 from raylfl.tune.space import Values
 
 FINISHED, STOPPED, DIVERGED, FAILED = "finished", "stopped", "diverged", "failed"

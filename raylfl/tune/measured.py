@@ -1,4 +1,4 @@
-"""Whether a run will ever measure the metric that a sweep is judged by: asked before the first trial."""
+"""Checks, before the first trial, that runs will measure the metric by which a sweep is judged."""
 
 from __future__ import annotations
 

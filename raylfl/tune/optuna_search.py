@@ -1,4 +1,4 @@
-"""Optuna proposes the settings (where it is installed); a setting's seeds are one observation, their mean.
+"""Settings proposed by Optuna, an optional dependency; the mean of a setting's seeds is one observation.
 
 Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019; its default sampler
 (TPE), seeded. Conditions are followed as the values are drawn, so that no draw is wasted on an inactive key.
@@ -20,7 +20,7 @@ def require_optuna() -> None:
 
 
 class OptunaSettings:
-    """Proposes settings one after the other and learns how they did; more is better."""
+    """Proposes settings one after the other and learns their scores; more is better."""
 
     def __init__(self, space: Space, seed: int, base: Mapping[str, Any]):
         require_optuna()

@@ -1,4 +1,7 @@
-"""What a trial occupies: a bundle for its server, one for each worker; and whether, how often, that fits."""
+"""Resources of a trial, a bundle for its server and one for each worker, and how many trials fit.
+
+Ray Tune waits without end, with a warning, for a placement group that no node can hold; a sweep refuses it.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def _fits(runtime: RuntimeConfig, workers: int, trials: int, nodes: Sequence[Bun
 
 
 def refusal(runtime: RuntimeConfig, workers: int, nodes: Sequence[Bundle]) -> str:
-    """Why a trial cannot run here: what it needs beside what there is."""
+    """The message of a trial that cannot run here: what it needs, and what the cluster has."""
     keys = ("CPU", "GPU") if runtime.gpus_per_worker else ("CPU",)
     need = " and ".join(
         f"{workers} x {each:g} {key}s = {workers * each:g}"

@@ -1,4 +1,4 @@
-"""Which trials go on: all of them (fifo), the better settings at each rung (asha), or mutations of the best (pbt).
+"""Schedulers decide which trials continue: all (fifo), the better settings at each rung (asha), mutations (pbt).
 
 ASHA: `raylfl.tune.asha`. PBT: Jaderberg et al., "SeededPBT Based Training of Neural Networks", 2017, Ray Tune's.
 Time is counted in rounds.
@@ -37,9 +37,9 @@ class Fifo:
 
 @dataclass
 class Asha:
-    """At rounds grace, grace * reduction, ... a setting goes on if its mean is in the best 1 / reduction so far.
+    """At rounds grace, grace * reduction, ... a setting continues if its mean is in the best 1 / reduction so far.
 
-    So far, and of its kind: the same algorithm in the same world. All its seeds go on, or none.
+    Only settings of one kind compete: the same algorithm in the same world. All seeds of a setting continue, or none.
     """
 
     grace: int | None = None  # rounds before a setting may be stopped; null: a tenth of the rounds
@@ -49,7 +49,7 @@ class Asha:
         if self.grace is not None and self.grace < 1:
             raise BadValue("grace", got=self.grace, need="at least 1 round")
         if not self.reduction > 1:
-            raise BadValue("reduction", got=self.reduction, need="> 1: one in so many goes on")
+            raise BadValue("reduction", got=self.reduction, need="> 1: one in so many continues")
 
     def check(self, space: Space) -> None:
         """Any space will do."""
@@ -111,7 +111,7 @@ class Pbt:
 
 
 def mutation(domain: Domain) -> Any:
-    """A domain in Ray Tune's words: a list where the values have an order of their own."""
+    """The domain as Ray Tune writes it; a choice is a list, so that PBT moves to a neighbouring value."""
     from ray import tune
 
     if domain.kind == "choice":

@@ -1,4 +1,4 @@
-"""The keys of a sweep file as dataclasses: what stands in it beside a config."""
+"""The keys of a sweep file that are not keys of a config, as dataclasses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raylfl.errors import BadValue
 
 @dataclass
 class SweepConfig:
-    """What a sweep file holds beside a config."""
+    """The keys of a sweep file that are not keys of a config."""
 
     space: dict[str, Any] = field(default_factory=dict)  # see raylfl.tune.space
     seeds: list[int] | None = None  # null: the config's seed alone
@@ -39,7 +39,7 @@ class SweepConfig:
 
 @dataclass
 class Stage:
-    """One part of a coarse-then-fine search: who is within reach of the best after it goes on to the next.
+    """One part of a coarse-then-fine search: settings within reach of the best continue in the next stage.
 
     The SFL paper (app. G.3): 1000 rounds and 3 points of accuracy, then 4000 rounds decide. The best is that of
     the same algorithm in the same world, so every algorithm keeps candidates.
@@ -47,7 +47,7 @@ class Stage:
 
     rounds: int
     within: float | None = None  # in the metric's unit: 0.03 is 3 points of accuracy; null in the last stage
-    seeds: list[int] | None = None  # null: those of the sweep
+    seeds: list[int] | None = None  # null: the sweep's
 
     def __post_init__(self) -> None:
         if self.rounds < 1:

@@ -1,4 +1,4 @@
-"""How a run is judged: the mean over its last k rounds, its best round, or the rounds it needed to a target."""
+"""Scores of runs: the mean over the last k rounds, the best round, or the rounds needed to reach a target."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Score:
 class Running:
     """The score of a run under way, of which more is better: what schedulers compare after a round.
 
-    For `target` it is the best value so far: who is nearer after as many rounds is sooner there.
+    For `target` it is the best value so far: of two runs after equally many rounds the nearer one will be sooner there.
     """
 
     def __init__(self, score: Score, rounds: int):

@@ -1,4 +1,4 @@
-"""What a sweep shows when it is over: its settings in the terminal, the report, what failed."""
+"""The end of a sweep in the terminal: its settings, the report, the trials that failed."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def look_up(key: str, values: Values, base: Mapping[str, Any]) -> Any:
 
 
 def comparable(values: Values) -> str:
-    """What must be equal for settings to be compared: the algorithm and the world, not what is tuned."""
+    """The algorithm and the world of a setting as a text; settings with equal texts are compared."""
     flat = flatten(values)
     return canonical({k: v for k, v in flat.items() if is_world(k) or k in (METHOD, METHOD.partition(".")[0])})
 
@@ -197,7 +197,7 @@ def _inside(value: Any, parts: Sequence[str]) -> Any:
 
 
 def _ordered(keys: dict[str, list[Domain]]) -> dict[str, list[Domain]]:
-    """Each key after those that its conditions look at; else as in the file."""
+    """The keys in the order of the file, but each after the keys that its conditions look at."""
     done: dict[str, list[Domain]] = {}
 
     def add(key: str, chain: tuple[str, ...]) -> None:

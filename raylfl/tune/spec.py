@@ -83,7 +83,7 @@ class Sweep:
         return load_config(self.base, [*own, *(f"{key}={json.dumps(value)}" for key, value in place.items())])
 
     def trials(self, stage: int, setting: int, values: Values, parents: Mapping[int, str] | None = None) -> list[Trial]:
-        """The trials of one setting, a seed each; parents: by seed, the runs that they go on from."""
+        """The trials of one setting, a seed each; parents: by seed, the runs that they continue."""
         keys = [look_up(f"algorithm.{key}", values, self.plain) for key in NAMING]
         algorithm = next(filter(None, keys), DEFAULTS["algorithm"]["name"])
         rounds = self.stages[stage].rounds
@@ -194,7 +194,7 @@ def parse_stages(content: Sequence[Any], rounds: int) -> list[Stage]:
 
 
 def check_together(sweep: Sweep) -> None:
-    """What single keys cannot tell; raises BadConfig."""
+    """Checks keys against each other; raises BadConfig."""
     options, kinds = sweep.options, sweep.space.kinds
     if options.samples > 1 and not kinds - {"grid"}:
         raise BadValue(

@@ -1,4 +1,4 @@
-"""The trials of one stage on Ray Tune: which are left to do, on what resources, and what they came to."""
+"""One stage of a sweep on Ray Tune: the trials left to do, their resources, their ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
 
 
 class StageRun:
-    """One stage of a sweep: its trials are carried out, whatever of them is left to do."""
+    """One stage of a sweep; carries out the trials that are not over."""
 
     def __init__(self, sweep: Sweep, index: int, folder: Path, journal: Journal, trial: Sequence[Bundle], say: Say):
         """trial: the bundles of one trial, the server's and one a worker."""
@@ -47,7 +47,7 @@ class StageRun:
             self.total = sweep.options.samples * len(sweep.seeds(0))
 
     def carry_out(self) -> None:
-        """Returns when every trial is over or has failed; raises KeyboardInterrupt where it was told to stop."""
+        """Run until every trial is over or has failed; raises KeyboardInterrupt if it is interrupted."""
         left = [trial for trial in self.journal.of_stage(self.index) if not self._is_over(trial)]
         if not left and not self.searching:
             return
@@ -96,7 +96,7 @@ class StageRun:
         )
 
     def _is_over(self, trial: Trial) -> bool:
-        """A run that completed after the sweep was killed is taken note of here, and one that was damaged since."""
+        """Whether nothing is left to do; notes runs that completed unseen, or were damaged since they finished."""
         complete = self.is_complete(trial)
         if complete and trial.id not in self.journal.ends:
             self.journal.end(trial.id, FINISHED)
@@ -119,10 +119,10 @@ class StageRun:
                 scores = [(done, score) for done, score in seen if score is not None]
                 yield as_config(trial)["trial"], scores, self.journal.state(trial)
 
-    # -- what a trial came to --------------------------------------------------------------------------------
+    # -- ends of trials ------------------------------------------------------------------------------------
 
     def end(self, trial: Trial, last: Mapping[str, Any] | None, error: str = "") -> str:
-        """Take down how a trial ended; returns the line about it."""
+        """Write the end of a trial to the journal; returns the line about it."""
         said = last or {}
         if "state" not in said and self.is_complete(trial):
             state, reason = FINISHED, ""
@@ -143,7 +143,8 @@ class StageRun:
 
 @contextmanager
 def handlers_kept() -> Iterator[None]:
-    """Ray Tune takes SIGINT and SIGUSR1 for itself and would keep them when it is done: Ctrl-C would be lost."""
+    """Restores the handlers of SIGINT and SIGUSR1: Ray Tune installs its own and does not remove them, so that a later
+    Ctrl-C would be lost."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
     try:
         yield
@@ -155,7 +156,7 @@ def handlers_kept() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Ray Tune's own output and files left out; a sweep says what there is to say. Working directories stay."""
+    """Silences Ray Tune's output, log files and changes of the working directory; `TrialLog` prints the news."""
     ours = {
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",

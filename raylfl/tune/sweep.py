@@ -1,6 +1,6 @@
-"""`raylfl sweep`: from a file to trials, tables and a report; and on again after anything that ended it.
+"""`raylfl sweep`: from a file to trials, tables and a report; and resuming it after any interruption.
 
-runs/<name>-<date>-<time>/ holds sweep.yaml (all that was asked for), trials.jsonl (the journal), trials.csv and
+runs/<name>-<date>-<time>/ holds sweep.yaml (the whole request), trials.jsonl (the journal), trials.csv and
 settings.csv, report/, and the trials' ordinary run directories beside them: <setting>-<algorithm>-s<seed>/.
 """
 
@@ -59,7 +59,7 @@ def sweep(source: str | Path, overrides: Sequence[str] = (), say: Say = print) -
 
 
 def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print) -> SweepResult:
-    """Go on with a sweep: trials that are over stay, the others go on from their checkpoints, failed ones, too.
+    """Resume a sweep: trials that are over stay, the others, failed ones too, continue from their checkpoints.
 
     overrides: `concurrent`, `retries` and keys of `runtime`; raises BadConfig for others.
     """
@@ -87,7 +87,7 @@ def changed(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
 
 
 def tried(spec: Sweep) -> Experiment:
-    """Every setting composed, and one of them tried as far as a first batch: mistakes end here."""
+    """Compose every setting and try one of them on a first batch, so that mistakes are found here."""
     from raylfl.api import checked
 
     if spec.options.search == "optuna":
@@ -167,7 +167,7 @@ def counted(count: int, what: str) -> str:
 
 
 def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
-    """Enter the trials of a stage: all settings in the first, those within reach of the best in later ones."""
+    """Write the trials of a stage to the journal: all settings at first, later the ones within reach of the best."""
     if index == 0:
         if spec.options.search == "random":
             for setting, values in enumerate(spec.points()):
@@ -196,7 +196,7 @@ def locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise BadConfig(f"{folder} is in use by another process: wait for it, or stop it first") from None
         except OSError:
-            pass  # a file system without locks: go on unprotected
+            pass  # a file system without locks: continue unprotected
         yield
 
 
@@ -210,7 +210,7 @@ def ended_by_signals() -> Iterator[None]:
 
     try:
         before = signal.signal(signal.SIGTERM, as_interrupt)
-    except ValueError:  # not the main thread: whoever runs us handles signals
+    except ValueError:  # not the main thread: signals are the caller's
         yield
         return
     try:

@@ -1,4 +1,4 @@
-"""What a sweep found: a table of trials, one of settings with their seeds pooled, and who goes on to a next stage."""
+"""The tables of a sweep, trials and settings with their seeds pooled, and the settings that continue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from raylfl.tune.spec import Sweep
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial with what it came to. state: `open` while it has not ended."""
+    """A trial with its result. state: `open` while it has not ended."""
 
     trial: Trial
     state: str
@@ -29,7 +29,7 @@ class TrialRow:
     rounds: int
     score: float | None
     seconds: float
-    values: Values  # PBT's newest, else those of the trial
+    values: Values  # PBT's newest, else the trial's
 
 
 @dataclass
@@ -51,7 +51,7 @@ class SettingRow:
 
     @property
     def score(self) -> Stat:
-        """Over the finished seeds; without any, over those that a scheduler stopped."""
+        """Over the finished seeds; if there are none, over the ones that a scheduler stopped."""
         chosen = [row for row in self.rows if row.state == FINISHED or not self.finished]
         return Stat.over([row.score for row in chosen if row.score is not None], of=len(self.rows))
 
@@ -78,7 +78,7 @@ def _nan(run: RunRecord) -> Any:
 
 
 def setting_rows(sweep: Sweep, rows: Sequence[TrialRow], stage: int) -> list[SettingRow]:
-    """The settings of a stage, the best first: more seeds with a score, then their mean; what was stopped, after."""
+    """The settings of a stage, the best first: by seeds with a score, then by their mean; stopped settings last."""
     groups: dict[int, SettingRow] = {}
     for row in rows:
         if row.trial.stage == stage:

@@ -1,7 +1,7 @@
 """One trial: an ordinary run whose server is the trial's own process, and which reports after every round.
 
 Ray Tune starts this process in the trial's placement group; the worker actors that it makes are put there, too.
-A trial can be repeated at any time: it goes on from what is in its run directory.
+A trial can be repeated at any time: it continues from its run directory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from raylfl.tune.spec import Sweep, make_sweep, show
 
 STATE = ("checkpoints", "metrics.jsonl", "participation.jsonl", "partition.json", "partition_counts.json")
 OWN = ("wandb_id.txt", "lineage.txt", "log.txt")  # what stays where a trial takes another's state
-LOCK_SECONDS = 300  # how long a trial waits for whoever had its directory, or its process, before to put things away
+LOCK_SECONDS = 300  # how long a trial waits for the previous owner of its directory or process to shut down
 Report = Callable[[dict[str, Any], Path | None], None]
 
 
@@ -41,7 +41,7 @@ Report = Callable[[dict[str, Any], Path | None], None]
 class Job:
     """What all trials of a sweep share: its content (of sweep.yaml), its folder, and the workers of a trial.
 
-    command: what was typed to have it carried out; None: the command line of this process.
+    command: the command line of the sweep; None: that of this process.
     """
 
     content: dict[str, Any]
@@ -73,9 +73,10 @@ def trainable(config: dict[str, Any], job: Job) -> None:
 
 
 def patient(function: Callable[[dict[str, Any]], None]) -> Any:
-    """The class of a trainable function whose process ends after its thread: Ray Tune, and Ray itself, would not
-    wait for the checkpoint and the loggers of a trial that is stopped."""
-    from ray.tune.trainable.function_trainable import get_session, wrap_function
+    """The trainable class of a function, whose cleanup waits for the function's thread. Ray Tune would end the process
+    while a stopped trial still writes its checkpoint and closes its loggers."""
+    from ray.train._internal.session import get_session
+    from ray.tune.trainable.function_trainable import wrap_function
 
     class Patient(wrap_function(function)):  # type: ignore[misc]
         def cleanup(self) -> None:
@@ -89,16 +90,16 @@ def patient(function: Callable[[dict[str, Any]], None]) -> Any:
 
 
 def run_trial(job: Job, trial: Trial, report: Report, taken: Path | None = None) -> None:
-    """Carry out a trial, or what is left of it; `report` gets a row a round, the last once the run is complete.
+    """Run a trial, or the rest of it; `report` gets a row a round, the last one once the run is complete.
 
-    taken: a snapshot to go on from instead of the run's own state. A run that diverges, or whose values cannot
+    taken: a snapshot to continue from instead of the run's own state. A run that diverges, or whose values cannot
     be, is reported as such: to try it again would not help. Other errors are raised, for Ray Tune to try again.
     """
     sweep, folder = make_sweep(job.content), Path(job.folder) / trial.id
     try:
         experiment = assemble(sweep.config(trial, Path(job.folder)))
         if taken is not None:
-            with opened(folder, job.command):  # the process that was paused may still be putting its things away
+            with opened(folder, job.command):  # the paused process may still be shutting down
                 take_over(folder, taken, experiment.config.resolved, show(trial.values))
         elif trial.parent is not None and not folder.exists():
             continue_from(Path(job.folder) / trial.parent, folder, experiment.config.resolved)
@@ -137,7 +138,7 @@ Rows = Generator[tuple[dict[str, Any], bool], None, None]
 
 
 def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: int) -> Rows:
-    """(metrics, whether they are new) of each round, of those already run first; at once where all are."""
+    """(metrics, whether they are new) of each round, beginning with the rounds already run."""
     before = run_dir.metrics()
     earlier = readable(run_dir.path)
     if earlier is not None and earlier.complete(rounds):
@@ -154,7 +155,7 @@ def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: in
             for metrics in stream:
                 try:
                     yield metrics, metrics not in before[metrics["round"] : metrics["round"] + 1]
-                except GeneratorExit:  # the scheduler stops it: whoever wants to may resume it
+                except GeneratorExit:  # stopped by the scheduler, it can be resumed by hand
                     session.checkpoints.save(session.federation.state, backend)
                     raise
     finally:
@@ -197,7 +198,7 @@ def opened(folder: Path, command: str | None) -> Iterator[RunDirectory]:
 
 
 def copy_state(source: Path, target: Path) -> None:
-    """A new run directory with the state of another, to go on from; complete or not there at all."""
+    """Make a run directory with the state of another; it appears complete or not at all."""
     aside = target.with_name(f".{target.name}.incoming")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -210,7 +211,7 @@ def copy_state(source: Path, target: Path) -> None:
 
 
 def continue_from(parent: Path, folder: Path, resolved: dict[str, Any]) -> None:
-    """The state of a shorter run of the same setting; nothing, so a start from round 0, where that is not allowed."""
+    """Copy the state of a shorter run of the same setting; nothing, so a start from round 0, where that is refused."""
     try:
         refuse_changes(load_config(parent / "config.yaml").resolved, resolved)
     except BadConfig:  # values in phases, which end at fractions of all rounds
@@ -221,8 +222,8 @@ def continue_from(parent: Path, folder: Path, resolved: dict[str, Any]) -> None:
 def take_over(folder: Path, taken: Path, resolved: dict[str, Any], values: str) -> None:
     """Replace a run's state by a snapshot of it, or of another run; from here on `resolved` defines it.
 
-    A checkpoint remembers the config that it belongs to, so that nobody goes on with other values by mistake;
-    here that is the intention. What was logged elsewhere goes on.
+    A checkpoint holds the config that it belongs to, and a resumed run refuses others; here other values are the
+    intention, so it is rewritten. Logs kept elsewhere (wandb) continue.
     """
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)

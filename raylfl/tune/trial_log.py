@@ -1,4 +1,4 @@
-"""What a sweep says while it runs, and how it takes down that trials end."""
+"""The news of a sweep while it runs; trials that end are written to the journal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PULSE_SECONDS = 30.0  # between lines on what is running
 
 
 class TrialLog(Callback):
-    """Takes down how trials end, and says so; from time to time a line on those that run."""
+    """Writes the ends of trials to the journal and says them; from time to time a line on running trials."""
 
     def __init__(self, stage: StageRun, left: int):
         self.stage = stage
@@ -58,7 +58,7 @@ class TrialLog(Callback):
 
 
 def cause(trial: Any) -> str:
-    """What ended a trial of Ray Tune's, in one line: the last of the error that it wrote down."""
+    """The cause of a trial's end in one line: the last line of the error file that Ray Tune wrote."""
     path = Path(trial.local_path or ".") / "error.txt"
     lines = [line.strip() for line in path.read_text().splitlines() if line.strip()] if path.exists() else []
     return lines[-1] if lines else "its process was lost"

@@ -71,7 +71,7 @@ def test_any_run_can_be_drawn(count, rounds, known, tmp_path):
     nominal = np.full(count, 0.1) if known else None
     figure = participation_figure(random_rows(count, rounds, 0.1), count, nominal, "Bernoulli")
     raster, frequency, spells = figure.axes
-    assert raster.get_title(loc="left").startswith("Who was asked")
+    assert raster.get_title(loc="left").startswith("Sampled: ")
     assert raster.get_images()[0].get_array().shape == (min(count, 360), min(rounds, 900), 3)
     dots = frequency.collections[-1].get_offsets()
     np.testing.assert_allclose(dots[:, 1], frequencies(random_rows(count, rounds, 0.1), count))
@@ -85,7 +85,7 @@ def test_any_run_can_be_drawn(count, rounds, known, tmp_path):
 def test_a_run_in_which_nobody_came_can_be_drawn(tmp_path):
     figure = participation_figure([ROWS[1]], 3)
     figure.savefig(tmp_path / "empty.png")
-    assert figure.axes[2].texts[0].get_text() == "nobody took part twice"
+    assert figure.axes[2].texts[0].get_text() == "no client took part twice"
 
 
 def test_averaging_keeps_the_colour_of_the_whole_raster():
