@@ -54,7 +54,7 @@ def server_profile(workload: Workload) -> str:
         cluster.ready()
         actors = start_workers(experiment.config.runtime, 1)
         backend = RayBackend(experiment, ray.put(experiment), actors, print)
-        rounds = Federation(experiment, backend).rounds(sys.maxsize)
+        rounds = Federation.of(experiment, backend).rounds(sys.maxsize)
         for _ in range(WARM_UP):
             next(rounds)
         profiler = cProfile.Profile()

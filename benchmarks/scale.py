@@ -39,7 +39,7 @@ config = {
     "algorithm": {"name": algorithm},
 }
 experiment = checked(load_config(config))
-federation = Federation(experiment, LocalBackend(experiment.setup))
+federation = Federation.of(experiment, LocalBackend(experiment.setup))
 ready = time.perf_counter() - started
 times = [m["time/round"] for m, _ in federation.rounds(33)][3:]
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
@@ -120,7 +120,7 @@ def in_process_seconds(config: dict[str, Any], rounds: int, by_hand: bool = True
         if backend.one_by_one:
             return []
         backend.worker.oracle = VectorizedOracle(backend.worker.flat, by_hand=False)
-    federation, oracle = Federation(experiment, backend), backend.worker.oracle
+    federation, oracle = Federation.of(experiment, backend), backend.worker.oracle
     gradients, spent = oracle.gradients, 0.0
 
     def timed(*args: Any) -> Any:

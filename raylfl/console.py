@@ -105,7 +105,7 @@ class Watcher:
         self._run, self._latest = progress.run_dir, {}
         experiment = progress.experiment
         name = experiment.config.resolved["algorithm"]["name"]
-        what = f"{name}: {experiment.world.count} clients, {total} rounds, {workers_of(experiment)}"
+        what = f"{name}: {experiment.clients} clients, {total} rounds, {workers_of(experiment)}"
         self.console.print(f"{what} -> {shown(progress.run_dir)}", soft_wrap=True)
         if self.console.is_terminal:
             self._live = Progress(
@@ -130,7 +130,7 @@ class Watcher:
 
 def workers_of(experiment: Experiment) -> str:
     """Who trains, while a run is under way: `2 workers`, `1 process`."""
-    runtime, clients = experiment.config.runtime, experiment.world.count
+    runtime, clients = experiment.config.runtime, experiment.clients
     if runtime.backend == "local":
         return "1 process"
     from raylfl.runtime.ray.resources import count_workers, resources_here

@@ -17,6 +17,8 @@ from raylfl.core.population import Population
 from raylfl.core.samples import Shards
 from raylfl.data_source import DataSource, class_of, load_data
 from raylfl.errors import BadValue
+from raylfl.heterogeneity.links.perfect import Perfect
+from raylfl.heterogeneity.participation.full import Full
 from raylfl.heterogeneity.partition.base import Samples, Split
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
@@ -86,47 +88,52 @@ def assemble(config: Config) -> Experiment:
     source = load_data(config)
     split = make_split(config, source)
     population = Population.of(np.array([len(c) for c in split.clients]), config.top.weights)
-    world = RunContext(config.top.seed, population, config.top.rounds)
+    owners = config.algorithm.topology.owners(split.clients)
+    merged = len(owners) < len(split.clients)  # one client trains, on the data of all: a world of its own
+    trained = Population.of(np.array([len(c) for c in owners])) if merged else population
+    world = RunContext(config.top.seed, trained, config.top.rounds)
+    participation, link = (Full(), Perfect()) if merged else (config.participation, config.link)
     for place, part in (
         ("local", work),
-        ("participation", config.participation),
-        ("link", config.link),
+        ("participation", participation),
+        ("link", link),
         ("system", config.system),
     ):
         _placed(place, partial(part.check, world))
-    warnings = [*source.warnings, *check_algorithm(config, world), *unimportable(config)]
+    warnings = [*source.warnings, *check_algorithm(config, world, merged), *unimportable(config)]
     setup = WorkerSetup(
-        config.top.seed,
-        config.top.dtype,
-        fitted_model(config, source.data),
-        config.algorithm,
-        rule,
-        local.sampling,
-        local.optimizer,
-        local.buffers,
-        population,
-        Shards.of(split.clients),
-        source.train,
-        source.test,
-        config.eval.batch_size,
-        config.runtime,
-        source.val,
+        seed=config.top.seed,
+        dtype=config.top.dtype,
+        model=fitted_model(config, source.data),
+        algorithm=config.algorithm,
+        rule=rule,
+        sampling=local.sampling,
+        optimizer=local.optimizer,
+        buffers=local.buffers,
+        population=population,
+        shards=Shards.of(split.clients),
+        train=source.train,
+        test=source.test,
+        eval_batch_size=config.eval.batch_size,
+        runtime=config.runtime,
+        val=source.val,
+        merged=merged,
     )
     natural = config.resolved["partition"]["name"] == "natural"
     optimum = known_optimum(source.data, population.weights, natural)
     return Experiment(
-        config,
-        source.labels,
-        split,
-        optimum,
-        world,
-        config.algorithm,
-        config.participation,
-        config.link,
-        work,
-        rule,
-        setup,
-        warnings,
+        config=config,
+        labels=source.labels,
+        split=split,
+        optimum=optimum,
+        world=world,
+        algorithm=config.algorithm,
+        participation=participation,
+        link=link,
+        work=work,
+        rule=rule,
+        setup=setup,
+        warnings=warnings,
     )
 
 
@@ -166,13 +173,15 @@ def unimportable(config: Config) -> list[str]:
     ]
 
 
-def check_algorithm(config: Config, world: RunContext) -> list[str]:
+def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str]:
     """Plain warnings where an assumption of the algorithm is broken; BadConfig where it cannot run."""
     algorithm, name = config.algorithm, config.resolved["algorithm"]["name"]
     participation, link = config.resolved["participation"]["name"], config.resolved["link"]["name"]
     warnings = []
     if algorithm.assumes_full and (participation != "full" or link != "perfect"):
         warnings.append(f"{name} is defined for full participation over perfect links; here {participation}, {link}")
+    if merged and (participation != "full" or link != "perfect"):
+        warnings.append(f"{name} trains on all data at once: participation {participation}, link {link} do not apply")
     if algorithm.assumes_equal_steps:
         clients = np.arange(min(world.count, 1000))
         steps, _ = LocalWork(

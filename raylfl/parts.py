@@ -43,11 +43,16 @@ class WorkerSetup:
     eval_batch_size: int
     runtime: RuntimeConfig
     val: SampleSet | None = None
+    merged: bool = False  # one client trains, on the data of all N
 
     @property
     def local_buffers(self) -> bool:
-        """Whether clients keep the module's buffers to themselves; the imaginary one that owns all data does not."""
-        return self.buffers == "local" and not self.algorithm.pooled
+        """Whether clients keep the module's buffers to themselves; a client that owns all data shares them."""
+        return self.buffers == "local" and not self.merged
+
+    def trained_on(self, client: int) -> Ints:
+        """The samples that a client of the run trains on."""
+        return self.shards.indices if self.merged else self.shards[client]
 
     def fresh_state(self, x: Tensor, buffers: Tensor) -> State:
         """What a client brings to its first round, rows [1, ...], at x [d] and buffers [b]; empty: it never has any."""
@@ -85,3 +90,8 @@ class Experiment:
     rule: LocalRule
     setup: WorkerSetup
     warnings: list[str]
+
+    @property
+    def clients(self) -> int:
+        """N, the clients of the partition."""
+        return self.setup.population.count

@@ -2,7 +2,7 @@
 
 State    server x [d]; clients none.
 Sent     nothing: the data are at the server.
-Assumes  that data may be pooled; participation and links do not matter.
+Assumes  that data may be pooled; participation and links do not apply.
 
     server   x <- x - eta grad F(x), K times a round
 """
@@ -17,6 +17,7 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.population import Round
+from raylfl.core.topology import Alone, Topology
 
 
 @ALGORITHMS.register("centralized")
@@ -24,7 +25,7 @@ from raylfl.core.population import Round
 class Centralized(Algorithm):
     """Centralised training: K steps a round on F itself."""
 
-    pooled: ClassVar[bool] = True
+    topology: ClassVar[Topology] = Alone()
     uploads_update: ClassVar[bool] = False
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:

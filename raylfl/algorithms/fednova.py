@@ -44,10 +44,6 @@ class FedNova(Algorithm):
         if self.calibrate and self.normalise != "sent":
             raise BadValue("calibrate", got=True, need="false unless normalise=sent, FedACS eq. (116)")
 
-    @property
-    def wants_system(self) -> bool:
-        return self.normalise == "sent"
-
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         if self.normalise == "sent":
             tau, shares = _mean_work(r.system), r.draws / r.total_draws

@@ -14,13 +14,14 @@ Assumes  nothing; if a hand-over is lost, the next client starts from the last m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.population import Round
+from raylfl.core.topology import Ring, Topology
 
 
 @ALGORITHMS.register("sfl", paper="Li & Lyu 2023 [2]")
@@ -30,7 +31,7 @@ class SFL(Algorithm):
 
     gamma: float = 1.0  # server lr; 1: the last client's result, as in Alg. 1
 
-    route: ClassVar[Literal["star", "ring"]] = "ring"
+    topology: ClassVar[Topology] = Ring()
     uploads_update: ClassVar[bool] = False
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:

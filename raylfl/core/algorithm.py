@@ -19,13 +19,14 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from raylfl.core.population import Bools, Floats, Population, Round, SystemInfo
 from raylfl.core.reduce import column
+from raylfl.core.topology import Star, Topology
 
 State = dict[str, Tensor]  # clients, broadcasts, uploads: names to [d] or [C, d]
 ServerState = dict[str, Any]  # Tensors, Tables and [N] vectors
@@ -58,7 +59,6 @@ RENAMED = {  # hooks by their names before 0.1; accepted for one release
     "probes": "samples_by_norm",
     "probe_probabilities": "norm_probabilities",
     "common_steps": "draw_local_steps",
-    "wants_conditions": "wants_system",
 }
 
 
@@ -73,8 +73,8 @@ class Algorithm(ABC):
                 warnings.warn(f"{cls.__name__}.{old} is now called {new}", DeprecationWarning, stacklevel=2)
                 setattr(cls, new, vars(cls)[old])
 
-    route: ClassVar[Literal["star", "ring"]] = "star"
-    """star: everybody starts from the broadcast. ring: from the result of the one before."""
+    topology: ClassVar[Topology] = Star()
+    """Who exchanges models with whom: `Star` (clients in parallel), `Ring` (in sequence), `Alone` (all data in one)."""
     own_step: ClassVar[bool] = False
     """Its local step is defined by its paper as plain SGD: local momentum and module optimisers do not apply."""
     uploads_update: ClassVar[bool] = True
@@ -85,8 +85,6 @@ class Algorithm(ABC):
     """Defined for the same K at every client; otherwise the run warns."""
     one_step: ClassVar[bool] = False
     """One local step whatever `local` says."""
-    pooled: ClassVar[bool] = False
-    """The cohort's place is taken by one imaginary client that owns all data."""
     keeps_memory: ClassVar[bool] = False
     """Server memory grows by d for every client seen."""
     server_known: ClassVar[tuple[str, ...]] = ()
@@ -161,11 +159,6 @@ class Algorithm(ABC):
         """
         return None
 
-    @property
-    def wants_system(self) -> bool:
-        """Its server step reads r.system, what was known of all N clients before the round."""
-        return False
-
     def second_broadcast(self, server: ServerState) -> State:
         """What goes down to every received client for its `update_clients`; its floats are counted."""
         return {}
@@ -204,7 +197,7 @@ class Algorithm(ABC):
 
 def overrides(algorithm: Algorithm, method: str) -> bool:
     """Whether the algorithm has a method of its own in place of the base class's."""
-    return getattr(type(algorithm), method) is not getattr(Algorithm, method)
+    return getattr(algorithm.__class__, method) is not getattr(Algorithm, method)
 
 
 def normalised(weights: Floats) -> Floats:

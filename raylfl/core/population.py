@@ -5,6 +5,7 @@ Plain numbers only; nothing of width d.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,7 +46,8 @@ class Round:
     cohort: distinct client ids [C]; draws: s_i [C]; received: bool [C]; steps: K_i [C];
     batch_sizes: samples a local step [C]; lr: eta of this round; a_norm: |a_i|_1 [C].
     failure: q [C]; inclusion: p [C], the sampling probabilities of a draw with replacement (sum 1 over all N).
-    Unknown entries of these two are nan. system: what was known of all N before the draw.
+    Unknown entries of these two are nan. probabilities: p [N] where the method itself sampled.
+    system_of: gives `system`, computed where it is read.
     """
 
     index: int
@@ -59,8 +61,14 @@ class Round:
     a_norm: Floats
     failure: Floats
     inclusion: Floats
+    probabilities: Floats | None = None
     unfiltered: Round | None = None  # in a `received_view` or `lost`: the whole round
-    system: SystemInfo | None = None
+    system_of: Callable[[], SystemInfo] | None = None
+
+    @property
+    def system(self) -> SystemInfo | None:
+        """What was known of all N before the draw; None where the round was recorded without it."""
+        return None if self.system_of is None else self.system_of()
 
     @property
     def received_view(self) -> Round:

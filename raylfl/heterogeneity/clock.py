@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from raylfl.core.population import Floats, Ints
+from raylfl.core.topology import Topology
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.values import POSITIVE, PerClient
 from raylfl.heterogeneity.world import RunContext
@@ -44,20 +45,19 @@ class Clock:
         self._seconds.check(world.count)
 
     def round_seconds(
-        self, steps: Ints, up_floats: Floats, down_floats: Floats, clients: Ints, route: str, world: RunContext
+        self, steps: Ints, up_floats: Floats, down_floats: Floats, clients: Ints, topology: Topology, world: RunContext
     ) -> float:
         """Virtual seconds of a round. steps: K_i [C] of these clients (ids [C]).
 
         up_floats, down_floats: what each sends and fetches, [C] or one number for all; in a ring, count a
-        hand-over once (with its sender). route: `parallel` or `ring`.
+        hand-over once (with its sender). topology: whether clients work in parallel or in sequence.
         """
-        assert route in ("parallel", "ring"), route
         if not len(clients):
             return 0.0
         seconds = self._computation(steps, clients, world)
         if self.bandwidth is not None:
             seconds = seconds + (np.asarray(up_floats) + np.asarray(down_floats)) / self.bandwidth
-        return float(seconds.max() if route == "parallel" else seconds.sum())
+        return topology.round_seconds(seconds)
 
     def computation_seconds(self, steps: Ints, clients: Ints, world: RunContext) -> float:
         """Total computation of a round: the sum over its cohort, lost uploads included."""

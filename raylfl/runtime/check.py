@@ -17,10 +17,10 @@ from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import Batch, private_randomness
 from raylfl.core.population import Population
 from raylfl.core.samples import SampleSet, Shards
-from raylfl.errors import BadConfig, BadValue
+from raylfl.errors import BadConfig
 from raylfl.parts import Experiment, WorkerSetup
 from raylfl.runtime.ray.resources import check_resources
-from raylfl.runtime.round.plan import Planner, check_sampling
+from raylfl.runtime.round.plan import check_sampling
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.hooks import HOOKS, overridden
 from raylfl.runtime.workers.logged import Logged
@@ -35,9 +35,7 @@ def check(experiment: Experiment) -> None:
     """Raises BadConfig saying what model, data, algorithm and participation disagree on."""
     check_sampling(experiment)
     if experiment.config.runtime.backend == "ray":
-        check_resources(experiment.config.runtime, experiment.world.count)
-    if experiment.algorithm.pooled:  # a single imaginary client: a value per client does not fit it
-        _check_pooled_work(experiment)
+        check_resources(experiment.config.runtime, experiment.clients)
     setup = experiment.setup
     if not len(setup.shards.indices):
         raise BadConfig("no client owns any training sample: nothing to train on")
@@ -75,13 +73,6 @@ def _unheard(worker: Worker, config: EvalConfig) -> list[str]:
         names = sorted(evaluator.left_out)
         lines.append(f"{', '.join(names)} not recorded in evaluations: logged with on_epoch=False")
     return lines
-
-
-def _check_pooled_work(experiment: Experiment) -> None:
-    try:
-        experiment.work.check(Planner(experiment).pooled_world)
-    except BadValue as error:
-        raise error.at("local") from None
 
 
 def _patience(setup: WorkerSetup) -> float | None:

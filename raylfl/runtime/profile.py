@@ -61,7 +61,7 @@ class Candidate:
         runtime = replace(experiment.config.runtime, vectorize=vectorize, layout=layout)
         self.vectorize, self.layout = vectorize, layout
         self.backend = LocalBackend(replace(experiment.setup, runtime=runtime))
-        self.federation = Federation(experiment, self.backend, self._stamp)
+        self.federation = Federation.of(experiment, self.backend, self._stamp)
         self.rounds = self.federation.rounds(sys.maxsize)
         self.seconds: list[float] = []
         self.phases: dict[str, list[float]] = {name: [] for name in PHASES.values()}

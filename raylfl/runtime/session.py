@@ -26,8 +26,8 @@ from raylfl.runtime.records.loggers import Loggers
 from raylfl.runtime.records.record_file import Displaced
 from raylfl.runtime.records.run_dir import RunDirectory, metrics_line
 from raylfl.runtime.records.summary import environment, summarise
+from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.loop import Federation
-from raylfl.runtime.round.measure import Metrics
 from raylfl.runtime.workers.backend import Backend
 
 MOST_SAMPLES, MOST_CLIENTS = 2_000_000, 10_000  # beyond, who owns what follows from config.yaml alone
@@ -43,7 +43,7 @@ class Session:
     def __init__(self, experiment: Experiment, backend: Backend, run_dir: RunDirectory, fault: Fault | None = None):
         self.e, self.backend, self.run_dir = experiment, backend, run_dir
         self.fault = fault or kill_point()
-        self.federation = Federation(experiment, backend, self.fault)
+        self.federation = Federation.of(experiment, backend, self.fault)
         self.checkpoints = Checkpoints(run_dir, experiment, self.say)
         self.messages: list[str] = []
         self._stop = threading.Event()
@@ -151,7 +151,7 @@ class Session:
             "status": "finished",
             **summarise(self.run_dir.metrics()),
             "wall_seconds": seconds,
-            "clients": self.e.world.count,
+            "clients": self.e.clients,
             "parameters": params.numel(),
             "samples_dropped": self.e.split.dropped,
             "params_sha256": fingerprint(params),
@@ -177,7 +177,7 @@ def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:
             save(run_dir.path / "partition.json", split.clients)
         except OSError as error:
             raise run_dir.unwritten("partition.json", error) from error
-    if labels is not None and experiment.world.count <= MOST_CLIENTS:
+    if labels is not None and experiment.clients <= MOST_CLIENTS:
         samples = Samples(len(labels), labels, None)
         content = {"classes": samples.classes.tolist(), "counts": class_counts(split, samples).tolist()}
         run_dir.write("partition_counts.json", json.dumps(content))

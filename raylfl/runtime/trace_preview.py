@@ -1,4 +1,4 @@
-"""The rounds of a config drawn without training: who is asked, who arrives, how much they work."""
+"""The rounds of a config drawn without training: the sampled clients, whose uploads are received, local steps."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def draw_rows(experiment: Experiment) -> list[Row]:
     server = algorithm.init_server(torch.zeros(1), experiment.world.population)
     rows = []
     for r in range(experiment.world.rounds):
-        rows.append(planner.row(*planner.plan(r, server)))
+        rows.append(planner.row(planner.plan(r, server)))
     return rows

@@ -42,7 +42,7 @@ def rounds_for(algorithm: Algorithm) -> list[Round]:
     cohorts = [[4, 1, 3], [0, 1, 5], [2, 3], [3, 5, 2, 0, 4, 1]]
     draws = [[1, 2, 1], [1, 1, 1], [1, 1], [1] * N]
     arrives = [[True] * 3, [True, False, True], [False] * 2, [True] * N]
-    if algorithm.assumes_full or algorithm.pooled:
+    if algorithm.assumes_full:
         cohorts, draws, arrives = [list(range(N))] * 4, [[1] * N] * 4, [[True] * N] * 4
     return [
         recorded_round(
@@ -122,6 +122,10 @@ class Watched:
 
     def __init__(self, algorithm: Algorithm):
         self._algorithm = algorithm
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self._algorithm)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._algorithm, name)

@@ -21,7 +21,6 @@ from raylfl.core.algorithm import Algorithm, State, Work
 from raylfl.core.client_rows import Table
 from raylfl.core.population import Floats
 from raylfl.testing.bench import (
-    POPULATION,
     ContractBroken,
     D,
     N,
@@ -74,8 +73,7 @@ def survives_a_checkpoint(algorithm: Algorithm) -> None:
     for r in rounds:
         straight.run_round(r)
         stopped.run_round(r)
-        stopped.algorithm = copy.deepcopy(algorithm)
-        stopped.server, stopped.clients = reloaded(stopped.server), reloaded(stopped.clients)
+        stopped.restart(copy.deepcopy(algorithm), reloaded(stopped.server), reloaded(stopped.clients))
         must(
             same(stopped.server, straight.server) and same(stopped.clients, straight.clients),
             f"round {r.index} after a reload is not the same round",
@@ -101,14 +99,13 @@ def leaves_its_inputs_alone(algorithm: Algorithm) -> None:
 
 def rows_do_not_depend_on_neighbours(algorithm: Algorithm) -> None:
     """A client's upload and state have the same bits in any cohort."""
-    if algorithm.pooled:
-        return
     run, r = after_all(algorithm), rounds_for(algorithm)[0]
-    clients, steps = [int(c) for c in r.cohort], r.steps
-    weights, broadcast = POPULATION.weights[clients] * N, algorithm.broadcast(run.server)
-    together = run.local(r, clients, steps, weights, broadcast)
-    for k, client in enumerate(clients):
-        alone = run.local(r, [client], steps[k : k + 1], weights[k : k + 1], broadcast)
+    if algorithm.topology.sequential:
+        return
+    r = replace(r, received=np.ones(len(r.cohort), dtype=bool))
+    together = run.uploads(r)
+    for k, client in enumerate(r.cohort):
+        alone = run.uploads(replace(r, received=r.cohort == client).received_view)
         for whole, single in zip(together, alone, strict=True):
             for name, rows in single.items():
                 alike = same(rows[0], whole[name][k])
@@ -117,7 +114,7 @@ def rows_do_not_depend_on_neighbours(algorithm: Algorithm) -> None:
 
 def a_lost_upload_leaves_no_trace(algorithm: Algorithm) -> None:
     """A lost upload changes neither the client's state nor its row in a server Table."""
-    if algorithm.assumes_full or algorithm.pooled:
+    if algorithm.assumes_full or simulation(algorithm).merged:
         return
     run, r = simulation(algorithm), rounds_for(algorithm)[0]
     run.run_round(r)
@@ -156,17 +153,17 @@ def sends_whole_vectors(algorithm: Algorithm) -> None:
     uploads, client_state = run.uploads(r)
     for name, value in {**algorithm.broadcast(run.server), **algorithm.second_broadcast(run.server)}.items():
         must(value.numel() % D == 0, f"broadcast[{name!r}] has {value.numel()} numbers, not a multiple of d")
-    rows = 1 if algorithm.pooled or algorithm.route == "ring" else len(r.received_view.cohort)
+    rows = 1 if algorithm.topology.sequential else len(r.received_view.cohort)
     for name, value in uploads.items():
         must(len(value) == rows and value[0].numel() % D == 0, f"uploads[{name!r}] is {tuple(value.shape)}")
     fresh = algorithm.init_clients(run.x0, rows)
     must(
-        client_state.keys() == fresh.keys() or algorithm.route == "ring",
+        client_state.keys() == fresh.keys() or algorithm.topology.sequential,
         f"{set(client_state)} were {set(fresh)} at first",
     )
     for name, value in client_state.items():
         must(value.shape == fresh[name].shape, f"client_state[{name!r}] is {tuple(value.shape)}")
-    if not algorithm.pooled and algorithm.route == "star":
+    if not algorithm.topology.sequential:
         answered = algorithm.update_clients(run.server, uploads, client_state, r.received_view) or client_state
         shapes = {k: tuple(v.shape) for k, v in answered.items()}
         must(shapes == {k: tuple(v.shape) for k, v in client_state.items()}, f"update_clients returns {shapes}")
@@ -177,7 +174,7 @@ def sends_whole_vectors(algorithm: Algorithm) -> None:
 
 
 def its_traits_are_true(algorithm: Algorithm) -> None:
-    """uploads_update and keeps_memory are as declared. (What it assumes and its route, it only can say.)"""
+    """uploads_update and keeps_memory are as declared. (What it assumes and its topology, it only can say.)"""
 
     def finish(x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         uploads, new = algorithm.finish(x, carry, client_state, work)
@@ -195,7 +192,7 @@ def its_traits_are_true(algorithm: Algorithm) -> None:
 
 def a_client_without_data_does_no_harm(algorithm: Algorithm) -> None:
     """K_i = 0: nothing becomes nan, its update is 0, and it comes back with the state that it went with."""
-    if algorithm.assumes_equal_steps or algorithm.pooled:
+    if algorithm.assumes_equal_steps or simulation(algorithm).merged:
         return
     run, r = after_all(algorithm), rounds_for(algorithm)[-1]
     r = replace(r, index=r.index + 1, steps=np.where(r.cohort == 2, 0, r.steps))

@@ -1,25 +1,33 @@
-"""The round loop in small: any algorithm, any gradient function, recorded rounds."""
+"""Rounds of any algorithm on any gradient function, as recorded."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raylfl.core.algorithm import Algorithm, ServerState, State, Work
+from raylfl.config.schema import RuntimeConfig
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
+from raylfl.core.costs import Costs
+from raylfl.core.deferred import Deferred
 from raylfl.core.local import LocalRule, a_norm, run_local
 from raylfl.core.oracle import Batch, Oracle
-from raylfl.core.population import Floats, Ints, Population, Round, SystemInfo
+from raylfl.core.population import Population, Round, SystemInfo
+from raylfl.heterogeneity.trace import Row, make_row
+from raylfl.runtime.round.dispatch import Dispatch
+from raylfl.runtime.round.interfaces import Metrics
+from raylfl.runtime.round.loop import Federation
+from raylfl.runtime.round.state import FederationState, RoundResult
+from raylfl.runtime.workers.backend import InProcess
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
 Gradient = Callable[[int, Tensor, int, int], Tensor]
 """gradient(client, x [d], round, step) -> [d]; step -1 asks for the full-batch gradient."""
-
-POOL = -1  # the imaginary client that owns everybody's data
 
 
 class FunctionOracle(Oracle):
@@ -40,20 +48,137 @@ class FunctionOracle(Oracle):
         return torch.zeros(len(rows)), torch.stack(rows)
 
 
-@dataclass
+class FunctionBackend(InProcess):
+    """Local work on a gradient function, in one call of the solver for a whole cohort."""
+
+    one_by_one = None
+
+    def __init__(self, algorithm: Algorithm, gradient: Gradient, x0: Tensor, population: Population, rule: LocalRule):
+        self.algorithm, self.x0, self.population, self.rule = algorithm, x0, population, rule
+        self.oracle = FunctionOracle(gradient, x0.numel(), x0.dtype)
+
+    def initial(self) -> tuple[Tensor, Tensor]:
+        return self.x0, self.x0.new_zeros(0)
+
+    def attempt(self, task: Task, broadcast: State, client_states: Sequence[State | None]) -> TaskResult:
+        fresh = self.algorithm.init_clients(self.x0, 1)
+        rows = {name: torch.cat([(state or fresh)[name] for state in client_states]) for name in fresh}
+        work = Work(
+            np.asarray(task.steps, dtype=np.float64),
+            np.asarray(task.a_norm, dtype=np.float64),
+            self.population.weights[list(task.clients)] / (1.0 / self.population.count),
+            task.lr,
+        )
+        result = run_local(
+            self.algorithm,
+            self.oracle,
+            lambda t, active: [Batch((task.clients[i], task.round, t), 1) for i in active],
+            lambda t, row: 0,
+            broadcast,
+            rows,
+            work,
+            self.rule,
+            [Batch((i, task.round, -1), 1) for i in task.clients] if self.algorithm.full_gradient else None,
+        )
+        states = [
+            {name: values[k : k + 1].clone() for name, values in result.client_state.items()}
+            for k in range(len(task.clients))
+        ]
+        return TaskResult(task, ClientReports.of(task.clients, finite=True), result.uploads, states)
+
+
+class RecordedRounds:
+    """A planner whose next round is given; nothing is counted or measured."""
+
+    next: Round
+
+    def plan(self, r: int, server: ServerState) -> Round:
+        return self.next
+
+    def sampled(self, result: RoundResult, server: ServerState) -> RoundResult:
+        return result
+
+    def prefetch(self, r: int) -> None:
+        pass
+
+    def row(self, r: Round) -> Row:
+        return make_row(r.index, r.cohort, r.draws, r.received, r.steps)
+
+
+class Uncounted:
+    """No costs."""
+
+    def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Costs:
+        return Costs()
+
+    def seconds(self, result: RoundResult, costs: Costs) -> tuple[float, float]:
+        return 0.0, 0.0
+
+
+class Unmeasured:
+    """No metrics."""
+
+    def of_round(
+        self, result: RoundResult, state: FederationState, before: ServerState, info: Info, last: bool
+    ) -> Deferred[Metrics]:
+        return Deferred.of({})
+
+
 class Simulation:
-    """A run of one algorithm on plain functions; `clients` holds the states of those who have any."""
+    """A run of one algorithm on plain functions: the round of `raylfl.runtime.round`, on recorded rounds.
 
-    algorithm: Algorithm
-    gradient: Gradient
-    x0: Tensor
-    population: Population
-    rule: LocalRule = field(default_factory=LocalRule)
-    clients: dict[int, State] = field(default_factory=dict)
+    A method whose topology puts all data in one place trains on F = sum_i w_i f_i, as one client.
+    """
 
-    def __post_init__(self) -> None:
-        self.oracle = FunctionOracle(self._gradient, self.x0.numel(), self.x0.dtype)
-        self.server: ServerState = self.algorithm.init_server(self.x0, self.population)
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        gradient: Gradient,
+        x0: Tensor,
+        population: Population,
+        rule: LocalRule | None = None,
+    ):
+        self.rule, self.x0 = rule or LocalRule(), x0
+        owners = algorithm.topology.owners([np.array([i]) for i in range(population.count)])
+        self.merged = len(owners) < population.count
+
+        def objective(client: int, x: Tensor, r: int, t: int) -> Tensor:
+            rows = [float(w) * gradient(i, x, r, -1) for i, w in enumerate(population.weights)]
+            return torch.stack(rows).sum(dim=0)
+
+        trained = Population.of(population.sizes.sum(keepdims=True)) if self.merged else population
+        self.backend = FunctionBackend(algorithm, objective if self.merged else gradient, x0, trained, self.rule)
+        self.planner = RecordedRounds()
+        self.federation = Federation(
+            algorithm=algorithm,
+            backend=self.backend,
+            planner=self.planner,
+            dispatch=Dispatch(algorithm, self.backend, RuntimeConfig(micro_cohort=population.count)),
+            costs=Uncounted(),
+            measurements=Unmeasured(),
+            state=FederationState(0, algorithm.init_server(x0, trained), x0.new_zeros(0)),
+            keeps_client_state=bool(algorithm.init_clients(x0, 1)),
+        )
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.federation.algorithm
+
+    @property
+    def server(self) -> ServerState:
+        """The server's state after the last round."""
+        return self.federation.state.server
+
+    @property
+    def clients(self) -> dict[int, State]:
+        """The states of the clients that have taken part and have any."""
+        return self.federation.state.clients
+
+    def restart(self, algorithm: Algorithm, server: ServerState, clients: dict[int, State]) -> None:
+        """Continues from these states, with this copy of the algorithm."""
+        for part in (self.federation, self.federation.dispatch, self.backend):
+            part.algorithm = algorithm
+        self.federation.state.server, self.federation.state.clients = server, dict(clients)
 
     def client_state(self, clients: Sequence[int]) -> State:
         """The states of these clients as rows."""
@@ -63,68 +188,25 @@ class Simulation:
 
     def run_round(self, r: Round) -> ServerState:
         """One round; afterwards `server` and `clients` are those after it."""
-        steps = np.minimum(r.steps, 1) if self.algorithm.one_step else r.steps
-        r = replace(r, steps=steps, a_norm=a_norm(steps, self.rule, r.lr, self.algorithm.proximal))
-        got = r.received_view
-        if len(got.cohort) == 0:
-            self.server = self.algorithm.empty_round(self.server, r)
-            return self.server
-        uploads, client_state = self.uploads(r)
-        self.server, _ = self.algorithm.server_step(self.server, uploads, got)
-        answer = self.algorithm.update_clients(self.server, uploads, client_state, got)
-        client_state = client_state if answer is None else answer
-        for k, client in enumerate(got.cohort):
-            self.clients[int(client)] = {name: rows[k : k + 1].clone() for name, rows in client_state.items()}
+        self.planner.next, self.federation.state.round = self._prepared(r), r.index
+        for _ in self.federation.round(last=False):
+            pass
         return self.server
 
     def uploads(self, r: Round) -> tuple[State, State]:
-        """(uploads, new states) of the received clients of round r, rows in cohort order."""
-        if self.algorithm.pooled:
-            steps = np.array([r.steps.max()])
-            return self.local(r, [POOL], steps, np.ones(1), self.algorithm.broadcast(self.server))
-        return self._ring(r) if self.algorithm.route == "ring" else self._star(r)
+        """(uploads, new states) of the received clients of round r, rows in cohort order; nothing is committed."""
+        broadcast = self.algorithm.broadcast(self.server)
+        result = self.federation.dispatch.send(self._prepared(r), broadcast, self.federation.state).result()
+        names = result.client_states[0] if result.client_states else {}
+        return result.uploads, {name: torch.cat([s[name] for s in result.client_states]) for name in names}
 
-    def local(
-        self, r: Round, clients: Sequence[int], steps: Ints, relative_weight: Floats, broadcast: State
-    ) -> tuple[State, State]:
-        """(uploads, new states) after the local steps of these clients, in one call of the solver."""
-        norms = a_norm(steps, self.rule, r.lr, self.algorithm.proximal)
-        result = run_local(
-            self.algorithm,
-            self.oracle,
-            lambda t, active: [Batch((clients[i], r.index, t), 1) for i in active],
-            lambda t, row: 0,
-            broadcast,
-            self.client_state(clients),
-            Work(steps.astype(float), norms, relative_weight, r.lr),
-            self.rule,
-            [Batch((i, r.index, -1), 1) for i in clients] if self.algorithm.full_gradient else None,
-        )
-        return result.uploads, result.client_state
-
-    def _cohort(self, r: Round, rows: Sequence[int], broadcast: State) -> tuple[State, State]:
-        clients = [int(r.cohort[k]) for k in rows]
-        relative = self.population.weights[clients] / (1.0 / self.population.count)
-        return self.local(r, clients, r.steps[list(rows)], relative, broadcast)
-
-    def _star(self, r: Round) -> tuple[State, State]:
-        uploads, client_state = self._cohort(r, range(len(r.cohort)), self.algorithm.broadcast(self.server))
-        keep = torch.from_numpy(np.flatnonzero(r.received))
-        return {k: v[keep] for k, v in uploads.items()}, {k: v[keep] for k, v in client_state.items()}
-
-    def _ring(self, r: Round) -> tuple[State, State]:
-        broadcast, uploads = self.algorithm.broadcast(self.server), {}
-        for k in range(len(r.cohort)):
-            sent, _ = self._cohort(r, [k], broadcast)
-            if r.received[k]:
-                broadcast, uploads = {name: rows[0] for name, rows in sent.items()}, sent
-        return uploads, {}
-
-    def _gradient(self, client: int, x: Tensor, r: int, t: int) -> Tensor:
-        if client != POOL:
-            return self.gradient(client, x, r, t)
-        rows = [float(w) * self.gradient(i, x, r, -1) for i, w in enumerate(self.population.weights)]
-        return torch.stack(rows).sum(dim=0)
+    def _prepared(self, r: Round) -> Round:
+        """The round with the steps that the method makes, and of one client where that owns all data."""
+        steps = np.minimum(r.steps, 1) if self.algorithm.one_step else r.steps
+        if self.merged:
+            one = recorded_round(r.index, [0], self.backend.population, lr=r.lr, received=r.received.any())
+            r, steps = one, np.array([steps.max(initial=0)])
+        return replace(r, steps=steps, a_norm=a_norm(steps, self.rule, r.lr, self.algorithm.proximal))
 
 
 def simulate(
@@ -136,7 +218,7 @@ def simulate(
     rule: LocalRule | None = None,
 ) -> Iterator[tuple[ServerState, dict[int, State]]]:
     """(server, clients) after each of the recorded rounds, as copies that later rounds do not change."""
-    run = Simulation(algorithm, gradient, x0, population, rule or LocalRule())
+    run = Simulation(algorithm, gradient, x0, population, rule)
     for r in rounds:
         server = run.run_round(r)
         yield copy.deepcopy(server), dict(run.clients)
@@ -180,5 +262,5 @@ def recorded_round(
         norms[ids],
         q[ids],
         p[ids],
-        system=known,
+        system_of=lambda: known,
     )

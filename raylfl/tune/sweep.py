@@ -119,7 +119,7 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say
     """All stages, then the tables; folder: None for a new one, made once the resources prove possible."""
     from raylfl.runtime.ray.cluster import cluster_for
 
-    runtime, clients = experiment.config.runtime, experiment.world.count
+    runtime, clients = experiment.config.runtime, experiment.clients
     with cluster_for(runtime) as cluster:
         cluster.ready()
         nodes = nodes_of_cluster()

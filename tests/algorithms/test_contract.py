@@ -95,7 +95,7 @@ def test_the_table_of_algorithms_tells_the_traffic_and_the_options(name: str):
     up, _ = run.uploads(rounds_for(algorithm)[0])
     down = floats_in(algorithm.broadcast(run.server)) + floats_in(algorithm.second_broadcast(run.server))
     sent = floats_in({k: v[0] for k, v in up.items() if k not in algorithm.server_known})
-    if algorithm.pooled:
+    if run.merged:
         down, sent = 0, 0
     said = [0 if cell == "0" else int(cell.removesuffix("d") or 1) for cell in row[3].split(" / ")]
     assert said == [down // D, sent // D]

@@ -66,7 +66,7 @@ def test_the_form_sent_leaves_the_bias_of_the_links_only():
 
 def test_the_form_sent_needs_everybodys_links_and_work():
     population = Population.of(np.ones(2))
-    unrecorded = replace(recorded_round(0, [0], population), system=None).received_view
+    unrecorded = replace(recorded_round(0, [0], population), system_of=None).received_view
     half_known = recorded_round(0, [0], population, failure=[0.1, np.nan]).received_view
     for r in (unrecorded, half_known):
         with pytest.raises(BadValue, match="normalise=sent"):

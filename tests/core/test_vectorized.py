@@ -16,7 +16,7 @@ from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import VectorizedOracle, refusal
 from raylfl.models import MODELS
-from raylfl.runtime.round.cohort import calls
+from raylfl.runtime.round.dispatch import calls
 from tests.runtime.modules import DigitsModule
 
 CPU = torch.device("cpu")

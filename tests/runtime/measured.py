@@ -80,21 +80,20 @@ class CountingBackend(LocalBackend):
     def run(self, tasks, down, own):
         work, known = super().run(tasks, down, own), self.worker.algorithm.server_known
 
-        def counted():
-            outcomes = work()
+        def counted(outcomes):
             for task, outcome in zip(tasks, outcomes, strict=True):
                 self.down += len(task.clients) * sum(v.numel() for v in down.values())
                 self.up += sum(v.numel() for name, v in outcome.uploads.items() if name not in known)
             return outcomes
 
-        return counted
+        return work.then(counted)
 
 
 def walk(overrides, config=POINTS):
     """(backend, [(x before, metrics, participation row, x after)]) of a run in process."""
     experiment = assemble(load_config(config, overrides))
     backend = CountingBackend(experiment.setup)
-    federation = Federation(experiment, backend)
+    federation = Federation.of(experiment, backend)
     rounds = []
     before = federation.state.server["x"].numpy().copy()
     for metrics, row in federation.rounds(experiment.world.rounds):

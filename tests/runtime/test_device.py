@@ -12,7 +12,7 @@ import pytest
 from raylfl.algorithms import ALGORITHMS
 from raylfl.config.schema import RuntimeConfig
 from raylfl.core.algorithm import Algorithm
-from raylfl.runtime.round.cohort import calls
+from raylfl.runtime.round.dispatch import calls
 from tests.runtime import simulated
 from tests.runtime.faults import options_of
 from tests.runtime.test_run import DIGITS, QUADRATICS
@@ -99,8 +99,7 @@ OWN_WORK = [
     for entry in ALGORITHMS
     if entry.name == "fedavg"
     or any(overrides(entry.cls, method) for method in CLIENTS_PART)
-    or entry.cls.route == "ring"
-    or entry.cls.pooled
+    or entry.cls.topology.sequential
     or "cut" in options_of(entry.name)
 ]
 

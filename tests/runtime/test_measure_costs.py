@@ -46,8 +46,8 @@ def test_a_round_without_clients_takes_no_virtual_time():
 PLAIN = [
     entry.name
     for entry in ALGORITHMS
-    if entry.cls.route == "star"
-    and not entry.cls.pooled
+    if not entry.cls.topology.sequential
+    and entry.name != "centralized"
     and "cut" not in [f.name for f in fields(entry.cls)]  # type: ignore[arg-type]
     and entry.cls.update_clients is Algorithm.update_clients
     and not entry.cls().samples_by_norm

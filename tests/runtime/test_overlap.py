@@ -7,6 +7,7 @@ import time
 import pytest
 
 from raylfl.config.load import load_config
+from raylfl.core.deferred import Deferred
 from raylfl.errors import RaylflError
 from raylfl.experiment import assemble
 from raylfl.runtime.round.loop import Federation
@@ -28,9 +29,9 @@ class Watched(LocalBackend):
 
         def wait():
             self.seen.append(f"wait for {what}")
-            return pending()
+            return pending.result()
 
-        return wait
+        return Deferred(wait)
 
     def run(self, tasks, down, own):
         return self._watched(f"work {tasks[0].round}", super().run(tasks, down, own))
@@ -46,7 +47,7 @@ class Watched(LocalBackend):
 def test_the_next_rounds_work_is_out_before_a_round_is_waited_for(algorithm):
     experiment = assemble(load_config(TINY, [f"algorithm.name={algorithm}", "rounds=3", "eval.every=1"]))
     backend = Watched(experiment.setup)
-    for metrics, _ in Federation(experiment, backend).rounds(3):
+    for metrics, _ in Federation.of(experiment, backend).rounds(3):
         backend.seen.append(f"row {metrics['round']}")
     backend.close()
     assert backend.seen == [

@@ -33,7 +33,7 @@ def test_what_is_planned_for_a_client_is_looked_up_by_its_id_and_not_its_place(a
     e, plans = planner(f"algorithm.name={algorithm}", f"participation={{name: {participation}}}")
     everyone = np.arange(N)
     for r in range(20):
-        planned, _ = plans.plan(r, {})
+        planned = plans.plan(r, {})
         all_of_it = plans.round_of(r, type(e.participation.draw(r, e.world)).once(everyone), None)
         where = np.argsort(all_of_it.cohort)[planned.cohort]
         for name in ("received", "steps", "batch_sizes", "a_norm", "failure"):
@@ -47,7 +47,7 @@ def test_a_ring_goes_in_another_order_each_round_and_takes_the_numbers_of_draws_
     e, plans = planner("algorithm.name=sfl", "participation={name: uniform, size: 30, replace: true}")
     orders = set()
     for r in range(10):
-        planned, _ = plans.plan(r, {})
+        planned = plans.plan(r, {})
         drawn = e.participation.draw(r, e.world)
         counts = dict(zip(drawn.cohort.tolist(), drawn.draws.tolist(), strict=True))
         assert dict(zip(planned.cohort.tolist(), planned.draws.tolist(), strict=True)) == counts
@@ -55,14 +55,14 @@ def test_a_ring_goes_in_another_order_each_round_and_takes_the_numbers_of_draws_
         orders.add(tuple(planned.cohort.tolist()))
     assert len(orders) == 10
     _, full = planner("algorithm.name=sfl", "participation={name: full}")
-    assert len({tuple(full.plan(r, {})[0].cohort.tolist()) for r in range(10)}) == 10
+    assert len({tuple(full.plan(r, {}).cohort.tolist()) for r in range(10)}) == 10
 
 
 def test_uploads_are_lost_as_often_as_each_clients_own_link_says():
     _, plans = planner("participation={name: uniform, size: 3}")
     asked, lost = np.zeros(N), np.zeros(N)
     for r in range(400):
-        planned, _ = plans.plan(r, {})
+        planned = plans.plan(r, {})
         asked[planned.cohort] += 1
         lost[planned.cohort] += ~planned.received
     q = np.array(Q)

@@ -53,7 +53,7 @@ def batches(sampling, alike, t):
 
 def ring(seed, r):
     """Each client's place in the ring."""
-    return np.argsort(planner(seed).plan(r, {})[0].cohort)
+    return np.argsort(planner(seed).plan(r, {}).cohort)
 
 
 @cache

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from raylfl.algorithms import ALGORITHMS
+from raylfl.core.deferred import Deferred
 from raylfl.runtime import inprocess
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.worker import Worker
@@ -36,24 +37,24 @@ class Crowd(LocalBackend):
             out = {}
             for k in self.rng.permutation(len(tasks)):
                 self._someone()
-                out[k] = self._attempt(tasks[k], down, own[k])
+                out[k] = self.attempt(tasks[k], down, own[k])
             return [out[k] for k in range(len(tasks))]
 
-        return outcomes
+        return Deferred(outcomes)
 
-    def _attempt(self, task, down, own):
+    def attempt(self, task, down, own):
         self._someone()  # of a ring, too, each link is somebody else's
-        return super()._attempt(task, down, own)
+        return super().attempt(task, down, own)
 
     def evaluate(self, down, chunks):
-        return lambda: [self._measured("evaluate", down, chunk) for chunk in chunks]
+        return Deferred(lambda: [self._measured("evaluate", down, chunk) for chunk in chunks])
 
     def objective(self, down, groups):
-        return lambda: [self._measured("objective", down, group) for group in groups]
+        return Deferred(lambda: [self._measured("objective", down, group) for group in groups])
 
     def _measured(self, what, down, part):
         self._someone()
-        return getattr(super(), what)(down, [part])()[0]
+        return getattr(super(), what)(down, [part]).result()[0]
 
 
 @pytest.fixture(autouse=True)

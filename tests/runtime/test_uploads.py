@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.runtime.round import cohort
-from raylfl.runtime.round.cohort import UploadMemory
+from raylfl.runtime.round import dispatch
+from raylfl.runtime.round.dispatch import UploadMemory
 from tests.runtime.faults import carry_out, options_of, outcome
 from tests.runtime.tiny import TINY
 
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(cohort, "LARGE", 0)
+    monkeypatch.setattr(dispatch, "LARGE", 0)
 
 
 def test_memory_is_taken_again_when_it_is_free_and_never_before(always):
@@ -37,6 +37,6 @@ def test_memory_is_taken_again_when_it_is_free_and_never_before(always):
 def test_no_algorithm_is_harmed(tmp_path, monkeypatch, algorithm):
     config = {**TINY, "rounds": 5, "algorithm": options_of(algorithm)}
     carry_out(config, tmp_path / "fresh")
-    monkeypatch.setattr(cohort, "LARGE", 0)
+    monkeypatch.setattr(dispatch, "LARGE", 0)
     carry_out(config, tmp_path / "reused")
     assert outcome(tmp_path / "reused") == outcome(tmp_path / "fresh")

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from raylfl.core.algorithm import State
+from raylfl.core.deferred import Deferred
 from raylfl.core.samples import as_tensor
 from raylfl.parts import Experiment
 from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.resources import resources_here, workers_that_fit
 from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost, WorkerPool
-from raylfl.runtime.workers.backend import Backend, Deferred, Handle, patience
+from raylfl.runtime.workers.backend import Backend, Handle, patience
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult
 
@@ -37,13 +38,13 @@ class RayBackend(Backend):
         self.pool = WorkerPool(actors, shared, notify, lambda: workers_that_fit(runtime, resources_here()) > 0)
         self.workers = len(self.pool)
         self._batch_size = experiment.setup.eval_batch_size
-        self._ring = experiment.algorithm.route == "ring"
+        self._sequential = experiment.algorithm.topology.sequential
         self._measuring = 0  # evaluations under way
         fresh, self.one_by_one, self.whole, self.cut = self.pool.call("initial", attempts=self.attempts)
         self._initial = torch.from_numpy(fresh["x"].copy()), torch.from_numpy(fresh["buffers"].copy())
         state = experiment.setup.fresh_state(*self._initial)
         self.keeps, size = bool(state), sum(rows.nbytes for rows in state.values())
-        self._spills = size < direct_bytes() and size * experiment.world.count > HEAP
+        self._spills = size < direct_bytes() and size * experiment.clients > HEAP
 
     def initial(self) -> tuple[Tensor, Tensor]:
         return self._initial
@@ -84,7 +85,7 @@ class RayBackend(Backend):
                 under_way = send(wave)
             return [out[k] for k in range(len(tasks))]
 
-        return outcomes
+        return Deferred(outcomes)
 
     def _wave(self, shares: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
         """(those to send now, the rest): one call a worker, so that a deadly one harms no other."""
@@ -132,8 +133,8 @@ class RayBackend(Backend):
         tasks: Sequence[Task],
         broadcast: State,
         client_states: Sequence[Sequence[Handle | None]],
-        arrives: Sequence[bool],
-    ) -> Deferred[tuple[list[TaskResult], State]]:
+        received: Sequence[bool],
+    ) -> Deferred[list[TaskResult]]:
         """The whole chain is handed out at once: each upload goes to the next worker by reference. Only one of them is
         at work at a time, so half of them are left to an evaluation that is under way.
         """
@@ -147,14 +148,15 @@ class RayBackend(Backend):
                 arguments = (tasks[k], previous, previous is start, self.keeps, 0 if state else -1, *state)
                 call = Call("run_link", arguments, 3, self.timeout)
                 links.append(self.pool.submit(here[(k + attempt) % len(here)], call))
-                previous = links[-1].references[1] if arrives[k] else previous
+                previous = links[-1].references[1] if received[k] else previous
             return links
 
         first = hand_out(0, start, 0)
 
-        def chain() -> tuple[list[TaskResult], State]:
+        def results() -> list[TaskResult]:
             outcomes: list[TaskResult] = []
             links, last, attempt = first, start, 0
+            sender = 0  # the task whose upload `last` is
             while len(outcomes) < len(tasks):
                 for link in links:
                     k = len(outcomes)
@@ -169,15 +171,17 @@ class RayBackend(Backend):
                     mine = self._stored([state]) if self.keeps and not broken else []
                     outcomes.append(TaskResult(tasks[k], reports, {}, mine))
                     attempt = 0
-                    if arrives[k] and not broken:
-                        last = uploads
-                    elif broken and arrives[k]:
+                    if received[k] and not broken:
+                        last, sender = uploads, k
+                    elif broken and received[k]:
                         break
                 if len(outcomes) < len(tasks):
                     links = hand_out(len(outcomes), last, attempt)
-            return outcomes, {} if last is start else unpack(ray.get(last))
+            if last is not start:
+                outcomes[sender].uploads = unpack(ray.get(last))
+            return outcomes
 
-        return chain
+        return Deferred(results)
 
     def _halves(self) -> tuple[list[int], list[int]]:
         """(who passes the model on, who measures) where a ring and a measurement are under way together."""
@@ -193,7 +197,7 @@ class RayBackend(Backend):
 
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> Deferred[list[tuple[float, Tensor]]]:
         pairs = self._spread("objective", broadcast, groups, [1] * len(groups))
-        return lambda: [(loss, as_tensor(g)) for loss, g in pairs()]
+        return pairs.then(lambda found: [(loss, as_tensor(g)) for loss, g in found])
 
     def _spread(self, method: str, state: State, items: Sequence[Any], sizes: Sequence[int]) -> Deferred[list[Any]]:
         """Items dealt out to the workers in turn; the answers back in the order of the items.
@@ -201,7 +205,7 @@ class RayBackend(Backend):
         sizes: how many times `client_timeout` each item may take.
         """
         broadcast = self._for_all(state)
-        workers = self._halves()[1] if self._ring else self.pool.available()
+        workers = self._halves()[1] if self._sequential else self.pool.available()
         hands = [list(range(w, len(items), len(workers))) for w in range(min(len(workers), len(items)))]
         calls = [
             Call(
@@ -223,7 +227,7 @@ class RayBackend(Backend):
                     out[k] = value
             return out
 
-        return answers
+        return Deferred(answers)
 
     def _for_all(self, broadcast: State) -> Any:
         """A broadcast as an argument of many calls: in each of them, or where that is much as one object.

@@ -66,7 +66,7 @@ class RemoteRun:
         """The rounds of one server actor, to the end of the run or the loss of the actor."""
         import ray
 
-        group = self._group = self.cluster.take_actors(self.experiment.config.runtime, self.experiment.world.count)
+        group = self._group = self.cluster.take_actors(self.experiment.config.runtime, self.experiment.clients)
         reusable = False
         try:
             self._shared = self._shared or [ray.put(self.experiment)]  # while the actors' processes load their modules

@@ -33,7 +33,7 @@ from raylfl.runtime.records.manifest import VERSION, Damaged, Manifest, encode, 
 from raylfl.runtime.records.run_dir import RECORDS, RunDirectory, atomic_write, discard, remedy, sync_folder
 from raylfl.runtime.records.state_files import client_chunks, load_clients, load_server, server_blob
 from raylfl.runtime.records.summary import versions
-from raylfl.runtime.round.loop import FederationState
+from raylfl.runtime.round.state import FederationState
 from raylfl.runtime.workers.backend import Backend
 
 FOLD_AFTER = 20  # checkpoints whose client files are still needed before all states are written anew

@@ -8,8 +8,8 @@ from raylfl.core.algorithm import State
 from raylfl.core.costs import Costs, floats_in
 from raylfl.core.cut import Cut
 from raylfl.parts import Experiment
-from raylfl.runtime.round.cohort import RoundResult
 from raylfl.runtime.round.plan import Planner
+from raylfl.runtime.round.state import RoundResult
 
 
 class CostModel:
@@ -18,43 +18,33 @@ class CostModel:
     def __init__(self, experiment: Experiment, planner: Planner, cut: Cut | None):
         self.e, self.planner, self.cut = experiment, planner, cut
 
-    def costs(self, got: RoundResult, broadcast: State, answer: State | None) -> Costs:
-        """Of one round. down: its broadcast; answer: what every client heard from was sent back, if anything."""
-        algorithm, r = self.e.algorithm, got.round
-        asked, steps = len(r.cohort), int(r.steps.sum())
-        reports = got.reports.rows
-        gradients = int(reports["gradients"].sum())
-        if algorithm.pooled:
-            return Costs(0, 0, 0, int(r.steps[0]), gradients)
-        down_floats, up_floats, exchanged = floats_in(broadcast), got.up_floats, 0
-        if self.cut is not None:  # only the client's half of the model moves; activations one way, gradients back
-            down_floats = up_floats = self.cut.client_width
+    def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Costs:
+        """The costs of one round. second: the second broadcast, to every received client, if there was one."""
+        algorithm, r, reports = self.e.algorithm, result.round, result.reports.rows
+        sampled, steps, down, up = len(r.cohort), int(r.steps.sum()), floats_in(broadcast), result.up_floats
+        gradients, exchanged = int(reports["gradients"].sum()), 0
+        if self.cut is not None:  # only the client's half of the model moves; activations up, gradients down
+            down = up = self.cut.client_width
             exchanged = gradients * self.cut.floats_per_sample
-        if algorithm.route == "ring":
-            entering = min(asked, 1) * down_floats
-            handed = max(asked - 1, 0) * down_floats
-            return Costs(entering + exchanged, entering + exchanged, handed, steps, gradients)
-        answered = floats_in(answer) * len(r.received_view.cohort) if answer is not None else 0
-        fetched, norms = asked, 0
-        if (
-            algorithm.samples_by_norm and self.planner.replayed is None
-        ):  # all available fetch, work, and send a norm each
-            fetched = norms = len(reports)
-            steps = self._probe_steps(got)
-        uploads, downs = asked * up_floats + norms + exchanged, fetched * down_floats + answered + exchanged
-        return Costs(uploads, downs, 0, steps, gradients)
+        sent = algorithm.topology.traffic(sampled, up, down)
+        uplink, downlink = sent.uplink + exchanged, sent.downlink + exchanged
+        if second is not None:
+            downlink += floats_in(second) * len(r.received_view.cohort)
+        if self.planner.samples_by_norm:  # all available clients fetch, work, and send a norm each
+            uplink, downlink = uplink + len(reports), downlink + (len(reports) - sampled) * down
+            steps = self._steps_of_available(result)
+        return Costs(uplink, downlink, sent.peer, steps, gradients)
 
-    def seconds(self, got: RoundResult, costs: Costs) -> tuple[float, float]:
+    def seconds(self, result: RoundResult, costs: Costs) -> tuple[float, float]:
         """(virtual seconds of a round, those of its computation alone), by the `system` clock."""
-        clock, r, world = self.e.config.system, got.round, self.e.world
-        if not len(r.cohort) or self.e.algorithm.pooled:
+        clock, r, run = self.e.config.system, result.round, self.e.world
+        if not len(r.cohort):
             return 0.0, 0.0
-        route = "ring" if self.e.algorithm.route == "ring" else "parallel"
         sent = costs.uplink_floats + costs.downlink_floats + costs.peer_floats
         floats = np.full(len(r.cohort), sent / len(r.cohort))
-        whole = clock.round_seconds(r.steps, floats, np.zeros(len(floats)), r.cohort, route, world)
-        return whole, clock.computation_seconds(r.steps, r.cohort, world)
+        whole = clock.round_seconds(r.steps, floats, np.zeros(len(floats)), r.cohort, self.e.algorithm.topology, run)
+        return whole, clock.computation_seconds(r.steps, r.cohort, run)
 
-    def _probe_steps(self, got: RoundResult) -> int:
-        clients = np.sort(got.reports.rows["client"])
-        return int(self.e.work.draw(got.round.index, clients, self.e.world)[0].sum())
+    def _steps_of_available(self, result: RoundResult) -> int:
+        clients = np.sort(result.reports.rows["client"])
+        return int(self.e.work.draw(result.round.index, clients, self.e.world)[0].sum())

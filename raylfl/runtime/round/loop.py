@@ -1,189 +1,199 @@
-"""The round loop: draw, local work, server step, commit, measure. It knows a Backend, not Ray.
-
-A round is a transaction: nothing of `FederationState` changes until all of a round's uploads are in and the
-server step is done; then everything changes together, and only then is the round written down.
-"""
+"""The federated round, from the draw to its metrics. It knows a Backend, not Ray."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from raylfl.core.algorithm import ServerState, State, overrides
-from raylfl.core.costs import Costs
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, overrides
 from raylfl.core.reduce import finite_rows, weighted_sum
 from raylfl.core.threads import one_thread
 from raylfl.errors import NonFinite
 from raylfl.heterogeneity.trace import Row
 from raylfl.parts import BUFFERS, Experiment
 from raylfl.runtime.faults import Fault
-from raylfl.runtime.round.cohort import CohortRunner, Probed, RoundResult
 from raylfl.runtime.round.costs import CostModel
-from raylfl.runtime.round.measure import Measurements, Metrics
+from raylfl.runtime.round.dispatch import Dispatch
+from raylfl.runtime.round.interfaces import Counts, Measures, Metrics, Plans
+from raylfl.runtime.round.measure import Measurements
 from raylfl.runtime.round.plan import Planner, check_sampling
-from raylfl.runtime.workers.backend import Backend, Deferred, Handle
+from raylfl.runtime.round.state import FederationState, RoundResult
+from raylfl.runtime.workers.backend import Backend, Executor
 
-T = TypeVar("T")
-
-
-@dataclass
-class FederationState:
-    """All that the next round needs; what a checkpoint holds.
-
-    server: the algorithm's; buffers [b]: the module's (averaged); clients: handles of the client states of those
-    who took part; changed: clients whose state is newer than the last checkpoint; seconds: the virtual clock.
-    """
-
-    round: int
-    server: ServerState
-    buffers: Tensor
-    clients: dict[int, Handle] = field(default_factory=dict)
-    changed: set[int] = field(default_factory=set)
-    costs: Costs = field(default_factory=Costs)
-    seconds: float = 0.0
-    computation_seconds: float = 0.0
-    last_finite_loss: float = float("nan")
+UnderWay = Generator[None, None, tuple[Metrics, Row]]  # a round between two of its pauses
 
 
 class Federation:
-    """One run of one experiment on one backend, round by round."""
+    """A run, round by round: an algorithm on a backend, and what plans, counts and measures its rounds."""
 
-    def __init__(self, experiment: Experiment, backend: Backend, fault: Fault | None = None):
-        check_sampling(experiment)
-        self.e, self.backend = experiment, backend
-        self.planner = Planner(experiment)
-        self.cohorts = CohortRunner(experiment, backend, self.planner)
-        self.accounts = CostModel(experiment, self.planner, backend.cut)
+    def __init__(
+        self,
+        *,
+        algorithm: Algorithm,
+        backend: Executor,
+        planner: Plans,
+        dispatch: Dispatch,
+        costs: Counts,
+        measurements: Measures,
+        state: FederationState,
+        keeps_client_state: bool,
+        averages_buffers: bool = False,
+        fault: Fault | None = None,
+    ):
+        self.algorithm, self.backend, self.planner, self.dispatch = algorithm, backend, planner, dispatch
+        self.costs, self.measurements, self.state = costs, measurements, state
+        self.keeps_client_state, self.averages_buffers = keeps_client_state, averages_buffers
         self.fault: Fault = fault or (lambda phase, r: None)
-        x, buffers = backend.initial()
-        self.x0 = x
-        self.state = FederationState(0, experiment.algorithm.init_server(x, experiment.world.population), buffers)
-        self.measurements = Measurements(experiment, backend, self.planner)
         self.whole = True  # the state is that after the last round handed out: no round has begun to change it
+
+    @staticmethod
+    def of(experiment: Experiment, backend: Backend, fault: Fault | None = None) -> Federation:
+        """The federation of an experiment, before its first round."""
+        check_sampling(experiment)
+        algorithm, setup, planner = experiment.algorithm, experiment.setup, Planner(experiment)
+        x, buffers = backend.initial()
+        return Federation(
+            algorithm=algorithm,
+            backend=backend,
+            planner=planner,
+            dispatch=Dispatch(algorithm, backend, setup.runtime),
+            costs=CostModel(experiment, planner, backend.cut),
+            measurements=Measurements(experiment, backend, planner),
+            state=FederationState(0, algorithm.init_server(x, experiment.world.population), buffers),
+            keeps_client_state=bool(setup.fresh_state(x[:1], buffers)),
+            averages_buffers=len(buffers) > 0 and not setup.local_buffers,
+            fault=fault,
+        )
+
+    def round(self, last: bool) -> UnderWay:
+        """One round; returns its (metrics, participation row). last: of the run, which is always evaluated.
+
+        It pauses twice: while the clients work, and while the model is evaluated. The rounds before and after use
+        these pauses, see `rounds`. A round is a transaction: nothing of `state` changes until all uploads are in and
+        the server step is done; then everything changes together, and only then is the round written down.
+        """
+        algorithm, state, r = self.algorithm, self.state, self.state.round
+
+        # Draw: who takes part, how much they work, whose upload will be received.
+        self.fault("draw", r)
+        server = state.server
+        broadcast = algorithm.broadcast(server)
+        if self.averages_buffers:
+            broadcast = {**broadcast, BUFFERS: state.buffers}
+        planned = self.planner.plan(r, server)
+
+        # Local work, in parallel or along the ring.
+        self.fault("train", r)
+        work = self.dispatch.send(planned, broadcast, state)
+        yield
+
+        # Collect the uploads.
+        self.fault("collect", r)
+        result = self.planner.sampled(work.result(), server)
+
+        # Server step: x_{r+1} from what was received.
+        self.fault("aggregate", r)
+        self.whole = False  # rows of a `ClientRows` change in place, and the round is not written down yet
+        received = result.round.received_view
+        uploads = {name: rows for name, rows in result.uploads.items() if name != BUFFERS}
+        info: Info = {}
+        if len(received.cohort):
+            with one_thread():
+                after, info = algorithm.server_step(server, uploads, received)
+            self._check_finite(after, r)
+        else:
+            after = algorithm.empty_round(server, result.round)
+        answered = self._updated_clients(after, uploads, result) if len(received.cohort) else None
+
+        # Commit.
+        self.fault("commit", r)
+        self._commit(result, after, broadcast, answered)
+
+        # Measure, after the step; evaluations are on their way while the next round starts.
+        measured = self.measurements.of_round(result, state, server, info, last)
+        yield
+        return measured.result(), self.planner.row(result.round)
 
     def rounds(self, until: int) -> Iterator[tuple[Metrics, Row]]:
         """(metrics, participation row) of each round from `state.round` on; the state is then after that round.
 
-        A round is measured, and handed out, while the workers are at the next one, and the one after that is drawn, if
-        it does not depend on what they send: the server's work between two rounds is what the next broadcast needs.
+        Two rounds overlap: the clients of round r + 1 start to work before round r is evaluated and handed out, and
+        the cohort of round r + 2 is drawn meanwhile where it does not depend on uploads. If round r + 1 fails to
+        start, round r is handed out first.
         """
         stamp = time.perf_counter()
-        measured: Deferred[tuple[Metrics, Row]] | None = None
-        while self.state.round < until or measured is not None:
-            work = _or_later(self._begin) if self.state.round < until else None
-            if measured is not None:
-                metrics, row = measured()
-                measured = None
+        before: UnderWay | None = None
+        while self.state.round < until or before is not None:
+            current, failure = None, None
+            if self.state.round < until:
+                current = self.round(last=self.state.round == until - 1)
+                try:
+                    next(current)
+                except Exception as error:
+                    failure = error
+            if before is not None:
+                metrics, row = _finished(before)
                 now = time.perf_counter()
                 metrics["time/round"], stamp = now - stamp, now
                 yield metrics, row
             self.whole = True
-            if work is not None:
+            if failure is not None:
+                raise failure
+            if current is not None:
                 if self.state.round + 1 < until:
                     self.planner.prefetch(self.state.round + 1)
-                measured = self._end(work, last=self.state.round == until - 1)
+                next(current)
+            before = current
 
-    def _begin(self) -> Callable[[], tuple[State, Probed]]:
-        """Draw the next round's cohort and send its work out; (broadcast, what came back) when called."""
-        r, algorithm, server = self.state.round, self.e.algorithm, self.state.server
-        self.fault("draw", r)
-        broadcast = algorithm.broadcast(server)
-        if len(self.state.buffers) and not self.e.setup.local_buffers:
-            broadcast = {**broadcast, BUFFERS: self.state.buffers}
-        if algorithm.samples_by_norm and self.planner.replayed is None:
-            probe = self.cohorts.probe(r, broadcast, self.state)
-            self.fault("train", r)
-            return lambda: (broadcast, probe())
-        planned, p = self.planner.plan(r, server)
-        self.fault("train", r)
-        work = self.cohorts.send(planned, broadcast, self.state)
-        return lambda: (broadcast, (work(), p))
-
-    def _end(self, work: Callable[[], tuple[State, Probed]], last: bool) -> Deferred[tuple[Metrics, Row]]:
-        """Wait for the round's work, step, commit; then its metrics and row, when called."""
-        r, server = self.state.round, self.state.server
-        self.fault("collect", r)
-        broadcast, (got, p) = work()
-        self.fault("aggregate", r)
-        self.whole = False  # Tables change in place, and the round is not written down yet
-        after, info, answered = self._server_step(got)
-        self.fault("commit", r)
-        self._commit(got, after, answered, broadcast)
-        measured = self.measurements.of_round(got, self.state, server, info, last)
-        return lambda: (measured(), self.planner.row(got.round, p))
-
-    def _server_step(self, got: RoundResult) -> tuple[ServerState, dict[str, float], State | None]:
-        algorithm, server, r = self.e.algorithm, self.state.server, got.round
-        arrived = r.received_view
-        if not len(arrived.cohort):
-            return algorithm.empty_round(server, r), {}, None
-        uploads = {k: v for k, v in got.uploads.items() if k != BUFFERS}
-        with one_thread():
-            after, info = algorithm.server_step(server, uploads, arrived)
-        if not finite_rows(after["x"][None]).all():
+    def _check_finite(self, server: ServerState, r: int) -> None:
+        if not finite_rows(server["x"][None]).all():
             raise NonFinite(
-                f"the server's parameters are not finite after round {r.index}; last finite mean loss "
+                f"the server's parameters are not finite after round {r}; last finite mean loss "
                 f"{self.state.last_finite_loss:.6g} (lower algorithm.gamma or local.lr)"
             )
-        return after, info, self._acknowledge(after, uploads, got)
 
-    def _acknowledge(self, after: ServerState, uploads: State, got: RoundResult) -> State | None:
-        if not overrides(self.e.algorithm, "update_clients"):
+    def _updated_clients(self, after: ServerState, uploads: State, result: RoundResult) -> State | None:
+        """The received clients' states once the server's second broadcast reaches them; None without one."""
+        if not overrides(self.algorithm, "update_clients"):
             return None
-        states = self.backend.get(got.client_states)
-        client_states = {k: torch.cat([s[k] for s in states]) for k in states[0]}
-        buffers = (
-            {BUFFERS: client_states.pop(BUFFERS)} if BUFFERS in client_states else {}
-        )  # the algorithm knows nothing of them
-        answered = self.e.algorithm.update_clients(after, uploads, client_states, got.round.received_view)
+        states = self.backend.get(result.client_states)
+        rows = {name: torch.cat([state[name] for state in states]) for name in states[0]}
+        buffers = {BUFFERS: rows.pop(BUFFERS)} if BUFFERS in rows else {}  # not the algorithm's business
+        answered = self.algorithm.update_clients(after, uploads, rows, result.round.received_view)
         return None if answered is None else {**answered, **buffers}
 
-    def _commit(self, got: RoundResult, after: ServerState, answered: State | None, broadcast: State) -> None:
-        state, r = self.state, got.round
-        arrived = r.received_view.cohort.tolist()
+    def _commit(self, result: RoundResult, after: ServerState, broadcast: State, answered: State | None) -> None:
+        """Everything that the round changes, at once."""
+        state, received = self.state, result.round.received_view.cohort
+        handles = result.client_states
         if answered is not None:
-            handles = [self.backend.put({k: v[i : i + 1] for k, v in answered.items()}) for i in range(len(arrived))]
-        else:
-            handles = got.client_states
+            handles = [self.backend.put({k: v[i : i + 1] for k, v in answered.items()}) for i in range(len(received))]
         if handles and self.keeps_client_state:
-            state.clients.update(zip(arrived, handles, strict=True))
-            state.changed.update(arrived)
-        if BUFFERS in got.uploads and len(got.uploads[BUFFERS]):
-            state.buffers = weighted_sum(
-                got.uploads[BUFFERS], np.full(len(got.uploads[BUFFERS]), 1.0 / len(got.uploads[BUFFERS]))
-            )
+            state.clients.update(zip(received.tolist(), handles, strict=True))
+            state.changed.update(received.tolist())
+        if len(buffers := result.uploads.get(BUFFERS, ())):
+            state.buffers = weighted_sum(result.uploads[BUFFERS], np.full(len(buffers), 1.0 / len(buffers)))
         state.server = after
-        answer = None if answered is None else self.e.algorithm.second_broadcast(after)
-        costs = self.accounts.costs(got, broadcast, answer)
+        second = None if answered is None else self.algorithm.second_broadcast(after)
+        costs = self.costs.of_round(result, broadcast, second)
+        whole, computation = self.costs.seconds(result, costs)
         state.costs = state.costs.add(costs)
-        whole, computation = self.accounts.seconds(got, costs)
         state.seconds += whole
         state.computation_seconds += computation
-        losses = got.reports.heard(r.received_view.cohort)
+        losses = result.reports.losses(received)
         if len(losses) and np.isfinite(mean := float(losses.mean())):
             state.last_finite_loss = mean
         state.round += 1
 
-    @property
-    def keeps_client_state(self) -> bool:
-        """Whether clients have a state of their own between rounds."""
-        return bool(self.e.setup.fresh_state(self.x0[:1], self.state.buffers))
 
-
-def _or_later(begin: Callable[[], Callable[[], T]]) -> Callable[[], T]:
-    """What `begin` returns; where it raises, the error comes when that is called, and the round before is not lost."""
+def _finished(round_: UnderWay) -> tuple[Metrics, Row]:
+    """The (metrics, row) of a round whose last pause is over."""
     try:
-        return begin()
-    except Exception as error:
-        failure = error
-
-        def fail() -> T:
-            raise failure
-
-        return fail
+        next(round_)
+    except StopIteration as done:
+        metrics, row = done.value
+        return metrics, row
+    raise AssertionError("a round pauses twice")

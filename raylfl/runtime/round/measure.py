@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from raylfl.core.algorithm import Info, ServerState, State
+from raylfl.core.deferred import Deferred
 from raylfl.core.keyed import keyed
 from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import tree_sum
@@ -15,17 +16,13 @@ from raylfl.core.threads import one_thread
 from raylfl.diagnostics.surrogate import chi2, fixed_point, surrogate_weights
 from raylfl.diagnostics.updates import distance_metrics, update_metrics
 from raylfl.parts import BUFFERS, Experiment
+from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.plan import Planner
-from raylfl.runtime.workers.backend import Backend, Deferred
+from raylfl.runtime.round.state import FederationState, RoundResult
+from raylfl.runtime.workers.backend import Backend
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk
 
-if TYPE_CHECKING:
-    from raylfl.core.algorithm import ServerState, State
-    from raylfl.runtime.round.cohort import RoundResult
-    from raylfl.runtime.round.loop import FederationState
-
-Metrics = dict[str, Any]
 GROUP = 16  # clients whose full gradients a worker adds up before they travel; fixed, so that the sum's order is
 
 
@@ -39,70 +36,72 @@ class Measurements:
         self._predicted: tuple[bytes, dict[str, float]] = b"", {}  # the last Omega, and where it leads
 
     def of_round(
-        self, got: RoundResult, state: FederationState, before: ServerState, info: dict[str, float], last: bool
+        self, result: RoundResult, state: FederationState, before: ServerState, info: Info, last: bool
     ) -> Deferred[Metrics]:
         """One row of metrics.jsonl. state: after the round, and until the row is waited for; before: the server as
-        the round was drawn. Evaluations are asked for at once, the rest is computed while they are under way.
+        the round was drawn. Evaluations are sent at once, the rest is computed while the workers carry them out.
         """
-        r, config = got.round, self.e.config.eval
+        r, config = result.round, self.e.config.eval
         broadcast: State = {"x": state.server["x"]}
         if len(state.buffers):
             broadcast[BUFFERS] = state.buffers
         due = config.every > 0 and (r.index % config.every == 0 or last)
-        evaluations = self._evaluations(broadcast, r.index, r.received_view.cohort) if due else dict
-        objective = self._objective(broadcast) if config.global_ and due else dict
-        return lambda: self._row(got, state, before, info, evaluations, objective)
+        nothing: Deferred[dict[str, float]] = Deferred.of({})
+        evaluations = self._evaluations(broadcast, r.index, r.received_view.cohort) if due else nothing
+        objective = self._objective(broadcast) if config.global_ and due else nothing
+        return Deferred(lambda: self._row(result, state, before, info, evaluations, objective))
 
     def _row(
         self,
-        got: RoundResult,
+        result: RoundResult,
         state: FederationState,
         before: ServerState,
-        info: dict[str, float],
+        info: Info,
         evaluations: Deferred[dict[str, float]],
         objective: Deferred[dict[str, float]],
     ) -> Metrics:
-        r, config = got.round, self.e.config.eval
-        arrived = r.received_view
+        r, config = result.round, self.e.config.eval
+        received = r.received_view
         metrics: Metrics = {"round": r.index}
-        losses = got.reports.heard(arrived.cohort)
+        losses = result.reports.losses(received.cohort)
         if np.isfinite(losses).any():
             metrics["train/loss"] = float(losses[np.isfinite(losses)].mean())
-        for name, values in got.reports.heard_logs(arrived.cohort).items():
+        for name, values in result.reports.logs(received.cohort).items():
             if np.isfinite(values).any():
                 metrics[f"train/{name}"] = float(values[np.isfinite(values)].mean())
-        if self.e.algorithm.uploads_update and "update" in got.uploads and len(arrived.cohort):
-            metrics |= update_metrics(got.uploads["update"], arrived.weights)
+        if self.e.algorithm.uploads_update and "update" in result.uploads and len(received.cohort):
+            metrics |= update_metrics(result.uploads["update"], received.weights)
         distance = {} if self.optimum is None else distance_metrics(state.server["x"], self.optimum)
         inconsistency = self._inconsistency(r.index, before) if config.inconsistency else {}
-        metrics |= evaluations() | objective() | distance | inconsistency
-        metrics["cohort/sampled"], metrics["cohort/received"] = len(r.cohort), len(arrived.cohort)
+        metrics |= evaluations.result() | objective.result() | distance | inconsistency
+        metrics["cohort/sampled"], metrics["cohort/received"] = len(r.cohort), len(received.cohort)
         metrics |= state.costs.metrics()
         metrics["time/virtual"] = state.seconds
         metrics["time/computation"] = state.computation_seconds
         metrics |= {f"algo/{name}": value for name, value in info.items()}
-        if got.events:
-            metrics["events"] = got.events
+        if result.events:
+            metrics["events"] = result.events
         return metrics
 
     def _evaluations(self, broadcast: State, r: int, cohort: Ints) -> Deferred[dict[str, float]]:
         """Test and validation set; training data of participants, of random clients, of every client (fairness)."""
-        config, shards = self.e.config.eval, self.e.setup.shards
+        config, setup, shards = self.e.config.eval, self.e.setup, self.e.setup.shards
+        count = setup.population.count
         jobs: list[tuple[str, str, Ints]] = []  # (name, kind, indices)
         for kind, samples in (("test", self.e.setup.test), ("val", self.e.setup.val)):
             if samples is not None:
                 jobs.append((kind, kind, np.arange(len(samples), dtype=np.int64)))
         if config.participants and len(cohort):
-            jobs.append(("participants", "train", np.concatenate([shards[int(c)] for c in cohort])))
+            jobs.append(("participants", "train", np.concatenate([setup.trained_on(int(c)) for c in cohort])))
         if config.random_clients:
-            size = min(config.random_clients, self.e.world.count)
-            chosen = keyed(self.e.world.seed, "evaluation", r).choice(self.e.world.count, size, replace=False)
+            size = min(config.random_clients, count)
+            chosen = keyed(self.e.world.seed, "evaluation", r).choice(count, size, replace=False)
             jobs.append(("random", "train", np.concatenate([shards[int(c)] for c in chosen])))
         if config.clients:
-            jobs += [(f"client {c}", "train", shards[c]) for c in range(self.e.world.count) if len(shards[c])]
+            jobs += [(f"client {c}", "train", shards[c]) for c in range(count) if len(shards[c])]
         pieces = [(name, chunk) for name, kind, ids in jobs for chunk in self._chunks(kind, ids)]
         results = self.backend.evaluate(broadcast, [chunk for _, chunk in pieces])
-        return lambda: summary([name for name, _ in pieces], results())
+        return results.then(lambda logged: summary([name for name, _ in pieces], logged))
 
     def _chunks(self, kind: str, ids: Ints) -> list[Chunk]:
         """An evaluation in pieces, a batch each, which any worker may take; or in one."""
@@ -111,19 +110,17 @@ class Measurements:
 
     def _objective(self, broadcast: State) -> Deferred[dict[str, float]]:
         """global/loss = F(x), global/grad_norm = |grad F(x)|, over all clients' data."""
-        count = self.e.world.count
+        count = self.e.setup.population.count
         groups = [list(range(k, min(k + GROUP, count))) for k in range(0, count, GROUP)]
-        pending = self.backend.objective(broadcast, groups)
 
-        def measured() -> dict[str, float]:
-            results = pending()
+        def measured(results: Sequence[tuple[float, torch.Tensor]]) -> dict[str, float]:
             gradient = tree_sum(torch.stack([g for _, g in results]))
             return {
                 "global/loss": float(sum(loss for loss, _ in results)),
                 "global/grad_norm": float(torch.linalg.vector_norm(gradient)),
             }
 
-        return measured
+        return self.backend.objective(broadcast, groups).then(measured)
 
     def _inconsistency(self, r: int, server: ServerState) -> dict[str, float]:
         """inconsistency/chi2 = chi2(w || Omega) of round r, where the expected coefficients are known; where the data
@@ -132,7 +129,7 @@ class Measurements:
         server: as it was when the round was drawn.
         """
         e = self.e
-        if e.algorithm.route == "ring" or e.algorithm.pooled or self.planner.replayed:
+        if self.planner.replayed:
             return {}
         system = self.planner.system(r)
         marginals = self.planner.marginals(system, server)

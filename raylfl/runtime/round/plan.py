@@ -1,4 +1,4 @@
-"""A round as it is drawn, before anybody works: cohort, draws, links, local work. A function of (seed, r)."""
+"""A round as it is drawn, before any local work: cohort, draws, links, steps. A function of (seed, r)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from raylfl.core.algorithm import ServerState, overrides
 from raylfl.core.keyed import keyed
 from raylfl.core.local import a_norm
-from raylfl.core.population import Floats, Ints, Population, Round, SystemInfo
+from raylfl.core.population import Floats, Ints, Round, SystemInfo
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.participation.base import Draw, Independent, Sampler
 from raylfl.heterogeneity.participation.full import Full
 from raylfl.heterogeneity.participation.trace import Trace
 from raylfl.heterogeneity.trace import Row, make_row
-from raylfl.heterogeneity.world import RunContext
 from raylfl.parts import Experiment
+from raylfl.runtime.round.state import RoundResult
 
 
 class Planner:
@@ -27,10 +28,9 @@ class Planner:
         self.e = experiment
         self.everyone = np.arange(experiment.world.count, dtype=np.int64)
         self.replayed = experiment.participation if isinstance(experiment.participation, Trace) else None
-        n = int(experiment.world.population.sizes.sum())
-        pooled = Population(np.array([n], dtype=np.int64), np.ones(1))
-        self.pooled_world = RunContext(experiment.world.seed, pooled, experiment.world.rounds)
-        self._ahead: tuple[Round, Floats | None] | None = None
+        self.samples_by_norm = experiment.algorithm.samples_by_norm and self.replayed is None
+        self._ahead: Round | None = None
+        self._systems: dict[int, SystemInfo] = {}  # of this round and the one before, which is still measured
 
     def lr(self, r: int) -> float:
         """eta of round r as configured, before any calibration."""
@@ -38,22 +38,28 @@ class Planner:
         return self.e.rule.lr * (schedule.over_rounds(r) if schedule else 1.0)
 
     def system(self, r: int) -> SystemInfo:
-        """What is known of all N clients before anybody is asked."""
+        """What is known of all N clients before round r is drawn; computed once a round, O(N)."""
+        if r not in self._systems:
+            self._systems = {k: known for k, known in self._systems.items() if k == r - 1}
+            self._systems[r] = self._system_info(r)
+        return self._systems[r]
+
+    def _system_info(self, r: int) -> SystemInfo:
         e, world = self.e, self.e.world
         available = None if self.replayed else e.participation.eligible(r, world)
         return SystemInfo(
-            r,
-            world.population,
-            self._failure(r, self.everyone),
-            self._norms(self._steps(r, self.everyone)[0], self.lr(r)),
-            np.ones(world.count, dtype=bool) if available is None else available,
-            self.lr(r),
-            e.participation.cohort_size(world) if isinstance(e.participation, Sampler) else world.count,
+            index=r,
+            population=world.population,
+            failure=self._failure(r, self.everyone),
+            a_norm=self._norms(self._steps(r, self.everyone)[0], self.lr(r)),
+            available=np.ones(world.count, dtype=bool) if available is None else available,
+            lr=self.lr(r),
+            size=e.participation.cohort_size(world) if isinstance(e.participation, Sampler) else world.count,
         )
 
     @property
     def independent(self) -> bool:
-        """Whether each client is asked independently of the others, so that M is random."""
+        """Whether each client is sampled independently of the others, so that M is random."""
         return isinstance(self.e.participation, (Independent, Full)) and not self._samples()
 
     def marginals(self, c: SystemInfo, server: ServerState) -> Floats | None:
@@ -68,13 +74,15 @@ class Planner:
         return e.participation.marginals(e.world, c.index)
 
     def draw(self, r: int, server: ServerState) -> tuple[Draw, Floats | None]:
-        """(who is asked, the p [N] they were sampled by, where the method itself samples)."""
+        """(the sampled clients, the p [N] they were sampled by, where the method itself samples)."""
         e = self.e
         if self.replayed:
             row = self.replayed.row(r)
             p = np.asarray(row["p"]) if "p" in row else None
             return e.participation.draw(r, e.world), p
-        if e.algorithm.pooled or e.algorithm.full_participation(server, r):
+        if self.samples_by_norm:  # at first every available client computes; the server samples by the norms
+            return Draw.once(np.flatnonzero(self.system(r).available)), None
+        if e.algorithm.full_participation(server, r):
             return Draw.once(self.everyone), None
         p = e.algorithm.probabilities(server, self.system(r)) if self._samples() else None
         if p is not None:
@@ -89,28 +97,52 @@ class Planner:
     def _samples(self) -> bool:
         return overrides(self.e.algorithm, "probabilities")
 
-    def plan(self, r: int, server: ServerState) -> tuple[Round, Floats | None]:
-        """Round r (who is asked, how much they work, whose upload will arrive), and the p [N] of `draw`."""
-        if self._ahead is not None and self._ahead[0].index == r:
+    def plan(self, r: int, server: ServerState) -> Round:
+        """Round r: the sampled clients, how much they work, whose upload will be received."""
+        if self._ahead is not None and self._ahead.index == r:
             return self._ahead
-        drawn, p = self.draw(r, server)
-        return self.round_of(r, drawn, p), p
+        planned = self.round_of(r, *self.draw(r, server))
+        if self.samples_by_norm:
+            return replace(planned, received=np.ones(len(planned.cohort), dtype=bool))
+        return planned
+
+    def sampled(self, result: RoundResult, server: ServerState) -> RoundResult:
+        """What reaches the server of a method that samples clients by the norms of the updates that all computed.
+
+        A client whose work failed, or was not finite, counts as not available in this round. For all other methods
+        the result itself.
+        """
+        if not self.samples_by_norm:
+            return result
+        index, system = result.round.index, self.system(result.round.index)
+        norms = np.full(system.population.count, np.nan)
+        computed = result.round.received_view.cohort
+        if len(computed):
+            norms[computed] = torch.linalg.vector_norm(result.uploads["update"], dim=1).double().numpy()
+        available = replace(system, available=system.available & np.isin(self.everyone, computed))
+        p = self.e.algorithm.norm_probabilities(server, available, norms)
+        planned = self.round_of(index, self.sample(p, index), p)
+        where = {int(client): k for k, client in enumerate(computed)}
+        keep = [where[int(client)] for client in planned.received_view.cohort]
+        uploads = {name: rows[keep] for name, rows in result.uploads.items()}
+        states = [result.client_states[k] for k in keep] if result.client_states else []
+        return replace(result, round=planned, uploads=uploads, client_states=states)
 
     def prefetch(self, r: int) -> None:
-        """Have round r at hand when it is asked for, where it does not depend on the rounds before."""
+        """Draws round r ahead of time, where it does not depend on the rounds before."""
         algorithm = self.e.algorithm
         if self.replayed or not (
             algorithm.samples_by_norm or self._samples() or overrides(algorithm, "full_participation")
         ):
-            with suppress(Exception):  # it comes again when the round is asked for, and the one before is not lost
+            with suppress(Exception):  # raised again by `plan`, once the round before has been handed out
                 self._ahead = self.plan(r, {})
 
     def round_of(self, r: int, drawn: Draw, p: Floats | None) -> Round:
         """The round with this cohort: its order (a ring's is a fresh random one), work, links and eta."""
         e = self.e
         cohort, draws = drawn.cohort, drawn.draws
-        if e.algorithm.route == "ring" and not self.replayed:
-            order = keyed(e.world.seed, "ring", r).permutation(len(cohort))
+        if not self.replayed:
+            order = e.algorithm.topology.order(len(cohort), keyed(e.world.seed, "ring", r))
             cohort, draws = cohort[order], draws[order]
         steps, batch_sizes = self._steps(r, cohort)
         if self.replayed:
@@ -119,30 +151,29 @@ class Planner:
             received = np.asarray(row["received"], dtype=bool)
         else:
             received = ~e.link.lost(r, cohort, e.world)
-        if e.algorithm.pooled:
-            received = np.ones(len(cohort), dtype=bool)
-        lr = e.algorithm.step_length(self.system(r)) if getattr(e.algorithm, "calibrate", False) else self.lr(r)
+        lr = e.algorithm.step_length(self.system(r)) if overrides(e.algorithm, "step_length") else self.lr(r)
         with_replacement = p if p is not None else self._inclusion(r)
         return Round(
-            r,
-            cohort,
-            draws,
-            received,
-            steps,
-            batch_sizes,
-            lr,
-            e.world.population,
-            self._norms(steps, lr),
-            self._failure(r, cohort),
-            with_replacement[cohort] if with_replacement is not None else np.full(len(cohort), np.nan),
-            system=self.system(r) if e.algorithm.wants_system else None,
+            index=r,
+            cohort=cohort,
+            draws=draws,
+            received=received,
+            steps=steps,
+            batch_sizes=batch_sizes,
+            lr=lr,
+            population=e.world.population,
+            a_norm=self._norms(steps, lr),
+            failure=self._failure(r, cohort),
+            inclusion=with_replacement[cohort] if with_replacement is not None else np.full(len(cohort), np.nan),
+            probabilities=p,
+            system_of=lambda: self.system(r),
         )
 
-    def row(self, r: Round, p: Floats | None = None) -> Row:
+    def row(self, r: Round) -> Row:
         """The line of participation.jsonl; with p where the method sampled, with q where links change."""
         dynamic = getattr(self.e.link, "dynamic", False)
         q = self._failure(r.index, self.everyone) if dynamic else None
-        return make_row(r.index, r.cohort, r.draws, r.received, r.steps, p, q)
+        return make_row(r.index, r.cohort, r.draws, r.received, r.steps, r.probabilities, q)
 
     def _inclusion(self, r: int) -> Floats | None:
         """p [N] of a participation process that samples with replacement."""
@@ -154,11 +185,7 @@ class Planner:
 
     def _steps(self, r: int, clients: Ints) -> tuple[Ints, Ints]:
         e = self.e
-        if e.algorithm.pooled:
-            steps, batch = e.work.draw(r, np.zeros(1, dtype=np.int64), self.pooled_world)
-            steps, batch = np.repeat(steps, len(clients)), np.repeat(batch, len(clients))
-        else:
-            steps, batch = e.work.draw(r, clients, e.world)
+        steps, batch = e.work.draw(r, clients, e.world)
         common = e.algorithm.draw_local_steps(keyed(e.world.seed, "steps", r))
         if common is not None:
             steps = np.where(steps > 0, common, 0)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from raylfl.core.algorithm import State
 from raylfl.core.cut import Cut
+from raylfl.core.deferred import Deferred
 from raylfl.core.oracle import private_randomness
 from raylfl.errors import RaylflError
 from raylfl.parts import WorkerSetup
@@ -21,17 +24,14 @@ from raylfl.runtime.workers.worker import Worker
 
 T = TypeVar("T")
 Handle = Any  # of a client's state or a broadcast: the tensors themselves, or a reference to them
-Deferred: TypeAlias = Callable[[], T]  # something under way; called, it waits for its end
 
 
-class Backend(ABC):
-    """Carries out tasks. Client states stay behind handles, so that only those that are asked for travel.
+class Executor(ABC):
+    """Carries out the local work of cohorts. Client states stay behind handles: only requested ones travel.
 
-    Work is asked for by one call and waited for by calling what that returns, so that the caller may see to other
-    things meanwhile; whether anything happens before the second call is the backend's affair.
+    Each call returns at once with a `Deferred`, so that the caller can do other work meanwhile; whether anything
+    happens before its result is waited for is up to the backend.
     """
-
-    workers: int
 
     @abstractmethod
     def initial(self) -> tuple[Tensor, Tensor]:
@@ -39,12 +39,6 @@ class Backend(ABC):
 
     one_by_one: str | None
     """Why workers take clients one by one; None: a micro-cohort in one vectorised call."""
-
-    cut: Cut | None
-    """What passes the cut of a split model; None: it is whole."""
-
-    whole: frozenset[str]
-    """Kinds of data whose evaluations one worker makes in full, since the module has hooks that see all of it."""
 
     @abstractmethod
     def put(self, state: State) -> Handle:
@@ -58,7 +52,7 @@ class Backend(ABC):
     def run(
         self, tasks: Sequence[Task], broadcast: State, client_states: Sequence[Sequence[Handle | None]]
     ) -> Deferred[list[TaskResult]]:
-        """The outcomes in task order. A task that keeps failing has `errors` in its reports, and no rows."""
+        """The results in task order. A task that keeps failing has `errors` in its reports, and no rows."""
 
     @abstractmethod
     def run_ring(
@@ -66,13 +60,22 @@ class Backend(ABC):
         tasks: Sequence[Task],
         broadcast: State,
         client_states: Sequence[Sequence[Handle | None]],
-        arrives: Sequence[bool],
-    ) -> Deferred[tuple[list[TaskResult], State]]:
-        """One client a task, each starting from the last upload that arrived; (outcomes, that last upload).
+        received: Sequence[bool],
+    ) -> Deferred[list[TaskResult]]:
+        """One client a task, each starting from the last result that was received; the results in task order.
 
-        Only the last upload comes to the server; the others pass from worker to worker. Outcomes carry no `up`,
-        except for its widths: see `Outcome.up_floats`.
+        Only the last received result reaches the server and has uploads; the others pass from worker to worker.
         """
+
+
+class Backend(Executor):
+    """Carries out local work and evaluations."""
+
+    workers: int
+    cut: Cut | None
+    """What passes the cut of a split model; None: it is whole."""
+    whole: frozenset[str]
+    """Kinds of data whose evaluations one worker makes in full, since the module has hooks that see all of it."""
 
     @abstractmethod
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> Deferred[list[Logged]]:
@@ -95,10 +98,54 @@ class Backend(ABC):
         """Give everything back. Safe to call twice."""
 
 
-class LocalBackend(Backend):
-    """The same worker class in the calling process, for debugging, for tests, and for models too small to pay for
-    actors; work is done when it is waited for.
-    """
+class InProcess(Executor):
+    """Local work in the calling process, carried out when it is waited for."""
+
+    @abstractmethod
+    def attempt(self, task: Task, broadcast: State, client_states: Sequence[Handle | None]) -> TaskResult:
+        """One task; after failed attempts its reports have `errors`."""
+
+    def put(self, state: State) -> Handle:
+        return state
+
+    def get(self, handles: Sequence[Handle]) -> list[State]:
+        return list(handles)
+
+    def run(
+        self, tasks: Sequence[Task], broadcast: State, client_states: Sequence[Sequence[Handle | None]]
+    ) -> Deferred[list[TaskResult]]:
+        def results() -> list[TaskResult]:
+            with private_randomness():  # the caller's process
+                return [
+                    self.attempt(task, broadcast, states) for task, states in zip(tasks, client_states, strict=True)
+                ]
+
+        return Deferred(results)
+
+    def run_ring(
+        self,
+        tasks: Sequence[Task],
+        broadcast: State,
+        client_states: Sequence[Sequence[Handle | None]],
+        received: Sequence[bool],
+    ) -> Deferred[list[TaskResult]]:
+        def results() -> list[TaskResult]:
+            done: list[TaskResult] = []
+            last: TaskResult | None = None  # the last received result
+            start = broadcast
+            with private_randomness():
+                for task, states, arrives in zip(tasks, client_states, received, strict=True):
+                    result = self.attempt(task, start, states)
+                    done.append(replace(result, uploads={}))
+                    if arrives and not len(result.reports.bad):
+                        last, start = replace(done[-1], uploads=result.uploads), first_row(result.uploads)
+            return [last if last is not None and result.task is last.task else result for result in done]
+
+        return Deferred(results)
+
+
+class LocalBackend(InProcess, Backend):
+    """A worker in the calling process, for debugging, for tests, and for models too small to pay for actors."""
 
     workers = 1
 
@@ -112,24 +159,7 @@ class LocalBackend(Backend):
     def initial(self) -> tuple[Tensor, Tensor]:
         return self.worker.x0, self.worker.buffers0
 
-    def put(self, state: State) -> Handle:
-        return state
-
-    def get(self, handles: Sequence[Handle]) -> list[State]:
-        return list(handles)
-
-    def run(
-        self, tasks: Sequence[Task], broadcast: State, client_states: Sequence[Sequence[Handle | None]]
-    ) -> Deferred[list[TaskResult]]:
-        def outcomes() -> list[TaskResult]:
-            with private_randomness():  # the caller's process
-                return [
-                    self._attempt(task, broadcast, states) for task, states in zip(tasks, client_states, strict=True)
-                ]
-
-        return outcomes
-
-    def _attempt(self, task: Task, broadcast: State, client_states: Sequence[Handle | None]) -> TaskResult:
+    def attempt(self, task: Task, broadcast: State, client_states: Sequence[Handle | None]) -> TaskResult:
         outcome = TaskResult(task, ClientReports.of(()))
         for _ in range(self.attempts):
             try:
@@ -141,30 +171,12 @@ class LocalBackend(Backend):
                 break
         return outcome
 
-    def run_ring(
-        self,
-        tasks: Sequence[Task],
-        broadcast: State,
-        client_states: Sequence[Sequence[Handle | None]],
-        arrives: Sequence[bool],
-    ) -> Deferred[tuple[list[TaskResult], State]]:
-        def chain() -> tuple[list[TaskResult], State]:
-            outcomes, last, here = [], {}, broadcast
-            with private_randomness():
-                for task, states, arrived in zip(tasks, client_states, arrives, strict=True):
-                    outcome = self._attempt(task, here, states)
-                    if arrived and not len(outcome.reports.bad):
-                        last, here = outcome.uploads, first_row(outcome.uploads)
-                    outcomes.append(TaskResult(task, outcome.reports, {}, outcome.client_states))
-            return outcomes, last
-
-        return chain
-
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> Deferred[list[Logged]]:
-        return lambda: self._within(self._batches(chunks), lambda: self.worker.evaluate(broadcast, chunks))
+        measure = partial(self.worker.evaluate, broadcast, chunks)
+        return Deferred(lambda: self._within(self._batches(chunks), measure))
 
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> Deferred[list[tuple[float, Tensor]]]:
-        return lambda: self._within(len(groups), lambda: self.worker.objective(broadcast, groups))
+        return Deferred(lambda: self._within(len(groups), partial(self.worker.objective, broadcast, groups)))
 
     def _batches(self, chunks: Sequence[Chunk]) -> int:
         return sum(-(-len(chunk.indices) // self._batch_size) for chunk in chunks)

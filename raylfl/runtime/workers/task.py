@@ -11,8 +11,6 @@ import numpy as np
 from raylfl.core.algorithm import State
 from raylfl.core.population import Floats, Ints
 
-POOL = -1  # the imaginary client that owns everybody's data (centralized)
-
 
 class Chunk(NamedTuple):
     """Samples to be measured on: of the test set, the validation set, or the clients' training data."""
@@ -64,7 +62,7 @@ class ClientReports:
 
     @staticmethod
     def of(clients: Sequence[int], **columns: Any) -> ClientReports:
-        """One for each of these clients; columns that are not given are 0."""
+        """A report for each of these clients; columns that are not given are 0."""
         rows = np.zeros(len(clients), REPORT)
         rows["client"] = clients
         for name, values in columns.items():
@@ -73,13 +71,13 @@ class ClientReports:
 
     @staticmethod
     def failed(clients: Sequence[int], error: str) -> ClientReports:
-        """Of clients that came back with nothing."""
+        """Reports of clients whose work ended in an error."""
         nothing = ClientReports.of(clients, loss=np.nan, last_loss=np.nan)
         return ClientReports(nothing.rows, dict.fromkeys(clients, error))
 
     @staticmethod
     def joined(parts: Sequence[ClientReports]) -> ClientReports:
-        """Those of all parts, one after the other."""
+        """The reports of several tasks, concatenated."""
         rows = np.concatenate([part.rows for part in parts]) if parts else np.zeros(0, REPORT)
         names = dict.fromkeys(name for part in parts for name in part.logged)
         logged = {
@@ -95,26 +93,26 @@ class ClientReports:
 
     @property
     def bad(self) -> np.ndarray:
-        """The rows of those that came back with something else than numbers, or not at all."""
+        """Reports of clients that failed or returned non-finite values."""
         return self.rows[~self.rows["finite"]]
 
-    def heard(self, clients: Ints) -> Floats:
-        """The losses of these clients, some of those that are here, or of the one that owns all data."""
+    def losses(self, clients: Ints) -> Floats:
+        """The mean losses of the given clients, a subset of the reported ones, in the order of the reports."""
         return self.rows["loss"][self._of(clients)]
 
-    def heard_logs(self, clients: Ints) -> dict[str, Floats]:
-        """What these clients logged in training."""
+    def logs(self, clients: Ints) -> dict[str, Floats]:
+        """The means of what these clients' training steps logged."""
         return {name: values[self._of(clients)] for name, values in self.logged.items()}
 
     def _of(self, clients: Ints) -> slice | np.ndarray:
         if len(clients) == len(self.rows):
             return slice(None)
-        return np.isin(self.rows["client"], np.append(clients, POOL))
+        return np.isin(self.rows["client"], clients)
 
 
 @dataclass
 class TaskResult:
-    """A task's result; `up` rows and `own` entries align with `clients`. Empty where it failed."""
+    """A task's result; rows of uploads and client states align with its clients. Empty where it failed."""
 
     task: Task
     reports: ClientReports

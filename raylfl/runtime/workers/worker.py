@@ -32,7 +32,7 @@ from raylfl.runtime.workers.evaluate import Evaluator, Recorder
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.module import devices, layout_for, make_module
 from raylfl.runtime.workers.optimizer import OptimizerStep, module_step
-from raylfl.runtime.workers.task import POOL, Chunk, ClientReports, Task
+from raylfl.runtime.workers.task import Chunk, ClientReports, Task
 from raylfl.runtime.workers.training import Training
 
 
@@ -92,7 +92,7 @@ class Worker:
     def _refusal(self) -> str | None:
         """Why clients go one by one; None: a micro-cohort goes in one vectorised call."""
         algorithm, setup = self.algorithm, self.setup
-        if algorithm.cut is not None or algorithm.route == "ring" or algorithm.pooled:
+        if algorithm.cut is not None or algorithm.topology.sequential:
             return f"{type(algorithm).__name__} works with one client at a time"
         if setup.optimizer == "module" and not algorithm.own_step:
             return "local.optimizer=module keeps its state for one client"
@@ -227,7 +227,7 @@ class Worker:
     def _steps_per_epoch(self, task: Task) -> int:
         """In how many local steps the task's first client sees all of its data; of use where it is the only one."""
         client, batch_size = task.clients[0], task.batch_sizes[0]
-        count = len(self.setup.shards.indices if client == POOL else self.setup.shards[client])
+        count = len(self.setup.trained_on(client))
         return max(1, -(-count // batch_size)) if batch_size > 0 else 1
 
     def _to_training(self) -> None:
@@ -258,8 +258,8 @@ class Worker:
     def _solve(
         self, task: Task, broadcast: State, states: State, observer: Observer, optimizer_step: OptimizerStep | None
     ) -> LocalResult:
-        if task.clients == (POOL,):
-            return self._solve_pooled(task, broadcast, states, observer, optimizer_step)
+        if self.setup.merged:
+            return self._solve_merged(task, broadcast, states, observer, optimizer_step)
         seed, population = self.setup.seed, self.setup.population
         shards = [self.setup.shards[c] for c in task.clients]
         orders = BatchOrders.of(seed, task.round, task.clients, shards, task.batch_sizes, self.setup.sampling)
@@ -296,32 +296,36 @@ class Worker:
             return None
         return module_step(self.flat, steps_per_epoch)
 
-    def _solve_pooled(
+    def _solve_merged(
         self, task: Task, broadcast: State, states: State, observer: Observer, optimizer_step: OptimizerStep | None
     ) -> LocalResult:
-        """K steps on F = sum_i w_i f_i itself: exact for full batches, else batches drawn from everybody's data."""
+        """K steps on F = sum_i w_i f_i itself, by the one client that owns the data of all N.
+
+        Exact for full batches; mini-batches draw each sample of client i with probability w_i / n_i.
+        """
         seed, population, shards = self.setup.seed, self.setup.population, self.setup.shards
-        batch_size = task.batch_sizes[0]
-        pool_oracle = PooledOracle(self, population.weights) if batch_size <= 0 else self.oracle
-        proportional = np.allclose(population.weights * shards.sizes.sum(), shards.sizes)
-        pool = BatchOrders.of(seed, task.round, [POOL], [shards.indices], [max(batch_size, 1)], self.setup.sampling)
+        batch_size, whole = task.batch_sizes[0], len(shards.indices)
+        full = batch_size >= whole
+        oracle = WeightedOracle(self, population.weights) if full else self.oracle
+        proportional = np.allclose(population.weights * whole, shards.sizes)
+        orders = BatchOrders.of(seed, task.round, task.clients, [shards.indices], [batch_size], self.setup.sampling)
         share = np.repeat(population.weights / np.maximum(shards.sizes, 1), shards.sizes)
 
         def batches(t: int, rows: Sequence[int]) -> list[Batch]:
-            if batch_size <= 0:
-                return [Batch(None, len(shards.indices))]
+            if full:
+                return [Batch(None, whole)]
             if proportional:
-                return [self.train.batch(pool.indices(t, [0])[0])]
-            rng = keyed(seed, "batches", task.round, POOL, t)  # importance weights: sample i's data w_i of the time
+                return [self.train.batch(orders.indices(t, [0])[0])]
+            rng = keyed(seed, "batches", task.round, *task.clients, t)
             return [self.train.batch(rng.choice(shards.indices, size=batch_size, p=share / share.sum()))]
 
         def seeds(t: int, row: int) -> int:
-            return keyed_int(seed, "module", task.round, POOL, t)
+            return keyed_int(seed, "module", task.round, *task.clients, t)
 
         work = Work(np.array([float(task.steps[0])]), np.array([task.a_norm[0]]), np.ones(1), task.lr)
         return run_local(
             self.algorithm,
-            pool_oracle,
+            oracle,
             batches,
             seeds,
             broadcast,
@@ -403,8 +407,8 @@ class Worker:
         return {k: v.detach().cpu().clone() for k, v in copy.copy(self.flat.module.state_dict()).items()}
 
 
-class PooledOracle(LoopOracle):
-    """The gradient of F = sum_i w_i f_i over everybody's data: `centralized` with full batches."""
+class WeightedOracle(LoopOracle):
+    """The gradient of F = sum_i w_i f_i over the data of all N clients, each over its whole shard."""
 
     def __init__(self, worker: Worker, weights: Floats):
         super().__init__(worker.flat, worker.loop.autocast)
