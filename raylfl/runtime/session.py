@@ -1,4 +1,4 @@
-"""One run from its first round (or newest checkpoint) to its summary, on any backend: what the server does."""
+"""A run at the server, on any backend: from its first round, or its newest checkpoint, to its summary."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from raylfl.heterogeneity.trace import Row, encode_row
 from raylfl.parts import Experiment
 from raylfl.runtime.faults import Fault, kill_point
 from raylfl.runtime.records.checkpoint import Checkpoints
+from raylfl.runtime.records.lines import metrics_line
 from raylfl.runtime.records.loggers import Loggers
 from raylfl.runtime.records.record_file import Displaced
-from raylfl.runtime.records.run_dir import RunDirectory, metrics_line
+from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.records.summary import environment, summarise
 from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import Backend
 
-MOST_SAMPLES, MOST_CLIENTS = 2_000_000, 10_000  # beyond, who owns what follows from config.yaml alone
+MOST_SAMPLES, MOST_CLIENTS = 2_000_000, 10_000  # beyond, partition.json is left out: config.yaml determines it
 
 
 class Interrupted(RaylflError):
@@ -49,7 +50,7 @@ class Session:
         self._stop = threading.Event()
 
     def say(self, text: str) -> None:
-        """A line for log.txt, and for whoever watches."""
+        """Add a line to log.txt and to the messages of the next round."""
         self.run_dir.log(text)
         self.messages.append(text)
 
@@ -86,7 +87,7 @@ class Session:
             loggers.close()
 
     def _next(self, rounds: Iterator[tuple[Metrics, Row]]) -> tuple[Metrics, Row] | None:
-        """One round; where the run was asked to stop, or the round fails, the state before it goes on disk."""
+        """Carry out one round; before a stop, and after a round that failed, the state before it is saved."""
         state = self.federation.state
         if self._stop.is_set() and state.round < self.e.config.top.rounds:
             self.checkpoints.save(state, self.backend)
@@ -99,7 +100,7 @@ class Session:
             raise
 
     def _write_down(self, metrics: Metrics, row: Row) -> None:
-        """The round's lines in the records; where those were deleted or moved, what can be kept goes on disk."""
+        """Append the round to the records; where those were deleted or moved, the state is saved if that is possible."""
         self.run_dir.append("participation.jsonl", encode_row(row))
         self.run_dir.append("metrics.jsonl", metrics_line(metrics))
         try:
@@ -110,16 +111,17 @@ class Session:
             raise
 
     def _save_after_an_error(self) -> None:
+        """Save the state; an error on the way is logged, as the first error is the one to raise."""
         try:
             self.checkpoints.save(self.federation.state, self.backend)
-        except Exception as error:  # the error of the round is the one to hear of
+        except Exception as error:
             self.say(f"no checkpoint of the round before: {error}")
 
     def _resume(self) -> None:
         state = self.checkpoints.newest(self.backend, self.federation.state)
         if state is None:
             self.run_dir.truncate({})
-            self.say("no checkpoint to go on from: starting from round 0")
+            self.say("there is no intact checkpoint: starting from round 0")
         else:
             self.federation.state = state
             self.say(f"resumed at round {state.round}")
@@ -132,7 +134,7 @@ class Session:
             self.checkpoints.save(state, self.backend)
 
     def _finish(self, seconds: float) -> None:
-        """final.pt and summary.json: there once the run is complete."""
+        """Write final.pt and summary.json, which mark a complete run."""
         self.run_dir.verify()
         state = self.federation.state
         params = state.server["x"].cpu()
@@ -164,12 +166,12 @@ class Session:
 
 
 def fingerprint(params: torch.Tensor) -> str:
-    """sha256 of the parameters' bytes: equal runs have equal fingerprints."""
+    """The sha256 of the parameters' bytes: equal for equal runs."""
     return hashlib.sha256(np.ascontiguousarray(params.numpy()).tobytes()).hexdigest()
 
 
 def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:
-    """What stands in the directory before the first round: config.yaml, partition.json and its class counts."""
+    """Write what a run directory holds before the first round: config.yaml, partition.json, class counts."""
     run_dir.write_config(experiment.config.resolved)
     split, labels = experiment.split, experiment.labels
     if sum(len(c) for c in split.clients) <= MOST_SAMPLES:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks the run to end after its round, the second ends it at once."""
+"""Ctrl-C and SIGTERM: the first ends the run after its round, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sigterm_interrupts() -> Iterator[None]:
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raises TimeoutError in the code inside after so many seconds; in the main thread only, else no limit."""
+    """Raises TimeoutError inside after so many seconds; there is no limit outside of the main thread."""
     if seconds is None or not _in_main_thread():
         yield
         return
@@ -56,12 +56,12 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         try:
             yield
         finally:
-            signal.setitimer(signal.ITIMER_REAL, left, interval)  # somebody else's alarm: late rather than lost
+            signal.setitimer(signal.ITIMER_REAL, left, interval)  # an alarm that was set outside: late rather than lost
 
 
 @contextmanager
 def _handled(handle: Handler, *numbers: int) -> Iterator[None]:
-    """`handle` in place for these signals, where that can be done: in the main thread."""
+    """Installs the handler for these signals while inside; does nothing outside of the main thread."""
     if not _in_main_thread():
         yield
         return

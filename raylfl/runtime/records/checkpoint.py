@@ -58,6 +58,7 @@ class Checkpoints:
 
     @property
     def folder(self) -> Path:
+        """checkpoints/, wherever the run directory is now."""
         return self.run_dir.path / "checkpoints"
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class Checkpoints:
         return None
 
     def _verified(self, folder: Path) -> Manifest:
-        """Its manifest, once every file that it needs has proved intact; raises Damaged."""
+        """The manifest, once all files and records that it names have proved intact; raises Damaged."""
         manifest = self._intact(folder)
         for name in manifest["clients"]:
             if name != folder.name:
@@ -166,7 +167,7 @@ class Checkpoints:
         return manifest
 
     def _intact(self, folder: Path, prefix: str = "") -> Manifest:
-        """Its manifest, once that and the files of this prefix match their checksums; raises Damaged."""
+        """The manifest, once it and the files of this prefix match their checksums; raises Damaged."""
         manifest = read_manifest(folder)
         for file, expected in manifest["sha256"].items():
             if file.startswith(prefix):
@@ -174,6 +175,7 @@ class Checkpoints:
         return manifest
 
     def _match(self, path: Path, expected: str) -> None:
+        """Raises Damaged where the file's sha256 is another."""
         try:
             found = sha256_of(path)
         except OSError as error:
@@ -239,14 +241,14 @@ class Checkpoints:
             raise Damaged("its manifest does not hold the states of the clients that participation.jsonl names")
 
     def _set_aside(self, folder: Path) -> None:
-        """Out of the way of the checkpoint that will be written for this round again, but there to be looked at."""
+        """Rename a damaged checkpoint: it can be looked at, and its round be written again."""
         target = folder.with_name(f"damaged_{folder.name}")
         discard(target)
         folder.rename(target)
 
 
 def sha256_of_shards(shards: Shards) -> str:
-    """Of who owns which samples."""
+    """The sha256 of which client owns which samples."""
     digest = hashlib.sha256(shards.offsets.tobytes())
     digest.update(shards.indices.tobytes())
     return digest.hexdigest()

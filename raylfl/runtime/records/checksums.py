@@ -1,4 +1,4 @@
-"""Files whose checksum is known as they are written, and found again as they are read."""
+"""Checksums of files: computed while a file is written, and read back."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from raylfl.runtime.records.record_file import open_plain
 
 
 class _HashedFile:
-    """A file to write to that keeps the sha256 of what went through it."""
+    """A writable file that computes the sha256 of the bytes written to it."""
 
     def __init__(self, file: Any):
         self.file, self.sha256 = file, hashlib.sha256()
 
     def write(self, data: Any) -> int:
+        """Write the bytes and add them to the checksum."""
         self.sha256.update(data)
-        return self.file.write(data)
+        written: int = self.file.write(data)
+        return written
 
     def flush(self) -> None:
         self.file.flush()
 
 
 def save_hashed(content: Any, path: Path) -> str:
-    """torch.save to `path`, synced; its sha256."""
+    """Save to `path` with torch.save and sync; returns the sha256 of the file."""
     with open(path, "wb") as file:
         hashed = _HashedFile(file)
         try:
             torch.save(content, hashed)  # type: ignore[arg-type]
         except RuntimeError as error:
-            if isinstance(error.__context__, OSError):  # a full disk, hidden by what torch's writer makes of it
+            if isinstance(error.__context__, OSError):  # a full disk; torch raises its own error for it
                 raise error.__context__ from None
             raise
         file.flush()
@@ -42,5 +44,6 @@ def save_hashed(content: Any, path: Path) -> str:
 
 
 def sha256_of(path: Path) -> str:
+    """The sha256 of a file; raises OSError for what is not a regular file."""
     with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

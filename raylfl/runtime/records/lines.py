@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,3 +60,22 @@ def lines(numbers: Sequence[int]) -> str:
     shown = ", ".join(map(str, numbers[:4]))
     more = f" and {len(numbers) - 4} more" if len(numbers) > 4 else ""
     return f"line{'s' * (len(numbers) > 1)} {shown}{more}"
+
+
+def jsonable(value: Any) -> Any:
+    """The value as plain JSON; numbers that are not finite become null."""
+    if isinstance(value, dict):
+        return {str(k): jsonable(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(v) for v in value]
+    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def metrics_line(metrics: dict[str, Any]) -> str:
+    """A row of metrics.jsonl; a metric that is not finite is left out, as not measured."""
+    plain = {k: jsonable(v) for k, v in metrics.items()}
+    return json.dumps({k: v for k, v in plain.items() if v is not None}) + "\n"

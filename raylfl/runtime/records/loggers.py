@@ -1,7 +1,7 @@
-"""Where records go beside metrics.jsonl: Lightning's CSV and TensorBoard loggers, and wandb.
+"""Loggers beside metrics.jsonl: Lightning's CSV and TensorBoard loggers, and wandb.
 
-They are opened in the process of the round loop only, and can never stop a run: a logger that fails is closed
-with one line, and metrics.jsonl, from which everything can be rebuilt, goes on.
+They are opened in the process of the round loop only. A logger that fails is closed with one line and never stops a
+run: metrics.jsonl is always written, and everything else can be rebuilt from it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Say = Callable[[str], None]
 
 
 class Logger(Protocol):
-    """What every logger can do."""
+    """The interface of all loggers."""
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """One row of metrics.jsonl."""
+        """Record one row of metrics.jsonl."""
 
     def close(self) -> None:
-        """The run has ended, one way or another."""
+        """Finish; called however the run ended."""
 
 
 class Loggers:
@@ -42,11 +42,12 @@ class Loggers:
                 self.say(f"logger {name} could not be opened and is left out ({type(error).__name__}: {error})")
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """One row, by its round."""
+        """Pass one row to every open logger."""
         for name in list(self._open):
             self._try(name, lambda logger: logger.log(metrics))
 
     def close(self) -> None:
+        """Close every open logger."""
         for name in list(self._open):
             self._try(name, lambda logger: logger.close())
         self._open.clear()
@@ -60,7 +61,7 @@ class Loggers:
 
 
 class LightningLogger:
-    """One of Lightning's loggers, by round."""
+    """A logger of Lightning's; its step is the round."""
 
     def __init__(self, logger: Any, config: Config):
         self.logger = logger
@@ -76,7 +77,7 @@ class LightningLogger:
 
 
 def make_csv(config: Config, run_dir: RunDirectory, say: Say) -> Logger:
-    """csv/metrics.csv; Lightning begins that file anew, so the rounds of a resumed run are put back first."""
+    """Log to csv/metrics.csv. Lightning starts the file anew, so the rounds of a resumed run are logged again first."""
     from lightning.pytorch.loggers import CSVLogger
 
     where = str(run_dir.path)
@@ -87,7 +88,7 @@ def make_csv(config: Config, run_dir: RunDirectory, say: Say) -> Logger:
 
 
 def make_tensorboard(config: Config, run_dir: RunDirectory, say: Say) -> Logger:
-    """tensorboard/: a resumed run adds a file, and TensorBoard shows both as one."""
+    """Log to tensorboard/. A resumed run adds a file, and TensorBoard shows both as one."""
     from lightning.pytorch.loggers import TensorBoardLogger
 
     where = str(run_dir.path)

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: what must stand in it, and its checksum. Anything else is Damaged, whoever wrote it."""
+"""The manifest of a checkpoint: its schema and its checksum. A manifest of any other form is damaged."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ADAPTER = TypeAdapter(Manifest)
 
 
 class Damaged(Exception):
-    """A checkpoint that is not what was written: which file, and how it shows."""
+    """A checkpoint cannot be used; the message names the file and what is wrong with it."""
 
 
 def folder_of(rounds: int) -> str:
@@ -64,7 +64,7 @@ def folder_of(rounds: int) -> str:
 
 
 def encode(manifest: Manifest) -> str:
-    """The text of manifest.json, with a checksum of the rest in it."""
+    """The text of manifest.json: the manifest and its checksum."""
     return json.dumps({**manifest, "manifest_sha256": sha256_of_manifest(manifest)})
 
 
@@ -106,5 +106,5 @@ def checked(content: Any, folder: Path) -> Manifest:
 
 
 def sha256_of_manifest(manifest: Any) -> str:
-    """The checksum of all that a manifest says."""
+    """The checksum of a manifest."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""A run's directory: the right to write there, and the files in it.
+"""A run's directory: its files and its locks.
 
 runs/<name>/<id>/ holds config.yaml, metrics.jsonl, participation.jsonl, partition.json, checkpoints/, final.pt,
 summary.json and log.txt. An existing id is never overwritten, and no file is ever followed through a link.
@@ -11,9 +11,7 @@ loop, which may be an actor and outlive a killed driver by a moment; a resumed r
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
-import math
 import os
 import shlex
 import shutil
@@ -23,13 +21,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 
 from raylfl.config.schema import folder_name
 from raylfl.errors import BadConfig, RaylflError
-from raylfl.runtime.records.lines import fault_in_rounds, read_rows
+from raylfl.runtime.records.lines import fault_in_rounds, jsonable, read_rows
+from raylfl.runtime.records.locks import Locks, is_locked
 from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, open_plain
 
 RECORDS = ("metrics.jsonl", "participation.jsonl")
@@ -58,11 +57,11 @@ def sync_folder(folder: Path) -> None:
 
 
 class RunDirectory:
-    """The files of one run. `open` takes the right to carry it out, `claim` that to write rounds; `close` ends both."""
+    """The files of one run. `open` takes the lock on the run, `claim` that on writing rounds; `close` releases both."""
 
     def __init__(self, path: Path):
         self.path = path
-        self._locks: dict[str, IO[bytes]] = {}
+        self._locks = Locks(path)
         self._files: dict[str, RecordFile] = {}
         self._place: int | None = None  # a handle of the directory itself, wherever it is moved
 
@@ -96,10 +95,10 @@ class RunDirectory:
         command: what was typed to have the run carried out; None: the command line of this process.
         """
         try:
-            free = self._lock(".lock")
+            free = self._locks.take(".lock")
             if not free:  # `in_use` takes it for a moment
                 time.sleep(0.1)
-                free = self._lock(".lock")
+                free = self._locks.take(".lock")
         except OSError as error:
             raise BadConfig(
                 f"{self.path} cannot be written, or locked ({error.strerror}): logging.dir=DIR sets another place"
@@ -107,32 +106,27 @@ class RunDirectory:
         if not free:
             raise BadConfig(f"{self.path} is in use by another process ({self.command}): wait for it, or stop it first")
         with suppress(OSError):  # a full disk
-            self._locks[".lock"].truncate(0)
-            self._locks[".lock"].write((command or shlex.join(sys.argv)).encode())
+            self._locks.note(".lock", command or shlex.join(sys.argv))
         return self
 
     @property
     def command(self) -> str:
-        """What was typed to have the run carried out; a server actor's own command line is another."""
+        """The command that started the run, as it was typed; the command line of a server actor is another."""
         lock = self.path / ".lock"
         return lock.read_text(errors="replace") if lock.is_file() else shlex.join(sys.argv)
 
     @property
     def in_use(self) -> bool:
         """Whether a process carries the run out at this moment."""
-        try:
-            with open(self.path / ".lock") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-        except OSError as error:
-            return isinstance(error, BlockingIOError)
+        return is_locked(self.path / ".lock")
 
     def claim(self) -> None:
         """Take the lock on writing rounds, once the round loop of an earlier driver has ended."""
         deadline = time.monotonic() + WAIT_SECONDS
         try:
-            self._place = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            while not self._lock(".writing"):
+            if self._place is None:
+                self._place = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            while not self._locks.take(".writing"):
                 if time.monotonic() > deadline:
                     raise RaylflError(f"a process of an earlier run still writes to {self.path} after {WAIT_SECONDS} s")
                 time.sleep(0.05)
@@ -141,30 +135,12 @@ class RunDirectory:
         except OSError as error:
             raise RaylflError(f"{self.path} cannot be written ({error.strerror})") from error
 
-    def _lock(self, name: str) -> bool:
-        """Whether the lock is now this process's; raises OSError on a file system without locks."""
-        if name in self._locks:
-            return True
-        handle = open_plain(self.path / name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        lock = os.fdopen(handle, "r+b", buffering=0)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.close()
-            if isinstance(error, BlockingIOError):
-                return False
-            raise
-        self._locks[name] = lock
-        return True
-
     def close(self) -> None:
         """Release the locks and close the files."""
         for file in self._files.values():
             file.close()
-        for lock in self._locks.values():
-            lock.close()
         self._files.clear()
-        self._locks.clear()
+        self._locks.close()
         if self._place is not None:
             os.close(self._place)
             self._place = None
@@ -204,6 +180,7 @@ class RunDirectory:
         try:
             self._record(name).append(line.encode())
         except OSError as error:
+            self.check()
             raise self.unwritten(name, error) from error
 
     def _record(self, name: str) -> RecordFile:
@@ -325,22 +302,3 @@ def read_plain(path: Path) -> bytes:
             return file.read()
     except FileNotFoundError:
         return b""
-
-
-def jsonable(value: Any) -> Any:
-    """Plain JSON values; what is not finite becomes null."""
-    if isinstance(value, dict):
-        return {str(k): jsonable(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [jsonable(v) for v in value]
-    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def metrics_line(metrics: dict[str, Any]) -> str:
-    """A row of metrics.jsonl; a metric that is not finite is left out, as not measured."""
-    plain = {k: jsonable(v) for k, v in metrics.items()}
-    return json.dumps({k: v for k, v in plain.items() if v is not None}) + "\n"

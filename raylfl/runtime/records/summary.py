@@ -57,10 +57,13 @@ def environment() -> dict[str, Any]:
 def git_commit() -> str | None:
     """The commit of the working directory, with `+changes` where files differ from it; None outside git."""
     try:
-        run = lambda *args: subprocess.run(["git", *args], capture_output=True, text=True, timeout=5)  # noqa: E731
-        head = run("rev-parse", "HEAD")
-        if head.returncode:
-            return None
-        return head.stdout.strip() + ("+changes" if run("status", "--porcelain", "-uno").stdout.strip() else "")
+        head = _git("rev-parse", "HEAD")
+        return head and head + ("+changes" if _git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.TimeoutExpired):
         return None
+
+
+def _git(*arguments: str) -> str | None:
+    """What git prints; None where it fails."""
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=5)
+    return None if done.returncode else done.stdout.strip()

@@ -1,7 +1,7 @@
-"""A run as wandb sees it: its config, its rounds, at the end a picture and a table.
+"""The wandb logger: the run's config, its rounds, and at the end a picture and a table.
 
-Offline unless one is logged in (`wandb sync` sends it later). Nothing here can stop a run or hold it up for long:
-where the server does not answer, the run goes on offline, and at the end it waits FINISH_SECONDS at most.
+It logs offline unless the user is logged in; `wandb sync` sends that later. It never stops a run and delays it for
+seconds at most: where the server does not answer it logs offline, and at the end it waits for FINISH_SECONDS.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import numpy as np
 from raylfl.config.load import Config
 from raylfl.runtime.records.run_dir import RunDirectory
 
-ANSWER_SECONDS = 5.0  # for wandb's server to answer at all
-INIT_SECONDS = 20.0  # and to take the run; else it goes on offline
-FINISH_SECONDS = 30.0  # for what is not yet sent at the end; it stays on disk, to be synced
+ANSWER_SECONDS = 5.0  # limit for wandb's server to answer at all
+INIT_SECONDS = 20.0  # limit for it to accept the run; beyond, the run is logged offline
+FINISH_SECONDS = 30.0  # limit for sending the rest at the end; what is left stays on disk for `wandb sync`
 TABLE_ROWS = 1000  # rounds in the table at the end, evenly spaced
 CURVES = ("train/loss", "test/loss", "test/accuracy", "global/loss", "global/distance")
 Say = Callable[[str], None]
 
 
 class WandbRun:
-    """One run at wandb: group = the experiment, job_type = the algorithm, its id kept in the run directory."""
+    """One run at wandb: its group is the experiment, its job_type the algorithm. The run directory keeps its id."""
 
     def __init__(self, config: Config, run_dir: RunDirectory, say: Say):
         self.run_dir, self.say = run_dir, say
@@ -42,7 +42,7 @@ class WandbRun:
         self.run.define_metric("*", step_metric="round")
 
     def _mode(self) -> str:
-        """As `mode`, but offline where the server does not answer."""
+        """The mode of `mode()`, but offline where the server does not answer."""
         chosen = mode()
         if chosen == "online":
             reason = unreachable(base_url())
@@ -80,12 +80,12 @@ class WandbRun:
             return wandb.init(**options, mode="offline")
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """The numbers of one round; a round that is repeated after a resume is harmless, as `round` is the step."""
+        """Log the numbers of one round. A round repeated after a resume does no harm: `round` is the step."""
         numbers = {k: v for k, v in metrics.items() if isinstance(v, (int, float))}
         self.run.log(numbers)
 
     def close(self) -> None:
-        """The picture and the table where the run is complete, then all that is not yet sent."""
+        """Log the picture and the table of a complete run, then send what is left."""
         finished = (self.run_dir.path / "summary.json").exists()
         if finished:
             self._show()
@@ -97,7 +97,7 @@ class WandbRun:
 
     @property
     def folder(self) -> Path:
-        """Where wandb keeps this run on disk."""
+        """The folder in which wandb keeps this run."""
         return Path(self.run.dir).parent
 
     def _finish(self, code: int) -> None:
@@ -120,7 +120,7 @@ class WandbRun:
 
 
 def mode() -> str:
-    """WANDB_MODE where it is set, else `online` for those who are logged in, else `offline`."""
+    """WANDB_MODE where it is set, else `online` for a user who is logged in, else `offline`."""
     return os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
 
 
@@ -132,7 +132,7 @@ def base_url() -> str:
 
 
 def logged_in() -> bool:
-    """Whether there is a key: in WANDB_API_KEY, or in ~/.netrc, where `wandb login` puts it."""
+    """Whether wandb has a key: in WANDB_API_KEY, or in ~/.netrc, where `wandb login` puts it."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     hosts = {urlparse(base_url()).hostname or ""}
@@ -146,7 +146,7 @@ def logged_in() -> bool:
 
 
 def unreachable(url: str) -> str | None:
-    """Why nothing answers at this address; None where something does, whatever it says."""
+    """The reason why this address does not answer; None where it does, with whatever status."""
     try:
         urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=ANSWER_SECONDS).close()
     except urllib.error.HTTPError:
@@ -157,7 +157,7 @@ def unreachable(url: str) -> str | None:
 
 
 def run_id(run_dir: RunDirectory) -> str:
-    """Kept in the run directory, so that a resumed run goes on under the same id."""
+    """The run's id at wandb, kept in the run directory so that a resumed run has the same."""
     path = run_dir.path / "wandb_id.txt"
     if not path.exists():
         run_dir.write(path.name, secrets.token_hex(4))
@@ -165,7 +165,7 @@ def run_id(run_dir: RunDirectory) -> str:
 
 
 def rounds_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str | int], list[list[Any]]]:
-    """Columns and lines of the numbers in metrics.jsonl, the last round always among them."""
+    """Columns and lines of the table of rounds; the last round is always among them."""
     names = {k: None for row in rows for k, v in row.items() if isinstance(v, (int, float))}
     columns: list[str | int] = ["round", *(name for name in names if name != "round")]
     chosen = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), TABLE_ROWS)).round().astype(int))
@@ -173,7 +173,7 @@ def rounds_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str | int], list[
 
 
 def picture(rows: Sequence[dict[str, Any]], counts: Path) -> Any:
-    """A figure of the curves that were measured, and of who owns which classes; None where there is neither."""
+    """A figure of the measured curves and of the samples per client and class; None where there is neither."""
     from matplotlib.figure import Figure
 
     curves = [name for name in CURVES if any(name in row for row in rows)]

@@ -1,0 +1,286 @@
+"""Random configs, command lines and damaged run directories: a refusal in words, a right run, or a repair that is told.
+
+    python -m benchmarks.fuzz [--count 20000] [--seed 0]
+
+One in two cases composes a random config, one in four is a command line, one in twenty a small run of a random
+config, and the others are runs that SIGKILL ends in a random phase of a random round, whose files are then changed at
+random, and which are resumed. A case fails that ends in anything but exit code 0, 1 or 2, in more than two lines on
+stderr, in a message that calls itself unexpected, or whose finished run differs from an undisturbed one. Failures are printed with the number of their case, which
+`--only NUMBER` repeats; the exit code is 1 where there are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from raylfl.algorithms import ALGORITHMS
+from raylfl.cli import main as command_line
+from raylfl.config.components import keys_of
+from raylfl.config.schema import FIXED_GROUPS, TopConfig
+from raylfl.heterogeneity.links import LINKS
+from raylfl.heterogeneity.participation.base import PARTICIPATION
+from raylfl.heterogeneity.partition.base import PARTITIONS
+
+REGISTRIES: dict[str, Any] = {
+    "partition": PARTITIONS,
+    "participation": PARTICIPATION,
+    "link": LINKS,
+    "algorithm": ALGORITHMS,
+}
+WORLD: dict[str, Any] = {
+    "name": "fuzz",
+    "rounds": 8,
+    "num_clients": 8,
+    "dtype": "float64",
+    "model": {"name": "quadratic"},
+    "data": {"name": "quadratics", "init_args": {"num_clients": 8, "dim": 5}},
+    "partition": {"name": "natural"},
+    "participation": {"name": "uniform", "size": 4},
+    "link": {"name": "bernoulli", "q": 0.2},
+    "local": {"steps": 2, "batch_size": "full", "lr": 0.05},
+    "checkpoint": {"every": 2, "keep": 2},
+    "runtime": {"backend": "local"},
+}
+STRUCK = ("fedavg", "focus", "scaffold", "mifa", "fedadam", "feddyn")  # algorithms of the runs that are damaged
+PHASES = ("draw", "train", "collect", "aggregate", "commit", "log", "checkpoint")
+UNTOUCHED = ("config.yaml", "log.txt", ".lock", ".writing")  # damage to a config may well make another config
+ODD: list[Any] = [None, True, "", "full", "???", "${seed}", "${nope}", "1e9", "[", "{a: 1}", "nan", [], {}, [1, "x"]]
+ODD += [-1, 0, 1, 3, 2**31, -(2**70), 0.5, -0.1, 1e308, {"uniform": [1, 5]}, {"list": [1]}, {"phases": 3}, "é\x00"]
+
+
+class Fuzz:
+    """Cases by number: each is a function of the seed and its number."""
+
+    def __init__(self, seed: int, folder: Path):
+        self.seed, self.folder = seed, folder
+        names = [
+            f"{group}.{option}" for group, registry in REGISTRIES.items() for option in ("name", *options(registry))
+        ]
+        self.keys = [
+            *keys_of(TopConfig),
+            *(f"{group}.{key}" for group, cls in FIXED_GROUPS.items() for key in keys_of(cls)),
+            *names,
+        ]
+        self.values = [*ODD, *(entry.name for registry in REGISTRIES.values() for entry in registry)]
+        self.clean: dict[str, dict[str, Any]] = {}
+
+    def case(self, number: int) -> tuple[str, str | None]:
+        """(kind and how it ended, what was wrong with that or None)."""
+        rng = random.Random(f"{self.seed}/{number}")
+        kind = rng.choices(("config", "command line", "run", "directory"), (50, 25, 5, 20))[0]
+        code, wrong = {
+            "config": self.config,
+            "command line": self.command,
+            "run": self.run,
+            "directory": self.directory,
+        }[kind](rng)
+        return f"{kind}: {('done', 'ended in words', 'refused')[code] if code in (0, 1, 2) else code}", wrong
+
+    def config(self, rng: random.Random) -> tuple[int, str | None]:
+        """A yaml file with some random keys."""
+        path = self.folder / "case.yaml"
+        path.write_text(yaml.safe_dump(nested(self.settings(rng)), allow_unicode=True))
+        return self.call("run", "--print-config", str(path))
+
+    def command(self, rng: random.Random) -> tuple[int, str | None]:
+        """Overrides in any order, sometimes torn or garbled."""
+        items = [f"{key}={text(rng.choice(self.values))}" for key, _ in self.settings(rng).items()]
+        if rng.random() < 0.3:
+            items.append("".join(rng.choices("=.[]{}:,'\"$ a1é-", k=rng.randrange(1, 9))))
+        return self.call("run", "--print-config", "digits", *(item for item in items if not item.startswith("-")))
+
+    def run(self, rng: random.Random) -> tuple[int, str | None]:
+        """A run of a few rounds with some random keys."""
+        config = nested({**flat(WORLD), **self.settings(rng)})
+        runtime = config.get("runtime") if isinstance(config.get("runtime"), dict) else {}
+        safe = {"backend": "local", "client_timeout": 20}
+        config |= {"rounds": 2, "runtime": {**runtime, **safe}, "logging": self.place("run")}
+        path = self.folder / "case.yaml"
+        path.write_text(yaml.safe_dump(config))
+        shutil.rmtree(self.folder / "fuzz", ignore_errors=True)
+        return self.call("run", str(path))
+
+    def directory(self, rng: random.Random) -> tuple[int, str | None]:
+        """A run killed at a random moment, its files changed at random, resumed."""
+        algorithm = rng.choice(STRUCK)
+        clean = self.undisturbed(algorithm)
+        run = self.folder / "fuzz" / "struck"
+        shutil.rmtree(run, ignore_errors=True)
+        config = self.written(algorithm, "struck")
+        self.killed(["run", str(config)], rng)
+        for _ in range(rng.randrange(3)):
+            damage(run, rng)
+            if (run / "config.yaml").exists():
+                self.killed(["resume", str(run)], rng)
+        damage(run, rng)
+        if not (run / "config.yaml").exists():
+            return self.call("resume", str(run))
+        code, wrong = self.call("resume", str(run))
+        if wrong is None and code == 0 and outcome(run) != clean:
+            wrong = f"{algorithm}: the resumed run is not the undisturbed one, see {run}"
+        return code, wrong or self.call("runs", str(run))[1]
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def settings(self, rng: random.Random) -> dict[str, Any]:
+        """Up to four random keys with random values."""
+        return {rng.choice(self.keys): rng.choice(self.values) for _ in range(rng.randrange(5))}
+
+    def place(self, run_id: str) -> dict[str, Any]:
+        return {"dir": str(self.folder), "id": run_id, "report": False}
+
+    def written(self, algorithm: str, run_id: str) -> Path:
+        """The file of the world under an algorithm."""
+        path = self.folder / f"{algorithm}-{run_id}.yaml"
+        path.write_text(yaml.safe_dump({**WORLD, "algorithm": {"name": algorithm}, "logging": self.place(run_id)}))
+        return path
+
+    def undisturbed(self, algorithm: str) -> dict[str, Any]:
+        """The outcome of the world under an algorithm when nothing happens to it."""
+        if algorithm not in self.clean:
+            assert self.call("run", str(self.written(algorithm, f"clean-{algorithm}"))) == (0, None)
+            self.clean[algorithm] = outcome(self.folder / "fuzz" / f"clean-{algorithm}")
+        return self.clean[algorithm]
+
+    def killed(self, arguments: list[str], rng: random.Random) -> None:
+        """The command in a process of its own, which SIGKILL ends in a random phase of a random round."""
+        child = os.fork()
+        if child == 0:
+            fault = self.folder / "kills"
+            fault.write_text(f"{rng.choice(PHASES)}:{rng.randrange(WORLD['rounds'])}\n")
+            os.environ["RAYLFL_FAULT"] = str(fault)
+            with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+                code = command_line(arguments)
+            os._exit(code)
+        os.waitpid(child, 0)
+
+    def call(self, *arguments: str) -> tuple[int, str | None]:
+        """(exit code, what is wrong with how the command ended)."""
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                code: Any = command_line(arguments)
+            except SystemExit as end:  # argparse
+                code = end.code
+        said = err.getvalue()
+        shown = " ".join(arguments)
+        if code not in (0, 1, 2):
+            return code, f"exit code {code}: {shown}"
+        if "unexpected" in said or "Traceback" in said or len(said.splitlines()) > 2:
+            return code, f"{said.strip()[:400]} <- {shown}"
+        return code, None if (code == 0) or said.strip() else f"exit code {code} without a word: {shown}"
+
+
+def options(registry: Any) -> list[str]:
+    """The options of all components of a kind."""
+    return sorted({option.name for entry in registry for option in fields(entry.cls)})
+
+
+def nested(settings: dict[str, Any]) -> dict[str, Any]:
+    """{"a.b": 1} as {"a": {"b": 1}}; a key within a value that is no group is lost."""
+    out: dict[str, Any] = {}
+    for key, value in settings.items():
+        *path, last = key.split(".")
+        node = out
+        for part in path:
+            inner = node.setdefault(part, {})
+            node = inner if isinstance(inner, dict) else {}
+        node[last] = value
+    return out
+
+
+def flat(config: dict[str, Any]) -> dict[str, Any]:
+    """{"a": {"b": 1}} as {"a.b": 1}, one level deep."""
+    pairs = [(f"{k}.{i}", w) for k, v in config.items() if isinstance(v, dict) for i, w in v.items()]
+    return {**{k: v for k, v in config.items() if not isinstance(v, dict)}, **dict(pairs)}
+
+
+def text(value: Any) -> str:
+    return value.replace("\x00", "") if isinstance(value, str) else json.dumps(value)
+
+
+def damage(run: Path, rng: random.Random) -> None:
+    """Change, cut, exchange or remove a random file or folder of a run."""
+    found = [p for p in sorted(run.rglob("*")) if p.name not in UNTOUCHED]
+    if not found:
+        return
+    path = rng.choice(found)
+    files = [p for p in found if p.is_file()]
+    if path.is_dir():
+        shutil.rmtree(path) if rng.random() < 0.5 else path.rename(path.with_name(f"{path.name}x"))
+        return
+    data = bytearray(path.read_bytes())
+    kind = rng.choice(("flip", "cut", "garbage", "remove", "swap", "lines"))
+    if kind == "remove" or not data:
+        path.unlink()
+    elif kind == "flip":
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+    elif kind == "cut":
+        path.write_bytes(data[: rng.randrange(len(data))])
+    elif kind == "garbage":
+        at = rng.randrange(len(data))
+        data[at : at + 9] = rng.randbytes(9)
+        path.write_bytes(data)
+    elif kind == "swap":
+        path.write_bytes(rng.choice(files).read_bytes())
+    else:
+        lines = bytes(data).splitlines(keepends=True)
+        rng.shuffle(lines)
+        path.write_bytes(b"".join(lines))
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """What of a finished run must be equal: records but for real seconds, parameters."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "metrics": [{k: v for k, v in row.items() if k != "time/round"} for row in rows],
+        "participation": (run / "participation.jsonl").read_text(),
+        "params": torch.load(run / "final.pt", weights_only=True)["params"].numpy().tobytes(),
+        "rounds": json.loads((run / "summary.json").read_text())["rounds"],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="the number of one case, to repeat it")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    ended, wrong, started = Counter[str](), 0, time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="raylfl-fuzz-") as folder:
+        fuzz = Fuzz(args.seed, Path(folder))
+        for number in [args.only] if args.only is not None else range(args.count):
+            try:
+                kind, fault = fuzz.case(number)
+            except Exception as error:  # of the case itself, or an error that the command line let through
+                kind, fault = "escaped", f"{type(error).__name__}: {error}"
+            ended[kind] += 1
+            if fault is not None:
+                wrong += 1
+                print(f"case {number}: {fault}", flush=True)
+    for kind, count in sorted(ended.items()):
+        print(f"{count:7d}  {kind}")
+    print(f"{sum(ended.values())} cases in {time.perf_counter() - started:.0f} s, {wrong} wrong")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

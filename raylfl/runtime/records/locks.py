@@ -1,0 +1,54 @@
+"""Locks on files of a run directory; the system releases them when the process that holds them ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+
+from raylfl.runtime.records.record_file import open_plain
+
+
+class Locks:
+    """The locks that this process holds in one folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._held: dict[str, IO[bytes]] = {}
+
+    def take(self, name: str) -> bool:
+        """Whether the lock is now this process's; raises OSError on a file system without locks."""
+        if name in self._held:
+            return True
+        lock = os.fdopen(open_plain(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b", buffering=0)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            if isinstance(error, BlockingIOError):
+                return False
+            raise
+        self._held[name] = lock
+        return True
+
+    def note(self, name: str, text: str) -> None:
+        """Make the text the content of the file of a lock that is held."""
+        self._held[name].truncate(0)
+        self._held[name].write(text.encode())
+
+    def close(self) -> None:
+        """Release all of them."""
+        for lock in self._held.values():
+            lock.close()
+        self._held.clear()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock on this file."""
+    try:
+        with open(path) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
