@@ -182,7 +182,7 @@ class Fuzz:
         shown = " ".join(arguments)
         if code not in (0, 1, 2):
             return code, f"exit code {code}: {shown}"
-        if "unexpected" in said or "Traceback" in said or len(said.splitlines()) > 2:
+        if "this is unexpected" in said or "Traceback" in said or len(said.splitlines()) > 2:
             return code, f"{said.strip()[:400]} <- {shown}"
         return code, None if (code == 0) or said.strip() else f"exit code {code} without a word: {shown}"
 

@@ -100,7 +100,7 @@ class Session:
             raise
 
     def _write_down(self, metrics: Metrics, row: Row) -> None:
-        """Append the round to the records; where those were deleted or moved, the state is saved if that is possible."""
+        """Append the round to the records; where those were deleted or moved, the state is saved if possible."""
         self.run_dir.append("participation.jsonl", encode_row(row))
         self.run_dir.append("metrics.jsonl", metrics_line(metrics))
         try:
