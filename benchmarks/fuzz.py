@@ -5,8 +5,8 @@
 One in two cases composes a random config, one in four is a command line, one in twenty a small run of a random
 config, and the others are runs that SIGKILL ends in a random phase of a random round, whose files are then changed at
 random, and which are resumed. A case fails that ends in anything but exit code 0, 1 or 2, in more than two lines on
-stderr, in a message that calls itself unexpected, or whose finished run differs from an undisturbed one. Failures are printed with the number of their case, which
-`--only NUMBER` repeats; the exit code is 1 where there are any.
+stderr, in a message that calls itself unexpected, or whose finished run differs from an undisturbed one. Failures are
+printed with the number of their case, which `--only NUMBER` repeats; the exit code is 1 where there are any.
 """
 
 from __future__ import annotations
