@@ -25,9 +25,6 @@ FIXED = ("algorithm.name",)  # of the keys that PBT may reach, those that cannot
 class Fifo:
     """Every trial runs to its last round."""
 
-    def check(self, space: Space) -> None:
-        """Any space will do."""
-
     def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
         """The scheduler of Ray Tune; seed: of the sweep itself; seeds: of each setting; places: see there."""
         from ray.tune.schedulers import FIFOScheduler
@@ -50,9 +47,6 @@ class Asha:
             raise BadValue("grace", got=self.grace, need="at least 1 round")
         if not self.reduction > 1:
             raise BadValue("reduction", got=self.reduction, need="> 1: one in so many continues")
-
-    def check(self, space: Space) -> None:
-        """Any space will do."""
 
     def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
         from raylfl.tune.asha import SettingAsha

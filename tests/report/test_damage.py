@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import random
 
 import numpy as np
 import pytest
+import yaml
 from matplotlib.text import Text
 
 from raylfl.cli import main
 from raylfl.errors import BadConfig
 from raylfl.report import tables
 from raylfl.report.curves import Curve, draw
+from raylfl.report.derived import main_metric
+from raylfl.report.facets import facets
 from raylfl.report.page import write_report
 from raylfl.report.partition_plot import figure as partition_figure
 from raylfl.report.pictures import participation_pictures, partition_pictures
-from raylfl.report.render import csv_text, to_csv
+from raylfl.report.render import FORMATS, csv_text, to_csv
 from raylfl.report.runs import group_runs, load_run, read_runs
 from raylfl.report.style import Drawing, Line, rc
 from tests.report.synthetic import rows_of, write_run
@@ -59,6 +63,9 @@ LINES = [
     '{"round": "one"}',
     '{"a": 1}',
 ]
+
+FILES = ("config.yaml", "metrics.jsonl", "participation.jsonl", "partition_counts.json", "summary.json")
+NOISE = (b"\xff\x00", b"[" * 300, b"9" * 400, b"-", b'"', b"{", b"null", b"1e999")
 
 
 def damaged_runs(folder):
@@ -119,15 +126,11 @@ def test_whatever_bytes_are_overwritten_the_report_ends_and_has_the_good_run(tmp
     """All that a report computes of a run, without drawing it: a hundred spoilt runs take a second."""
     rng = random.Random(seed)
     bad, good = write_run(tmp_path / "bad", rows_of([0.1, 0.2, 0.3])), write_run(tmp_path / "good", rows_of([0.5]))
-    for name in rng.sample(
-        ["config.yaml", "metrics.jsonl", "participation.jsonl", "partition_counts.json", "summary.json"], 3
-    ):
+    for name in rng.sample(FILES, 3):
         data = bytearray((bad / name).read_bytes())
         for _ in range(rng.randint(1, 6)):
             at = rng.randrange(len(data))
-            data[at : at + rng.randint(0, 9)] = rng.choice(
-                [b"\xff\x00", b"[" * 300, b"9" * 400, b"-", b'"', b"{", b"null", b"1e999"]
-            )
+            data[at : at + rng.randint(0, 9)] = rng.choice(NOISE)
         (bad / name).write_bytes(data)
     runs, left_out = read_runs(tmp_path, tell=lambda text: None)
     assert good in [run.path for run in runs]
@@ -138,6 +141,45 @@ def test_whatever_bytes_are_overwritten_the_report_ends_and_has_the_good_run(tmp
             to_csv(table)
     for pictures in (partition_pictures, participation_pictures):
         pictures(groups)
+
+
+ODD = [None, True, -1, 10**30, 10**400, 1e308, math.nan, math.inf, "", "$x^{", "=1", "a\nb", [], [1, [2]], {}]
+ODD += [{"a": {"b": 1}}, {1: 2, "x": 3}, "x" * 3000, "é漢", [None], "..", "/"]
+
+
+def mutated(value, rng):
+    """The value with something inside it lost, or replaced by a value of another kind."""
+    if isinstance(value, dict | list) and value and rng.random() < 0.8:
+        place = rng.choice(list(value)) if isinstance(value, dict) else rng.randrange(len(value))
+        if rng.random() < 0.15:
+            del value[place]
+        else:
+            value[place] = mutated(value[place], rng)
+        return value
+    return rng.choice(ODD)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_stands_in_a_record_the_tables_are_made_and_have_the_good_run(tmp_path, seed):
+    """Well-formed files whose content is not that of a run; 470 such runs were tried."""
+    rng = random.Random(seed)
+    bad, good = write_run(tmp_path / "bad", rows_of([0.1, 0.2, 0.3])), write_run(tmp_path / "good", rows_of([0.5]))
+    for name in rng.sample(FILES, 2):
+        text = (bad / name).read_text()
+        if name == "config.yaml":
+            (bad / name).write_text(yaml.safe_dump(mutated(yaml.safe_load(text), rng)))
+        else:
+            rows = mutated([json.loads(line) for line in text.splitlines()], rng)
+            (bad / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows) if isinstance(rows, list) else "?")
+    runs, _ = read_runs(tmp_path, tell=lambda text: None)
+    assert good in [run.path for run in runs]
+    groups = group_runs(runs)
+    parts, metric = facets(groups), main_metric(runs)
+    shown = [tables.summary(parts, metric, last=2, target=0.3), tables.best_settings(parts, metric, 2)]
+    shown += [tables.differences(groups), tables.common(groups), tables.environment(runs), tables.run_list(groups)]
+    for table in filter(None, shown):
+        for convert in FORMATS.values():
+            assert convert(table)
 
 
 HOSTILE = ("cost_$x^{$", "a$b$c", r"\$x", "${", r"\frac{1", "100%_#&~", "x^{y", "$$$", "naïve–name")
