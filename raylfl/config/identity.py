@@ -27,7 +27,7 @@ RUNTIME_FREE = (  # of `runtime`, what leaves the bits alone
 PLACE = ("name", "logging", "checkpoint")
 FREE = tuple(f"runtime.{key}" for key in RUNTIME_FREE)
 LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
-    "resume": (*PLACE, *FREE, "rounds", "eval"),
+    "resume": (*PLACE, *FREE, "rounds", "eval", "stop"),
     "group": (*PLACE, "runtime", "seed"),
     # the same data may lie elsewhere
     "digest": (*PLACE, *FREE, "seed", "data.init_args.root", "data.init_args.download"),

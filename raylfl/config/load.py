@@ -24,6 +24,7 @@ from raylfl.config.schema import (
     LocalConfig,
     LoggingConfig,
     RuntimeConfig,
+    StopConfig,
     TopConfig,
 )
 from raylfl.errors import BadConfig
@@ -47,6 +48,7 @@ class Config:
     local: LocalConfig
     system: Clock
     eval: EvalConfig
+    stop: StopConfig
     checkpoint: CheckpointConfig
     runtime: RuntimeConfig
     logging: LoggingConfig

@@ -125,6 +125,25 @@ class EvalConfig:
 
 
 @dataclass
+class StopConfig:
+    """`stop`: ends a run before its last round, once a metric is good enough or no longer improves."""
+
+    metric: str | None = None  # a name in metrics.jsonl; null: all rounds are run
+    target: float | None = None  # stop at this value, or at a better one
+    patience: int | None = None  # stop after so many rounds without a new best value
+    mode: str = "auto"  # max, min, or auto: max for accuracies, min for all others
+
+    def __post_init__(self) -> None:
+        _one_of(self, "mode", "auto", "max", "min")
+        _at_least(self, "patience", 1, "rounds without a new best value")
+        rules = self.target is not None or self.patience is not None
+        if rules and self.metric is None:
+            raise BadValue("metric", got=None, need="the metric that target and patience look at", hint="test/accuracy")
+        if self.metric is not None and not rules:
+            raise BadValue("metric", got=self.metric, need="with a target or a patience beside it")
+
+
+@dataclass
 class CheckpointConfig:
     """`checkpoint`: how often the state is put on disk, and how many stay."""
 
@@ -214,6 +233,7 @@ FIXED_GROUPS: dict[str, type] = {
     "local": LocalConfig,
     "system": Clock,
     "eval": EvalConfig,
+    "stop": StopConfig,
     "checkpoint": CheckpointConfig,
     "runtime": RuntimeConfig,
     "logging": LoggingConfig,

@@ -27,6 +27,7 @@ from raylfl.runtime.records.loggers import Loggers
 from raylfl.runtime.records.record_file import Displaced
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.records.summary import environment, summarise
+from raylfl.runtime.round.early_stop import EarlyStop
 from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import Backend
@@ -47,6 +48,7 @@ class Session:
         self.federation = Federation.of(experiment, backend, self.fault)
         self.checkpoints = Checkpoints(run_dir, experiment, self.say)
         self.messages: list[str] = []
+        self.early = EarlyStop(experiment.config.stop)
         self._stop = threading.Event()
 
     def say(self, text: str) -> None:
@@ -68,13 +70,16 @@ class Session:
             self.say(f"warning: {warning}")
         if resume:
             self._resume()
-            yield from self.run_dir.metrics()
+            for metrics in self.run_dir.metrics():
+                self.early.see(metrics)
+                yield metrics
         loggers = Loggers(config, self.run_dir, self.say)
         try:
             rounds = self.federation.rounds(config.top.rounds)
-            while (done := self._next(rounds)) is not None:
+            while self.early.reason is None and (done := self._next(rounds)) is not None:
                 metrics, row = done
                 self._write_down(metrics, row)
+                self.early.see(metrics)
                 for event in metrics.get("events", ()):
                     self.say(event)
                 loggers.log(metrics)
@@ -82,6 +87,8 @@ class Session:
                 self._checkpoint_if_due()
                 self.fault("checkpoint", metrics["round"])
                 yield metrics
+            if self.early.reason is not None:
+                self.run_dir.log(f"stopped early: {self.early.reason}")
             self._finish(time.perf_counter() - started)
         finally:
             loggers.close()
@@ -130,7 +137,8 @@ class Session:
 
     def _checkpoint_if_due(self) -> None:
         state, every = self.federation.state, self.e.config.checkpoint.every
-        if state.round == self.e.config.top.rounds or (every and state.round % every == 0):
+        last = self.early.reason is not None or state.round == self.e.config.top.rounds
+        if last or (every and state.round % every == 0):
             self.checkpoints.save(state, self.backend)
 
     def _finish(self, seconds: float) -> None:
@@ -151,6 +159,7 @@ class Session:
             "seed": self.e.config.top.seed,
             "algorithm": self.e.config.resolved["algorithm"]["name"],
             "status": "finished",
+            **({} if self.early.reason is None else {"stopped_early": self.early.reason}),
             **summarise(self.run_dir.metrics()),
             "wall_seconds": seconds,
             "clients": self.e.clients,

@@ -52,9 +52,9 @@ def test_a_run_on_ray_gives_the_bits_of_a_local_one_and_no_actor_outlives_it(clu
     wait_until(lambda: not actors("WorkerActor") and not actors("ServerActor"), "end of the actors")
 
 
-@pytest.mark.parametrize("name", ["Measured", "Gathering"])
-def test_metric_objects_and_hooks_of_evaluations_give_the_same_bits_on_several_workers(cluster, runs, name):
-    """States of seven batches from three workers, merged; or the whole evaluation on one of them."""
+@pytest.mark.parametrize("name", ["Measured", "Gathering", "Telling", "Hooked"])
+def test_metric_objects_hooks_and_training_logs_give_the_same_bits_on_several_workers(cluster, runs, name):
+    """States of seven batches from three workers, merged; the whole evaluation on one of them; what local steps log."""
     overrides = ["eval.batch_size=7", f"model.class_path=tests.runtime.lightning_modules.{name}"]
     here = raylfl.run(LOGGED, [*runs, *overrides])
     there = on_ray(LOGGED, runs, *overrides, "runtime.workers=3")

@@ -73,7 +73,7 @@ def layout_for(module: torch.nn.Module, device: torch.device, setup: WorkerSetup
     return "batch_last" if last is not None and (setting == "batch_last" or last.pays) else "channels_last"
 
 
-def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractContextManager]]:
+def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractContextManager[Any]]]:
     """The worker's device and precision context, through Lightning Fabric; fixes torch's threads."""
     from lightning.fabric import Fabric
 

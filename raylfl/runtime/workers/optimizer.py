@@ -40,8 +40,8 @@ def module_step(flat: FlatModule, steps_per_epoch: int) -> OptimizerStep:
 
 def _configured(module: Any) -> tuple[torch.optim.Optimizer, list[Any]]:
     """(the optimizer, Lightning's LRSchedulerConfigs), read by Lightning's own rules."""
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.pytorch.core import optimizer as rules
-    from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
     name, given = type(module).__name__, module.configure_optimizers()
     try:

@@ -94,7 +94,8 @@ class ClientReports:
     @property
     def bad(self) -> np.ndarray:
         """Reports of clients that failed or returned non-finite values."""
-        return self.rows[~self.rows["finite"]]
+        rows: np.ndarray = self.rows[~self.rows["finite"]]
+        return rows
 
     def losses(self, clients: Ints) -> Floats:
         """The mean losses of the given clients, a subset of the reported ones, in the order of the reports."""
@@ -107,7 +108,8 @@ class ClientReports:
     def _of(self, clients: Ints) -> slice | np.ndarray:
         if len(clients) == len(self.rows):
             return slice(None)
-        return np.isin(self.rows["client"], clients)
+        wanted: np.ndarray = np.isin(self.rows["client"], clients)
+        return wanted
 
 
 @dataclass

@@ -118,7 +118,7 @@ class Training:
     def ours(self) -> bool:
         """Whether `training_step` is that of a shipped model, which logs nothing."""
         cls: Any = type(self.flat.module)
-        return cls.training_step.__module__.startswith("raylfl.models")
+        return str(cls.training_step.__module__).startswith("raylfl.models")
 
     @property
     def alone(self) -> str | None:

@@ -250,7 +250,7 @@ class Worker:
 
     def _finite_rows(self, result: LocalResult) -> np.ndarray:
         """Whether all that a client came back with is finite, bool [C]."""
-        good = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
+        good: np.ndarray = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
         for rows in result.uploads.values():
             good &= finite_rows(rows).cpu().numpy()
         return good

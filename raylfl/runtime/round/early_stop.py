@@ -1,0 +1,46 @@
+"""Early stopping (`stop`): when a run may end before its last round."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from raylfl.config.schema import StopConfig
+from raylfl.diagnostics.metric_names import higher_is_better
+from raylfl.errors import BadConfig
+
+LATE = ("train", "update", "algo", "inconsistency")  # groups that a round without uploads may lack
+
+
+class EarlyStop:
+    """Sees the metrics of every round; `reason` says why the run ends after the last one, None: it goes on."""
+
+    def __init__(self, config: StopConfig):
+        self.config = config
+        self.reason: str | None = None
+        self._best, self._best_round = -math.inf, -1
+        better = config.mode == "max" or (config.mode == "auto" and higher_is_better(config.metric or ""))
+        self._sign = 1.0 if better else -1.0
+
+    def see(self, metrics: dict[str, Any]) -> None:
+        """Take one round's row. Raises BadConfig if the first one lacks the metric."""
+        metric, r = self.config.metric, int(metrics["round"])
+        if metric is None:
+            return
+        value = metrics.get(metric)
+        if value is None:
+            if self._best_round < 0 and r == 0 and metric.partition("/")[0] not in LATE:
+                raise BadConfig(f"stop.metric={metric}, but must be one that is recorded: {', '.join(_names(metrics))}")
+            return
+        if self._best_round < 0 or self._sign * value > self._best:
+            self._best, self._best_round = self._sign * value, r
+        target, patience = self.config.target, self.config.patience
+        if target is not None and self._sign * value >= self._sign * target:
+            self.reason = f"{metric} = {value:.6g} reached stop.target = {target:g}"
+        elif patience is not None and r - self._best_round >= patience:
+            best = self._sign * self._best
+            self.reason = f"{metric} has not improved on {best:.6g} of round {self._best_round} for {patience} rounds"
+
+
+def _names(metrics: dict[str, Any]) -> list[str]:
+    return [name for name, value in metrics.items() if name != "round" and isinstance(value, (int, float))]
