@@ -25,15 +25,14 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.aggregation import check_rule, coefficients, expected
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State
-from raylfl.core.population import Floats, Population, Round, SystemInfo
-from raylfl.core.reduce import weighted_sum
+from raylfl.algorithms.aggregation import Aggregating, check_rule
+from raylfl.core.algorithm import Info, ServerState, State
+from raylfl.core.population import Population, Round
 from raylfl.errors import BadValue
 
 
 @dataclass
-class Adaptive(Algorithm):
+class Adaptive(Aggregating):
     """Common part of FedAdagrad, FedAdam and FedYogi; subclasses define `second_moment`."""
 
     gamma: float = 0.01  # server lr; the paper tunes it, 0.001 to 1
@@ -56,14 +55,11 @@ class Adaptive(Algorithm):
         return {"x": x.clone(), "m": torch.zeros_like(x), "v": torch.full_like(x, self.tau**2)}
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        mean = weighted_sum(uploads["update"], coefficients(self.aggregate, r))
+        mean = self.rule.sum(uploads["update"], r)
         m = self.b1 * server["m"] + (1.0 - self.b1) * mean
         v = self.second_moment(server["v"], mean.square())
         x = server["x"] - self.gamma * m / (v.sqrt() + self.tau)
         return {"x": x, "m": m, "v": v}, {"m_norm": float(m.norm())}
-
-    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        return expected(self.aggregate, c, marginals, independent)
 
 
 @ALGORITHMS.register("fedadagrad", paper="Reddi et al. 2021")

@@ -7,60 +7,124 @@
     anonymous_importance  s_i w_i / (M p_i)                    [3] eq. (20)
     full                  w_i                                  [3] eq. (21)
 
-`expected` gives their expectations, from which the surrogate weights follow.
+Each rule is an object with its coefficients and their expectation, from which the surrogate weights follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from functools import lru_cache
 
 import numpy as np
+from torch import Tensor
 
-from raylfl.core.algorithm import normalised
+from raylfl.core.algorithm import Algorithm, normalised
 from raylfl.core.population import Floats, Round, SystemInfo
+from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue
 
 
-def _mean(r: Round) -> Floats:
-    return r.draws / r.draws.sum()
+class AggregationRule(ABC):
+    """The weights c_i of received uploads, and what they are in expectation."""
+
+    @abstractmethod
+    def coefficients(self, r: Round) -> Floats:
+        """Coefficients c_i of the received clients, float64 [R]; r: a `received_view`."""
+
+    @abstractmethod
+    def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
+        """Expected coefficients E[c_i 1{i in R}] up to a common factor, [N]; marginals: E[s_i] before links.
+
+        independent: clients are sampled independently, at most once each (Bernoulli or Markov availability, and no
+        choice by the server). None if the rule has a random denominator of unknown distribution.
+        """
+
+    def sum(self, updates: Tensor, r: Round) -> Tensor:
+        """The aggregate sum_{i in R} c_i U_i, [d], from rows U [R, d]."""
+        return weighted_sum(updates, self.coefficients(r))
 
 
-def _weighted(r: Round) -> Floats:
-    return normalised(r.weights)
+class Mean(AggregationRule):
+    """c_i = s_i / sum_R s_j; expectation known for a fixed received set, equal chances or independent clients."""
+
+    def coefficients(self, r: Round) -> Floats:
+        return r.draws / r.draws.sum()
+
+    def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
+        received, equal = marginals * (1.0 - c.failure), np.ptp(c.population.weights) == 0
+        if independent:
+            return inverse_count(received)
+        return received if _fixed(received) or (np.ptp(received) == 0 and equal) else None
 
 
-def _anonymous(r: Round) -> Floats:
-    return r.draws / r.total_draws
+class Weighted(AggregationRule):
+    """c_i = w_i / sum_R w_j; its expectation is known for a fixed received set, and for equal weights as of `Mean`."""
+
+    def coefficients(self, r: Round) -> Floats:
+        return normalised(r.weights)
+
+    def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
+        w, received = c.population.weights, marginals * (1.0 - c.failure)
+        if independent and np.ptp(w) == 0:
+            return inverse_count(received)
+        return w * received if _fixed(received) or (np.ptp(received) == 0 and np.ptp(w) == 0) else None
 
 
-def _anonymous_uniform(r: Round) -> Floats:
-    # M, not |R|: [3] eq. (19) prints the received count, its derivation (24) uses the sent one.
-    return r.population.count / r.total_draws * r.weights
+class Anonymous(AggregationRule):
+    """c_i = s_i / M."""
+
+    def coefficients(self, r: Round) -> Floats:
+        return r.draws / r.total_draws
+
+    def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats:
+        return expected_share(marginals, independent) * (1.0 - c.failure)
 
 
-def _anonymous_importance(r: Round) -> Floats:
-    if not np.isfinite(r.inclusion).all():
-        raise BadValue(
-            "aggregate",
-            got="anonymous_importance",
-            need="a rule for this participation: it divides by the sampling probabilities p_i",
-            hint="sample with replacement, or use weighted",
-        )
-    return r.draws * r.weights / (r.total_draws * r.inclusion)
+class AnonymousUniform(AggregationRule):
+    """c_i = (N/M) w_i."""
+
+    def coefficients(self, r: Round) -> Floats:
+        # M, not |R|: [3] eq. (19) prints the received count, its derivation (24) uses the sent one.
+        return r.population.count / r.total_draws * r.weights
+
+    def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats:
+        return c.population.weights * expected_share(marginals, independent) * (1.0 - c.failure)
 
 
-def _full(r: Round) -> Floats:
-    return r.weights
+class AnonymousImportance(AggregationRule):
+    """c_i = s_i w_i / (M p_i)."""
+
+    def coefficients(self, r: Round) -> Floats:
+        if not np.isfinite(r.inclusion).all():
+            raise BadValue(
+                "aggregate",
+                got="anonymous_importance",
+                need="a rule for this participation: it divides by the sampling probabilities p_i",
+                hint="sample with replacement, or use weighted",
+            )
+        return r.draws * r.weights / (r.total_draws * r.inclusion)
+
+    def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats:
+        return np.where(marginals > 0, c.population.weights * (1.0 - c.failure), 0.0)  # p_i cancels
 
 
-RULES: dict[str, Callable[[Round], Floats]] = {
-    "mean": _mean,
-    "weighted": _weighted,
-    "anonymous": _anonymous,
-    "anonymous_uniform": _anonymous_uniform,
-    "anonymous_importance": _anonymous_importance,
-    "full": _full,
+class Full(AggregationRule):
+    """c_i = w_i."""
+
+    def coefficients(self, r: Round) -> Floats:
+        return r.weights
+
+    def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats:
+        return c.population.weights * (marginals * (1.0 - c.failure))
+
+
+RULES: dict[str, AggregationRule] = {
+    "mean": Mean(),
+    "weighted": Weighted(),
+    "anonymous": Anonymous(),
+    "anonymous_uniform": AnonymousUniform(),
+    "anonymous_importance": AnonymousImportance(),
+    "full": Full(),
 }
 
 
@@ -70,34 +134,23 @@ def check_rule(name: str, key: str = "aggregate") -> None:
         raise BadValue(key, got=name, need=f"one of {', '.join(RULES)}")
 
 
-def coefficients(rule: str, r: Round) -> Floats:
-    """Coefficients c_i of the received clients, float64 [R]; r: a `received_view`."""
-    return RULES[rule](r)
+class Aggregating(Algorithm):
+    """A method whose server step begins with `self.rule.sum(uploads["update"], r)`."""
+
+    aggregate: str
+    """The rule's name: an option (a field), or fixed by the method."""
+
+    @property
+    def rule(self) -> AggregationRule:
+        return RULES[self.aggregate]
+
+    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
+        return self.rule.expected(c, marginals, independent)
 
 
-def expected(rule: str, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-    """Expected coefficients E[c_i 1{i in R}] up to a common factor, [N]; marginals: E[s_i] before links.
-
-    independent: clients are sampled independently, at most once each (Bernoulli or Markov availability, and no
-    choice by the server). None if the rule has a random denominator of unknown distribution: `mean` and `weighted`
-    over a received set that varies, except `mean`, or equal weights, under independent sampling.
-    """
-    w, received = c.population.weights, marginals * (1.0 - c.failure)
-    if rule == "anonymous":
-        return expected_share(marginals, independent) * (1.0 - c.failure)
-    if rule == "anonymous_uniform":
-        return w * expected_share(marginals, independent) * (1.0 - c.failure)
-    if rule == "full":
-        return w * received
-    if rule == "anonymous_importance":
-        return np.where(marginals > 0, w * (1.0 - c.failure), 0.0)  # p_i cancels
-    certain = np.all((received == 0) | (received == 1))  # the received set is not random
-    equal = np.ptp(w) == 0
-    if independent and (rule == "mean" or equal):
-        return inverse_count(received)
-    if not (certain or (np.ptp(received) == 0 and equal)):
-        return None
-    return received if rule == "mean" else w * received
+def _fixed(received: Floats) -> bool:
+    """Whether the received set is not random."""
+    return bool(np.all((received == 0) | (received == 1)))
 
 
 def expected_share(marginals: Floats, independent: bool) -> Floats:

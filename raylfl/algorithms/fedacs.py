@@ -31,11 +31,10 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.aggregation import coefficients, expected
+from raylfl.algorithms.aggregation import Aggregating
 from raylfl.algorithms.calibration import fedacs_lr
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised_over
+from raylfl.core.algorithm import Info, ServerState, State, normalised_over
 from raylfl.core.population import Floats, Population, Round, SystemInfo
-from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue
 
 COUNTS = ("times_sampled", "times_received")
@@ -44,8 +43,10 @@ MOST_FAILURE = 0.95  # bound of an estimated q_i: a client that is never receive
 
 @ALGORITHMS.register("fedacs", paper="Weng et al. 2025 [3]")
 @dataclass
-class FedACS(Algorithm):
+class FedACS(Aggregating):
     """FedACS: sampling that corrects for unreliable links and unequal local work, consistent with F."""
+
+    aggregate = "anonymous"
 
     gamma: float = 1.0  # server lr
     estimate: str = "known"  # known: q_i and K_i of the round; ema: estimated from what was received
@@ -78,14 +79,11 @@ class FedACS(Algorithm):
         return normalised_over(scores, c.available)
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        step = weighted_sum(uploads["update"], coefficients("anonymous", r))
+        step = self.rule.sum(uploads["update"], r)
         return {**self._observed(server, r), "x": server["x"] - self.gamma * step}, {}
 
     def empty_round(self, server: ServerState, r: Round) -> ServerState:
         return self._observed(server, r)
-
-    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        return expected("anonymous", c, marginals, independent)
 
     def step_length(self, c: SystemInfo) -> float:
         return fedacs_lr(c) if self.calibrate else c.lr

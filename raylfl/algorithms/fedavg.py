@@ -18,16 +18,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.aggregation import check_rule, coefficients, expected
+from raylfl.algorithms.aggregation import Aggregating, check_rule
 from raylfl.algorithms.calibration import check_reference
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State
-from raylfl.core.population import Floats, Round, SystemInfo
-from raylfl.core.reduce import weighted_sum
+from raylfl.core.algorithm import Info, ServerState, State
+from raylfl.core.population import Round
 
 
 @ALGORITHMS.register("fedavg", paper="McMahan et al. 2017")
 @dataclass
-class FedAvg(Algorithm):
+class FedAvg(Aggregating):
     """FedAvg (PFL): local SGD and one weighted average, with six aggregation rules."""
 
     gamma: float = 1.0  # server lr
@@ -39,11 +38,8 @@ class FedAvg(Algorithm):
         check_reference(self.calibrate, self.aggregate)
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        step = weighted_sum(uploads["update"], coefficients(self.aggregate, r))
+        step = self.rule.sum(uploads["update"], r)
         return {"x": server["x"] - self.gamma * step}, {}
-
-    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        return expected(self.aggregate, c, marginals, independent)
 
 
 @ALGORITHMS.register("fedsgd", paper="McMahan et al. 2017")

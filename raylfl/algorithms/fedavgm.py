@@ -20,16 +20,15 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.aggregation import check_rule, coefficients, expected
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State
-from raylfl.core.population import Floats, Population, Round, SystemInfo
-from raylfl.core.reduce import weighted_sum
+from raylfl.algorithms.aggregation import Aggregating, check_rule
+from raylfl.core.algorithm import Info, ServerState, State
+from raylfl.core.population import Population, Round
 from raylfl.errors import BadValue
 
 
 @ALGORITHMS.register("fedavgm", paper="Hsu et al. 2019")
 @dataclass
-class FedAvgM(Algorithm):
+class FedAvgM(Aggregating):
     """FedAvgM: FedAvg with momentum at the server."""
 
     gamma: float = 1.0  # server lr
@@ -45,8 +44,5 @@ class FedAvgM(Algorithm):
         return {"x": x.clone(), "v": torch.zeros_like(x)}
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        v = self.beta * server["v"] + weighted_sum(uploads["update"], coefficients(self.aggregate, r))
+        v = self.beta * server["v"] + self.rule.sum(uploads["update"], r)
         return {"x": server["x"] - self.gamma * v, "v": v}, {"v_norm": float(v.norm())}
-
-    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        return expected(self.aggregate, c, marginals, independent)

@@ -33,11 +33,11 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.aggregation import check_rule, coefficients
+from raylfl.algorithms.aggregation import RULES, check_rule
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
 from raylfl.core.client_rows import Table
 from raylfl.core.population import Population, Round
-from raylfl.core.reduce import column, weighted_sum
+from raylfl.core.reduce import column
 from raylfl.errors import BadValue
 from raylfl.solvers.working_set import WorkingSet, min_norm_working_set
 
@@ -87,7 +87,7 @@ class FedAWARE(Algorithm):
         lengths[changed] = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).cpu()
         info, members = {"active": float(len(momenta))}, WorkingSet.none()
         if self.warmup == "fedavg" and len(momenta) < r.population.count:
-            step = weighted_sum(uploads["update"], coefficients(self.aggregate, r))
+            step = RULES[self.aggregate].sum(uploads["update"], r)
         else:
             tol = self.tol if self.tol is not None else (1e-6 if rows.dtype == torch.float32 else 1e-12)
             known = WorkingSet(server["members"].numpy(), server["gram"].numpy())

@@ -18,16 +18,15 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.aggregation import check_rule, coefficients, expected
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State
-from raylfl.core.population import Floats, Round, SystemInfo
-from raylfl.core.reduce import weighted_sum
+from raylfl.algorithms.aggregation import Aggregating, check_rule
+from raylfl.core.algorithm import Info, ServerState, State
+from raylfl.core.population import Round
 from raylfl.errors import BadValue
 
 
 @ALGORITHMS.register("fedprox", paper="Li et al. 2020")
 @dataclass
-class FedProx(Algorithm):
+class FedProx(Aggregating):
     """FedProx: local SGD on f_i + mu/2 |x - x_r|^2."""
 
     mu: float = 0.01  # the paper tries 0.001 to 1; 0 is FedAvg
@@ -47,8 +46,5 @@ class FedProx(Algorithm):
         return torch.add(g, x - carry["x_start"], alpha=self.mu), carry
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        step = weighted_sum(uploads["update"], coefficients(self.aggregate, r))
+        step = self.rule.sum(uploads["update"], r)
         return {"x": server["x"] - self.gamma * step}, {}
-
-    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        return expected(self.aggregate, c, marginals, independent)

@@ -27,17 +27,18 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.aggregation import coefficients, expected
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised_over
+from raylfl.algorithms.aggregation import Aggregating
+from raylfl.core.algorithm import Info, ServerState, State, normalised_over
 from raylfl.core.population import Floats, Population, Round, SystemInfo
-from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue
 
 
 @ALGORITHMS.register("optimal_sampling", paper="Chen et al. 2022")
 @dataclass
-class OptimalSampling(Algorithm):
+class OptimalSampling(Aggregating):
     """Optimal sampling: clients drawn in proportion to w_i |U_i|, divided by it when aggregated."""
+
+    aggregate = "anonymous_importance"
 
     gamma: float = 1.0  # server lr
     norms: str = "fresh"  # fresh: all available clients compute first (the paper); stale: the last known norms
@@ -70,13 +71,10 @@ class OptimalSampling(Algorithm):
         return p if p.any() else normalised_over(c.population.weights, c.available)  # all norms are 0: p = w
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        step = weighted_sum(uploads["update"], coefficients("anonymous_importance", r))
+        step = self.rule.sum(uploads["update"], r)
         new = {**server, "x": server["x"] - self.gamma * step}
         if self.norms == "stale":
             norms = torch.linalg.vector_norm(uploads["update"], dim=1, dtype=torch.float64)
             new["norms"] = server["norms"].clone()
             new["norms"][torch.from_numpy(r.cohort)] = norms.to(new["norms"].device)
         return new, {}
-
-    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        return expected("anonymous_importance", c, marginals, independent)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from raylfl.algorithms.aggregation import RULES, coefficients, expected, inverse_count
+from raylfl.algorithms.aggregation import RULES, inverse_count
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.errors import BadValue
@@ -40,7 +40,7 @@ def enumerated(rule: str, c: SystemInfo, asked: list[tuple[float, np.ndarray]], 
                 continue
             links = np.prod(np.where(got, 1 - c.failure, np.where(draws > 0, c.failure, 1.0)))
             r = round_of(c, draws, got, p).received_view
-            total[r.cohort] += chance * links * coefficients(rule, r)
+            total[r.cohort] += chance * links * RULES[rule].coefficients(r)
     return total
 
 
@@ -80,7 +80,7 @@ def test_coefficients_are_those_of_the_specification(rule, seed):
         if theirs.arrived:
             expected_values = oracles.coefficients(rule, problem, theirs)
             np.testing.assert_allclose(
-                coefficients(rule, ours.received_view), list(expected_values.values()), rtol=1e-14
+                RULES[rule].coefficients(ours.received_view), list(expected_values.values()), rtol=1e-14
             )
 
 
@@ -90,48 +90,48 @@ def test_expected_coefficients_of_independent_clients_match_enumeration(rule, se
     rng = np.random.default_rng(seed)
     c, pi = system(rng.dirichlet(np.ones(6)), rng.uniform(0, 0.6, 6)), rng.uniform(0.05, 1, 6)
     pi[0] = 1.0  # always there
-    assert_proportional(expected(rule, c, pi, independent=True), enumerated(rule, c, subsets(pi)))
+    assert_proportional(RULES[rule].expected(c, pi, independent=True), enumerated(rule, c, subsets(pi)))
 
 
 def test_weighted_with_equal_weights_is_mean():
     rng = np.random.default_rng(1)
     c, pi = system(np.full(5, 0.2), rng.uniform(0, 0.6, 5)), rng.uniform(0.05, 1, 5)
-    assert_proportional(expected("weighted", c, pi, independent=True), enumerated("weighted", c, subsets(pi)))
+    assert_proportional(RULES["weighted"].expected(c, pi, independent=True), enumerated("weighted", c, subsets(pi)))
 
 
 @pytest.mark.parametrize("rule", ["anonymous", "anonymous_importance"])
 def test_expected_coefficients_of_draws_with_replacement_match_enumeration(rule):
     rng = np.random.default_rng(2)
     c, p = system(rng.dirichlet(np.ones(4)), rng.uniform(0, 0.6, 4)), rng.dirichlet(np.ones(4))
-    assert_proportional(expected(rule, c, 3 * p), enumerated(rule, c, with_replacement(p, 3), p))
+    assert_proportional(RULES[rule].expected(c, 3 * p), enumerated(rule, c, with_replacement(p, 3), p))
 
 
 def test_importance_sampling_never_hears_a_client_of_probability_zero():
     c, p = system(np.full(3, 1 / 3), np.zeros(3)), np.array([0.5, 0.5, 0.0])
-    np.testing.assert_array_equal(expected("anonymous_importance", c, 2 * p) > 0, [True, True, False])
+    np.testing.assert_array_equal(RULES["anonymous_importance"].expected(c, 2 * p) > 0, [True, True, False])
 
 
 @pytest.mark.parametrize("rule", ["anonymous", "anonymous_uniform", "full"])
 def test_expected_coefficients_of_uniform_cohorts_match_enumeration(rule):
     rng = np.random.default_rng(3)
     c = system(rng.dirichlet(np.ones(5)), rng.uniform(0, 0.6, 5))
-    assert_proportional(expected(rule, c, np.full(5, 0.4)), enumerated(rule, c, without_replacement(5, 2)))
+    assert_proportional(RULES[rule].expected(c, np.full(5, 0.4)), enumerated(rule, c, without_replacement(5, 2)))
 
 
 @pytest.mark.parametrize("rule", ["mean", "weighted"])
 def test_a_random_denominator_of_unknown_law_is_left_out(rule):
     rng = np.random.default_rng(4)
     c = system(rng.dirichlet(np.ones(5)), rng.uniform(0.1, 0.6, 5))
-    assert expected(rule, c, np.full(5, 0.4)) is None
-    assert expected("weighted", c, np.full(5, 0.4), independent=True) is None
+    assert RULES[rule].expected(c, np.full(5, 0.4)) is None
+    assert RULES["weighted"].expected(c, np.full(5, 0.4), independent=True) is None
     symmetric = system(np.full(5, 0.2), np.full(5, 0.3))
-    assert_proportional(expected(rule, symmetric, np.full(5, 0.4)), np.ones(5))
+    assert_proportional(RULES[rule].expected(symmetric, np.full(5, 0.4)), np.ones(5))
 
 
 @pytest.mark.parametrize("rule", ["mean", "weighted"])
 def test_full_participation_over_perfect_links_leaves_nothing_to_chance(rule):
     weights = np.random.default_rng(5).dirichlet(np.ones(5))
-    known = expected(rule, system(weights, np.zeros(5)), np.ones(5))
+    known = RULES[rule].expected(system(weights, np.zeros(5)), np.ones(5))
     assert_proportional(known, np.ones(5) if rule == "mean" else weights)
 
 
@@ -159,9 +159,9 @@ def test_importance_needs_the_sampling_probabilities():
     c = system(np.full(3, 1 / 3), np.zeros(3))
     r = round_of(c, np.ones(3, dtype=np.int64), np.ones(3, dtype=bool)).received_view
     with pytest.raises(BadValue, match="sampling probabilities"):
-        coefficients("anonymous_importance", r)
+        RULES["anonymous_importance"].coefficients(r)
     known = replace(r, inclusion=np.full(3, 1 / 3))
-    np.testing.assert_allclose(coefficients("anonymous_importance", known), np.full(3, 1 / 3))
+    np.testing.assert_allclose(RULES["anonymous_importance"].coefficients(known), np.full(3, 1 / 3))
 
 
 def test_fedavg_passes_independence_on():
@@ -177,4 +177,4 @@ def test_a_round_that_only_clients_of_weight_0_answer_is_their_uniform_mean_or_n
     c = system(np.array([0.0, 0.0, 1.0]), np.zeros(3))
     r = round_of(c, np.array([1, 1, 0]), np.array([True, True, False]), np.full(3, 1 / 3)).received_view
     alike = 0.5 if rule in ("mean", "weighted", "anonymous") else 0.0
-    assert coefficients(rule, r).tolist() == [alike, alike]
+    assert RULES[rule].coefficients(r).tolist() == [alike, alike]
