@@ -306,7 +306,7 @@ def test_a_run_that_fails_ends_with_1_and_the_way_on(call, fresh):
     assert "raylfl resume" in err
 
 
-def test_what_nobody_foresaw_ends_with_1_and_points_to_debug(call, monkeypatch):
+def test_an_unforeseen_error_ends_with_1_and_points_to_debug(call, monkeypatch):
     def fails(*args, **kwargs):
         raise KeyError("a bug")
 

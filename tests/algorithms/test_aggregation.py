@@ -152,7 +152,7 @@ def test_inverse_count_of_many_clients_matches_the_poisson_binomial_law(low, hig
     first = pi[0] * np.sum(law / (1 + np.arange(len(law))))
     found = inverse_count(pi)
     assert found[0] == pytest.approx(first, rel=1e-10)
-    assert found.sum() == pytest.approx(1 - np.exp(np.log1p(-pi).sum()), rel=1e-10)  # P(anybody arrives)
+    assert found.sum() == pytest.approx(1 - np.exp(np.log1p(-pi).sum()), rel=1e-10)  # P(some upload arrives)
 
 
 def test_importance_needs_the_sampling_probabilities():

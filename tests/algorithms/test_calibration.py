@@ -75,7 +75,7 @@ def test_absent_clients_and_dead_links_keep_the_step_equally_long(name):
 
 
 @pytest.mark.parametrize("name", ["fedacs", "cafedavg"])
-def test_if_nobody_can_be_reached_eta_stays(name):
+def test_if_no_client_can_be_reached_eta_stays(name):
     assert CALIBRATED[name].step_length(beforehand(np.full(2, 0.5), np.ones(2), np.ones(2))) == 0.1
 
 

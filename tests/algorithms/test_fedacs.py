@@ -49,8 +49,8 @@ def test_the_unavailable_are_never_drawn_and_omega_is_w_among_the_others():
 def test_a_client_that_can_never_be_heard_is_left_out():
     p = FedACS().probabilities({}, beforehand(np.full(3, 1 / 3), np.array([1.0, 0.0, 0.5]), np.array([2.0, 2, 2])))
     np.testing.assert_allclose(p, [0, 1 / 3, 2 / 3])
-    nobody = FedACS().probabilities({}, beforehand(np.full(2, 0.5), np.ones(2), np.ones(2)))
-    np.testing.assert_array_equal(nobody, [0, 0])
+    none = FedACS().probabilities({}, beforehand(np.full(2, 0.5), np.ones(2), np.ones(2)))
+    np.testing.assert_array_equal(none, [0, 0])
 
 
 def test_unknown_failure_probabilities_ask_for_estimates():

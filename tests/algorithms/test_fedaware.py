@@ -72,7 +72,7 @@ def test_warmup_active_solves_over_those_received_so_far():
     np.testing.assert_allclose(server["x"], [-1.8, -0.4])
 
 
-def test_warmup_fedavg_averages_until_everybody_was_received_and_then_solves_at_once():
+def test_warmup_fedavg_averages_until_all_were_received_and_then_solves_at_once():
     rounds = [{0: [1.0, 0.0]}, {0: [1.0, 0.0], 1: [0.0, 2.0]}, {2: [4.0, 4.0]}]
     algorithm = FedAWARE(warmup="fedavg")
     server, info = play(algorithm, rounds[:2], clients=3)
@@ -83,7 +83,7 @@ def test_warmup_fedavg_averages_until_everybody_was_received_and_then_solves_at_
     assert info["support"] == 2.0
 
 
-def test_warmup_all_asks_everybody_in_round_0_only():
+def test_warmup_all_samples_all_clients_in_round_0_only():
     assert [FedAWARE(warmup="all").full_participation({}, r) for r in (0, 1)] == [True, False]
     assert not FedAWARE().full_participation({}, 0)
 

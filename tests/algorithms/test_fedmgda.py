@@ -20,7 +20,7 @@ def test_fedmgda_follows_its_equations(seed, eps):
 
 
 def step(updates: np.ndarray, sizes: np.ndarray | None = None, **options) -> tuple[np.ndarray, dict]:
-    """(x_0 - x_1, info) with gamma = 1, everybody received."""
+    """(x_0 - x_1, info) with gamma = 1, all uploads received."""
     population = Population.of(np.ones(len(updates)) if sizes is None else sizes, "data_size")
     r = recorded_round(0, np.arange(len(updates)), population).received_view
     server = {"x": torch.zeros(updates.shape[1], dtype=torch.float64)}
@@ -51,7 +51,7 @@ def test_a_client_that_did_not_move_is_left_out_of_lambda_and_lambda0():
     assert info["support"] == 2.0
 
 
-def test_if_nobody_moved_the_model_stays():
+def test_if_no_client_moved_the_model_stays():
     v, info = step(np.zeros((3, 2)))
     np.testing.assert_array_equal(v, [0.0, 0.0])
     assert info["support"] == 0.0

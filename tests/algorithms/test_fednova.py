@@ -64,7 +64,7 @@ def test_the_form_sent_leaves_the_bias_of_the_links_only():
     assert chi2(w, surrogate_weights(perfect, a)) < 1e-24
 
 
-def test_the_form_sent_needs_everybodys_links_and_work():
+def test_the_form_sent_needs_all_links_and_steps():
     population = Population.of(np.ones(2))
     unrecorded = replace(recorded_round(0, [0], population), system_of=None).received_view
     half_known = recorded_round(0, [0], population, failure=[0.1, np.nan]).received_view

@@ -1,4 +1,4 @@
-"""What holds after every round, whoever takes part and whatever is lost, on random problems."""
+"""What holds after every round, for any cohort and any lost uploads, on random problems."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_fedau_s_intervals_fill_the_time(here: RunContext, cutoff: int):
 
 @after_every_round
 @given(worlds)
-def test_fedawe_hands_its_model_to_the_received_and_nobody_else(here: RunContext):
+def test_fedawe_hands_its_model_to_the_received_clients_only(here: RunContext):
     models = torch.linspace(-1, 2, D, dtype=torch.float64).repeat(here.population.count, 1)
     taken = torch.full((here.population.count,), -1)
     for r, server, own in played(FedAWE(), here):

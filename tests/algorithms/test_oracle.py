@@ -99,7 +99,7 @@ CASES = [
 PATTERNS: dict[str, Any] = {
     "partial and lossy": lambda seed: oracles.random_rounds(seed, 12, N),
     "drawn with replacement": lambda seed: oracles.random_rounds(seed, 12, N, size=7, with_replacement=True),
-    "everybody, equal steps": lambda seed: oracles.full_rounds(6, N, steps=3),
+    "full participation, equal steps": lambda seed: oracles.full_rounds(6, N, steps=3),
 }
 PROBLEMS: dict[str, Any] = {
     "quadratics": lambda seed: oracles.random_quadratics(seed, N, D, noise=0.1),

@@ -53,7 +53,7 @@ class Twins:
 
 
 def full(seed: int) -> RunContext:
-    """Everybody, perfect links, unequal steps and weights."""
+    """Full participation, perfect links, unequal steps and weights."""
     return world(seed, full=True)
 
 
@@ -69,17 +69,17 @@ TWINS = {
     "and with equal weights plain FedAvg": Twins(
         FedNova(), FedAvg(), lambda s: world(s, steps=3, uniform=True, draws=False)
     ),
-    "MIFA of everybody is FedAvg": Twins(MIFA(gamma=0.7), FedAvg(gamma=0.7), full),
-    "FedVARP of everybody is FedAvg": Twins(FedVARP(gamma=0.7), FedAvg(gamma=0.7), full),
+    "MIFA under full participation is FedAvg": Twins(MIFA(gamma=0.7), FedAvg(gamma=0.7), full),
+    "FedVARP under full participation is FedAvg": Twins(FedVARP(gamma=0.7), FedAvg(gamma=0.7), full),
     "FedVARP that loses nothing has nothing to reuse": Twins(
         FedVARP(lost="reuse"), FedAvg(aggregate="anonymous"), lambda s: world(s, lossless=True)
     ),
-    "FedAU of everybody is FedAvg": Twins(FedAU(gamma=0.7), FedAvg(gamma=0.7), full),
+    "FedAU under full participation is FedAvg": Twins(FedAU(gamma=0.7), FedAvg(gamma=0.7), full),
     "FedAU that ends every interval at once counts all alike": Twins(
         FedAU(cutoff=1), FedAvg(aggregate="full"), lambda s: world(s, uniform=True)
     ),
     "and normalised is FedAvg": Twins(FedAU(cutoff=1, normalize=True), FedAvg(), lambda s: world(s, draws=False)),
-    "FedAWE of everybody is FedAvg": Twins(FedAWE(gamma=0.7), FedAvg(gamma=0.7), full),
+    "FedAWE under full participation is FedAvg": Twins(FedAWE(gamma=0.7), FedAvg(gamma=0.7), full),
     "c-a-FedAvg over perfect links is FedAvg": Twins(
         CAFedAvg(), FedAvg(aggregate="anonymous"), lambda s: world(s, lossless=True)
     ),
@@ -98,7 +98,7 @@ TWINS = {
         Scaffold(gamma=0.7), FedAvg(gamma=0.7), lambda s: world(s, count=1, draws=False)
     ),
     "also with option 1": Twins(Scaffold(option=1), FedAvg(), lambda s: world(s, count=1, draws=False)),
-    "SCAFFOLD of everybody with equal K is Scaffnew": Twins(
+    "SCAFFOLD under full participation with equal K is Scaffnew": Twins(
         Scaffold(), Scaffnew(), lambda s: world(s, full=True, steps=3)
     ),
     "Scaffnew with one step is FedSGD": Twins(Scaffnew(), FedSGD(), lambda s: world(s, full=True, steps=1)),
@@ -112,7 +112,7 @@ TWINS = {
     "local training's first round is FedAvg's": Twins(
         LocalOnly(), FedAvg(aggregate="full"), lambda s: world(s, count=1)
     ),
-    "FOCUS of everybody with one step descends on N F": Twins(
+    "FOCUS under full participation with one step descends on N F": Twins(
         # FOCUS steps by eta along N grad F; eta / N here against eta there
         Focus(gamma=0.02),
         FedAvg(gamma=0.02 / 0.05 * 4, aggregate="full"),
@@ -123,7 +123,7 @@ TWINS = {
         Centralized(),
         lambda s: constant_rate(world(s, full=True, steps=1, noise=0.0, clients=4)),
     ),
-    "FedSGD of everybody by weight is training on all data": Twins(
+    "FedSGD under full participation by weight is training on all data": Twins(
         FedSGD(aggregate="full"), Centralized(), lambda s: world(s, full=True, steps=1, noise=0.0)
     ),
 }

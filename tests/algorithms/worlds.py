@@ -51,7 +51,7 @@ def world(
     by_weight: bool = False,
     clients: int | None = None,
 ) -> RunContext:
-    """A random world; `full` is everybody over perfect links, by_weight draws with p = w."""
+    """A random world; `full` is full participation over perfect links, by_weight draws with p = w."""
     rng = np.random.default_rng(seed)
     n = clients or int(rng.integers(2, 7))
     population = Population.of(rng.integers(3, 30, n), "uniform" if uniform else "data_size")

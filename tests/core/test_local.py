@@ -147,7 +147,7 @@ def test_losses_and_sample_counts_are_each_clients_own_at_unequal_steps(steps):
     np.testing.assert_array_equal(result.last_losses, lasts)
 
 
-def test_a_client_gets_the_same_bits_whoever_works_beside_it():
+def test_a_client_gets_the_same_bits_alone_and_in_any_cohort():
     gradient, rule = problem(3), LocalRule(0.05, momentum=0.5)
     x0 = torch.ones(D, dtype=torch.float64)
     together = solve(gradient, [3, 5, 1, 5], rule, 0.05, x0).uploads["update"]

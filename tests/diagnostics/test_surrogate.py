@@ -33,7 +33,7 @@ def test_a_client_that_matters_and_is_never_heard_makes_chi2_infinite():
     assert chi2(np.array([1.0, 0.0]), omega) == 0.0
 
 
-def test_if_nobody_is_ever_heard_omega_is_zero():
+def test_without_any_received_upload_omega_is_zero():
     np.testing.assert_array_equal(surrogate_weights(np.zeros(3), np.ones(3)), np.zeros(3))
 
 

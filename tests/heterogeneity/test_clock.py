@@ -37,11 +37,11 @@ def test_computation_is_the_sum_over_the_cohort_whatever_the_route():
     assert Clock([9.0, 2.0, 0.5, 9.0], 1.0).computation_seconds(STEPS, CLIENTS, WORLD) == pytest.approx(11.0)
 
 
-def test_nobody_takes_no_time():
-    nobody = np.array([], dtype=np.int64)
+def test_an_empty_cohort_takes_no_time():
+    empty = np.array([], dtype=np.int64)
     for topology in (Star(), Ring()):
-        assert Clock(bandwidth=1.0).round_seconds(nobody, 5, 5, nobody, topology, WORLD) == 0.0
-    assert Clock().computation_seconds(nobody, nobody, WORLD) == 0.0
+        assert Clock(bandwidth=1.0).round_seconds(empty, 5, 5, empty, topology, WORLD) == 0.0
+    assert Clock().computation_seconds(empty, empty, WORLD) == 0.0
 
 
 def test_lognormal_speeds_are_drawn_once_per_client():

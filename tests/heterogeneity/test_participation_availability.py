@@ -23,7 +23,7 @@ def test_resampling_leaves_no_round_empty_and_conditions_the_frequencies():
     np.testing.assert_allclose(resample.marginals(where, 0), p, rtol=1e-12)
 
 
-def test_resampling_gives_up_where_nobody_ever_comes():
+def test_resampling_gives_up_if_no_client_is_ever_available():
     process = build("bernoulli", p=0.0, on_empty="resample")
     assert len(process.draw(0, world()).cohort) == 0
     assert process.marginals(world(), 0).tolist() == [0.0] * COUNT
@@ -49,8 +49,8 @@ def test_a_sampler_asks_only_those_available(name):
 
 
 def test_sampling_among_the_available_is_uniform_over_them():
-    nobody_else = {"name": "bernoulli", "p": [1.0] * 4 + [0.0] * 8}
-    asked = draws_of(build("uniform", size=2, availability=nobody_else), world())
+    first_four = {"name": "bernoulli", "p": [1.0] * 4 + [0.0] * 8}
+    asked = draws_of(build("uniform", size=2, availability=first_four), world())
     assert (asked[:, 4:] == 0).all()
     assert (abs(asked[:, :4].mean(axis=0) - 0.5) < Z * math.sqrt(0.25 / ROUNDS)).all()
 
@@ -74,7 +74,7 @@ def test_sampling_with_replacement_renormalises_over_the_available():
     assert (abs(total / 12000 - expected) <= Z * np.sqrt(expected * (1 - expected) / 12000)).all()
 
 
-def test_sampling_from_nobody_is_an_empty_round():
+def test_sampling_from_no_available_client_is_an_empty_round():
     where = world(count=3)
     assert len(sample_with_replacement(np.ones(3), 4, 0, where, np.zeros(3, dtype=bool)).cohort) == 0
     assert len(sample_with_replacement(np.array([0.0, 0, 1]), 4, 0, where, np.array([1, 1, 0], dtype=bool)).cohort) == 0

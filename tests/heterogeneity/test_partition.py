@@ -132,7 +132,7 @@ def test_fedaware_statistical_only_is_two_of_two_hundred_blocks():
 
 @settings(max_examples=30, deadline=None)
 @given(task=tasks(), alpha=st.floats(1e-6, 100))
-def test_quantity_leaves_nobody_without_data(task, alpha):
+def test_quantity_gives_every_client_data(task, alpha):
     samples, clients, seed = task
     assert Quantity(alpha).split(samples, clients, seed).sizes.min() >= 1
 

@@ -40,7 +40,7 @@ def free_ports(count):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """The environment in which `ray job` reaches a cluster of our own, which nobody else finds by accident."""
+    """The environment in which `ray job` reaches a cluster of this test alone."""
     home = Path(tempfile.mkdtemp(prefix="rj"))  # short: Ray puts sockets below it
     (home / "token").write_text(secrets.token_hex(16))
     gcs, dashboard, client, agent, metrics = free_ports(5)

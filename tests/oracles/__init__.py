@@ -93,7 +93,7 @@ ALGORITHMS: dict[str, Callable[..., History]] = {
 def simulate(
     name: str, problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PLAIN, **options: Any
 ) -> History:
-    """The state after every round, at least {"x": [d]}. Options are those of the algorithm's function."""
+    """The state after every round, at least {"x": [d]}. Options: see the algorithm's function."""
     return ALGORITHMS[name](problem, rounds, x0, local, **options)
 
 

@@ -194,7 +194,7 @@ def test_texts_reach_a_picture_as_they_are(text):
         ax.plot([0, 1], [0, 1], label=text)
         ax.set(title=text, xlabel=text, xticks=[0, 1], xticklabels=[text, text])
         ax.legend()
-    figure.canvas.draw()  # outside rc, as whoever saves it may be
+    figure.canvas.draw()  # outside rc, as a caller that saves it may be
     shown = [artist for artist in figure.findobj(Text) if artist.get_text() == text]
     assert len(shown) >= 4
     assert all(artist._preprocess_math(text) == (text, False) for artist in shown)

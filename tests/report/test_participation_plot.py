@@ -82,7 +82,7 @@ def test_any_run_can_be_drawn(count, rounds, known, tmp_path):
         assert (tmp_path / "participation.png").stat().st_size > 10_000
 
 
-def test_a_run_in_which_nobody_came_can_be_drawn(tmp_path):
+def test_a_run_without_participants_can_be_drawn(tmp_path):
     figure = participation_figure([ROWS[1]], 3)
     figure.savefig(tmp_path / "empty.png")
     assert figure.axes[2].texts[0].get_text() == "no client took part twice"

@@ -26,7 +26,7 @@ def test_all_known_methods_differ_in_colour_or_dash():
     assert len({(line.color, line.dash) for line in styles.values()}) == len(DISPLAY)
 
 
-def test_a_method_keeps_its_colour_whoever_else_is_there():
+def test_a_method_keeps_its_colour_beside_any_others():
     alone, crowd = method_styles(["focus"]), method_styles(["mine", "sfl", "scaffold", "focus", "fedavg"])
     assert alone["focus"] == crowd["focus"]
 

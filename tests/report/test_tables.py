@@ -132,7 +132,7 @@ def test_rows_compete_within_their_block_and_only_if_all_seeds_got_there():
     blocks = table.blocks()
     assert table.best_in(blocks["one"], column) == 5
     assert table.best_in(blocks["two"], column) == 9
-    assert table.best_in(blocks["one"][:1], column) is None  # nobody to beat
+    assert table.best_in(blocks["one"][:1], column) is None  # no rival
     assert math.isnan(rank("text"))
 
 

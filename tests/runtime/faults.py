@@ -144,7 +144,7 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def actors(name: str, below: int | None = None) -> list[psutil.Process]:
-    """The processes that run such actors below this process, or another: nobody else's on this machine."""
+    """The processes that run such actors below this process, or another; no other process of this machine."""
     found = []
     for process in psutil.Process(below).children(recursive=True):
         with suppress(psutil.Error):  # it ended meanwhile
@@ -153,6 +153,6 @@ def actors(name: str, below: int | None = None) -> list[psutil.Process]:
 
 
 def alive(processes: list[psutil.Process], seconds: float = 15) -> list[psutil.Process]:
-    """Those that still run after so long; zombies that nobody collects do not count."""
+    """The processes that still run after so long; zombies do not count."""
     _, left = psutil.wait_procs(processes, timeout=seconds)
     return [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

@@ -81,7 +81,7 @@ class Faulty(Quadratic):
                 index = int(file.read())
             if index == int(batch[0].shape[0]):
                 if kind == "raise":
-                    raise RuntimeError("a bug in somebody's model")
+                    raise RuntimeError("a bug in a user's model")
                 if kind == "hang":
                     time.sleep(60)
         return super().training_step(batch, batch_idx)

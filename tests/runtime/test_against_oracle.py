@@ -74,7 +74,7 @@ def configured(runs, name, options, overrides):
 
 
 def replayed(result, with_p):
-    """The rounds of a run as the oracle reads them; q and K over everybody are those of LOSSY and UNEQUAL."""
+    """The rounds of a run as the oracle reads them; q and K of all clients as LOSSY and UNEQUAL have them."""
     q = np.linspace(0.0, 0.4, CLIENTS).tolist()
     rows = [json.loads(line) for line in (result.run_dir / "participation.jsonl").read_text().splitlines()]
     return [

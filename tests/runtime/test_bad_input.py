@@ -28,7 +28,7 @@ def files(tmp_path):
     """Damaged and impossible files, by the names that cases use."""
     (tmp_path / "torn.json").write_text('{"0": [0, 1], "1": [2')
     (tmp_path / "twice.json").write_text(json.dumps({"0": [0, 1], "1": [1, 2]}))
-    (tmp_path / "nobody.json").write_text(json.dumps({"0": [], "1": []}))
+    (tmp_path / "empty_clients.json").write_text(json.dumps({"0": [], "1": []}))
     (tmp_path / "torn.jsonl").write_text('{"round": 0, "cohort": [0\n')
     (tmp_path / "short.jsonl").write_text(
         '{"round": 0, "cohort": [0], "draws": [1], "received": [true], "steps": [1]}\n'
@@ -61,8 +61,8 @@ MISTAKES = {
         ["num_clients=2", "partition={name: file, path: FILES/twice.json}"],
         ["twice.json", "at most once"],
     ),
-    "nobody owns anything": (
-        ["num_clients=2", "participation={name: full}", "partition={name: file, path: FILES/nobody.json}"],
+    "no client owns a sample": (
+        ["num_clients=2", "participation={name: full}", "partition={name: file, path: FILES/empty_clients.json}"],
         ["no client owns"],
     ),
     "torn trace": (["participation={name: trace, path: FILES/torn.jsonl}"], ["participation.path", "line 1"]),

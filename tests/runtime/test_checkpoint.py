@@ -78,7 +78,7 @@ def test_a_damaged_older_one_that_holds_client_states_is_noticed(folder, clean):
     assert f"checkpoint round_000004 is damaged ({holder}/clients_000.pt does not match" in log_of(folder)
 
 
-def test_damage_to_what_nobody_needs_is_no_damage(folder, clean):
+def test_damage_to_an_unneeded_file_is_no_damage(folder, clean):
     holder = min(manifest(folder, 4)["clients"])
     flip(folder / "checkpoints" / holder / "server.pt")
     carry_out(FOCUS, folder, resume=True)
@@ -87,7 +87,7 @@ def test_damage_to_what_nobody_needs_is_no_damage(folder, clean):
 
 
 @pytest.mark.parametrize("damage", [flip, cut, os.remove])
-def test_a_damaged_older_one_that_nobody_needs_does_not_end_a_run_that_goes_on(tmp_path, damage):
+def test_a_damaged_older_one_that_is_not_needed_does_not_end_a_run_that_goes_on(tmp_path, damage):
     config = {**TINY, "checkpoint": {"every": 1, "keep": 3}}  # fedavg: no client states
     carry_out(config, tmp_path / "clean", ["checkpoint.every=0"])
     killed(lambda: carry_out(config, tmp_path / "run", fault=strike("collect", 4)))

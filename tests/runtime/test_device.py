@@ -123,7 +123,7 @@ def beyond(many, few):
 
 @pytest.mark.parametrize("vectorize", ["never", "always"])
 @pytest.mark.parametrize("algorithm", ["fedavg", "focus", "scaffold", "fedprox", "feddyn", "scaffnew"])
-def test_nobody_waits_for_the_device_within_local_steps(process, runs, algorithm, vectorize):
+def test_local_steps_never_wait_for_the_device(process, runs, algorithm, vectorize):
     """Six local steps wait no more often than two, but for the few in which a replay is compared with autograd."""
     settings = [*runs, MLP, f"algorithm.name={algorithm}", f"runtime.vectorize={vectorize}"]
     settings += ["runtime.micro_cohort=3", "local.momentum=0.9", "local.clip_norm=1.0"]
@@ -141,7 +141,7 @@ def test_nobody_waits_for_the_device_within_local_steps(process, runs, algorithm
     ],
     ids=["samples one by one", "augmented", "augmented, one by one"],
 )
-def test_nobody_waits_for_a_batch_on_its_way_to_the_device(process, runs, config, settings):
+def test_local_steps_never_wait_for_a_batch_on_its_way_to_the_device(process, runs, config, settings):
     few, many = (run_on_both(process, config, [*runs, *settings, f"local.steps={k}"])["waits"] for k in (2, 6))
     assert not beyond(many, few)
 

@@ -1,4 +1,4 @@
-"""Trouble that stays bounded: failing and hanging clients, nobody there, no data, no memory."""
+"""Trouble that stays bounded: failing and hanging clients, empty rounds, no data, no memory."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_data_that_cannot_be_fetched_is_a_failure_of_the_client_that_wanted_it(r
         run(config, runs)
 
 
-# -- nobody there, nothing to learn from ---------------------------------------------------------------------------
+# -- no clients, no data ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("entry", list(ALGORITHMS), ids=lambda entry: entry.name)
@@ -237,13 +237,13 @@ def test_clients_without_data_and_with_a_single_sample_are_defined(runs, tmp_pat
         assert steps.get(0, 0) == 0 or entry.name == "centralized"
 
 
-def test_a_round_with_nobody_leaves_the_model_alone_and_is_written_down(runs):
-    nobody = "participation={name: bernoulli, p: 0.0}"
+def test_an_empty_round_leaves_the_model_alone_and_is_written_down(runs):
+    empty = "participation={name: bernoulli, p: 0.0}"
     for name in ("fedavg", "focus", "sfl", "fedadam", "optimal_sampling"):
         if name == "optimal_sampling":
-            nobody = "participation={name: uniform, size: 2, availability: {name: bernoulli, p: 0.0}}"
-        result = run(PERFECT, runs, nobody, f"algorithm.name={name}")
-        fresh = run(PERFECT, runs, nobody, f"algorithm.name={name}", "rounds=0")
+            empty = "participation={name: uniform, size: 2, availability: {name: bernoulli, p: 0.0}}"
+        result = run(PERFECT, runs, empty, f"algorithm.name={name}")
+        fresh = run(PERFECT, runs, empty, f"algorithm.name={name}", "rounds=0")
         assert torch.equal(result.params, fresh.params)
         assert [row["cohort"] for row in trace(result)] == [[], [], []]
         assert [m["cohort/sampled"] for m in result.metrics] == [0, 0, 0]

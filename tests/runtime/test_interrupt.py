@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C through the command line: a checkpoint, the way to go on, exit code 1, nobody left behind."""
+"""SIGTERM and Ctrl-C through the command line: a checkpoint, the way to go on, exit code 1, no process left behind."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_run_on_ray_is_stopped_killed_and_stopped_again_in_mid_round_and_goes_
 
     process = command(*resume, "runtime.workers=1", "runtime.object_store_mb=90")
     processes = in_mid_round(process, folder, gate)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to everybody in the foreground
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to all foreground processes
     err = check_that_it_ends(process, processes, gate)
     check_that_it_resumes(folder, err)
 
@@ -153,7 +153,7 @@ def in_mid_round(process, folder, gate):
 
 
 def check_that_it_ends(process, processes, gate):
-    """After the round under way, with exit code 1, and nobody left behind; what it said."""
+    """After the round under way, with exit code 1 and no process left behind; returns what it printed."""
     assert "stopping after this round" in process.stderr.readline()
     (gate / "closed").unlink()
     code, _, err = finished(process)

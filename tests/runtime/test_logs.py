@@ -17,6 +17,7 @@ import wandb
 import raylfl
 from raylfl.runtime.records import loggers, wandb_run
 from raylfl.runtime.records.run_dir import RunDirectory
+from tests.runtime.faults import wait_until
 from tests.runtime.test_run import DIGITS, QUADRATICS
 from tests.runtime.wandb_records import keyed, records
 
@@ -33,8 +34,13 @@ def run(config, runs, *overrides):
     return raylfl.run(config, [*runs, *overrides])
 
 
+def ended(folder):
+    return any(record.WhichOneof("record_type") == "exit" for record in records(folder))
+
+
 def test_an_offline_run_of_wandb_holds_the_config_the_rounds_a_table_and_a_picture(runs):
     result = run(DIGITS, runs, "logging.loggers=[wandb]", "algorithm.name=focus", "partition.name=dirichlet")
+    wait_until(lambda: ended(result.run_dir), "end of wandb's file", seconds=60)  # its own process writes it
     found = list(records(result.run_dir))
     (start,) = [r.run for r in found if r.WhichOneof("record_type") == "run"]
     assert (start.run_group, start.job_type, start.display_name) == ("digits", "focus", result.run_dir.name)
@@ -100,12 +106,12 @@ def logged_in(monkeypatch, port):
 
 @pytest.mark.parametrize("how", ["silent", "refusing", "takes no runs"])
 def test_a_server_that_cannot_be_reached_costs_seconds_and_not_the_run(runs, monkeypatch, silent, how):
-    """It says nothing, or nobody listens there, or it answers and then takes no run: the run goes on offline."""
+    """It is silent, refuses connections, or answers and then takes no run: the run goes on offline."""
     port, answers = silent
     if how == "refusing":
-        with socket.socket() as nobody:
-            nobody.bind(("127.0.0.1", 0))
-            port = nobody.getsockname()[1]
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            port = unused.getsockname()[1]
     if how == "takes no runs":
         answers.append(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     logged_in(monkeypatch, port)

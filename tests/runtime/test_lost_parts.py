@@ -1,4 +1,4 @@
-"""On a cluster whose parts are lost: workers, the server, a node; clients that kill or block whoever runs them."""
+"""On a cluster whose parts are lost: workers, the server, a node; clients that kill or block their worker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def on_ray(config, runs, *overrides, watch=None):
 
 
 def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and_checkpoint(cluster, runs, kill_file):
-    """A worker before its work; one that has done it and dies before anybody saw; then the server."""
+    """A worker before its work, one after its work and before the result is fetched; then the server."""
     config = {**PERFECT, "algorithm": {"name": "focus"}, "rounds": 16, "checkpoint": {"every": 5, "keep": 1}}
     clean = run(config, runs)
     kill_file.write_text("work:3\nworked:5\nlog:12")
@@ -51,7 +51,7 @@ def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and
 
 
 def test_deadly_and_hanging_clients_are_dropped_and_harm_no_other(cluster, runs):
-    """Client 1 kills whoever runs it, client 4 never returns: the bits of a run in which both uploads are lost."""
+    """Client 1 kills its worker, client 4 never returns: the bits of a run in which both uploads are lost."""
     curse = "model.init_args={raises: -1, dies: 13, hangs: 43}"
     bounds = ["runtime.on_client_error=drop", "runtime.client_timeout=5", "runtime.client_retries=0", "rounds=1"]
     struck = on_ray(CURSED, runs, curse, *bounds, "algorithm.name=focus")

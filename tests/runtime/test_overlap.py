@@ -65,12 +65,12 @@ def test_a_round_that_cannot_be_drawn_costs_none_before_it(tmp_path, monkeypatch
 
     def fails(self, r, server):
         if r == 3:
-            raise ValueError("nobody knows who comes")
+            raise ValueError("no cohort is known")
         return draw(self, r, server)
 
     with monkeypatch.context() as patched:
         patched.setattr(Planner, "draw", fails)
-        with pytest.raises(ValueError, match="nobody knows"):
+        with pytest.raises(ValueError, match="no cohort is known"):
             carry_out(TINY, tmp_path / "run", ["rounds=5", "checkpoint.every=0"])
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3
     assert checkpoints(tmp_path / "run") == ["round_000003"]

@@ -90,7 +90,7 @@ def test_a_run_whose_own_ray_loses_its_raylet_goes_on_too(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_replaced_and_said(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
-    monkeypatch.setenv("TMPDIR", "/proc")  # where nobody can make a folder, root included
+    monkeypatch.setenv("TMPDIR", "/proc")  # where no folder can be made, even by root
     folder, (note,) = ray_folder()
     assert str(folder) == "/tmp/ray"
     assert note.startswith("Ray's files go to /tmp/ray: /proc/ray cannot be written (")
@@ -111,7 +111,7 @@ def test_a_usual_folder_is_left_to_ray(monkeypatch):
 
 
 def in_a_room_of_its_own(mounts, *arguments):
-    """`raylfl ARGUMENTS` with other mounts, which nobody else sees; skips where that is not allowed."""
+    """`raylfl ARGUMENTS` with mounts of its own; skips where that is not allowed."""
     probe = subprocess.run(["unshare", "-m", "sh", "-c", mounts], capture_output=True)
     if probe.returncode:
         pytest.skip("mounting is not allowed here")

@@ -70,7 +70,7 @@ def test_runs_that_are_compared_share_their_actors(cluster, runs):
     def watch(progress):
         seen.append((progress.experiment.algorithm, frozenset(actors("WorkerActor")), frozenset(actors("ServerActor"))))
         folders.append(progress.run_dir)
-        for folder in set(folders) - {progress.run_dir}:  # whoever wants may resume those that are finished
+        for folder in set(folders) - {progress.run_dir}:  # finished runs may be resumed
             with open(folder / ".writing", "ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -85,7 +85,7 @@ def test_runs_that_are_compared_share_their_actors(cluster, runs):
 
 
 class Veteran(WorkerActor):
-    """Its process has another name than those of the runs whose workers are killed."""
+    """The name of its process differs from the names in the runs whose workers are killed."""
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_broadcasts_travel_in_the_calls_as_far_as_ray_lets_them(veterans, monkey
         assert [isinstance(backend._for_all(down), dict) for down in (small, large)] == inline
 
 
-def test_a_module_that_seeds_every_generator_changes_nobodys_bits_on_ray_either(veterans, tmp_path):
+def test_a_module_that_seeds_every_generator_changes_no_other_bits_on_ray_either(veterans, tmp_path):
     carry_out(rude(seeds=False), tmp_path / "polite")
     for workers in (1, 2):
         carry_out(rude(seeds=True), tmp_path / str(workers), rows=session_on(veterans[:workers], []))

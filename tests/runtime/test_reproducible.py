@@ -1,4 +1,4 @@
-"""The same bits whoever works, in whatever order, with whatever before it; in fresh processes, too."""
+"""The same bits on any worker, in any order and after any other task; in fresh processes, too."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class Crowd(LocalBackend):
         self.others = [Worker(setup) for _ in range(self.crowd)]
         self.rng = np.random.default_rng()
 
-    def _someone(self):
+    def _random_worker(self):
         self.worker = self.others[self.rng.integers(self.crowd)]
 
     def run(self, tasks, down, own):
         def outcomes():
             out = {}
             for k in self.rng.permutation(len(tasks)):
-                self._someone()
+                self._random_worker()
                 out[k] = self.attempt(tasks[k], down, own[k])
             return [out[k] for k in range(len(tasks))]
 
         return Deferred(outcomes)
 
     def attempt(self, task, down, own):
-        self._someone()  # of a ring, too, each link is somebody else's
+        self._random_worker()  # in a ring, too, each client has another worker
         return super().attempt(task, down, own)
 
     def evaluate(self, down, chunks):
@@ -53,7 +53,7 @@ class Crowd(LocalBackend):
         return Deferred(lambda: [self._measured("objective", down, group) for group in groups])
 
     def _measured(self, what, down, part):
-        self._someone()
+        self._random_worker()
         return getattr(super(), what)(down, [part]).result()[0]
 
 
@@ -75,8 +75,8 @@ def test_it_does_not_matter_who_works_and_in_which_order(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("norm", [True, False], ids=["one by one", "vectorised"])
-def test_a_module_that_seeds_every_generator_changes_nobodys_bits(tmp_path, monkeypatch, norm):
-    """Neither another client's, nor its own in its next steps: the bits are those of the module that never seeds."""
+def test_a_module_that_seeds_every_generator_changes_no_other_bits(tmp_path, monkeypatch, norm):
+    """Neither another client's, nor its own in its next steps: the same bits as of the module that never seeds."""
     carry_out(rude(False, norm), tmp_path / "polite")
     before = torch.get_rng_state()
     carry_out(rude(True, norm), tmp_path / "one")

@@ -80,7 +80,7 @@ def test_local_rates_follow_the_closed_form_of_the_schedule_in_every_round_and_s
     np.testing.assert_allclose(result.params.numpy(), x, rtol=1e-12)
 
 
-def test_focus_with_one_step_and_everybody_is_gradient_descent_with_step_n_gamma(runs):
+def test_focus_with_one_step_and_full_participation_is_gradient_descent_with_step_n_gamma(runs):
     result = run(QUADRATICS, runs, "algorithm.name=focus", "local.steps=1", "algorithm.gamma=0.02", "rounds=5")
     data, x = Quadratics(), np.ones(3)
     for _ in range(5):

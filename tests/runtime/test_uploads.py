@@ -1,4 +1,4 @@
-"""Uploads are gathered in the memory of the round before, unless somebody still looks at it."""
+"""Uploads are gathered in the memory of the round before, unless it is still referenced."""
 
 import pytest
 import torch

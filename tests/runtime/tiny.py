@@ -147,7 +147,7 @@ class Net(LightningModule):
 
 
 class Dawdling(Net):
-    """Takes its time, now more, now less, so that whoever began first may be done last."""
+    """Takes a random time, so that the task that began first may end last."""
 
     def training_step(self, batch, batch_idx):
         time.sleep(random.SystemRandom().uniform(0.0, 0.01))

@@ -28,7 +28,7 @@ def ask(matrix, known=None, changed=None, tol=None, normalize=False):
 
 
 def assert_nearest(found, matrix, normalize=False):
-    """v has the length of the exact solution, is what the weights say, and nobody would shorten it."""
+    """v has the length of the exact solution, is what the weights say, and no other row would shorten it."""
     rows = matrix.double().numpy()
     lengths = np.linalg.norm(rows, axis=1)
     there = lengths > 0
@@ -81,7 +81,7 @@ def test_rows_come_and_change(dtype, normalize, seed, d, zeros):
 
 
 @pytest.mark.parametrize("start", [[0], [7], [3, 150]])
-def test_all_who_are_needed_join_whoever_was_there_before(start):
+def test_all_needed_rows_join_any_set_to_start_from(start):
     """The rows known are of the longest; those that matter are found among 200."""
     rng = np.random.default_rng(1)
     matrix = torch.from_numpy(rng.normal(size=(200, 30)) + 4.0 * (np.arange(200) < 180)[:, None])
@@ -118,7 +118,7 @@ def test_members_that_are_0_now_are_none_any_more():
     assert len(found.members.rows) == 0
 
 
-def test_rounding_in_the_rows_own_dtype_hides_nobody():
+def test_rounding_in_the_rows_own_dtype_hides_no_row():
     """Row 2 shortens v = (row 0 + row 1) / 2 by its last entries only; its float32 product with v says nothing, for its
     first entries are large and cancel.
     """

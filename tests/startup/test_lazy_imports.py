@@ -1,4 +1,4 @@
-"""Lightning without torchmetrics' rest and torch's compiler, and both for whoever wants them."""
+"""Lightning without the rest of torchmetrics and torch's compiler; both load on first use."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_lightning_loads_without_what_it_does_not_need():
     assert python(LEAN + code) == "[] False"
 
 
-def test_the_rest_is_there_for_whoever_asks():
+def test_the_rest_loads_on_first_use():
     code = (
         "import torchmetrics; from torchmetrics import Metric, MetricCollection\n"
         "before = 'torchmetrics.functional' in sys.modules\n"

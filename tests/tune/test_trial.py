@@ -168,7 +168,7 @@ def test_snapshots_come_every_interval_and_hold_a_whole_state(tmp_path):
     def report(row, snapshot):
         if snapshot is not None:
             names = {p.name for p in snapshot.iterdir()}
-            assert names <= {*STATE, "run.txt"}  # no config.yaml: not a run, for whoever looks for runs
+            assert names <= {*STATE, "run.txt"}  # no config.yaml: not taken for a run
             seen.append((row["round"], sorted(p.name for p in (snapshot / "checkpoints").iterdir())[-1]))
 
     run_trial(Job(sweep.content, str(tmp_path / "s"), 1), Trial("t", 0, 0, 0, 6, {"local.lr": 0.1}), report)
