@@ -209,6 +209,8 @@ def test_ten_million_clients_cost_nothing_when_three_are_asked():
         ({"ranges": [{"count": 2, "value": 7}]}, PROBABILITY, "q.ranges[0].value", "a probability"),
         ({"phases": [{"value": 1}, {"value": 2}]}, ANY, "q.phases", "rising fractions `until`"),
         ({"phases": [{"until": 0.5, "value": 1}]}, ANY, "q.phases", "the last without `until`"),
+        ({"phases": [{"until": 1.0, "value": 1}, {"value": 1}]}, ANY, "q.phases", "rising fractions `until`"),
+        ({"phases": [{"until": 0.0, "value": 1}, {"value": 1}]}, ANY, "q.phases", "rising fractions `until`"),
         ({"phases": [{"until": 0.5, "value": 1}] * 2 + [{"value": 1}]}, ANY, "q.phases", "rising"),
         ({"phases": [{"value": 1}]}, Domain("a number", 0, phases=False), "q.phases", "all run long"),
     ],

@@ -157,3 +157,39 @@ def test_layers_and_weights_that_are_shared_get_the_gradients_of_all_their_uses(
     start = raylfl.run(config, [*runs, "rounds=0"]).params
     expected = plain(Shared, [5], start)
     torch.testing.assert_close(raylfl.run(config, runs).params, expected, rtol=1e-10, atol=1e-11)
+
+
+class BuiltLate(LightningModule):
+    """Has its layers from Lightning's hook `setup` or `configure_model`, as large models do."""
+
+    def __init__(self, hook):
+        super().__init__()
+        self.hook = hook
+
+    def setup(self, stage):
+        if self.hook == "setup":
+            assert stage == "fit"
+            self.layer = nn.Linear(5, 4)
+
+    def configure_model(self):
+        if self.hook == "configure_model":
+            self.layer = nn.Linear(5, 4)
+
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+
+
+def built(hook):
+    module = BuiltLate(hook)
+    module.setup("fit")
+    module.configure_model()
+    return module
+
+
+@pytest.mark.parametrize("hook", ["setup", "configure_model"])
+def test_layers_that_a_module_makes_in_lightnings_hooks_are_trained(runs, hook):
+    model = {"class_path": "tests.runtime.test_networks.BuiltLate", "init_args": {"hook": hook}}
+    config = config_of(model, [5], vectorize="never")
+    start = raylfl.run(config, [*runs, "rounds=0"]).params
+    expected = plain(lambda: built(hook), [5], start)
+    torch.testing.assert_close(raylfl.run(config, runs).params, expected, rtol=1e-10, atol=1e-11)

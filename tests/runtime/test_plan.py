@@ -67,3 +67,21 @@ def test_uploads_are_lost_as_often_as_each_clients_own_link_says():
         lost[planned.cohort] += ~planned.received
     q = np.array(Q)
     assert (abs(lost / asked - q) < 5 * np.sqrt(q * (1 - q) / asked)).all()  # standard errors; keys are fixed
+
+
+@pytest.mark.parametrize(
+    ("link", "recorded"),
+    [
+        ("{name: perfect}", False),
+        ("{name: bernoulli, q: 0.3}", False),
+        ("{name: bernoulli, q: {uniform: [0, 0.5]}, dynamic: true}", True),
+    ],
+)
+def test_a_row_holds_the_failure_probabilities_where_they_change(link, recorded):
+    e, plans = planner(f"link={link}")
+    planned = plans.plan(2, {})
+    planned = planned[0] if isinstance(planned, tuple) else planned
+    row = plans.row(planned)
+    assert ("q" in row) is recorded
+    if recorded:
+        assert row["q"] == e.link.failure(2, np.arange(N), e.world).tolist()
