@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test test-fast lint format check docs bench mutants soak clean
+.PHONY: setup run test test-fast lint format check docs bench mutants fuzz soak clean
 
 setup: $(READY)
 
@@ -46,6 +46,9 @@ bench: setup
 
 mutants: setup
 	$(BIN)/python -m benchmarks.mutants $(ARGS)
+
+fuzz: setup
+	$(BIN)/python -m benchmarks.fuzz $(ARGS)
 
 soak: setup
 	$(BIN)/python -m benchmarks.soak $(ARGS)

@@ -1,6 +1,6 @@
 """Random configs, command lines and damaged run directories: a refusal in words, a right run, or a repair that is told.
 
-    python -m benchmarks.fuzz [--count 20000] [--seed 0]
+    python -m benchmarks.fuzz [--count 20000] [--seed 0] [--minutes M]
 
 One in two cases composes a random config, one in four is a command line, one in twenty a small run of a random
 config, and the others are runs that SIGKILL ends in a random phase of a random round, whose files are then changed at
@@ -261,6 +261,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so long")
     parser.add_argument("--only", type=int, help="the number of one case, to repeat it")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -268,6 +269,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="raylfl-fuzz-") as folder:
         fuzz = Fuzz(args.seed, Path(folder))
         for number in [args.only] if args.only is not None else range(args.count):
+            if time.perf_counter() - started > 60 * args.minutes:
+                break
             try:
                 kind, fault = fuzz.case(number)
             except Exception as error:  # of the case itself, or an error that the command line let through
