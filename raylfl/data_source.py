@@ -42,7 +42,8 @@ def class_of(config: Config, place: str) -> type:
     if component.name is not None:
         return REGISTRIES[place].get(component.name).cls
     with torch_defaults():  # what its file sets in torch as it is imported ends here
-        return import_class(str(component.class_path), place)
+        cls: type = import_class(str(component.class_path), place)
+        return cls
 
 
 def load_data(config: Config) -> DataSource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class RaylflError(Exception):
@@ -33,7 +34,7 @@ class BadValue(BadConfig):
         key = f"{place}.{self.key}" if self.key else place
         return BadValue(key, got=self.got, need=self.need, hint=self.hint)
 
-    def __reduce__(self):  # keyword-only arguments: pickle needs to be told
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle passes no keyword-only arguments
         return _rebuild_bad_value, (self.key, self.got, self.need, self.hint)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
 from raylfl.parts import Experiment, Optimum, WorkerSetup
 
+T = TypeVar("T")
 DEFAULT_CLIENTS = 10  # N where neither the config nor the partition says it
 
 
@@ -137,7 +138,7 @@ def assemble(config: Config) -> Experiment:
     )
 
 
-def _placed(place: str, make: Callable[[], Any]) -> Any:
+def _placed(place: str, make: Callable[[], T]) -> T:
     try:
         return make()
     except BadValue as error:
@@ -147,12 +148,13 @@ def _placed(place: str, make: Callable[[], Any]) -> Any:
 
 
 def make_split(config: Config, source: DataSource) -> Split:
-    """Who owns which samples."""
-    samples = samples_of(source)
+    """The partition of the training samples over clients."""
+    samples, partition = samples_of(source), config.partition
 
     def split() -> Split:
-        count = config.top.num_clients or config.partition.fixed_clients(samples) or DEFAULT_CLIENTS
-        return config.partition.split(samples, count, config.top.seed)
+        count = config.top.num_clients or partition.fixed_clients(samples) or DEFAULT_CLIENTS
+        divided: Split = partition.split(samples, count, config.top.seed)
+        return divided
 
     return _placed("partition", split)
 

@@ -96,7 +96,8 @@ class Registry(Generic[T]):
 
     def _loader(self, declared: source.Declared) -> Callable[[], type[T]]:
         def load() -> type[T]:
-            return getattr(importlib.import_module(declared.module), declared.node.name)
+            cls: type[T] = getattr(importlib.import_module(declared.module), declared.node.name)
+            return cls
 
         return load
 

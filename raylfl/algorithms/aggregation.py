@@ -48,7 +48,8 @@ class Mean(AggregationRule):
     """c_i = s_i / sum_R s_j; expectation known for a fixed received set, equal chances or independent clients."""
 
     def coefficients(self, r: Round) -> Floats:
-        return r.draws / r.draws.sum()
+        shares: Floats = r.draws / r.draws.sum()
+        return shares
 
     def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         received, equal = marginals * (1.0 - c.failure), np.ptp(c.population.weights) == 0

@@ -48,7 +48,7 @@ class Scaffold(Algorithm):
 
     @property
     def full_gradient(self) -> bool:
-        return self.option == 1
+        return bool(self.option == 1)
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         return {"x": x.clone(), "c": torch.zeros_like(x)}

@@ -92,7 +92,8 @@ def compose(source: str | Path | Mapping[str, Any] | DictConfig, overrides: Sequ
 def _plain(config: DictConfig) -> dict[str, Any]:
     """A DictConfig's values. Its interpolations may look outside of it, so they are resolved here, and only once."""
     refuse_secrets(OmegaConf.to_container(config))
-    return escaped(OmegaConf.to_container(config, resolve=True))
+    plain: dict[str, Any] = escaped(OmegaConf.to_container(config, resolve=True))
+    return plain
 
 
 def interpolated(merged: Mapping[str, Any]) -> dict[str, Any]:

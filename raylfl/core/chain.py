@@ -115,11 +115,16 @@ class Chain:
                 gradients[1].copy_(b)
                 return g
             case nn.ReLU():
-                return _aten.threshold_backward(g, saved, 0)
+                through: Tensor = _aten.threshold_backward(g, saved, 0)
+                return through
             case nn.MaxPool2d():
                 size, stride = pair(layer.kernel_size), pair(layer.stride)
                 x, indices = saved
-                return _aten.max_pool2d_with_indices_backward(g, x, size, stride, [0, 0], [1, 1], False, indices)
+                padding, dilation = [0, 0], [1, 1]
+                pooled: Tensor = _aten.max_pool2d_with_indices_backward(
+                    g, x, size, stride, padding, dilation, False, indices
+                )
+                return pooled
             case _:
                 return g.reshape(saved)
 

@@ -78,7 +78,8 @@ def splitmix64(state: np.ndarray) -> np.ndarray:
     z = state
     for shift, factor in _MIX:
         z = (z ^ (z >> shift)) * factor
-    return z ^ (z >> _LAST)
+    result: np.ndarray = z ^ (z >> _LAST)
+    return result
 
 
 def keyed_words(

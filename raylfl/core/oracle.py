@@ -64,7 +64,7 @@ class LoopOracle(Oracle):
     def __init__(
         self,
         flat: FlatModule,
-        autocast: Callable[[], AbstractContextManager] = nullcontext,
+        autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
         batch_last: bool = False,
         step: str = "auto",
         log: StepLog | None = None,
@@ -96,7 +96,7 @@ class LoopOracle(Oracle):
     def width(self) -> int:
         return self.flat.width
 
-    def evaluating(self) -> AbstractContextManager:
+    def evaluating(self) -> AbstractContextManager[object]:
         """Within it the module's network takes the same way forward as in a local step."""
         chain = self.chain
         return chain.in_place_of(self.module.cross_entropy_chain) if isinstance(chain, BatchLast) else nullcontext()

@@ -177,7 +177,8 @@ class IndexedBatch(Batch):
             return None
         if all(b._content is not None for b in same):  # whole shards, kept from the previous step
             return tuple(torch.cat(parts) for parts in zip(*(b.content for b in same), strict=True))
-        return same[0].source.gather(np.concatenate([b.indices for b in same]))
+        content: tuple[Tensor, ...] = same[0].source.gather(np.concatenate([b.indices for b in same]))
+        return content
 
 
 class EvenBatches(Sequence[Batch]):

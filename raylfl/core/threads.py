@@ -49,7 +49,8 @@ def one_thread() -> AbstractContextManager[object]:
 
     It applies to the libraries loaded so far: import those with their own BLAS (scipy) before.
     """
-    return _pools(len(sys.modules)).limit(limits=1)
+    limit: AbstractContextManager[object] = _pools(len(sys.modules)).limit(limits=1)
+    return limit
 
 
 @lru_cache(maxsize=1)

@@ -69,7 +69,7 @@ class VectorizedOracle(Oracle):
     def __init__(
         self,
         flat: FlatModule,
-        autocast: Callable[[], AbstractContextManager] = nullcontext,
+        autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
         by_hand: bool = True,
         log: StepLog | None = None,
     ):
@@ -85,7 +85,9 @@ class VectorizedOracle(Oracle):
         self.chain = chain_for(flat) if by_hand and autocast is nullcontext else None
 
     def _loss(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
-        return functional_call(self.step, {name: parameters[k] for name, k in self.places}, batch, tie_weights=False)
+        named = {name: parameters[k] for name, k in self.places}
+        result: tuple[Tensor, dict[str, Tensor]] = functional_call(self.step, named, batch, tie_weights=False)
+        return result
 
     def _by_hand(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
         return self.cohort_losses(dict(zip(self.flat.names, parameters, strict=True)), batch), {}

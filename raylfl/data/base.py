@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,8 +27,8 @@ class DataSource:
     optimum(weights=None): the minimiser x* [d] of sum_i w_i f_i, w uniform by default; where it is known.
     """
 
-    train_dataset: Dataset
-    test_dataset: Dataset | None = None
+    train_dataset: Dataset[Any]
+    test_dataset: Dataset[Any] | None = None
     targets: Tensor | None = None
     client_indices: list[list[int]] | None = None
     train_transform: Transform | None = None

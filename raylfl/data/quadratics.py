@@ -98,4 +98,5 @@ class DenseQuadratics(DataSource):
     def optimum(self, weights: Sequence[float] | Tensor | None = None) -> Tensor:
         """x* [d]: (sum_i w_i H_i) x* = sum_i w_i b_i."""
         w = client_weights(weights, self.num_clients)
-        return torch.linalg.solve(torch.einsum("i,ijk->jk", w, self.h), w @ self.b)
+        x: Tensor = torch.linalg.solve(torch.einsum("i,ijk->jk", w, self.h), w @ self.b)
+        return x

@@ -120,7 +120,8 @@ class Lognormal(ValueSpec):
     def at(self, query: Query) -> Floats:
         from scipy.special import ndtri  # a slow import, needed for this form only
 
-        return np.exp(self.mean + self.sigma * ndtri(query.uniform()))
+        values: Floats = np.exp(self.mean + self.sigma * ndtri(query.uniform()))
+        return values
 
 
 @dataclass(frozen=True)

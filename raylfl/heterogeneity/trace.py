@@ -29,12 +29,12 @@ _OVER_CLIENTS = ("p", "q")
 
 def make_row(
     round_: int,
-    cohort: Sequence | np.ndarray,
-    draws: Sequence | np.ndarray,
-    received: Sequence | np.ndarray,
-    steps: Sequence | np.ndarray,
-    p: Sequence | np.ndarray | None = None,
-    q: Sequence | np.ndarray | None = None,
+    cohort: Sequence[Any] | np.ndarray,
+    draws: Sequence[Any] | np.ndarray,
+    received: Sequence[Any] | np.ndarray,
+    steps: Sequence[Any] | np.ndarray,
+    p: Sequence[Any] | np.ndarray | None = None,
+    q: Sequence[Any] | np.ndarray | None = None,
 ) -> Row:
     """A row of plain Python numbers. cohort, draws, received, steps: [C]; p, q: [N] or None (omitted)."""
     row: Row = {
@@ -52,8 +52,9 @@ def make_row(
     return row
 
 
-def _plain(values: Sequence | np.ndarray, kind: type[np.generic]) -> list[Any]:
-    return np.asarray(values).astype(kind).tolist()
+def _plain(values: Sequence[Any] | np.ndarray, kind: type[np.generic]) -> list[Any]:
+    plain: list[Any] = np.asarray(values).astype(kind).tolist()
+    return plain
 
 
 def encode_row(row: Row) -> str:

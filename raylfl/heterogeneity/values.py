@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -192,20 +193,20 @@ def _phases(spec: object, key: str, domain: Domain) -> ValueSpec:
     return Phases(tuple(until[:-1]), forms)
 
 
-def _pair(spec: object, key: str) -> tuple:
+def _pair(spec: object, key: str) -> tuple[Any, ...]:
     numbers = _sequence(spec, key, "two numbers")
     if len(numbers) != 2:
         raise BadValue(key, got=spec, need="two numbers")
     return tuple(numbers)
 
 
-def _sequence(spec: object, key: str, need: str) -> Sequence:
+def _sequence(spec: object, key: str, need: str) -> Sequence[Any]:
     if not isinstance(spec, Sequence) or isinstance(spec, str):
         raise BadValue(key, got=spec, need=need)
     return spec
 
 
-def _mapping(spec: object, key: str) -> dict:
+def _mapping(spec: object, key: str) -> dict[str, Any]:
     if not isinstance(spec, Mapping):
         raise BadValue(key, got=spec, need="a mapping, such as {fraction: 0.5, value: 3}")
     return dict(spec)

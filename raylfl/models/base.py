@@ -61,7 +61,8 @@ class Classifier(ShippedModel):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [B, num_classes]."""
-        return self.layers(x)
+        logits: Tensor = self.layers(x)
+        return logits
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """Mean cross-entropy of the batch."""

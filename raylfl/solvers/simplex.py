@@ -111,7 +111,7 @@ class _Problem:
         """
         if self.centre is not None:
             return self.centre.astype(np.float64)
-        shortest = (np.arange(len(self.g)) == self.norms.argmin()).astype(np.float64)
+        shortest: Floats = (np.arange(len(self.g)) == self.norms.argmin()).astype(np.float64)
         if self.norms.min() == 0.0:
             return shortest
         inverse = (self.norms.min() / self.norms) ** 2
@@ -237,7 +237,8 @@ def _correction(system: Floats, slope: Floats, unit: Floats) -> Floats:
         border = np.block([[system, u[:, None]], [u, np.zeros(1)]])
         target = np.append(-slope, 0.0)
         delta = scipy.linalg.lstsq(border, target, cond=k * EPS, lapack_driver="gelsy")[0][:k]
-    return delta - (u @ delta) * u  # rounding must not change the sum
+    balanced: Floats = delta - (u @ delta) * u  # rounding must not change the sum
+    return balanced
 
 
 def _solver(system: Floats) -> Callable[[Floats], Floats] | None:

@@ -4,7 +4,8 @@
 `check_contract` runs the checks that every algorithm must pass, on your own class as well.
 """
 
-from raylfl.testing.contract import CHECKS, ContractBroken, check_contract
+from raylfl.testing.bench import ContractBroken
+from raylfl.testing.contract import CHECKS, check_contract
 from raylfl.testing.simulation import FunctionOracle, Simulation, recorded_round, simulate
 
 __all__ = [

@@ -33,7 +33,7 @@ class SettingAsha(FIFOScheduler):
     """
 
     def __init__(self, grace: int, reduction: float, rounds: int, seeds: int, places: Places):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         count = max(0, math.ceil(math.log(max(rounds / grace, 1), reduction) - 1e-9))
         self.rungs = [math.ceil(grace * reduction**k - 1e-9) for k in range(count)]
         self.reduction, self.seeds, self.places = reduction, seeds, places

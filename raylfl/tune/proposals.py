@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray.tune.search import Searcher
@@ -23,7 +23,7 @@ class Places:
 
     def __init__(self, limit: int | None = None):
         self.limit, self.taken = limit, set[str]()
-        self.promised = lambda: False  # whether a paused trial is to have the next one
+        self.promised: Callable[[], bool] = lambda: False  # whether a paused trial is to have the next one
 
     @property
     def free(self) -> bool:

@@ -308,7 +308,7 @@ class _Probe(TorchDispatchMode):
         return False
 
     def __init__(self, answer: Any):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.answer, self.seen = answer, list[tuple[Any, Any, Any]]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -32,7 +32,7 @@ class Tape(TorchDispatchMode):
         return False  # torch would import its compiler, a matter of seconds, to keep it off this class
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
         self.geometry: dict[int, Geometry] = {}
         self.constants: dict[int, Tensor] = {}
@@ -148,7 +148,7 @@ def _number_of(tensor: Tensor, tape: Tape) -> int:
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

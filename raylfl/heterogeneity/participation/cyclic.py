@@ -51,7 +51,8 @@ class Cyclic(Sampler):
         epoch, turn = divmod(r, self.groups)
         key = epoch if self.reshuffle else ONCE
         order = keyed(world.seed, "participation/groups", key).permutation(self.groups)
-        return np.array_split(np.arange(world.count), self.groups)[order[turn]]
+        ids: Ints = np.array_split(np.arange(world.count), self.groups)[order[turn]]
+        return ids
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         ids, available = self.group(r, world), self.eligible(r, world, attempt)

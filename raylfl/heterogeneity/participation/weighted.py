@@ -66,7 +66,8 @@ class Weighted(Sampler):
             q = world.population.sizes.astype(np.float64)
         else:
             q = np.array(self.weights, dtype=np.float64)
-        return q / q.sum()
+        p: Floats = q / q.sum()
+        return p
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         size, q = self.cohort_size(world), self.probabilities(world)

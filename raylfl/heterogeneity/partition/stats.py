@@ -29,7 +29,8 @@ def label_entropy(counts: Ints) -> Floats:
     [0.0, 0.693]
     """
     mix = label_mix(counts)
-    return -np.sum(mix * np.log(mix, out=np.zeros_like(mix), where=mix > 0), axis=1) + 0.0
+    entropy: Floats = -np.sum(mix * np.log(mix, out=np.zeros_like(mix), where=mix > 0), axis=1) + 0.0
+    return entropy
 
 
 def emd(counts: Ints) -> Floats:
@@ -41,13 +42,15 @@ def emd(counts: Ints) -> Floats:
     >>> emd(np.array([[2, 2], [4, 0]])).tolist()
     [0.5, 0.5]
     """
-    return np.abs(label_mix(counts) - counts.sum(axis=0) / counts.sum()).sum(axis=1)
+    distance: Floats = np.abs(label_mix(counts) - counts.sum(axis=0) / counts.sum()).sum(axis=1)
+    return distance
 
 
 def label_mix(counts: Ints) -> Floats:
     """Label mixes p_i(c) [N, K]; rows of nan for clients without samples."""
     sizes = counts.sum(axis=1, keepdims=True)
-    return np.divide(counts, sizes, out=np.full(counts.shape, np.nan), where=sizes > 0)
+    mix: Floats = np.divide(counts, sizes, out=np.full(counts.shape, np.nan), where=sizes > 0)
+    return mix
 
 
 def per_client(split: Split, samples: Samples) -> dict[str, Ints | Floats]:

@@ -239,7 +239,8 @@ class RayBackend(Backend):
         return packed if size < 0.9 * direct_bytes() and size * self.workers <= COPIES else ray.put(packed)
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        return self.pool.call("state_dict", x.numpy(), buffers.numpy(), attempts=self.attempts)
+        found: dict[str, Tensor] = self.pool.call("state_dict", x.numpy(), buffers.numpy(), attempts=self.attempts)
+        return found
 
     def describe(self) -> dict[str, Any]:
         return {"backend": "ray", "workers": self.workers, "cluster": ray.cluster_resources()}

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from raylfl.errors import RaylflError
-from raylfl.experiment import Experiment
+from raylfl.parts import Experiment
 from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.cluster import Cluster, RayLost, cluster_for
 from raylfl.runtime.ray.failures import loss_behind

@@ -15,7 +15,7 @@ from raylfl.core.algorithm import ServerState, State
 from raylfl.core.client_rows import Table
 from raylfl.core.costs import Costs
 from raylfl.runtime.records.manifest import Damaged
-from raylfl.runtime.round.loop import FederationState
+from raylfl.runtime.round.state import FederationState
 from raylfl.runtime.workers.backend import Backend, Handle
 
 CHUNK_BYTES = 64 * 2**20  # of client states in memory at a time
