@@ -65,6 +65,8 @@ def _unheard(worker: Worker, config: EvalConfig) -> list[str]:
         names = [name for name in overridden(module, "called") if name.startswith(f"on_{stage}_")]
         if names and stage not in used:
             lines.append(f"{', '.join(names)} not called: no evaluation goes through {stage}_step")
+    if worker.training.alone:
+        lines.append(f"clients work one by one: {worker.training.alone}")
     for name in worker.attributes.changed_tensors():
         lines.append(f"{name} is changed in place, and passes from client to client: register it as a buffer")
     for name in worker.attributes.generators:

@@ -40,6 +40,7 @@ def test_training_hooks_are_called_in_lightnings_order_and_change_no_bits_by_the
     hooked, plain = run("Hooked", runs), raylfl.run(PLAIN, [*runs, "runtime.vectorize=never"])
     assert torch.equal(hooked.params, plain.params)
     assert [row["train/epochs"] for row in hooked.metrics] == [2.0, 2.0]
+    assert "clients work one by one: the model's on_train_start is called" in (hooked.run_dir / "log.txt").read_text()
 
 
 def test_hooks_may_change_gradients_and_weights(runs):
