@@ -39,6 +39,7 @@ SLOW = (  # files and folders
     "runtime/test_resume.py",
     "startup",
     "test_wheel.py",
+    "tune/test_damaged_sweep.py",
     "tune/test_interrupted.py",
     "tune/test_sweep.py",
 )

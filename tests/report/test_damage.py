@@ -86,6 +86,7 @@ def damaged_runs(folder):
     return write_run(folder / "good", rows_of([0.7, 0.75]), {"algorithm.name": "focus"})
 
 
+@pytest.mark.slow
 def test_damaged_runs_are_named_and_the_others_reported(tmp_path, caplog):
     damaged_runs(tmp_path / "runs")
     page = Page(write_report(tmp_path / "runs", tmp_path / "out", pdf=False))
@@ -200,6 +201,7 @@ def test_texts_reach_a_picture_as_they_are(text):
     assert all(artist._preprocess_math(text) == (text, False) for artist in shown)
 
 
+@pytest.mark.slow
 def test_a_name_a_path_and_a_class_with_dollars_make_a_page(tmp_path):
     for k, path in enumerate(("parts/$a^{.json", "parts/$b_{.json")):
         changes = {"name": HOSTILE[0], "partition.path": path}
