@@ -1,4 +1,4 @@
-"""The contract of an algorithm: five small functions on matrices, and what it assumes.
+"""The contract of an algorithm: functions on matrices for its client half and its server half, and what it assumes.
 
 A cohort of C clients is one matrix X [C, d]; rows are clients. The client half runs inside the local solver
 (`raylfl.core.local`), the server half once a round:
@@ -7,11 +7,11 @@ A cohort of C clients is one matrix X [C, d]; rows are clients. The client half 
     start         what it carries through its local steps     (from the broadcast and its own state)
     direction     g -> v, the step taken is x <- x - eta v
     finish        what goes up, and its own new state
-    server_step   the server's new state from the uploads that arrived
+    server_step   the server's new state from the received uploads
 
 State goes in and state comes out; nothing hides on `self`, whose fields are the options. The only state that
-changes in place are a server's `Table`s. Masks for unequal K_i, momentum, clipping, weight decay, schedules and
-batch order are not an algorithm's business, nor is keeping the state of a client whose upload was lost.
+changes in place are a server's `Table`s. The solver takes care of unequal K_i, momentum, clipping, weight decay,
+schedules and batch order; the round keeps the state of a client whose upload was lost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from raylfl.core.topology import Star, Topology
 
 State = dict[str, Tensor]  # clients, broadcasts, uploads: names to [d] or [C, d]
 ServerState = dict[str, Any]  # Tensors, Tables and [N] vectors
-Info = dict[str, float]  # for eyes only, logged as algo/<name>
+Info = dict[str, float]  # logged as algo/<name>, read by no computation
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Algorithm(ABC):
     own_step: ClassVar[bool] = False
     """Its local step is defined by its paper as plain SGD: local momentum and module optimisers do not apply."""
     uploads_update: ClassVar[bool] = True
-    """up["update"] is U_i = x_start - x_{i,K}, so update norms and gradient diversity can be measured."""
+    """uploads["update"] is U_i = x_start - x_{i,K}, so update norms and gradient diversity can be measured."""
     assumes_full: ClassVar[bool] = False
     """Defined for full participation over perfect links; otherwise the run warns."""
     assumes_equal_steps: ClassVar[bool] = False
@@ -88,7 +88,7 @@ class Algorithm(ABC):
     keeps_memory: ClassVar[bool] = False
     """Server memory grows by d for every client seen."""
     server_known: ClassVar[tuple[str, ...]] = ()
-    """Names in `up` of what the server once sent itself and need not be told: not counted as traffic."""
+    """Uploads that the server knows, as it sent them itself: not counted as traffic."""
     cut: str | None = None
     """The layer after which the model is split in two that exchange activations and gradients every step."""
 
@@ -201,7 +201,7 @@ def overrides(algorithm: Algorithm, method: str) -> bool:
 
 
 def normalised(weights: Floats) -> Floats:
-    """weights / sum; uniform where they sum to 0 (nobody with a positive weight arrived).
+    """weights / sum; uniform where they sum to 0 (no received client has a positive weight).
 
     >>> normalised(np.array([1.0, 3.0])).tolist(), normalised(np.zeros(2)).tolist()
     ([0.25, 0.75], [0.5, 0.5])

@@ -45,7 +45,7 @@ class Topology(ABC):
     """The clients of a cohort work one after the other, each from the result of the one before."""
 
     def owners(self, clients: Sequence[Ints]) -> list[Ints]:
-        """The samples of each client that trains, from those of the N clients of the partition; default: the same."""
+        """Merges or keeps the shards of the partition: the samples of each client that trains; default: unchanged."""
         return list(clients)
 
     def order(self, count: int, rng: np.random.Generator) -> Ints:
@@ -64,7 +64,7 @@ class Topology(ABC):
 
     @abstractmethod
     def round_seconds(self, client_seconds: Floats) -> float:
-        """Virtual seconds of a round, from those of each client, [C], C >= 1."""
+        """Virtual seconds of a round, from the seconds of each client, [C], C >= 1."""
 
 
 class Star(Topology):

@@ -36,7 +36,7 @@ class CostModel:
         return Costs(uplink, downlink, sent.peer, steps, gradients)
 
     def seconds(self, result: RoundResult, costs: Costs) -> tuple[float, float]:
-        """(virtual seconds of a round, those of its computation alone), by the `system` clock."""
+        """(virtual seconds of a round, and of its computation alone), by the `system` clock."""
         clock, r, run = self.e.config.system, result.round, self.e.world
         if not len(r.cohort):
             return 0.0, 0.0

@@ -112,7 +112,7 @@ class Dispatch:
 
 
 class UploadMemory:
-    """Matrices [n, d] of large uploads, in the memory of the round before where nobody looks at it any more.
+    """Matrices [n, d] of large uploads, in the memory of the round before once that is no longer referenced.
 
     Fresh memory of hundreds of MB costs as much in page faults as the copy itself.
     """
@@ -137,8 +137,9 @@ class UploadMemory:
 
 
 def calls(count: int, width: int, runtime: RuntimeConfig) -> int:
-    """Into how many vectorised calls of nearly equal size a cohort goes, given d. By `runtime.micro_cohort`, the
-    clients that a call holds at most; null, a rule:
+    """The number of vectorised calls of nearly equal size for a cohort, given d.
+
+    `runtime.micro_cohort` is the largest number of clients in a call; null stands for a rule:
 
     A call holds as many clients as have 2^18 parameters together, but 32 at least, as more are little faster then,
     and 128 at most. Calls are a multiple of 4, which 1, 2 or 4 workers share evenly, or one a client where there are
