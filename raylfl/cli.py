@@ -139,6 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--rounds", type=_positive, default=9, metavar="N", help="rounds timed of each form (default: 9)")
     sub = command("list", _list, "what there is, one line each with its paper")
     sub.add_argument("kind", nargs="?", choices=KINDS)
+    command("schema", _schema, "the JSON schema of a config, for editors that check and complete yaml")
     sub = command("runs", _runs, "runs with their state and key metrics")
     sub.add_argument("paths", nargs="*", metavar="DIR", help="default: runs")
     return parser
@@ -332,6 +333,12 @@ def _list(args: argparse.Namespace) -> None:
 
     for kind in [args.kind] if args.kind else KINDS:
         list_kind(kind, with_title=args.kind is None)
+
+
+def _schema(args: argparse.Namespace) -> None:
+    from raylfl.config import json_schema
+
+    print(json_schema.text())
 
 
 def _runs(args: argparse.Namespace) -> None:

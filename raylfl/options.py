@@ -1,50 +1,74 @@
-"""What an option may be: declared types, read by pydantic, with refusals in the user's words."""
+"""Options of components: annotated fields, checked by pydantic, refused in the user's words.
+
+    b1: Annotated[float, Ge(0), Lt(1), Doc("the decay of m")] = 0.9
+
+From a config or in Python, a value outside is refused alike: `b1=1.0, but must be in [0, 1), the decay of m`. What
+takes more than one field to tell is checked in `__post_init__`, after `super().__post_init__()`.
+"""
 
 from __future__ import annotations
 
 import types
-from functools import lru_cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from annotated_types import Ge as Ge
+from annotated_types import Gt as Gt
+from annotated_types import Le as Le
+from annotated_types import Lt as Lt
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import Doc as Doc
+
+from raylfl.errors import BadValue
 
 OneOrMore = Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
-
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+LIMITS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
+
+
+class Options:
+    """A dataclass whose fields are checked when it is made, whoever makes it."""
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self), include_extras=True)
+        for option in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, option.name)
+            if option.init:
+                try:
+                    setattr(self, option.name, fitting(hints[option.name], value))
+                except ValueError as need:
+                    raise BadValue(option.metadata.get("key", option.name), got=value, need=str(need)) from None
 
 
 def fitting(hint: Any, value: Any) -> Any:
     """The value as the declared type has it (`"1e-3"` is a number); raises ValueError: what it must be, in words."""
+    if is_dataclass(hint) and isinstance(value, hint):  # type: ignore[arg-type]
+        return value  # a group of keys, checked when it was made
     if isinstance(value, bool) and bool not in _kinds(hint):
         raise ValueError(words(hint))
     try:
         return _adapter(hint).validate_python(value)
-    except ValidationError:
-        raise ValueError(words(hint)) from None
+    except ValidationError as error:
+        raise ValueError(words(hint, bare=all(found["type"] in LIMITS for found in error.errors()))) from None
 
 
-@lru_cache
-def _adapter(hint: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(hint, config=ConfigDict(coerce_numbers_to_str=True))
+def json_schema(hint: Any) -> dict[str, Any]:
+    """A declared type as JSON schema; {}, anything, where only raylfl itself can tell."""
+    return {} if is_dataclass(hint) else _adapter(hint).json_schema()
 
 
-def _kinds(hint: Any) -> set[Any]:
-    """The plain types that a declared type allows; {bool, ...} for Any and for lists, which check their own."""
-    origin = get_origin(hint)
-    if origin is Annotated:
-        return _kinds(get_args(hint)[0])
-    if origin in (Union, types.UnionType):
-        return {kind for part in get_args(hint) for kind in _kinds(part)}
-    return {hint} if hint in (int, float, str, type(None)) else {bool}
-
-
-def words(hint: Any) -> str:
-    """A declared type in words: `a whole number or null`."""
+def words(hint: Any, bare: bool = False) -> str:
+    """A declared type in words: `a number in [0, 1), the decay of m`; bare: without the kind where there are limits."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return words(args[0])
+        limits = _limits(args[1:])
+        kind = "" if bare and limits else words(args[0])
+        said = [part.documentation for part in args[1:] if isinstance(part, Doc)]
+        return ", ".join([" ".join(filter(None, (kind, limits))), *said])
     if origin in (Union, types.UnionType):
-        return " or ".join(words(part) for part in args)
+        return " or ".join(words(part, bare) for part in args)
     if origin is Literal:
         return f"one of {', '.join(map(str, args))}"
     if origin in (list, tuple):
@@ -52,3 +76,31 @@ def words(hint: Any) -> str:
     if origin is dict:
         return "a group of keys"
     return WORDS.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def _limits(metadata: Sequence[Any]) -> str:
+    """`in [0, 1)`, `> 0`."""
+    low = next((part for part in metadata if isinstance(part, (Ge, Gt))), None)
+    high = next((part for part in metadata if isinstance(part, (Le, Lt))), None)
+    least = None if low is None else low.ge if isinstance(low, Ge) else low.gt
+    most = None if high is None else high.le if isinstance(high, Le) else high.lt
+    if low is not None and high is not None:
+        return f"in {'[' if isinstance(low, Ge) else '('}{least}, {most}{']' if isinstance(high, Le) else ')'}"
+    if low is not None:
+        return f"{'>=' if isinstance(low, Ge) else '>'} {least}"
+    return "" if high is None else f"{'<=' if isinstance(high, Le) else '<'} {most}"
+
+
+@cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint, config=ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=False))
+
+
+def _kinds(hint: Any) -> set[Any]:
+    """The plain types that a declared type allows; {bool} for Any, choices and lists, which need no such care."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return _kinds(get_args(hint)[0])
+    if origin in (Union, types.UnionType):
+        return {kind for part in get_args(hint) for kind in _kinds(part)}
+    return {hint} if hint in (int, float, str, type(None)) else {bool}

@@ -57,15 +57,18 @@ def registered(package: str) -> Iterator[Declared]:
 def options(module: str, node: ast.ClassDef) -> dict[str, Any] | None:
     """What a constructor takes: the arguments of `__init__`, else a dataclass's fields; inherited ones as well."""
     line = list(_ancestry(module, node))
-    for owner in line:
+    for place, owner in line:
         for part in owner.body:
             if isinstance(part, ast.FunctionDef) and part.name == "__init__":
                 own = [*part.args.args[1:], *part.args.kwonlyargs]
-                return None if part.args.kwarg else {a.arg: _type(a.annotation) for a in own}
-    made = [owner for owner in reversed(line) if any("dataclass" in ast.unparse(d) for d in owner.decorator_list)]
-    parts = [part for owner in made for part in owner.body if isinstance(part, ast.AnnAssign)]
-    declared = [part for part in parts if not ast.unparse(part.annotation).startswith("ClassVar")]
-    return {ast.unparse(part.target): _type(part.annotation) for part in declared}
+                return None if part.args.kwarg else {a.arg: _type(a.annotation, place) for a in own}
+    found: dict[str, Any] = {}
+    for place, owner in reversed(line):
+        if any("dataclass" in ast.unparse(decorator) for decorator in owner.decorator_list):
+            for part in owner.body:
+                if isinstance(part, ast.AnnAssign) and not ast.unparse(part.annotation).startswith("ClassVar"):
+                    found[ast.unparse(part.target)] = _type(part.annotation, place)
+    return found
 
 
 def options_of_class(cls: type) -> dict[str, Any] | None:
@@ -79,9 +82,9 @@ def options_of_class(cls: type) -> dict[str, Any] | None:
     return dict.fromkeys(parameters, Any)
 
 
-def _ancestry(module: str, node: ast.ClassDef) -> Iterator[ast.ClassDef]:
-    """The class and those that it is derived from, as far as raylfl's source has them."""
-    yield node
+def _ancestry(module: str, node: ast.ClassDef) -> Iterator[tuple[str, ast.ClassDef]]:
+    """The class and those that it is derived from, with their modules, as far as raylfl's source has them."""
+    yield module, node
     for base in map(ast.unparse, node.bases):
         own = [(module, base)] if any(c.name == base for c in _classes(module)) else []
         imports = [part for part in _syntax(module).body if isinstance(part, ast.ImportFrom)]
@@ -109,8 +112,27 @@ def _path(module: str) -> Path:
     return Path(__file__).parent.joinpath(*module.split(".")[1:])
 
 
-def _type(annotation: ast.expr | None) -> Any:
-    try:
-        return eval(ast.unparse(annotation), dict(KNOWN)) if annotation is not None else Any
-    except (NameError, AttributeError, TypeError):
-        return Any
+def _type(annotation: ast.expr | None, module: str) -> Any:
+    """A declared type; names like `Rule = Literal[...]` are looked up in the module and in those it imports from."""
+    known = dict(KNOWN)
+    for _ in range(10):
+        try:
+            return eval(ast.unparse(annotation), known) if annotation is not None else Any
+        except NameError as unknown:
+            alias = _alias(str(unknown.name), module)
+            if alias is None:
+                return Any
+            known[str(unknown.name)] = _type(alias, module)
+        except (AttributeError, TypeError):
+            return Any
+    return Any
+
+
+def _alias(name: str, module: str) -> ast.expr | None:
+    for part in _syntax(module).body:
+        if isinstance(part, ast.Assign) and [ast.unparse(target) for target in part.targets] == [name]:
+            return part.value
+        names = [alias.name for alias in part.names] if isinstance(part, ast.ImportFrom) else []
+        if isinstance(part, ast.ImportFrom) and name in names and (part.module or "").startswith("raylfl."):
+            return _alias(name, str(part.module))
+    return None

@@ -20,15 +20,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.aggregation import Aggregating, check_rule
+from raylfl.algorithms.aggregation import Aggregating, Rule
 from raylfl.core.algorithm import Info, ServerState, State
 from raylfl.core.population import Population, Round
-from raylfl.errors import BadValue
+from raylfl.options import Doc, Ge, Gt, Lt
 
 
 @dataclass
@@ -36,16 +37,9 @@ class Adaptive(Aggregating):
     """Common part of FedAdagrad, FedAdam and FedYogi; subclasses define `second_moment`."""
 
     gamma: float = 0.01  # server lr; the paper tunes it, 0.001 to 1
-    b1: float = 0.9
-    tau: float = 1e-4  # degree of adaptivity
-    aggregate: str = "mean"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.b1 < 1:
-            raise BadValue("b1", got=self.b1, need="in [0, 1), the decay of m")
-        if not self.tau > 0:
-            raise BadValue("tau", got=self.tau, need="> 0, it keeps the denominator away from 0")
-        check_rule(self.aggregate)
+    b1: Annotated[float, Ge(0), Lt(1), Doc("the decay of m")] = 0.9
+    tau: Annotated[float, Gt(0), Doc("the degree of adaptivity: it keeps the denominator away from 0")] = 1e-4
+    aggregate: Rule = "mean"
 
     @abstractmethod
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
@@ -67,7 +61,7 @@ class Adaptive(Aggregating):
 class FedAdagrad(Adaptive):
     """FedAdagrad: Adagrad at the server."""
 
-    b1: float = 0.0
+    b1: Annotated[float, Ge(0), Lt(1), Doc("the decay of m")] = 0.0
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v + square
@@ -78,12 +72,7 @@ class FedAdagrad(Adaptive):
 class FedAdam(Adaptive):
     """FedAdam: Adam at the server."""
 
-    b2: float = 0.99
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.b2 < 1:
-            raise BadValue("b2", got=self.b2, need="in [0, 1), the decay of v")
+    b2: Annotated[float, Ge(0), Lt(1), Doc("the decay of v")] = 0.99
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return self.b2 * v + (1.0 - self.b2) * square

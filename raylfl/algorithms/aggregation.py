@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
@@ -119,6 +120,7 @@ class Full(AggregationRule):
         return c.population.weights * (marginals * (1.0 - c.failure))
 
 
+Rule = Literal["mean", "weighted", "anonymous", "anonymous_uniform", "anonymous_importance", "full"]
 RULES: dict[str, AggregationRule] = {
     "mean": Mean(),
     "weighted": Weighted(),
@@ -129,16 +131,10 @@ RULES: dict[str, AggregationRule] = {
 }
 
 
-def check_rule(name: str, key: str = "aggregate") -> None:
-    """Raise BadValue for an unknown rule."""
-    if name not in RULES:
-        raise BadValue(key, got=name, need=f"one of {', '.join(RULES)}")
-
-
 class Aggregating(Algorithm):
     """A method whose server step begins with `self.rule.sum(uploads["update"], r)`."""
 
-    aggregate: str
+    aggregate: Rule
     """The rule's name: an option (a field), or fixed by the method."""
 
     @property

@@ -25,6 +25,7 @@ These are plain means up to 1/rate observations and exponential moving averages 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -36,6 +37,7 @@ from raylfl.algorithms.calibration import fedacs_lr
 from raylfl.core.algorithm import Info, ServerState, State, normalised_over
 from raylfl.core.population import Floats, Population, Round, SystemInfo
 from raylfl.errors import BadValue
+from raylfl.options import Doc, Ge, Lt
 
 COUNTS = ("times_sampled", "times_received")
 MOST_FAILURE = 0.95  # bound of an estimated q_i: a client that is never received would else take all draws
@@ -49,15 +51,11 @@ class FedACS(Aggregating):
     aggregate = "anonymous"
 
     gamma: float = 1.0  # server lr
-    estimate: str = "known"  # known: q_i and K_i of the round; ema: estimated from what was received
-    rate: float = 0.05  # of the estimates: a memory of 20 observations, so that 1/(1-q) is hardly biased
+    # known: q_i and K_i of the round; ema: estimated from what was received
+    estimate: Literal["known", "ema"] = "known"
+    # of the estimates: a memory of 20 observations, so that 1/(1-q) is hardly biased
+    rate: Annotated[float, Ge(0), Lt(1), Doc("the weight of the newest observation")] = 0.05
     calibrate: bool = False  # eta as in FedACS app. I.2, from the true q and K
-
-    def __post_init__(self) -> None:
-        if self.estimate not in ("known", "ema"):
-            raise BadValue("estimate", got=self.estimate, need="known or ema")
-        if not 0 <= self.rate < 1:
-            raise BadValue("rate", got=self.rate, need="in [0, 1), the weight of the newest observation")
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         if self.estimate == "known":

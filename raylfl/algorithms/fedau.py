@@ -17,6 +17,7 @@ Empty rounds count as well.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
 from raylfl.core.population import Ints, Population, Round
 from raylfl.core.reduce import weighted_sum
-from raylfl.errors import BadValue
+from raylfl.options import Doc, Ge
 
 
 @ALGORITHMS.register("fedau", paper="Wang & Ji 2024")
@@ -34,13 +35,9 @@ class FedAU(Algorithm):
     """FedAU: updates weighted by the client's mean interval between participations."""
 
     gamma: float = 1.0  # server lr
-    cutoff: int = 50  # rounds after which an interval ends without a participation
+    cutoff: Annotated[int, Ge(1), Doc("in rounds")] = 50  # rounds after which an interval ends without a participation
     normalize: bool = False  # true departs from the paper: divides by sum_R W_i instead of N
     calibrate: bool = False  # FedACS app. I.2 leaves its eta as it is
-
-    def __post_init__(self) -> None:
-        if self.cutoff < 1:
-            raise BadValue("cutoff", got=self.cutoff, need=">= 1, in rounds")
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         counters = torch.zeros(population.count, dtype=torch.int64)

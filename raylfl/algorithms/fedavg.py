@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.aggregation import Aggregating, check_rule
+from raylfl.algorithms.aggregation import Aggregating, Rule
 from raylfl.algorithms.calibration import check_reference
 from raylfl.core.algorithm import Info, ServerState, State
 from raylfl.core.population import Round
@@ -30,11 +30,11 @@ class FedAvg(Aggregating):
     """FedAvg (PFL): local SGD and one weighted average, with six aggregation rules."""
 
     gamma: float = 1.0  # server lr
-    aggregate: str = "mean"
+    aggregate: Rule = "mean"
     calibrate: bool = False  # FedAvg is the reference of the calibration: its eta stays
 
     def __post_init__(self) -> None:
-        check_rule(self.aggregate)
+        super().__post_init__()
         check_reference(self.calibrate, self.aggregate)
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:

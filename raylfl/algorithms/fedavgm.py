@@ -15,15 +15,16 @@ The momentum is not damped: a steady update ends in steps of 1 / (1 - beta) time
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.aggregation import Aggregating, check_rule
+from raylfl.algorithms.aggregation import Aggregating, Rule
 from raylfl.core.algorithm import Info, ServerState, State
 from raylfl.core.population import Population, Round
-from raylfl.errors import BadValue
+from raylfl.options import Doc, Ge, Lt
 
 
 @ALGORITHMS.register("fedavgm", paper="Hsu et al. 2019")
@@ -32,13 +33,8 @@ class FedAvgM(Aggregating):
     """FedAvgM: FedAvg with momentum at the server."""
 
     gamma: float = 1.0  # server lr
-    beta: float = 0.9
-    aggregate: str = "mean"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.beta < 1:
-            raise BadValue("beta", got=self.beta, need="in [0, 1), the server momentum")
-        check_rule(self.aggregate)
+    beta: Annotated[float, Ge(0), Lt(1), Doc("the server momentum")] = 0.9
+    aggregate: Rule = "mean"
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         return {"x": x.clone(), "v": torch.zeros_like(x)}

@@ -26,19 +26,19 @@ with rows that enter it, are recomputed (`raylfl.solvers.working_set`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.aggregation import RULES, check_rule
+from raylfl.algorithms.aggregation import RULES, Rule
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
 from raylfl.core.client_rows import Table
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column
-from raylfl.errors import BadValue
+from raylfl.options import Doc, Ge, Gt, Le
 from raylfl.solvers.working_set import WorkingSet, min_norm_working_set
 
 
@@ -47,23 +47,15 @@ from raylfl.solvers.working_set import WorkingSet, min_norm_working_set
 class FedAWARE(Algorithm):
     """FedAWARE: steps along the min-norm convex combination of client momenta."""
 
-    alpha: float = 0.5  # of the old momentum; of the new update with normalize
+    alpha: Annotated[float, Ge(0), Le(1)] = 0.5  # of the old momentum; of the new update with normalize
     gamma: float = 1.0  # server lr
-    tol: float | None = None  # relative duality gap of lambda; null: 1e-6 in float32, 1e-12 in float64
-    warmup: str = "active"
-    aggregate: str = "mean"  # the rule of warmup=fedavg
+    # null: 1e-6 in float32, 1e-12 in float64
+    tol: Annotated[float, Gt(0), Doc("the relative duality gap to stop at")] | None = None
+    warmup: Literal["active", "fedavg", "all"] = "active"
+    aggregate: Rule = "mean"  # the rule of warmup=fedavg
     normalize: bool = False  # true: the authors' public code, not Alg. 1
 
     keeps_memory: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise BadValue("alpha", got=self.alpha, need="in [0, 1]")
-        if self.tol is not None and not self.tol > 0:
-            raise BadValue("tol", got=self.tol, need="> 0, the relative duality gap to stop at")
-        if self.warmup not in ("active", "fedavg", "all"):
-            raise BadValue("warmup", got=self.warmup, need="active, fedavg or all")
-        check_rule(self.aggregate)
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         return {

@@ -15,6 +15,7 @@ Assumes  nothing about participation.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import tree_sum
-from raylfl.errors import BadValue
+from raylfl.options import Doc, Gt
 
 
 @ALGORITHMS.register("feddyn", paper="Acar et al. 2021")
@@ -31,11 +32,7 @@ from raylfl.errors import BadValue
 class FedDyn(Algorithm):
     """FedDyn: dynamic regularisation of the local objectives."""
 
-    alpha: float = 0.01  # the paper: 0.1, 0.01 or 0.001, by data set
-
-    def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise BadValue("alpha", got=self.alpha, need="> 0: the server divides by it")
+    alpha: Annotated[float, Gt(0), Doc("the server divides by it")] = 0.01  # the paper: 0.1, 0.01 or 0.001, by data set
 
     @property
     def proximal(self) -> float:

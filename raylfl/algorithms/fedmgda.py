@@ -17,6 +17,7 @@ lambda0 is w normalised over R; clients with U_i = 0 are excluded from both.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 
@@ -24,7 +25,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised
 from raylfl.core.population import Round
 from raylfl.core.reduce import weighted_sum
-from raylfl.errors import BadValue
+from raylfl.options import Doc, Ge, Gt, Le
 from raylfl.solvers.gram import inner_products_f64
 from raylfl.solvers.simplex import min_norm_point
 
@@ -35,14 +36,9 @@ class FedMGDA(Algorithm):
     """FedMGDA+: the min-norm combination of normalised updates, a common descent direction."""
 
     gamma: float = 1.0  # server lr: the length of the step, as the updates are normalised
-    eps: float = 1.0  # 1: the whole simplex (MGDA); 0: lambda = lambda0, FedAvg on normalised updates
-    tol: float = 1e-12  # relative duality gap of lambda
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.eps <= 1:
-            raise BadValue("eps", got=self.eps, need="in [0, 1], the distance of lambda from lambda0")
-        if not self.tol > 0:
-            raise BadValue("tol", got=self.tol, need="> 0, the relative duality gap to stop at")
+    # 1: the whole simplex (MGDA); 0: lambda = lambda0, FedAvg on normalised updates
+    eps: Annotated[float, Ge(0), Le(1), Doc("the distance of lambda from lambda0")] = 1.0
+    tol: Annotated[float, Gt(0), Doc("the relative duality gap to stop at")] = 1e-12
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         gram = inner_products_f64(uploads["update"], uploads["update"])

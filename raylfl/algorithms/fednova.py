@@ -18,6 +18,7 @@ The sums of the last tau go over all N. A client that took no step has n_i = 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -35,12 +36,11 @@ class FedNova(Algorithm):
     """FedNova: updates divided by their local work, which corrects for unequal K_i."""
 
     gamma: float = 1.0  # server lr
-    normalise: str = "received"  # received: Wang et al.; sent: FedACS eq. (116)
+    normalise: Literal["received", "sent"] = "received"  # received: Wang et al.; sent: FedACS eq. (116)
     calibrate: bool = False  # FedACS app. I.2, defined for `sent`, leaves its eta as it is
 
     def __post_init__(self) -> None:
-        if self.normalise not in ("received", "sent"):
-            raise BadValue("normalise", got=self.normalise, need="received or sent")
+        super().__post_init__()
         if self.calibrate and self.normalise != "sent":
             raise BadValue("calibrate", got=True, need="false unless normalise=sent, FedACS eq. (116)")
 

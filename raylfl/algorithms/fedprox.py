@@ -13,15 +13,16 @@ Assumes  nothing; like FedAvg it minimises the surrogate sum_i Omega_i f_i, not 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.aggregation import Aggregating, check_rule
+from raylfl.algorithms.aggregation import Aggregating, Rule
 from raylfl.core.algorithm import Info, ServerState, State
 from raylfl.core.population import Round
-from raylfl.errors import BadValue
+from raylfl.options import Doc, Ge
 
 
 @ALGORITHMS.register("fedprox", paper="Li et al. 2020")
@@ -29,14 +30,10 @@ from raylfl.errors import BadValue
 class FedProx(Aggregating):
     """FedProx: local SGD on f_i + mu/2 |x - x_r|^2."""
 
-    mu: float = 0.01  # the paper tries 0.001 to 1; 0 is FedAvg
+    # the paper tries 0.001 to 1; 0 is FedAvg
+    mu: Annotated[float, Ge(0), Doc("the stiffness of the proximal term")] = 0.01
     gamma: float = 1.0  # server lr
-    aggregate: str = "mean"
-
-    def __post_init__(self) -> None:
-        if self.mu < 0:
-            raise BadValue("mu", got=self.mu, need=">= 0, the stiffness of the proximal term")
-        check_rule(self.aggregate)
+    aggregate: Rule = "mean"
 
     @property
     def proximal(self) -> float:

@@ -17,7 +17,7 @@ Assumes  updates that change slowly, as B_i stands for U_i. ignore: uniform samp
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +28,6 @@ from raylfl.core.algorithm import Algorithm, Info, ServerState, State
 from raylfl.core.client_rows import Table
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.core.reduce import tree_sum, weighted_sum
-from raylfl.errors import BadValue
 
 
 @ALGORITHMS.register("fedvarp", paper="Jhunjhunwala et al. 2022")
@@ -37,14 +36,11 @@ class FedVARP(Algorithm):
     """FedVARP: a server memory of updates that reduces the variance of partial participation."""
 
     gamma: float = 1.0  # server lr
-    lost: str = "ignore"  # ignore: the paper; reuse: FedACS eq. (114), the memory stands in for lost uploads
+    # ignore: the paper; reuse: FedACS eq. (114), the memory stands in for lost uploads
+    lost: Literal["ignore", "reuse"] = "ignore"
     calibrate: bool = False  # eta as in FedACS app. I.2
 
     keeps_memory: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.lost not in ("ignore", "reuse"):
-            raise BadValue("lost", got=self.lost, need="ignore or reuse")
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         server: ServerState = {"x": x.clone(), "memory": Table(x)}

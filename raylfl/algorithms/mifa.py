@@ -14,7 +14,7 @@ Assumes  memory for one update a client seen; equal K_i for F itself. The paper 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -24,7 +24,6 @@ from raylfl.core.algorithm import Algorithm, Info, ServerState, State
 from raylfl.core.client_rows import Table
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import tree_sum
-from raylfl.errors import BadValue
 
 
 @ALGORITHMS.register("mifa", paper="Gu et al. 2021")
@@ -33,13 +32,9 @@ class MIFA(Algorithm):
     """MIFA: steps along the mean of the last updates of all clients."""
 
     gamma: float = 1.0  # server lr
-    init: str = "zero"  # all: every client is sampled in round 0, as in the paper
+    init: Literal["zero", "all"] = "zero"  # all: every client is sampled in round 0, as in the paper
 
     keeps_memory: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.init not in ("zero", "all"):
-            raise BadValue("init", got=self.init, need="zero or all")
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         return {"x": x.clone(), "memory": Table(x), "total": torch.zeros_like(x)}

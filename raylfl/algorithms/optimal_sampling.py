@@ -21,6 +21,7 @@ that round; if none is left, the round is empty.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,7 +31,6 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import Aggregating
 from raylfl.core.algorithm import Info, ServerState, State, normalised_over
 from raylfl.core.population import Floats, Population, Round, SystemInfo
-from raylfl.errors import BadValue
 
 
 @ALGORITHMS.register("optimal_sampling", paper="Chen et al. 2022")
@@ -41,12 +41,9 @@ class OptimalSampling(Aggregating):
     aggregate = "anonymous_importance"
 
     gamma: float = 1.0  # server lr
-    norms: str = "fresh"  # fresh: all available clients compute first (the paper); stale: the last known norms
+    # fresh: all available clients compute first (the paper); stale: the last known norms
+    norms: Literal["fresh", "stale"] = "fresh"
     calibrate: bool = False  # FedACS app. I.2 leaves its eta as it is
-
-    def __post_init__(self) -> None:
-        if self.norms not in ("fresh", "stale"):
-            raise BadValue("norms", got=self.norms, need="fresh or stale")
 
     @property
     def samples_by_norm(self) -> bool:

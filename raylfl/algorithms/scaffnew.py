@@ -19,7 +19,7 @@ P(K = k) = p (1-p)^(k-1), and `local.steps` is ignored. Without p, every K-th to
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -28,7 +28,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.population import Round
 from raylfl.core.reduce import column, tree_sum
-from raylfl.errors import BadValue
+from raylfl.options import Gt, Le
 
 
 @ALGORITHMS.register("scaffnew", paper="Mishchenko et al. 2022")
@@ -36,15 +36,12 @@ from raylfl.errors import BadValue
 class Scaffnew(Algorithm):
     """Scaffnew / ProxSkip: local steps with control variates, communication every K steps or by a coin."""
 
-    p: float | None = None  # of the coin; null departs from the paper: p = 1/K, every K = local.steps steps
+    # of the coin; null departs from the paper: p = 1/K, every K = local.steps steps
+    p: Annotated[float, Gt(0), Le(1)] | None = None
 
     own_step: ClassVar[bool] = True
     assumes_full: ClassVar[bool] = True
     assumes_equal_steps: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.p is not None and not 0 < self.p <= 1:
-            raise BadValue("p", got=self.p, need="in (0, 1], or null for communication every K steps")
 
     def draw_local_steps(self, rng: np.random.Generator) -> int | None:
         return None if self.p is None else int(rng.geometric(self.p))

@@ -42,6 +42,7 @@ class Scaffold(Algorithm):
     own_step: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.option = {"I": 1, "II": 2}.get(str(self.option), self.option)
         if self.option not in (1, 2):
             raise BadValue("option", got=self.option, need="1 or 2 (I or II), as in Alg. 1, line 12")

@@ -36,6 +36,7 @@ class SSL(SFL):
     cut: str | None = None  # required: the last layer of the client half
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_cut(self.cut)
 
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from raylfl.core.population import Bools, Floats, Population, Round, SystemInfo
 from raylfl.core.reduce import column
 from raylfl.core.topology import Star, Topology
+from raylfl.options import Options
 
 State = dict[str, Tensor]  # clients, broadcasts, uploads: names to [d] or [C, d]
 ServerState = dict[str, Any]  # Tensors, Tables and [N] vectors
@@ -62,7 +63,7 @@ RENAMED = {  # hooks by their names before 0.1; accepted for one release
 }
 
 
-class Algorithm(ABC):
+class Algorithm(Options, ABC):
     """One federated optimisation method. Subclasses are dataclasses; each is one file and one paper."""
 
     def __init_subclass__(cls, **options: Any) -> None:

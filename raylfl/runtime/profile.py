@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from raylfl.config.schema import LAYOUTS
+from raylfl.config.schema import LAYOUTS, Layout, Vectorize
 from raylfl.errors import BadConfig
 from raylfl.parts import Experiment
 from raylfl.runtime.round.loop import Federation
@@ -57,7 +57,7 @@ class Timing:
 class Candidate:
     """A federation in this process under one setting, and what its rounds took."""
 
-    def __init__(self, experiment: Experiment, vectorize: str, layout: str):
+    def __init__(self, experiment: Experiment, vectorize: Vectorize, layout: Layout):
         runtime = replace(experiment.config.runtime, vectorize=vectorize, layout=layout)
         self.vectorize, self.layout = vectorize, layout
         self.backend = LocalBackend(replace(experiment.setup, runtime=runtime))
@@ -97,7 +97,8 @@ def profile(experiment: Experiment, rounds: int) -> tuple[list[Timing], list[dic
     """
     rule = Candidate(experiment, "auto", "auto").form
     candidates: dict[tuple[bool, str], Candidate] = {}
-    for vectorize, layout in product(("never", "always"), LAYOUTS):
+    forms: list[Vectorize] = ["never", "always"]
+    for vectorize, layout in product(forms, LAYOUTS):
         try:
             candidate = Candidate(experiment, vectorize, layout)
         except BadConfig:  # a layout that this model cannot have

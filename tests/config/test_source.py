@@ -49,6 +49,8 @@ def program(*argv, code="import sys; from raylfl.cli import main; status = main(
         ("run", "digitz"),
         ("run", "digits", "rounds=x"),
         ("run", "digits", "local.steps=0"),
+        ("run", "digits", "local.lr=-1"),
+        ("run", "digits", "algorithm=fedavgm", "algorithm.beta=1.0"),
         ("run", "digits", "partition.clases=2"),
         ("run", "digits", "--print-config", "rounds=x"),
         ("compare", "digits", "-a", "focus,fedavgg"),

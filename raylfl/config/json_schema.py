@@ -1,0 +1,78 @@
+"""The JSON schema of a config file, made from the annotations of its keys: editors check and complete with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from raylfl.config.components import keys_of
+from raylfl.config.layers import NAMED
+from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS, TopConfig
+from raylfl.options import Doc, json_schema
+from raylfl.registries import REGISTRIES
+
+Schema = dict[str, Any]
+REFERENCE = {"type": "string", "pattern": r"\$\{"}  # `${seed}` may stand for any value
+
+
+def config_schema() -> Schema:
+    """Of a whole file; every key may be left out, as files are laid over each other."""
+    groups = {group: _fixed(cls, group) for group, cls in FIXED_GROUPS.items()}
+    groups |= {group: _named(group) for group in NAMED_GROUPS}
+    names = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "raylfl config",
+        **_keys(TopConfig, **groups, base={"description": "configs below this one, later ones win", **names}),
+    }
+
+
+def text() -> str:
+    return json.dumps(config_schema(), indent=1)
+
+
+def _keys(cls: type, **more: Schema) -> Schema:
+    hints = get_type_hints(cls, include_extras=True)
+    return _object({key: hints[name] for key, name in keys_of(cls).items()}, (cls.__doc__ or "").strip(), **more)
+
+
+def _object(hints: Mapping[str, Any], description: str, **more: Schema) -> Schema:
+    properties = {key: _value(hint) for key, hint in hints.items()}
+    first = description.partition("\n")[0]
+    return {
+        "type": "object",
+        "description": first,
+        "properties": {**properties, **more},
+        "additionalProperties": False,
+    }
+
+
+def _fixed(cls: type, group: str) -> Schema:
+    if group in ("model", "data"):
+        return _named(group, inner="init_args")
+    nested = {place[1]: place for place in NAMED if len(place) == 2 and place[0] == group}
+    hints = get_type_hints(cls, include_extras=True)
+    return _keys(cls, **{key: {"anyOf": [{"type": "string"}, _keys(hints[key])]} for key in nested})
+
+
+def _named(group: str, inner: str | None = None) -> Schema:
+    """A name alone, a component with its options, or a class of one's own."""
+    forms: list[Schema] = [{"enum": REGISTRIES[group].names()}]
+    for entry in REGISTRIES[group]:
+        options = _object(entry.options() or {}, entry.summary)
+        if "availability" in options["properties"]:
+            options["properties"]["availability"] = {}
+        if inner is not None:
+            options = {**options, "properties": {inner: options}}
+        options["properties"]["name"] = {"const": entry.name}
+        forms.append(options)
+    return {"anyOf": [*forms, {"type": "object", "required": ["class_path"]}]}
+
+
+def _value(hint: Any) -> Schema:
+    parts = [hint, *get_args(hint)] if get_origin(hint) is not Annotated else [hint]
+    said = [
+        extra.documentation for part in parts for extra in getattr(part, "__metadata__", ()) if isinstance(extra, Doc)
+    ]
+    return {**({"description": said[0]} if said else {}), "anyOf": [json_schema(hint), REFERENCE]}
