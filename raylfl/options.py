@@ -65,10 +65,11 @@ def words(hint: Any, bare: bool = False) -> str:
     if origin is Annotated:
         limits = _limits(args[1:])
         kind = "" if bare and limits else words(args[0])
-        said = [part.documentation for part in args[1:] if isinstance(part, Doc)]
-        return ", ".join([" ".join(filter(None, (kind, limits))), *said])
+        docs = [part.documentation for part in args[1:] if isinstance(part, Doc)]
+        return ", ".join([" ".join(filter(None, (kind, limits))), *docs])
     if origin in (Union, types.UnionType):
-        return " or ".join(words(part, bare) for part in args)
+        said = [words(part, bare) for part in args]
+        return (", or " if any(", " in part for part in said) else " or ").join(said)
     if origin is Literal:
         return f"one of {', '.join(map(str, args))}"
     if origin in (list, tuple):

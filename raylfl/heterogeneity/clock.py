@@ -10,21 +10,21 @@ Lost uploads take time as well; an empty cohort takes none.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from raylfl.core.population import Floats, Ints
 from raylfl.core.topology import Topology
-from raylfl.errors import BadValue
 from raylfl.heterogeneity.values import POSITIVE, PerClient
 from raylfl.heterogeneity.world import RunContext
+from raylfl.options import Doc, Gt, Options
 
 _SECONDS = replace(POSITIVE, phases=False)
 
 
 @dataclass
-class Clock:
+class Clock(Options):
     """Options of the virtual clock, part of the config group `system`.
 
     seconds_per_step: one value per client (grammar of `values.py`), drawn once a run; 1.0 makes the
@@ -32,13 +32,12 @@ class Clock:
     """
 
     seconds_per_step: Any = 1.0
-    bandwidth: float | None = None
+    bandwidth: Annotated[float, Gt(0), Doc("floats per second")] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         key = "seconds_per_step"
         self._seconds = PerClient.parse(self.seconds_per_step, key, _SECONDS, purpose=f"system/{key}")
-        if self.bandwidth is not None and not self.bandwidth > 0:
-            raise BadValue("bandwidth", got=self.bandwidth, need="above 0 floats per second, or null: infinite")
 
     def check(self, world: RunContext) -> None:
         """Raise BadValue for what only N can tell."""

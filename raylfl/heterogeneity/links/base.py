@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from raylfl.core.keyed import keyed_uniform
 from raylfl.core.population import Bools, Floats, Ints
 from raylfl.heterogeneity.world import RunContext
+from raylfl.options import Options
 from raylfl.registry import Registry
 
 LINKS: Registry[Link] = Registry("links", "raylfl.heterogeneity.links", lambda: Link)
 
 
 @dataclass
-class Link(ABC):
+class Link(Options, ABC):
     """The link from a client to the server (in a ring: to the next client)."""
 
     @abstractmethod

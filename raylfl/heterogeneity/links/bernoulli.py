@@ -27,6 +27,7 @@ class Bernoulli(Link):
     dynamic: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._q = PerClient.parse(self.q, "q", FAILURE, purpose="link/q", dynamic=self.dynamic)
 
     def failure(self, r: int, clients: Ints, world: RunContext) -> Floats:

@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from raylfl.core.keyed import keyed, keyed_uniform
 from raylfl.core.population import Bools, Floats, Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.world import RunContext
+from raylfl.options import Ge, Gt, Le, Options
 from raylfl.registry import NAMING, Registry
 
 PARTICIPATION: Registry[Participation] = Registry(
@@ -62,18 +63,14 @@ def sample_with_replacement(
 
 
 @dataclass(kw_only=True)
-class Participation(ABC):
+class Participation(Options, ABC):
     """A process that decides which clients take part in each round.
 
     on_empty: `skip` leaves a round without available clients empty; `resample` redraws it under the next key,
     up to ATTEMPTS times, and then skips it.
     """
 
-    on_empty: str = "skip"
-
-    def __post_init__(self) -> None:
-        if self.on_empty not in ("skip", "resample"):
-            raise BadValue("on_empty", got=self.on_empty, need="skip or resample")
+    on_empty: Literal["skip", "resample"] = "skip"
 
     def draw(self, r: int, world: RunContext) -> Draw:
         """The cohort of round r and the draws of each client: a function of (seed, r)."""
@@ -147,8 +144,8 @@ class Sampler(Participation):
     all clients are available.
     """
 
-    size: int | None = None
-    fraction: float | None = None
+    size: Annotated[int, Ge(1)] | None = None
+    fraction: Annotated[float, Gt(0), Le(1)] | None = None
     availability: dict[str, Any] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -156,10 +153,6 @@ class Sampler(Participation):
         if (self.size is None) == (self.fraction is None):
             given = f"{self.size} beside fraction={self.fraction}"
             raise BadValue("size", got=given, need="given, or else fraction: exactly one of the two")
-        if self.size is not None and self.size < 1:
-            raise BadValue("size", got=self.size, need="at least 1")
-        if self.fraction is not None and not 0 < self.fraction <= 1:
-            raise BadValue("fraction", got=self.fraction, need="in (0, 1]")
         self._process = None if self.availability is None else _availability(self.availability)
 
     def cohort_size(self, world: RunContext) -> int:

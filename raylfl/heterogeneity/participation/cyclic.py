@@ -8,6 +8,7 @@ Kbar = N, n = 1 is one client after the other (SFL); Kbar = 1 is uniform samplin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from raylfl.errors import BadValue
 from raylfl.heterogeneity.forms import ONCE
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler
 from raylfl.heterogeneity.world import RunContext
+from raylfl.options import Ge
 
 
 @PARTICIPATION.register("cyclic", paper="SFL, App. B (Cho 2023)")
@@ -28,13 +30,8 @@ class Cyclic(Sampler):
     every epoch, else one random order for all. size (n): at most the smallest group.
     """
 
-    groups: int = 1
+    groups: Annotated[int, Ge(1)] = 1
     reshuffle: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.groups < 1:
-            raise BadValue("groups", got=self.groups, need="at least 1")
 
     def check(self, world: RunContext) -> None:
         super().check(world)

@@ -14,15 +14,15 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from raylfl.core.population import Floats
-from raylfl.errors import BadValue
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Independent
 from raylfl.heterogeneity.values import PROBABILITY, PerClient
 from raylfl.heterogeneity.world import RunContext
+from raylfl.options import Doc, Ge, Le
 
 
 @dataclass
@@ -30,13 +30,11 @@ class Seasonal(Independent):
     """p_i f(r), f periodic. p: one value per client; period: P rounds; amplitude: A."""
 
     p: Any = 0.5
-    period: int = 20
+    period: Annotated[int, Ge(2), Doc("in rounds")] = 20
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._p = PerClient.parse(self.p, "p", PROBABILITY, purpose="participation/p")
-        if self.period < 2:
-            raise BadValue("period", got=self.period, need="at least 2 rounds")
 
     @abstractmethod
     def season(self, r: int) -> float:
@@ -54,12 +52,7 @@ class Seasonal(Independent):
 class Sinusoid(Seasonal):
     """Availability p_i (A sin(2 pi r/P) + 1 - A), independently."""
 
-    amplitude: float = 0.3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.amplitude <= 0.5:
-            raise BadValue("amplitude", got=self.amplitude, need="in [0, 0.5], so that 1 - 2A is not negative")
+    amplitude: Annotated[float, Ge(0), Le(0.5), Doc("so that 1 - 2A is not negative")] = 0.3
 
     def season(self, r: int) -> float:
         return self.amplitude * math.sin(2 * math.pi * r / self.period) + 1 - self.amplitude
@@ -70,12 +63,7 @@ class Sinusoid(Seasonal):
 class Staircase(Seasonal):
     """Availability p_i, and p_i (1 - A) in every second half of P rounds, independently."""
 
-    amplitude: float = 0.6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.amplitude <= 1:
-            raise BadValue("amplitude", got=self.amplitude, need="in [0, 1]: the lower step is 1 - A")
+    amplitude: Annotated[float, Ge(0), Le(1), Doc("the lower step is 1 - A")] = 0.6
 
     def season(self, r: int) -> float:
         return 1.0 if 2 * (r % self.period) < self.period else 1.0 - self.amplitude

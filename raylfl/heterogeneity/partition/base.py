@@ -20,6 +20,7 @@ import numpy as np
 from raylfl.core.keyed import keyed
 from raylfl.core.population import Ints
 from raylfl.errors import BadValue
+from raylfl.options import Options
 from raylfl.registry import Registry
 
 PARTITIONS: Registry[Partition] = Registry("partitions", "raylfl.heterogeneity.partition", lambda: Partition)
@@ -96,7 +97,7 @@ class Split:
         return np.array([len(indices) for indices in self.clients], dtype=np.int64)
 
 
-class Partition(ABC):
+class Partition(Options, ABC):
     """One way to divide data. Subclasses are dataclasses whose fields are the options."""
 
     def split(self, samples: Samples, num_clients: int, seed: int) -> Split:

@@ -6,13 +6,15 @@ Li, Diao, Chen & He, "Federated learning on non-IID data silos", ICDE 2022, "#C 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from raylfl.core.population import Bools, Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
-from raylfl.heterogeneity.partition.deal import check_at_least, check_classes, deal, smallest
+from raylfl.heterogeneity.partition.deal import check_classes, deal, smallest
+from raylfl.options import Ge
 
 
 @PARTITIONS.register("classes", paper="Li et al. 2022")
@@ -25,10 +27,7 @@ class Classes(Partition):
     clients: FedACS's MNIST setting with 20 clients.
     """
 
-    classes: int = 1  # C
-
-    def __post_init__(self) -> None:
-        check_at_least("classes", self.classes, 1)
+    classes: Annotated[int, Ge(1)] = 1  # C
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
         check_classes(self.classes, num_clients, samples.num_classes)

@@ -6,9 +6,7 @@ each class. A redraw therefore costs a matrix, not a pass over the data.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -116,18 +114,6 @@ def owners(clients: Sequence[Ints], count: int) -> Ints:
     owner = np.full(count, -1, dtype=np.int64)
     owner[indices] = holder
     return owner
-
-
-def check_positive(key: str, value: Any) -> None:
-    """Raise BadValue unless value is a finite number above 0."""
-    if not (math.isfinite(value) and value > 0):
-        raise BadValue(key, got=value, need="a finite number above 0")
-
-
-def check_at_least(key: str, value: Any, least: int) -> None:
-    """Raise BadValue unless value >= least."""
-    if value < least:
-        raise BadValue(key, got=value, need=f"at least {least}")
 
 
 def check_min_size(min_size: int, total: int, num_clients: int) -> None:

@@ -6,24 +6,21 @@ Yurochkin et al., "Bayesian nonparametric federated learning of neural networks"
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 
 from raylfl.core.population import Ints
-from raylfl.errors import BadValue
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
 from raylfl.heterogeneity.partition.deal import (
-    check_at_least,
     check_min_size,
-    check_positive,
     deal,
     dirichlet_counts,
     equal_sizes,
     grouped,
     redraw,
 )
-
-BALANCE = ("none", "cap", "equal")
+from raylfl.options import Ge, Gt
 
 
 @PARTITIONS.register("dirichlet", paper="Yurochkin et al. 2019")
@@ -38,15 +35,9 @@ class Dirichlet(Partition):
               clients below it, until sizes differ by at most one.
     """
 
-    alpha: float = 0.1  # FedACS and FedAWARE; FedACS also 0.05, 0.2, 0.35
-    min_size: int = 10
-    balance: str = "none"
-
-    def __post_init__(self) -> None:
-        check_positive("alpha", self.alpha)
-        check_at_least("min_size", self.min_size, 0)
-        if self.balance not in BALANCE:
-            raise BadValue("balance", got=self.balance, need=f"one of {', '.join(BALANCE)}")
+    alpha: Annotated[float, Gt(0)] = 0.1  # FedACS and FedAWARE; FedACS also 0.05, 0.2, 0.35
+    min_size: Annotated[int, Ge(0)] = 10
+    balance: Literal["none", "cap", "equal"] = "none"
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
         cap = samples.count / num_clients if self.balance == "cap" else np.inf

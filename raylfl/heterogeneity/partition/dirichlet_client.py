@@ -7,12 +7,14 @@ classification", 2019.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from raylfl.core.population import Floats, Ints
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
-from raylfl.heterogeneity.partition.deal import check_positive, deal, equal_sizes
+from raylfl.heterogeneity.partition.deal import deal, equal_sizes
+from raylfl.options import Gt
 
 
 @PARTITIONS.register("dirichlet_client", paper="Hsu et al. 2019")
@@ -26,10 +28,7 @@ class DirichletClient(Partition):
     left, and sizes differ by at most one.
     """
 
-    alpha: float = 0.05  # FOCUS, Fig. 8: 32 clients
-
-    def __post_init__(self) -> None:
-        check_positive("alpha", self.alpha)
+    alpha: Annotated[float, Gt(0)] = 0.05  # FOCUS, Fig. 8: 32 clients
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
         left = samples.class_sizes

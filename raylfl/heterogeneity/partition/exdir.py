@@ -7,21 +7,21 @@ App. G.1; where the paper is silent (redraws, the cap) this follows its publishe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from raylfl.core.population import Bools, Ints
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
 from raylfl.heterogeneity.partition.deal import (
-    check_at_least,
     check_classes,
     check_min_size,
-    check_positive,
     deal,
     dirichlet_counts,
     redraw,
     smallest,
 )
+from raylfl.options import Ge, Gt
 
 REALLOCATIONS = 300  # draws of the classes before rare ones are completed by hand
 
@@ -40,14 +40,9 @@ class ExDir(Partition):
     published code then gives the whole class to the last of them.
     """
 
-    classes: int = 2  # C; the paper's main settings are C = 1 and 2 with alpha = 10
-    alpha: float = 10.0
-    min_size: int = 10
-
-    def __post_init__(self) -> None:
-        check_at_least("classes", self.classes, 1)
-        check_positive("alpha", self.alpha)
-        check_at_least("min_size", self.min_size, 0)
+    classes: Annotated[int, Ge(1)] = 2  # C; the paper's main settings are C = 1 and 2 with alpha = 10
+    alpha: Annotated[float, Gt(0)] = 10.0
+    min_size: Annotated[int, Ge(0)] = 10
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
         check_classes(self.classes, num_clients, samples.num_classes)

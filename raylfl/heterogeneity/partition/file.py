@@ -34,6 +34,7 @@ class File(Partition):
     path: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.path:
             raise BadValue("path", got="''", need=FORM, hint="`raylfl partition CONFIG -o DIR` writes one")
 

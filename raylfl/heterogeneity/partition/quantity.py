@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from raylfl.core.population import Ints
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
-from raylfl.heterogeneity.partition.deal import check_positive, cut
+from raylfl.heterogeneity.partition.deal import cut
+from raylfl.options import Gt
 
 
 @PARTITIONS.register("quantity", paper="Li et al. 2022")
@@ -21,10 +23,7 @@ class Quantity(Partition):
     E[n_i] = n/N, Var[n_i] = (n - N)^2 (1/N) (1 - 1/N) / (N alpha + 1).
     """
 
-    alpha: float = 0.5  # Li et al. 2022
-
-    def __post_init__(self) -> None:
-        check_positive("alpha", self.alpha)
+    alpha: Annotated[float, Gt(0)] = 0.5  # Li et al. 2022
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
         proportions = rng.dirichlet(np.full(num_clients, self.alpha))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from raylfl.core.population import Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
-from raylfl.heterogeneity.partition.deal import check_at_least, grouped
+from raylfl.heterogeneity.partition.deal import grouped
+from raylfl.options import Ge
 
 
 @PARTITIONS.register("shards", paper="McMahan et al. 2017")
@@ -22,10 +24,7 @@ class Shards(Partition):
     s labels.
     """
 
-    shards_per_client: int = 2
-
-    def __post_init__(self) -> None:
-        check_at_least("shards_per_client", self.shards_per_client, 1)
+    shards_per_client: Annotated[int, Ge(1)] = 2
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
         blocks = num_clients * self.shards_per_client
