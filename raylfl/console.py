@@ -212,13 +212,13 @@ def profile_tables(timings: Sequence[Timing], kernels: Sequence[dict[str, Any]])
 
 
 def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
-    """`100 rounds, 4.97 of 20 clients asked in each, 10% of uploads lost, 2 rounds without anybody`."""
-    asked = sum(len(row["cohort"]) for row in rows)
+    """`100 rounds, 4.97 of 20 clients sampled in each, 10% of uploads lost, 2 empty rounds`."""
+    sampled = sum(len(row["cohort"]) for row in rows)
     lost = sum(not arrived for row in rows for arrived in row["received"])
     empty = sum(not row["cohort"] for row in rows)
     return (
-        f"{len(rows)} rounds, {asked / max(len(rows), 1):.3g} of {count} clients asked in each, "
-        f"{lost / max(asked, 1):.0%} of uploads lost, {empty} rounds without anybody"
+        f"{len(rows)} rounds, {sampled / max(len(rows), 1):.3g} of {count} clients sampled in each, "
+        f"{lost / max(sampled, 1):.0%} of uploads lost, {empty} empty rounds"
     )
 
 

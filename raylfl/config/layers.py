@@ -38,7 +38,7 @@ QUOTES, QUOTED = "what has blanks, brackets or braces goes into quotes", "'local
 
 
 def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
-    """Those of a file's bases, and its own; chain: the files that named it as theirs."""
+    """The layers of a file's bases, and its own; chain: the files that name it as a base."""
     if path in chain:
         raise BadConfig(f"base: goes round in a circle: {' -> '.join(p.name for p in (*chain, path))}")
     try:

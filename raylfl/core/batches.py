@@ -161,7 +161,7 @@ class CohortBatches:
         return self._kept[k]
 
     def _ahead(self, t: int) -> Batch:
-        """The batch of step t of a single client; those of the next steps come from the same gather."""
+        """The batch of step t of a single client; the same gather has the batches of the next steps."""
         if t not in self._ready:
             many = max(1, AHEAD // max(1, self.orders.sizes[0] * self.source.sample_bytes))
             steps = range(t, max(t + 1, min(t + many, self.steps[0])))

@@ -24,7 +24,7 @@ class Chain:
 
     def __init__(self, layers: Sequence[nn.Module]):
         self.layers = layers
-        makers = (nn.Linear, nn.Conv2d, nn.MaxPool2d)  # of new tensors, which nobody else keeps
+        makers = (nn.Linear, nn.Conv2d, nn.MaxPool2d)  # of new tensors, to which nothing else refers
         self._first = next((k for k, layer in enumerate(layers) if isinstance(layer, makers)), len(layers))
 
     @staticmethod
@@ -99,7 +99,7 @@ class Chain:
     def _backward(
         self, k: int, layer: nn.Module, g: Tensor, saved: Any, gradients: Sequence[Tensor], wanted: bool
     ) -> Tensor:
-        """The gradient of layer k's input, if wanted, from that of its output; those of its weight and bias go into
+        """The gradient of layer k's input, if wanted, from that of its output; weight and bias gradients go into
         `gradients`, where it has any.
         """
         match layer:

@@ -2,8 +2,8 @@
 
 Split learning (Li & Lyu 2023, app. A; SplitFed, Thapa et al. 2022): the client runs the layers up to the cut and sends
 its activations; the server runs the rest forward and backward and sends their gradient back; the client finishes the
-backward pass. Two backward passes joined at the cut are the one through the whole model, so local steps are those of
-the whole model; only what travels differs.
+backward pass. Two backward passes joined at the cut equal one through the whole model, so the local steps are the same
+as without a cut; only the traffic differs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `training_step` logs in one call: tensors by name, which nobody looks at before the local work is done."""
+"""Values that `training_step` logs in one call: tensors by name, not read before the local work is done."""
 
 from __future__ import annotations
 

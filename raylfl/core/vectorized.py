@@ -79,7 +79,7 @@ class VectorizedOracle(Oracle):
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
         self.step = _Step(flat.module, self.log)
         self.places = places_of(flat.parameters, self.step)
-        offered = getattr(flat.module, "cohort_losses", None)  # asked once: it looks through the layers
+        offered = getattr(flat.module, "cohort_losses", None)  # looked up once, as it searches the layers
         self.cohort_losses: Any = offered if by_hand else None
         self.forward = self._by_hand if self.cohort_losses else vmap(self._loss, randomness="different")
         self.chain = chain_for(flat) if by_hand and autocast is nullcontext else None

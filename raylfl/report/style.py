@@ -1,6 +1,6 @@
 """The look of pictures: palette, line styles, matplotlib settings.
 
-The colours are those of Okabe & Ito (2008), told apart by colour-blind readers, with wine and grey in place
+The colours are from Okabe & Ito (2008), distinguishable for colour-blind readers, with wine and grey in place
 of yellow and black, which one of a light and a dark page would swallow. A method has its colour wherever that
 is free, so it looks the same in every report; dash and marker repeat what the colour says, for print in grey.
 """

@@ -15,7 +15,7 @@ from raylfl.reproduce.run_cache import RunCache
 
 ACCURACY = "test/accuracy"
 AXES = ("rounds", "computation")
-# all with equal effective steps (App. I.2); the forms of the methods are those of its eqs. (111)-(116)
+# all with equal effective steps (App. I.2); the forms of the methods are its eqs. (111)-(116)
 METHODS: dict[str, dict[str, Any]] = {
     "FedACS": {"algorithm.name": "fedacs"},
     "FedAvg": {"algorithm.name": "fedavg", "algorithm.aggregate": "anonymous"},

@@ -78,7 +78,7 @@ class Fig9(PaperResult):
 MARKOV = {"name": "markov", "p_on": 0.05, "p_off": 0.2}
 NOTES = [
     "the paper's text has neither the Markov runs nor their rates: off to on 0.05, on to off 0.2 here; the logs are "
-    "those of the authors' public code",
+    "the ones of the authors' public code",
     "all methods have one learning rate, as in the logs, but FOCUS adds the gradients of 32 clients where FedAvg "
     "averages them: its step is 32 lr a round, that of FedAvg 3 lr (of 3 local steps), 10.7 times less",
     "the public code divides SCAFFOLD's server step by 10, however many clients take part; ours by their number",

@@ -61,7 +61,7 @@ class Session:
         self._stop.set()
 
     def rows(self, resume: bool) -> Iterator[Metrics]:
-        """The metrics of each round as it is committed; before the first, those of a resumed run."""
+        """The metrics of each round as it is committed; before the first, the metrics of a resumed run."""
         config = self.e.config
         started = time.perf_counter()
         self.run_dir.claim()

@@ -122,7 +122,7 @@ def _entries(path: Path) -> tuple[list[tuple[str, Trial | End]], list[int]]:
 
 
 def _entry(row: dict[str, Any]) -> tuple[str, Trial | End] | None:
-    """A line without its checksum; None where that does not match, or where keys or types are those of no entry."""
+    """A line without its checksum; None if that does not match, or if keys or types fit no entry."""
     check = row.pop("check", None)  # lines of older sweeps have none
     if check not in (None, _check(row)) or not isinstance(row.get("id"), str):
         return None

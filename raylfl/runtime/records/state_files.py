@@ -101,7 +101,7 @@ def load(path: Path) -> Any:
 
 
 def _same_form(value: Any, like: Any, place: str) -> None:
-    """Raises ValueError where keys, dtypes or shapes are not those of `like`; tables may have any number of rows."""
+    """Raise ValueError if keys, dtypes or shapes differ from `like`; tables may have any number of rows."""
     if isinstance(like, Tensor):
         got, need = (_form(t) if isinstance(t, Tensor) else type(t).__name__ for t in (value, like))
         if got != need:

@@ -128,7 +128,7 @@ def metrics_of(module: nn.Module) -> list[Any]:
 
 
 def merged(metrics: Sequence[Any]) -> Any:
-    """The first of these metrics of one kind, with the states of all: reduced as torchmetrics reduces those of several
+    """The first of these metrics of one kind, with the states of all: reduced as torchmetrics reduces them over
     processes. Metrics inside of others (wrappers, sums of metrics) are merged one by one.
     """
     if len(metrics) == 1:
@@ -169,7 +169,7 @@ class EvaluationLog:
         self._samples = None
 
     def log(self, name: str, value: Any, **options: Any) -> None:
-        """Takes one value; options: those of `LightningModule.log`."""
+        """Take one value; options: as of `LightningModule.log`."""
         if options.get("on_epoch") is False:
             self.left_out.add(name)
         elif is_metric(value):

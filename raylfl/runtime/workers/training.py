@@ -37,7 +37,7 @@ class TrainingLog:
         self.objects: dict[str, Any] = {}  # metric objects, of the one client
 
     def log(self, name: str, value: Any, **options: Any) -> None:
-        """Takes one value; options: those of `LightningModule.log`."""
+        """Take one value; options: as of `LightningModule.log`."""
         self.step.hear(name, value, options)
         name = canonical(name)
         if name == "loss":

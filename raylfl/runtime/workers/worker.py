@@ -1,4 +1,4 @@
-"""A worker: a module, a solver and everybody's shards. Plain code; with an address it is an actor."""
+"""A worker: a module, a local solver and the shards of all clients. Plain code, which an actor wraps."""
 
 from __future__ import annotations
 
