@@ -10,9 +10,10 @@ import numpy as np
 
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import number
-from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult, setting
+from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult
 from raylfl.reproduce.fedacs_limits import DISTANCE, Limit
 from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.setting import setting
 
 
 class Quadratics(PaperResult):

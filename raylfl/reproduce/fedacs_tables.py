@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 from raylfl.report.derived import Stat, group_to_target
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import cost_text, count_text
-from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult, Setting, setting
+from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.setting import Setting, setting
 
 ACCURACY = "test/accuracy"
 AXES = ("rounds", "computation")

@@ -9,8 +9,9 @@ from raylfl.report.derived import Stat, best
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import stat_text
-from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult, Setting, published, setting
+from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult, published
 from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.setting import Setting, setting
 
 ACCURACY = "test/accuracy"
 SYSTEMS = {

@@ -11,9 +11,10 @@ from raylfl.report.derived import best, last_k
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import number, stat_text
-from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult, Setting
+from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.fedaware import ACCURACY, LOOKS, METHODS, SEEDS, accuracy, tuned, world
 from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.setting import Setting
 
 DIVERSITY = "update/diversity"
 

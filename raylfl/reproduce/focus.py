@@ -11,8 +11,9 @@ from raylfl.report.derived import to_target
 from raylfl.report.runs import Floats, Group
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import number
-from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult, cost_or_dash, setting
+from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult, cost_or_dash
 from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.setting import setting
 
 DISTANCE = "global/distance"
 METHODS = {

@@ -7,9 +7,10 @@ from typing import ClassVar
 from raylfl.report.derived import Stat, last_k
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import stat_text
-from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult, published, setting
+from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult, published
 from raylfl.reproduce.focus import METHODS
 from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.setting import setting
 
 
 @EXPERIMENTS.register("focus/fig9", paper="FOCUS [1] fig. 9")

@@ -27,7 +27,7 @@ from raylfl.console import say
 from raylfl.errors import NonFinite
 from raylfl.report.labels import canonical, flatten
 from raylfl.report.runs import Group, RunRecord, load_run
-from raylfl.reproduce.base import Setting
+from raylfl.reproduce.setting import Setting
 
 DIVERGED = "diverged.txt"  # in the folder of a run that ended that way: running it again would too
 MEASURES = ("test/accuracy", "test/loss", "train/loss", "global/distance", "global/distance_abs")

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from raylfl.report.derived import Stat, last_k, score
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import stat_text
-from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult, Setting, published, setting
+from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult, published
 from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.setting import Setting, setting
 from raylfl.reproduce.sfl_numbers import TABLE3, TABLE11
 
 ACCURACY = "test/accuracy"

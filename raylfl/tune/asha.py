@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from raylfl.tune.proposals import Places
-from raylfl.tune.schedulers import SCORE, TIME
-from raylfl.tune.score import WORST
+from raylfl.tune.places import Places
+from raylfl.tune.score import SCORE, TIME, WORST
 from raylfl.tune.space import comparable
 
 Scores = Iterable[tuple[int, float]]  # (rounds done, score so far), in order

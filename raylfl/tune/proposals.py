@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from ray.tune.search import Searcher
 
 from raylfl.tune.journal import Trial
 from raylfl.tune.optuna_search import OptunaSettings
+from raylfl.tune.places import Places
+from raylfl.tune.stage_view import StageView
 from raylfl.tune.trial import as_config
-
-if TYPE_CHECKING:
-    from raylfl.tune.stage import StageRun
-
-
-class Places:
-    """How many trials may be under way at once (None: as many as fit); a paused trial leaves its place.
-
-    Ray Tune's own limit counts paused trials: with `concurrent` paused ones no other would ever start.
-    """
-
-    def __init__(self, limit: int | None = None):
-        self.limit, self.taken = limit, set[str]()
-        self.promised: Callable[[], bool] = lambda: False  # whether a paused trial is to have the next one
-
-    @property
-    def free(self) -> bool:
-        return self.limit is None or len(self.taken) < self.limit
 
 
 class Planned(Searcher):
@@ -67,7 +51,7 @@ class Planned(Searcher):
 class Proposals(Planned):
     """Optuna's settings as trials, a setting's seeds one after the other; open ones of an earlier run first."""
 
-    def __init__(self, stage: StageRun, left: Sequence[Trial], places: Places):
+    def __init__(self, stage: StageView, left: Sequence[Trial], places: Places):
         super().__init__(left, places)
         self.stage = stage
         self.settings = OptunaSettings(stage.sweep.space, stage.sweep.draws_from, stage.sweep.plain)

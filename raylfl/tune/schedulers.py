@@ -1,6 +1,6 @@
 """Schedulers decide which trials continue: all (fifo), the better settings at each rung (asha), mutations (pbt).
 
-ASHA: `raylfl.tune.asha`. PBT: Jaderberg et al., "SeededPBT Based Training of Neural Networks", 2017, Ray Tune's.
+ASHA: `raylfl.tune.asha`. PBT: Jaderberg et al., "Population Based Training of Neural Networks", 2017, Ray Tune's.
 Time is counted in rounds.
 """
 
@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raylfl.config.components import typed
 from raylfl.errors import BadConfig, BadValue
+from raylfl.tune.places import Places
+from raylfl.tune.score import SCORE, TIME
 from raylfl.tune.space import Domain, Space
 
-if TYPE_CHECKING:
-    from raylfl.tune.proposals import Places
-
-TIME, SCORE = "round", "score"  # what a trial reports after a round
 FIXED = ("algorithm.name",)  # of the keys that PBT may reach, those that cannot change under a run
 
 

@@ -13,6 +13,7 @@ from raylfl.errors import BadValue
 from raylfl.report.derived import best_value, tail, to_target
 from raylfl.report.runs import RunRecord
 
+TIME, SCORE = "round", "score"  # what a trial reports after a round
 WORST = -1e30  # of a run that diverged: finite, as percentiles over it must be
 MODES = ("last", "best", "target")
 

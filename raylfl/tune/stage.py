@@ -21,10 +21,11 @@ from ray.tune import Callback
 from raylfl.report.runs import is_run, readable
 from raylfl.runtime.records.lines import read_rows
 from raylfl.tune.journal import FAILED, FINISHED, STOPPED, Journal, Trial
-from raylfl.tune.proposals import Places, Planned, Proposals
+from raylfl.tune.places import Places
+from raylfl.tune.proposals import Planned, Proposals
 from raylfl.tune.resources import Bundle, capacity, nodes_of_cluster
-from raylfl.tune.schedulers import TIME, Asha
-from raylfl.tune.score import Running
+from raylfl.tune.schedulers import Asha
+from raylfl.tune.score import TIME, Running
 from raylfl.tune.spec import Sweep
 from raylfl.tune.trial import Job, as_config, patient, trainable
 from raylfl.tune.trial_log import Say, TrialLog

@@ -27,8 +27,8 @@ from raylfl.runtime.records.run_dir import RunDirectory, atomic_write
 from raylfl.runtime.session import Session, write_records
 from raylfl.runtime.workers.backend import Backend, LocalBackend
 from raylfl.tune.journal import DIVERGED, FAILED, Trial
-from raylfl.tune.schedulers import SCORE, TIME, Pbt
-from raylfl.tune.score import WORST, Running
+from raylfl.tune.schedulers import Pbt
+from raylfl.tune.score import SCORE, TIME, WORST, Running
 from raylfl.tune.spec import Sweep, make_sweep, show
 
 STATE = ("checkpoints", "metrics.jsonl", "participation.jsonl", "partition.json", "partition_counts.json")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ray.tune import Callback
 
-from raylfl.tune.schedulers import TIME
-
-if TYPE_CHECKING:
-    from raylfl.tune.stage import StageRun
+from raylfl.tune.score import TIME
+from raylfl.tune.stage_view import StageView
 
 Say = Callable[[str], None]
 PULSE_SECONDS = 30.0  # between lines on what is running
@@ -21,7 +19,7 @@ PULSE_SECONDS = 30.0  # between lines on what is running
 class TrialLog(Callback):
     """Writes the ends of trials to the journal and says them; from time to time a line on running trials."""
 
-    def __init__(self, stage: StageRun, left: int):
+    def __init__(self, stage: StageView, left: int):
         self.stage = stage
         self.done = len(stage.journal.of_stage(stage.index)) - left
         self.ended: set[str] = set()

@@ -9,8 +9,8 @@ import numpy as np
 
 from raylfl.report.labels import flatten
 from raylfl.report.runs import Group, RunRecord
-from raylfl.reproduce.base import Setting, layered
 from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.setting import Setting, layered
 
 ROUNDS = 40
 

@@ -8,8 +8,8 @@ import pytest
 from raylfl.data.quadratics import Quadratics
 from raylfl.report.derived import to_target
 from raylfl.reproduce import fedacs, focus, sfl_quadratics
-from raylfl.reproduce.base import setting
 from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.setting import setting
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import torch
 
 from raylfl.errors import DataMissing
 from raylfl.report.derived import best_setting, last_k
-from raylfl.reproduce.base import layered, setting
 from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.setting import layered, setting
 
 TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
 

@@ -11,7 +11,8 @@ import pytest
 
 from raylfl.tune.asha import SettingAsha
 from raylfl.tune.journal import Trial
-from raylfl.tune.proposals import Places, Planned
+from raylfl.tune.places import Places
+from raylfl.tune.proposals import Planned
 
 PENDING, RUNNING, PAUSED, TERMINATED, ERROR = "PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR"
 

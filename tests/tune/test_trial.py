@@ -14,7 +14,7 @@ from ray.tune.schedulers import PopulationBasedTraining
 
 import raylfl
 from raylfl.tune.journal import Trial
-from raylfl.tune.proposals import Places
+from raylfl.tune.places import Places
 from raylfl.tune.schedulers import Pbt, within
 from raylfl.tune.score import WORST
 from raylfl.tune.space import Space
