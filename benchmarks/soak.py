@@ -195,7 +195,7 @@ def differences(folder: Path, clean: raylfl.Result) -> list[str]:
 
 
 def timeless(row: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in row.items() if k != "time/round"}
+    return {k: v for k, v in row.items() if not k.startswith(("time/round", "traffic/"))}
 
 
 def flat(folder: Path, rounds: int) -> list[str]:

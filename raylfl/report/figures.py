@@ -20,7 +20,7 @@ from raylfl.report.style import Drawing, Line, line_styles
 from raylfl.report.wording import last_text, metric_name, target_text
 
 PANEL = (3.5, 2.6)  # inches: one column of a two-column paper
-NOT_DIAGNOSTIC = ("cost/", "time/", "cohort/")
+NOT_DIAGNOSTIC = ("cost/", "time/", "traffic/", "cohort/")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ SECTIONS = {  # heading -> how the names of its metrics begin
     "Test set": ("test/",),
     "Training": ("train/", "global/"),
     "Clients": ("clients/", "participants/", "random/", "cohort/", "update/", "inconsistency/"),
-    "Costs": ("cost/", "time/"),
+    "Costs": ("cost/", "time/", "traffic/"),
     "Algorithm": ("algo/",),
 }
 MOST_COLUMNS = 8  # of parallel coordinates

@@ -25,7 +25,7 @@ from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.session import write_records
 
 PHASES = ("draw", "train", "collect", "aggregate", "commit", "log", "checkpoint")
-REAL_TIME = ("time/round",)  # the only metrics that differ between two runs of one config
+MACHINE = ("time/round", "traffic/")  # metrics of where a run is carried out: the only ones that differ between two
 
 
 def options_of(algorithm: str) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     final = torch.load(folder / "final.pt", weights_only=True)
     return {
-        "metrics": [{k: v for k, v in row.items() if k not in REAL_TIME} for row in metrics],
+        "metrics": [{k: v for k, v in row.items() if not k.startswith(MACHINE)} for row in metrics],
         "participation": (folder / "participation.jsonl").read_text(),
         "params": final["params"].numpy().tobytes(),
         "state_dict": {k: v.numpy().tobytes() for k, v in final["state_dict"].items()},

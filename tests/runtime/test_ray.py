@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 
@@ -19,7 +20,9 @@ from raylfl.runtime.ray.actors import WorkerActor
 from raylfl.runtime.ray.backend import RayBackend
 from raylfl.runtime.ray.connection import DIRECT
 from raylfl.runtime.ray.resources import count_workers
+from raylfl.runtime.ray.traffic import Traffic
 from raylfl.runtime.session import Session
+from raylfl.runtime.workers.task import REPORT
 from tests.runtime.faults import actors, carry_out, options_of, outcome, wait_until
 from tests.runtime.test_evaluation import LOGGED
 from tests.runtime.test_run import DIGITS, QUADRATICS
@@ -146,11 +149,38 @@ def test_states_that_are_too_many_for_the_server_go_to_the_object_store(veterans
 
 def test_broadcasts_travel_in_the_calls_as_far_as_ray_lets_them(veterans, monkeypatch):
     backend = RayBackend.__new__(RayBackend)
+    backend._traffic = Traffic()
     small, large = ({"x": torch.zeros(size)} for size in (20_000, 200_000))
     for direct, workers, inline in ((10**5, 2, [True, False]), (10**6, 1, [True, True]), (10**6, 20, [False, False])):
         monkeypatch.setenv(DIRECT, str(direct))
         backend.workers = workers
         assert [isinstance(backend._for_all(down), dict) for down in (small, large)] == inline
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "sfl"])
+def test_traffic_is_what_the_calls_of_all_rounds_carry(veterans, tmp_path, algorithm):
+    """Counted by hand: three rounds of six clients on two workers, one call a worker and round, or a ring."""
+    config = {**TINY, "algorithm": {"name": algorithm}, "rounds": 3, "link": {"name": "perfect"}}
+    config |= {"model": {"class_path": "tests.runtime.tiny.Net", "init_args": {"norm": False}}}
+    config |= {"participation": {"name": "full"}, "eval": {"every": 0, "inconsistency": False}}
+    config["runtime"] = {"backend": "local", "vectorize": "never"}
+    carry_out(config, tmp_path / "here")
+    carry_out(config, tmp_path / "there", rows=session_on(veterans[:2], []))
+    model = 4 * (4 * 6 + 6 + 6 * 3 + 3)
+    reports = 3 * 6 * REPORT.itemsize
+    expected = {  # (sent, received)
+        "fedavg": (3 * 2 * model, 3 * 6 * model + reports),
+        # x and c go down; two differences come back; a c_i comes back each round and goes there again in the next
+        "scaffold": (3 * 2 * 2 * model + 2 * 6 * model, 3 * 6 * 3 * model + reports),
+        "sfl": (3 * 6 * model, 3 * model + reports),  # from the server to the first, and on from each to the next
+    }
+    assert total(tmp_path / "there") == expected[algorithm]
+    assert total(tmp_path / "here") == (0, 0)
+
+
+def total(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return tuple(sum(row[f"traffic/{way}_bytes"] for row in rows) for way in ("sent", "received"))
 
 
 def test_a_module_that_seeds_every_generator_changes_no_other_bits_on_ray_either(veterans, tmp_path):

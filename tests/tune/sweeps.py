@@ -79,6 +79,6 @@ def tables(folder: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
         return [{k: v for k, v in row.items() if k != "seconds"} for row in trials], list(csv.DictReader(other))
 
 
-def metrics(folder: Path, without: str = "time/round") -> list[dict[str, Any]]:
-    """The rows of a run, without what is measured with a clock."""
-    return [{k: v for k, v in row.items() if k != without} for row in RunDirectory(folder).metrics()]
+def metrics(folder: Path, without: tuple[str, ...] = ("time/round", "traffic/")) -> list[dict[str, Any]]:
+    """The rows of a run, without what belongs to the machine."""
+    return [{k: v for k, v in row.items() if not k.startswith(without)} for row in RunDirectory(folder).metrics()]

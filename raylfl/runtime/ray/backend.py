@@ -17,6 +17,7 @@ from raylfl.parts import Experiment
 from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.resources import resources_here, workers_that_fit
+from raylfl.runtime.ray.traffic import Traffic, weight
 from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost, WorkerPool
 from raylfl.runtime.workers.backend import Backend, Handle, patience
 from raylfl.runtime.workers.logged import Logged
@@ -40,11 +41,13 @@ class RayBackend(Backend):
         self._batch_size = experiment.setup.eval_batch_size
         self._sequential = experiment.algorithm.topology.sequential
         self._measuring = 0  # evaluations under way
+        self._traffic = Traffic()
         fresh, self.one_by_one, self.whole, self.cut = self.pool.call("initial", attempts=self.attempts)
         self._initial = torch.from_numpy(fresh["x"].copy()), torch.from_numpy(fresh["buffers"].copy())
         state = experiment.setup.fresh_state(*self._initial)
-        self.keeps, size = bool(state), sum(rows.nbytes for rows in state.values())
-        self._spills = size < direct_bytes() and size * experiment.clients > HEAP
+        self.keeps, self._state_bytes = bool(state), weight(state)
+        spilt = self._state_bytes * experiment.clients > HEAP
+        self._spills = self._state_bytes < direct_bytes() and spilt
 
     def initial(self) -> tuple[Tensor, Tensor]:
         return self._initial
@@ -99,6 +102,7 @@ class RayBackend(Backend):
                 out[k] = TaskResult(tasks[k], ClientReports.failed(tasks[k].clients, answer.reason))
             return
         (reports, ups), *kept = answer if self.keeps else [answer]
+        self._traffic.received += weight((reports, ups)) + len(kept) * self._state_bytes
         at = 0
         for k, uploads in zip(share, ups, strict=True):
             mine = slice(at, at := at + len(tasks[k].clients))
@@ -125,6 +129,7 @@ class RayBackend(Backend):
         for h in handles:
             known.append(at if h is not None else -1)
             at += h is not None
+        self._traffic.sent += weight(broadcast) + len(given) * self._state_bytes
         returns = 1 + sum(len(task.clients) for task in tasks) if self.keeps else 1
         return Call("run", (list(tasks), broadcast, self.keeps, known, *given), returns, self.timeout)
 
@@ -145,6 +150,7 @@ class RayBackend(Backend):
             links, previous = [], last
             for k in range(begin, len(tasks)):
                 state = [h for h in client_states[k] if h is not None]
+                self._traffic.sent += (weight(start) if previous is start else 0) + len(state) * self._state_bytes
                 arguments = (tasks[k], previous, previous is start, self.keeps, 0 if state else -1, *state)
                 call = Call("run_link", arguments, 3, self.timeout)
                 links.append(self.pool.submit(here[(k + attempt) % len(here)], call))
@@ -164,6 +170,7 @@ class RayBackend(Backend):
                     lost = isinstance(answer, WorkerLost)
                     reports = ClientReports.failed(tasks[k].clients, answer.reason) if lost else answer[0]
                     _, uploads, state = link.references
+                    self._traffic.received += weight(reports) + self._state_bytes * self.keeps
                     broken = len(reports.bad) > 0
                     if reports.errors and attempt < self.attempts - 1:
                         attempt += 1
@@ -178,7 +185,10 @@ class RayBackend(Backend):
                 if len(outcomes) < len(tasks):
                     links = hand_out(len(outcomes), last, attempt)
             if last is not start:
-                outcomes[sender].uploads = unpack(ray.get(last))
+                final = ray.get(last)
+                self._traffic.received += weight(final)
+                self._traffic.sent += weight(final) * max(sum(received) - 1, 0)  # from each worker on to the next
+                outcomes[sender].uploads = unpack(final)
             return outcomes
 
         return Deferred(results)
@@ -216,11 +226,13 @@ class RayBackend(Backend):
             for hand in hands
         ]
         sent = self.pool.send(calls, workers)
+        self._traffic.sent += sum(weight(call.arguments[0]) for call in calls)
         self._measuring += 1
 
         def answers() -> list[Any]:
             out: list[Any] = [None] * len(items)
             answered = self.pool.with_retries(sent, self.attempts)
+            self._traffic.received += weight(answered)
             self._measuring -= 1
             for hand, answer in zip(hands, answered, strict=True):
                 for k, value in zip(hand, answer, strict=True):
@@ -235,12 +247,18 @@ class RayBackend(Backend):
         A tenth of what Ray lets a value have is left for what surrounds the numbers.
         """
         packed = pack(broadcast)
-        size = sum(a.nbytes for a in packed.values())
-        return packed if size < 0.9 * direct_bytes() and size * self.workers <= COPIES else ray.put(packed)
+        size = weight(packed)
+        if size < 0.9 * direct_bytes() and size * self.workers <= COPIES:
+            return packed
+        self._traffic.sent += size
+        return ray.put(packed)
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         found: dict[str, Tensor] = self.pool.call("state_dict", x.numpy(), buffers.numpy(), attempts=self.attempts)
         return found
+
+    def traffic(self) -> dict[str, int]:
+        return self._traffic.take()
 
     def describe(self) -> dict[str, Any]:
         return {"backend": "ray", "workers": self.workers, "cluster": ray.cluster_resources()}

@@ -12,7 +12,7 @@ from typing import Any
 from raylfl.diagnostics.metric_names import higher_is_better
 
 PACKAGES = ("raylfl", "ray", "lightning", "torch", "torchvision", "numpy")
-NOT_RATED = ("cost/", "time/", "cohort/", "algo/")  # metrics without a best value
+NOT_RATED = ("cost/", "time/", "traffic/", "cohort/", "algo/")  # metrics without a best value
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:

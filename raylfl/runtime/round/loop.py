@@ -138,6 +138,7 @@ class Federation:
                 metrics, row = _finished(before)
                 now = time.perf_counter()
                 metrics["time/round"], stamp = now - stamp, now
+                metrics |= self.backend.traffic()
                 yield metrics, row
             self.whole = True
             if failure is not None:

@@ -67,6 +67,10 @@ class Executor(ABC):
         Only the last received result reaches the server and has uploads; the others pass from worker to worker.
         """
 
+    def traffic(self) -> dict[str, int]:
+        """Bytes that crossed process boundaries since the last call, as metrics; none in one process."""
+        return {"traffic/sent_bytes": 0, "traffic/received_bytes": 0}
+
 
 class Backend(Executor):
     """Carries out local work and evaluations."""
