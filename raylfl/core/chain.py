@@ -1,9 +1,6 @@
-"""Loss and gradient of a chain of layers without autograd's graph.
+"""The walk through a chain of layers and back, which forms with another memory order follow.
 
-Small networks spend a good part of a local step in bookkeeping: module calls, graph nodes, the engine, the
-gathering of gradients. For a chain that ends in the mean cross-entropy, forward and backward pass are a list of
-kernels known beforehand; called one after the other, each writing where its result belongs, they give the very
-bits that autograd gives.
+`core/recorded/layers.py` finds such chains in what a module's step does.
 """
 
 from __future__ import annotations
@@ -26,30 +23,6 @@ class Chain:
         self.layers = layers
         makers = (nn.Linear, nn.Conv2d, nn.MaxPool2d)  # of new tensors, to which nothing else refers
         self._first = next((k for k, layer in enumerate(layers) if isinstance(layer, makers)), len(layers))
-
-    @staticmethod
-    def of(module: nn.Module) -> Chain | None:
-        """That of `module.cross_entropy_chain`, a nn.Sequential whose cross-entropy is the training loss.
-
-        None where the module offers none, or one with other layers, frozen parameters, hooks, or parameters in
-        another order.
-        """
-        layers = getattr(module, "cross_entropy_chain", None)
-        if not isinstance(layers, nn.Sequential) or not all(map(_known, layers)):
-            return None
-        client_state = [p for layer in layers for p in layer.parameters(recurse=False)]
-        theirs = list(module.parameters())
-        same = len(client_state) == len(theirs) and all(a is b for a, b in zip(client_state, theirs, strict=True))
-        return Chain(list(layers)) if same and client_state and all(p.requires_grad for p in client_state) else None
-
-    classes_ndim = 1  # of a batch's classes [B]
-
-    @classmethod
-    def takes(cls, content: Any) -> bool:
-        """Whether a batch is (inputs, a class each); targets may also be probabilities, for example."""
-        if not (isinstance(content, (tuple, list)) and len(content) == 2 and isinstance(content[1], Tensor)):
-            return False
-        return content[1].dtype == torch.int64 and content[1].ndim == cls.classes_ndim
 
     @torch.no_grad()
     def loss_and_gradient(self, batch: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
@@ -135,24 +108,6 @@ def cross_entropy(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     loss, weight = _aten.nll_loss_forward(log_p, y, None, 1, IGNORED)
     g = _aten.nll_loss_backward(torch.ones_like(loss), log_p, y, None, 1, IGNORED, weight)
     return loss, _aten._log_softmax_backward_data(g, log_p, 1, scores.dtype)
-
-
-def _known(layer: nn.Module) -> bool:
-    hooked = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
-    match layer:
-        case _ if hooked:
-            return False
-        case nn.Linear():
-            return layer.bias is not None
-        case nn.Conv2d():
-            return layer.bias is not None and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-        case nn.MaxPool2d():
-            plain = (pair(layer.padding), pair(layer.dilation)) == ([0, 0], [1, 1])
-            return plain and not layer.ceil_mode and not layer.return_indices
-        case nn.Flatten():
-            return (layer.start_dim, layer.end_dim) == (1, -1)
-        case _:
-            return isinstance(layer, nn.ReLU)
 
 
 def pair(size: Any) -> list[int]:

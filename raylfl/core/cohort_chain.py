@@ -21,18 +21,16 @@ class CohortChain(Chain):
     memory, and the softmax works on whole vectors.
     """
 
-    classes_ndim = 2  # [C, B]
-
     def __init__(self, layers: Sequence[nn.Module]):
         super().__init__(layers)
         linear = [k for k, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
         self._place = {k: 2 * n for n, k in enumerate(linear)}  # of a weight among the parameters
         self._parameters: Sequence[Tensor] = ()
 
-    @property
-    def possible(self) -> bool:
+    @staticmethod
+    def possible(layers: Sequence[nn.Module]) -> bool:
         """Whether all layers are of these kinds."""
-        return all(isinstance(layer, (nn.Linear, nn.ReLU, nn.Flatten)) for layer in self.layers)
+        return all(isinstance(layer, (nn.Linear, nn.ReLU, nn.Flatten)) for layer in layers)
 
     @torch.no_grad()
     def losses_and_gradients(

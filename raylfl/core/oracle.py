@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from raylfl.core.batch_last import BatchLast
-from raylfl.core.chain import Chain
 from raylfl.core.flat import FlatModule
+from raylfl.core.recorded.layers import Chains
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
@@ -65,18 +65,17 @@ class LoopOracle(Oracle):
         self,
         flat: FlatModule,
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
-        batch_last: bool = False,
+        chains: Chains | None = None,
         step: str = "auto",
         log: StepLog | None = None,
     ):
-        """autocast: the precision context of the device. batch_last: chains as `BatchLast`. step: auto (recorded where
-        that is possible), recorded, autograd. log: where the module's `training_step` logs.
+        """autocast: the precision context of the device. chains: go through those found as `BatchLast`. step: auto
+        (recorded where that is possible), recorded, autograd. log: where the module's `training_step` logs.
         """
         self.flat, self.autocast = flat, autocast
         self.module: Any = flat.module
-        plain = autocast is nullcontext and flat.params.device.type == "cpu"
-        chain = Chain.of(flat.module) if plain and batch_last else None
-        self.chain = BatchLast(chain.layers) if chain is not None else None
+        self.chains = chains
+        self._walks: dict[int, tuple[BatchLast, list[int]]] = {}  # by the layers, which `chains` keeps
         self.insists = step == "recorded"
         self.steps = RecordedSteps(flat.module, flat.parameters, self.loss, self._gradient, log)
         if step == "autograd":
@@ -90,7 +89,7 @@ class LoopOracle(Oracle):
         """
         if not logs:
             self.steps.refusal = reason
-        self.chain = None
+        self.chains = None
 
     @property
     def width(self) -> int:
@@ -98,8 +97,19 @@ class LoopOracle(Oracle):
 
     def evaluating(self) -> AbstractContextManager[object]:
         """Within it the module's network takes the same way forward as in a local step."""
-        chain = self.chain
-        return chain.in_place_of(self.module.cross_entropy_chain) if isinstance(chain, BatchLast) else nullcontext()
+        if self.chains is None or self.chains.network is None:
+            return nullcontext()
+        return self._walk(self.chains.layers)[0].in_place_of(self.chains.network)
+
+    def _walk(self, layers: list[nn.Module]) -> tuple[BatchLast, list[int]]:
+        """The way through these layers, and the places of their parameters; one for all equal chains."""
+        assert self.chains is not None
+        found = self._walks.get(id(layers))
+        if found is None:
+            order, text = self.chains.order(layers), repr(layers)
+            same = (walk for walk, places in self._walks.values() if places == order and repr(walk.layers) == text)
+            found = self._walks[id(layers)] = next(same, None) or BatchLast(layers), order
+        return found
 
     def workspace(self, count: int) -> Tensor:
         if count == 1:
@@ -123,9 +133,12 @@ class LoopOracle(Oracle):
             seed_everything(seed())
         with self.autocast():
             content = batch.content
-        if self.chain is not None and self.chain.takes(content):
+        layers = self.chains.of(content, private_randomness) if self.chains is not None else None
+        walk, places = (None, []) if layers is None else self._walk(layers)
+        if walk is not None and walk.possible:
             row = self.flat.params.new_empty(self.flat.width)
-            return self.chain.loss_and_gradient(content, self.flat.views(row)), row
+            views = self.flat.views(row)
+            return walk.loss_and_gradient(content, [views[k] for k in places]), row
         program = self.steps.program(content)
         if not batch.random and (program is None or program.draws):
             seed_everything(seed())

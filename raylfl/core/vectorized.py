@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from raylfl.core.chain import IGNORED, Chain
+from raylfl.core.chain import IGNORED
 from raylfl.core.cohort_chain import CohortChain
 from raylfl.core.flat import FlatModule
-from raylfl.core.oracle import Batch, Oracle, loss_of, seed_everything
+from raylfl.core.oracle import Batch, Oracle, loss_of, private_randomness, seed_everything
+from raylfl.core.recorded.layers import Chains, takes
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.step_log import StepLog
 
@@ -82,7 +83,8 @@ class VectorizedOracle(Oracle):
         offered = getattr(flat.module, "cohort_losses", None)  # looked up once, as it searches the layers
         self.cohort_losses: Any = offered if by_hand else None
         self.forward = self._by_hand if self.cohort_losses else vmap(self._loss, randomness="different")
-        self.chain = chain_for(flat) if by_hand and autocast is nullcontext else None
+        plain = by_hand and autocast is nullcontext and flat.params.device.type == "cpu"
+        self.chains = Chains(flat.module) if plain else None
 
     def _loss(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
         named = {name: parameters[k] for name, k in self.places}
@@ -104,8 +106,8 @@ class VectorizedOracle(Oracle):
         sizes = sizes_of(batches)
         if len(set(sizes)) == 1:
             return self._together(x, batches, seeds(0))
-        if self.chain is not None and (content := filled_up(batches, sizes)) is not None:
-            return self._through(self.chain, x, content)
+        if (content := self._filled_up(batches, sizes)) is not None and (layers := self._dense(content, sizes)):
+            return self._through(layers, x, content)
         all_losses, all_rows = x.new_empty(len(batches)), torch.empty_like(x)
         logged: dict[str, Tensor] = {}
         for size in sorted(set(sizes)):
@@ -119,20 +121,38 @@ class VectorizedOracle(Oracle):
         return all_losses, all_rows
 
     def _together(self, x: Tensor, batches: Sequence[Batch], seed: int) -> tuple[Tensor, Tensor]:
-        if self.chain is None or batches[0].random:
+        if batches[0].random:
             seed_everything(seed)
         content = stacked(batches)
-        if self.chain is not None and self.chain.takes(content):
-            return self._through(self.chain, x, content)
+        if layers := self._dense(content):
+            return self._through(layers, x, content)
+        if not batches[0].random:
+            seed_everything(seed)
         at = x.detach().requires_grad_()
         with self.autocast():
             losses, self.log.values = self.forward(self.flat.views(at), content)
         (g,) = torch.autograd.grad(losses.sum(), at)
         return losses.detach(), g
 
-    def _through(self, chain: CohortChain, x: Tensor, content: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        g = torch.empty_like(x)
-        return chain.losses_and_gradients(content, self.flat.views(x), self.flat.views(g)), g
+    def _dense(self, content: Sequence[Tensor], sizes: Sequence[int] | None = None) -> list[nn.Module] | None:
+        """The module's layers where its step is a chain of dense ones, for batches [C, B, ...] of which so many samples
+        count; None where it is not.
+        """
+        if self.chains is None or not takes(content, ndim=2):
+            return None
+        x, y = (part[0] for part in content)
+        found = [self.chains.of((x[:size], y[:size]), private_randomness) for size in {len(y), *(sizes or ())}]
+        layers = found[0]
+        return layers if layers and all(found) and CohortChain.possible(layers) else None
+
+    def _filled_up(self, batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, ...] | None:
+        return filled_up(batches, sizes) if self.chains is not None and self.chains.possible else None
+
+    def _through(self, layers: list[nn.Module], x: Tensor, content: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        assert self.chains is not None
+        g, order = torch.empty_like(x), self.chains.order(layers)
+        parameters, gradients = ([views[k] for k in order] for views in (self.flat.views(x), self.flat.views(g)))
+        return CohortChain(layers).losses_and_gradients(content, parameters, gradients), g
 
 
 def places_of(parameters: Sequence[Tensor], module: nn.Module) -> list[tuple[str, int]]:
@@ -143,13 +163,6 @@ def places_of(parameters: Sequence[Tensor], module: nn.Module) -> list[tuple[str
     number = {id(p): k for k, p in enumerate(parameters)}
     held = [(f"{path}.{name}", p) for path, part in module.named_modules() for name, p in part._parameters.items()]
     return [(name, number[id(p)]) for name, p in held if id(p) in number]
-
-
-def chain_for(flat: FlatModule) -> CohortChain | None:
-    """The module's chain for whole cohorts, on a CPU and where it is dense."""
-    alone = Chain.of(flat.module) if flat.params.device.type == "cpu" else None
-    chain = CohortChain(alone.layers) if alone is not None else None
-    return chain if chain is not None and chain.possible else None
 
 
 def filled_up(batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, ...] | None:
@@ -169,7 +182,7 @@ def filled_up(batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, .
     for row, b in zip(at, client_state, strict=True):
         row[: b.size], row[b.size :] = b.indices, b.indices[0]
     content = EvenBatches(client_state[0].source, at).stacked()
-    if not CohortChain.takes(content):
+    if not takes(content, ndim=2):
         return None
     content[1][torch.from_numpy(np.arange(at.shape[1]) >= np.array(sizes)[:, None])] = IGNORED
     return content

@@ -70,15 +70,6 @@ class Classifier(ShippedModel):
         return F.cross_entropy(self(x), y)
 
     @property
-    def cross_entropy_chain(self) -> nn.Sequential | None:
-        """The network, where its cross-entropy is all of the training loss, for `raylfl.core.chain` to work on; None
-        where a subclass has a training step or forward pass of its own.
-        """
-        cls = type(self)
-        own = cls.training_step is not Classifier.training_step or cls.forward is not Classifier.forward
-        return None if own else self.layers
-
-    @property
     def cohort_losses(self) -> Callable[[Mapping[str, Tensor], Sequence[Tensor]], Tensor] | None:
         """Function (parameters [C, *shape] by name, batches [C, B, ...]) -> C training losses: `training_step` of each
         client, as batched matrix products.
@@ -87,7 +78,9 @@ class Classifier(ShippedModel):
         parameters, or whose class has a training step or forward pass of its own.
         """
         kinds = (nn.Flatten, nn.Linear, nn.ReLU, nn.Dropout)
-        dense = all(type(layer) in kinds for layer in self.cross_entropy_chain or [None])
+        cls = type(self)
+        own = cls.training_step is not Classifier.training_step or cls.forward is not Classifier.forward
+        dense = not own and all(type(layer) in kinds for layer in self.layers)
         return self._dense_losses if dense and all(p.requires_grad for p in self.parameters()) else None
 
     def _dense_losses(self, parameters: Mapping[str, Tensor], batch: Sequence[Tensor]) -> Tensor:

@@ -7,8 +7,9 @@ from torch import nn
 
 from raylfl.config.load import load_config
 from raylfl.core.batch_last import BatchLast
-from raylfl.core.chain import IGNORED, Chain
+from raylfl.core.chain import IGNORED
 from raylfl.core.flat import FlatModule
+from raylfl.core.recorded.layers import Chains
 from raylfl.errors import BadConfig
 from raylfl.experiment import assemble
 from raylfl.models import MODELS
@@ -23,10 +24,10 @@ class Net(nn.Module):
 
     def __init__(self, *layers):
         super().__init__()
-        self.cross_entropy_chain = nn.Sequential(*layers)
+        self.layers = nn.Sequential(*layers)
 
     def training_step(self, batch, batch_idx):
-        return nn.functional.cross_entropy(self.cross_entropy_chain(batch[0]), batch[1])
+        return nn.functional.cross_entropy(self.layers(batch[0]), batch[1])
 
 
 def lenet():
@@ -53,7 +54,8 @@ def both(build, dtype):
     torch.manual_seed(0)
     module, shape = build()
     flat = FlatModule(module, dtype, CPU)
-    return flat, BatchLast(Chain.of(flat.module).layers), shape
+    layers = Chains(flat.module).of(batch(2, shape, dtype))
+    return flat, BatchLast(layers), shape
 
 
 def batch(size, shape, dtype, classes=3):
@@ -79,7 +81,7 @@ def test_loss_and_gradient_are_those_of_autograd(build, dtype, tolerance):
 @pytest.mark.parametrize("build", [lenet, padded, overlapping, pooled_first])
 def test_the_network_has_the_same_outputs_in_evaluation(build):
     flat, chain, shape = both(build, torch.float64)
-    network = flat.module.cross_entropy_chain
+    network = flat.module.layers
     for size in (1, 20, 32, 33, 100):
         x = torch.randn(size, *shape, dtype=torch.float64)
         kept = x.clone()
@@ -95,7 +97,7 @@ def test_the_network_has_the_same_outputs_in_evaluation(build):
 
 def test_outputs_with_a_graph_and_other_inputs_are_the_networks_own():
     flat, chain, shape = both(lenet, torch.float64)
-    network = flat.module.cross_entropy_chain
+    network = flat.module.layers
     seen = []
     chain.scores = lambda x: seen.append(x)
     with chain.in_place_of(network):

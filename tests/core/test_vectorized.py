@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset
 
 import raylfl
 from raylfl.config.schema import RuntimeConfig
+from raylfl.core.cohort_chain import CohortChain
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.samples import BatchSource, SampleSet
@@ -89,9 +90,9 @@ def test_batched_matrix_products_give_the_same(name, sizes, way):
     flat, source, rows = dense(name)
     batches = [source.batch(np.arange(2 * k, 2 * k + size)) for k, size in enumerate(sizes)]
     oracle = VectorizedOracle(flat, by_hand=way != "vmap")
-    assert (oracle.chain is None) == (oracle.cohort_losses is None) == (way == "vmap")
+    assert (oracle.chains is None) == (oracle.cohort_losses is None) == (way == "vmap")
     if way == "cohort_losses":  # as on a GPU, or with dropout
-        oracle.chain = None
+        oracle.chains = None
     losses, gradients = LoopOracle(flat).gradients(rows.clone(), batches, lambda c: c)
     ours, g = oracle.gradients(rows.clone(), batches, lambda c: c)
     np.testing.assert_allclose(ours, losses, rtol=1e-12)
@@ -101,8 +102,10 @@ def test_batched_matrix_products_give_the_same(name, sizes, way):
 def test_batches_of_unequal_sizes_are_filled_up_for_one_call(monkeypatch):
     flat, source, rows = dense("mlp")
     oracle, calls = VectorizedOracle(flat), []
-    whole = oracle.chain.losses_and_gradients
-    monkeypatch.setattr(oracle.chain, "losses_and_gradients", lambda b, *more: calls.append(b) or whole(b, *more))
+    whole = CohortChain.losses_and_gradients
+    monkeypatch.setattr(
+        CohortChain, "losses_and_gradients", lambda chain, b, *more: calls.append(b) or whole(chain, b, *more)
+    )
     labels = source.tensors[1].clone()
     oracle.gradients(rows, [source.batch(np.arange(k, 3 * k + 10)) for k in range(4)], lambda c: c)
     assert [b[1].shape for b in calls] == [(4, 16)]
@@ -128,13 +131,16 @@ def test_a_cohorts_chain_leaves_its_inputs_as_they_are():
 
 
 def test_only_chains_of_linear_layers_are_batched_by_hand():
+    batch = torch.randn(2, 3, 1, 28, 28, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.int64)
+    plain = MODELS.get("logistic").cls(in_shape=(1, 28, 28))
+    assert VectorizedOracle(FlatModule(plain, torch.float64, CPU))._dense(batch) is not None
     lenet5 = MODELS.get("lenet5").cls(in_shape=(1, 28, 28))
     assert lenet5.cohort_losses is None
-    assert VectorizedOracle(FlatModule(lenet5, torch.float64, CPU)).chain is None
-    frozen = MODELS.get("logistic").cls(in_shape=(1, 8, 8))
+    assert VectorizedOracle(FlatModule(lenet5, torch.float64, CPU))._dense(batch) is None
+    frozen = MODELS.get("logistic").cls(in_shape=(1, 28, 28))
     frozen.layers.fc1.bias.requires_grad_(False)
     assert frozen.cohort_losses is None
-    assert VectorizedOracle(FlatModule(frozen, torch.float64, CPU)).chain is None
+    assert VectorizedOracle(FlatModule(frozen, torch.float64, CPU))._dense(batch) is None
 
 
 def test_batches_that_are_not_of_one_source_are_stacked():

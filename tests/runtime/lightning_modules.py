@@ -312,15 +312,11 @@ class Stopping(Net):
 
 
 class Chained(LightningModule):
-    """Names its layers for the short way to the gradient, and logs in its training step."""
+    """A chain of layers that logs in its training step."""
 
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
-
-    @property
-    def cross_entropy_chain(self):
-        return self.layers
 
     def training_step(self, batch, batch_idx):
         x, y = batch

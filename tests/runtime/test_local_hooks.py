@@ -69,9 +69,11 @@ def test_what_training_steps_log_is_in_the_rows_as_means_over_steps_and_clients(
     for row, other in zip(result.metrics, plain.metrics, strict=True):
         assert row["train/index"] == np.mean([(k - 1) / 2 for k in range(1, 7)])
         assert row["train/steps"] == 3.5
-        assert row["train/loss"] == other["train/loss"]  # that of what training_step returned
+        # that of what training_step returned; together, a dense network that logs nothing goes as matrix products
+        assert row["train/loss"] == pytest.approx(other["train/loss"], rel=1e-6 if vectorize == "auto" else 0)
         assert 0 < row["train/accuracy"] < 1
-    assert torch.equal(result.params, plain.params)
+    tolerance = 1e-5 if vectorize == "auto" else 0
+    torch.testing.assert_close(result.params, plain.params, rtol=tolerance, atol=tolerance / 10)
 
 
 def test_a_vectorised_cohort_logs_what_clients_one_by_one_log(runs):

@@ -75,14 +75,14 @@ class Points:
 
 
 class Net(LightningModule):
-    """A chain that says that it is one."""
+    """A chain of layers."""
 
     def __init__(self, name):
         super().__init__()
-        self.cross_entropy_chain = nn.Sequential(*NETWORKS[name][1]())
+        self.network = nn.Sequential(*NETWORKS[name][1]())
 
     def training_step(self, batch, batch_idx):
-        return nn.functional.cross_entropy(self.cross_entropy_chain(batch[0]), batch[1])
+        return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
 
 
 class Shared(LightningModule):

@@ -11,7 +11,6 @@ import torch
 from raylfl.config.components import construct
 from raylfl.config.schema import ComponentConfig
 from raylfl.core.batch_last import BatchLast
-from raylfl.core.chain import Chain
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import private_randomness
 from raylfl.core.torch_state import torch_defaults
@@ -46,13 +45,20 @@ def make_module(model: ComponentConfig, seed: int) -> Any:
     return module
 
 
-def layout_for(module: torch.nn.Module, device: torch.device, setup: WorkerSetup) -> str:
+def layout_for(
+    module: torch.nn.Module,
+    device: torch.device,
+    setup: WorkerSetup,
+    layers: Callable[[], list[torch.nn.Module] | None],
+) -> str:
     """How images and weights of convolutions lie in memory, under `runtime.layout`:
 
     contiguous ([n, c, h, w], as torch has it), channels_last ([n, h, w, c]), or batch_last ([c, h, w, n], for chains
     of layers without autograd). auto: for float32 on a CPU batch_last for chains of few channels, else channels_last;
     contiguous elsewhere. A rule and never a timing, since the last bits differ. Always contiguous where the module's
     own optimizer moves the weights, or its hooks see them. Raises BadConfig for batch_last where it cannot be.
+
+    layers: the chain that the module's step is, if it is one; called only where it decides.
     """
     setting, quick = setup.runtime.layout, device.type == "cpu" and setup.dtype == "float32"
     moved_elsewhere = setup.optimizer == "module" or any(overrides(module, name) for name in LOCAL_WORK)
@@ -63,8 +69,8 @@ def layout_for(module: torch.nn.Module, device: torch.device, setup: WorkerSetup
     if setting == "auto" and not quick:
         return "contiguous"
     alone = device.type == "cpu" and setup.runtime.vectorize != "always"
-    chain = Chain.of(module) if alone else None
-    last = None if chain is None else BatchLast(chain.layers)
+    chain = layers() if alone else None
+    last = None if chain is None else BatchLast(chain)
     if setting == "batch_last" and (last is None or not last.possible):
         raise BadConfig(
             f"runtime.layout=batch_last, but {type(module).__name__} here is no plain chain of layers, one client "

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raylfl.core.algorithm import State, Work
 from raylfl.core.batches import BatchOrders, CohortBatches
@@ -21,8 +21,10 @@ from raylfl.core.keyed import keyed, keyed_int
 from raylfl.core.local import LocalResult, Observer, run_local
 from raylfl.core.oracle import Batch, LoopOracle, Oracle, private_randomness, seed_everything
 from raylfl.core.population import Floats, Ints
+from raylfl.core.recorded.layers import Chains
 from raylfl.core.reduce import column, finite_rows, tree_sum
 from raylfl.core.samples import BatchSource, SampleSet
+from raylfl.core.step_log import StepLog
 from raylfl.core.torch_state import torch_defaults
 from raylfl.core.vectorized import VectorizedOracle, refusal
 from raylfl.errors import BadConfig
@@ -33,7 +35,7 @@ from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.module import devices, layout_for, make_module
 from raylfl.runtime.workers.optimizer import OptimizerStep, module_step
 from raylfl.runtime.workers.task import Chunk, ClientReports, Task
-from raylfl.runtime.workers.training import Training
+from raylfl.runtime.workers.training import Training, TrainingLog
 
 
 class Worker:
@@ -45,11 +47,12 @@ class Worker:
         self.device, autocast = devices(setup)
         module = make_module(setup.model, setup.seed)
         allow_single_samples(module)
-        self.layout = layout_for(module, self.device, setup)
-        self.flat = FlatModule(module, setup.torch_dtype, self.device, self.layout == "channels_last")
-        self._parts, self._modes = list(module.modules()), list[bool]()
         self.recorder = Recorder()
         self.recorder.attach(module)
+        chains = Chains(module)
+        self.layout = layout_for(module, self.device, setup, lambda: self._layers(chains))
+        self.flat = FlatModule(module, setup.torch_dtype, self.device, self.layout == "channels_last")
+        self._parts, self._modes = list(module.modules()), list[bool]()
         self.evaluator = Evaluator(module, self.recorder)
         self.whole = frozenset(kind for kind in ("test", "val", "train") if self.evaluator.whole(kind))
         self.training = Training(self.flat, self.recorder)
@@ -63,7 +66,7 @@ class Worker:
             "test": self._source(setup.test, images_last) if setup.test is not None else None,
             "val": self._source(setup.val, images_last) if setup.val is not None else None,
         }
-        batch_last = self.layout == "batch_last"
+        batch_last = chains if self.layout == "batch_last" else None
         self.loop = LoopOracle(self.flat, autocast, batch_last, setup.runtime.step, self.training.log)
         self.cut = self._cut(self.algorithm.cut) if self.algorithm.cut else None
         self.training_step_only = self._training_step_only()
@@ -73,6 +76,21 @@ class Worker:
         self.most_clients = math.inf  # in one call; less where a GPU's memory does not suffice
         self._broadcast: tuple[State, State] = {}, {}  # the last one, on the host and on the device
         self.oracle: Oracle = self.loop if self.one_by_one else self._vectorized()
+
+    def _layers(self, chains: Chains) -> list[nn.Module] | None:
+        """The chain of layers that the module's step is, seen on two samples; None where it is none, or logs."""
+        module, dtype = chains.module, next(chains.module.parameters()).dtype
+        heard, attributes = TrainingLog(StepLog(), 1), Attributes(module)
+        try:
+            module.train()
+            with private_randomness(keyed_int(self.setup.seed, "check")), self.recorder.into(heard):
+                source = BatchSource(self.setup.train, torch.device("cpu"), dtype)
+                layers = chains.of(source.batch(self.setup.shards.indices[:2]).content)
+        except Exception:
+            return None  # which is for the check to say
+        finally:
+            attributes.restore()
+        return layers if not heard.step.values else None
 
     def _vectorized(self) -> VectorizedOracle:
         by_hand = self.training_step_only is None
