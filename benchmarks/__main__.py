@@ -15,9 +15,11 @@ from benchmarks.processes import start_up_and_memory
 from benchmarks.rounds import beside_fedavg, evaluated, measure
 from benchmarks.scale import RESNET18, SFL_TABLE_3, TINY, against_the_oracle, scale
 from benchmarks.tables import table_of
+from benchmarks.workloads import USERS
 
-PARTS = ("speed", "stateful", "evaluation", "neighbours", "processes", "scale", "oracle")
+PARTS = ("speed", "users", "stateful", "evaluation", "neighbours", "processes", "scale", "oracle")
 ROUNDS = {"W1": 60, "W2": 12, "W3": 60}
+USERS_ROUNDS = {**ROUNDS, "W4": 30, "W5": 20}
 STATEFUL = ("focus", "scaffold", "feddyn", "mifa", "fedaware")
 
 
@@ -29,6 +31,16 @@ def speed() -> list[dict[str, Any]]:
         ("ray, 2 workers", {"workers": 2}),
     ]
     return [asdict(measure(w, label, runtime, ROUNDS[w])) for w in ROUNDS for label, runtime in settings]
+
+
+def users() -> list[dict[str, Any]]:
+    """W1 to W5 with modules as a user writes them, on one and two Ray workers, against the floor of the same module."""
+    settings: list[tuple[str, dict[str, Any]]] = [("ray, 1 worker", {"workers": 1}), ("ray, 2 workers", {"workers": 2})]
+    return [
+        asdict(measure(w, label, runtime, rounds, of=USERS))
+        for w, rounds in USERS_ROUNDS.items()
+        for label, runtime in settings
+    ]
 
 
 def stateful() -> list[dict[str, Any]]:
@@ -45,6 +57,8 @@ def main() -> None:
     for part in args.parts:
         if part == "speed":
             results[part] = speed()
+        elif part == "users":
+            results[part] = users()
         elif part == "stateful":
             results[part] = stateful()
         elif part == "evaluation":

@@ -13,16 +13,10 @@ from benchmarks.workloads import Workload
 
 def floor_seconds(workload: Workload, rounds: int) -> list[float]:
     """Seconds of each round of FedAvg on the workload's model and sizes."""
-    from raylfl.models import MODELS
-    from raylfl.models.base import fitted_args
-
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    cls = MODELS.get(workload.model).cls
-    shapes = type("Shapes", (), {"in_shape": workload.shape, "num_classes": 10})()
-    model = cls(**fitted_args(cls, {}, shapes)).layers
-    assert isinstance(model, nn.Module)
+    model = made(workload)
     x = torch.randn(workload.samples, *workload.shape)
     y = torch.randint(0, 10, (workload.samples,))
     shards = torch.randperm(workload.samples).chunk(workload.clients)
@@ -54,3 +48,20 @@ def floor_seconds(workload: Workload, rounds: int) -> list[float]:
         seconds.append(time.perf_counter() - started)
     torch.set_num_threads(before)
     return seconds
+
+
+def made(workload: Workload) -> nn.Module:
+    """The network of a workload: images in, scores out."""
+    if "." in workload.model:
+        from raylfl.registry import import_class
+
+        network = import_class(workload.model, "model")()
+    else:
+        from raylfl.models import MODELS
+        from raylfl.models.base import fitted_args
+
+        cls = MODELS.get(workload.model).cls
+        shapes = type("Shapes", (), {"in_shape": workload.shape, "num_classes": 10})()
+        network = cls(**fitted_args(cls, {}, shapes)).layers
+    assert isinstance(network, nn.Module)
+    return network

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
@@ -26,9 +27,16 @@ class Measured:
     ratio: float
 
 
-def measure(name: str, setting: str, runtime: dict[str, Any], rounds: int, *overrides: str) -> Measured:
+def measure(
+    name: str,
+    setting: str,
+    runtime: dict[str, Any],
+    rounds: int,
+    *overrides: str,
+    of: Mapping[str, Workload] = WORKLOADS,
+) -> Measured:
     """A floor block, a run, a floor block again."""
-    workload = WORKLOADS[name]
+    workload = of[name]
     before = floor_seconds(workload, rounds // 2)
     ours = run_seconds(workload, rounds, runtime, *overrides)
     floor = median(before[1:] + floor_seconds(workload, rounds // 2)[1:])

@@ -8,7 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Workload:
-    """One setting: `config` for raylfl, and what the floor needs to do the same steps."""
+    """One setting: `config` for raylfl, and what the floor needs to do the same steps. model: a shipped one's name, or
+    a class path.
+    """
 
     name: str
     title: str
@@ -26,7 +28,7 @@ class Workload:
             "name": f"bench-{self.name}",
             "rounds": rounds,
             "num_clients": self.clients,
-            "model": {"name": self.model},
+            "model": {"class_path" if "." in self.model else "name": self.model},
             "data": {
                 "name": "synthetic_images",
                 "init_args": {"shape": list(self.shape), "num_train": self.samples, "num_test": 100},
@@ -46,5 +48,16 @@ WORKLOADS = {
         Workload("W1", "LeNet-5, 500 clients, 10 a round", "lenet5", (1, 28, 28), 30_000, 500, 10, 5, 20),
         Workload("W2", "CNN 16-32-64-500, 32 clients, 8 a round", "cnn_focus", (3, 32, 32), 12_800, 32, 8, 3, 128),
         Workload("W3", "logistic, 1000 clients, 100 a round", "logistic", (1, 28, 28), 60_000, 1000, 100, 5, 20),
+    )
+}
+
+USERS = {  # the same with modules as a user writes them, and two more
+    w.name: w
+    for w in (
+        Workload("W1", "a user's LeNet-5", "benchmarks.users.LeNet", (1, 28, 28), 30_000, 500, 10, 5, 20),
+        Workload("W2", "a user's CNN", "benchmarks.users.CNN", (3, 32, 32), 12_800, 32, 8, 3, 128),
+        Workload("W3", "a user's logistic", "benchmarks.users.Logistic", (1, 28, 28), 60_000, 1000, 100, 5, 20),
+        Workload("W4", "residual, 40 of 1,000", "benchmarks.users.Residual", (1, 28, 28), 60_000, 1000, 40, 5, 20),
+        Workload("W5", "transformer encoder, 10 of 500", "benchmarks.users.Rows", (1, 28, 28), 30_000, 500, 10, 3, 20),
     )
 }

@@ -140,10 +140,12 @@ class LoopOracle(Oracle):
             views = self.flat.views(row)
             return walk.loss_and_gradient(content, [views[k] for k in places]), row
         program = self.steps.program(content)
-        if not batch.random and (program is None or program.draws):
-            seed_everything(seed())
         if program is not None:
+            if program.draws and not batch.random:
+                seed_torch(seed())  # a replay draws from nowhere else
             return self.steps.replay(program, content)
+        if not batch.random:
+            seed_everything(seed())
         taken = self.steps.take(content)
         if self.insists and self.steps.refusal is not None:
             name = type(self.module).__name__
