@@ -111,3 +111,13 @@ def _only_slow_tests_start_python(request):
 def runs(tmp_path):
     """Overrides that put a run's directory under the test's own folder."""
     return [f"logging.dir={tmp_path}/runs", "logging.report=false"]
+
+
+@pytest.fixture(autouse=True)
+def modules_of_a_test_are_forgotten(tmp_path_factory):
+    """Each test that writes a `mine.py` and imports it gets its own."""
+    yield
+    place = str(tmp_path_factory.getbasetemp())
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(place):
+            del sys.modules[name]

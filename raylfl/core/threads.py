@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -43,14 +43,20 @@ def _threads(process: int, count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, "raylfl", initializer=torch.set_num_threads, initargs=(1,))
 
 
-def one_thread() -> AbstractContextManager[object]:
-    """A context that limits BLAS and LAPACK to one thread: their sums depend on the number of threads, and the threads
-    of OpenBLAS spin for 100 ms after a call, on cores that others could use.
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A context that limits torch, BLAS and LAPACK to one thread: their sums depend on the number of threads, and the
+    threads of OpenBLAS spin for 100 ms after a call, on cores that others could use.
 
     It applies to the libraries loaded so far: import those with their own BLAS (scipy) before.
     """
-    limit: AbstractContextManager[object] = _pools(len(sys.modules)).limit(limits=1)
-    return limit
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with _pools(len(sys.modules)).limit(limits=1):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @lru_cache(maxsize=1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnavailableError, RayActorError
 
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray.failures import lines_of, reason_of_start
@@ -20,6 +20,7 @@ from raylfl.runtime.ray.failures import lines_of, reason_of_start
 START_SECONDS = 10  # to wait for the other workers after the first: where nodes were lost not all of them fit
 NOTICE_SECONDS = 30  # between two lines that say what is waited for
 NO_ROOM_SECONDS = 180  # after which a run ends on a cluster without room for a single worker
+UNAVAILABLE_SECONDS = 2.0  # between two calls of a worker that Ray is starting again
 MOST_STARTS = 8  # of each worker, its process ending each time before it can be called
 
 
@@ -168,6 +169,8 @@ class WorkerPool:
         """Waits for Ray's next attempt; raises RaylflError where no attempt can help."""
         if error.actor_init_failed:
             raise RaylflError(f"worker {worker} could not be started: {reason_of_start(error)}") from error
+        if isinstance(error, ActorUnavailableError):  # Ray is starting it: the next call is too early at once
+            time.sleep(UNAVAILABLE_SECONDS)
         self._starts[worker] += 1
         if self._starts[worker] > MOST_STARTS:
             raise RaylflError(
