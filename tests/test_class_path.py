@@ -23,17 +23,19 @@ from tests.tune.sweeps import carry_out, sweep_of
 
 MINE = """
 from dataclasses import dataclass
+from typing import Annotated
 
 from raylfl.algorithms.fedprox import FedProx
 from raylfl.heterogeneity.links.bernoulli import Bernoulli as Lossy
 from raylfl.heterogeneity.participation.bernoulli import Bernoulli as Coins
 from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.partition.dirichlet import Dirichlet
+from raylfl.options import Ge
 
 
 @dataclass
 class Sprung(FedProx):
-    mu: float = 0.5
+    mu: Annotated[float, Ge(0)] = 0.5
 
 
 @dataclass
@@ -106,7 +108,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setattr(ALGORITHMS, "_entries", {entry.name: entry for entry in ALGORITHMS})
+    monkeypatch.setattr(ALGORITHMS, "_entries", dict(ALGORITHMS._entries))
     yield tmp_path
     for name in ("mine", "registered_outside"):
         sys.modules.pop(name, None)
@@ -214,7 +216,7 @@ def test_a_name_with_a_dot_is_a_class_path(here):
     ("setting", "words"),
     [
         ("algorithm.class_path=mine.Sprung algorithm.muu=1", "unknown key algorithm.muu; did you mean algorithm.mu?"),
-        ("algorithm.class_path=mine.Sprung algorithm.mu=-1", "algorithm.mu=-1.0, but must be >= 0"),
+        ("algorithm.class_path=mine.Sprung algorithm.mu=-1", "algorithm.mu=-1, but must be >= 0"),
         ("algorithm.class_path=mine.Sprang", "mine has no Sprang; did you mean Sprung?"),
         ("algorithm.class_path=nowhere.Sprung", "cannot import nowhere"),
         ("algorithm.class_path=mine.Other", "but must be a dataclass derived from"),
