@@ -44,6 +44,7 @@ SLOW = (  # files and folders
     "tune/test_sweep.py",
 )
 PROCESSES = {"command", "cluster"}  # fixtures
+ON_A_CLUSTER = {"ray", "sweeps"}  # groups whose tests wait for processes of Ray: one more attempt, which pytest lists
 GROUPS = {  # what one worker of pytest-xdist does: fixtures of a module are made once, and Ray's clusters one by one
     "runtime/test_ray.py": "ray",
     "runtime/test_lost_parts.py": "ray",
@@ -65,6 +66,8 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
         if path in GROUPS:
             item.add_marker(pytest.mark.xdist_group(GROUPS[path]))
+            if GROUPS[path] in ON_A_CLUSTER:
+                item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(autouse=True)

@@ -182,9 +182,9 @@ def rude(seeds: bool, norm: bool = True) -> dict:
 
 
 class Gated(Net):
-    """Leaves the id of whichever process works in `folder`; while `closed` is there, leaves `waiting` and waits.
+    """Leaves the id of its process in `folder`; while `closed` or `closed.<id>` is there, leaves `waiting` and waits.
 
-    While `slow` is there, it takes its time.
+    While `slow` is there, each step takes 0.3 s longer.
     """
 
     def __init__(self, folder: str, width: int = 6):
@@ -192,7 +192,7 @@ class Gated(Net):
         self.folder = Path(folder)
 
     def training_step(self, batch, batch_idx):
-        while (self.folder / "closed").exists():
+        while any((self.folder / gate).exists() for gate in ("closed", f"closed.{os.getpid()}")):
             (self.folder / "waiting").touch()
             time.sleep(0.05)
         (self.folder / str(os.getpid())).touch()
