@@ -3,16 +3,20 @@
     b1: Annotated[float, Ge(0), Lt(1), Doc("the decay of m")] = 0.9
 
 From a config or in Python, a value outside is refused alike: `b1=1.0, but must be in [0, 1), the decay of m`. What
-takes more than one field to tell is checked in `__post_init__`, after `super().__post_init__()`.
+takes more than one field to tell is checked in `__post_init__`, after `super().__post_init__()`. A subclass that
+declares a field again without limits of its own (`b1: float = 0.0`) keeps its parent's. Arguments of a constructor that
+is not a dataclass's are annotated alike, below `@checked`.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
-from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from functools import cache, reduce, wraps
+from inspect import get_annotations, signature
+from operator import or_
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge as Ge
 from annotated_types import Gt as Gt
@@ -25,21 +29,76 @@ from raylfl.errors import BadValue
 
 OneOrMore = Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+Init = TypeVar("Init", bound=Callable[..., None])
 LIMITS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
 
 
 class Options:
-    """A dataclass whose fields are checked when it is made, whoever makes it."""
+    """A dataclass whose fields are checked when an instance is made."""
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self), include_extras=True)
+        hints = hints_of(type(self))
         for option in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, option.name)
             if option.init:
-                try:
-                    setattr(self, option.name, fitting(hints[option.name], value))
-                except ValueError as need:
-                    raise BadValue(option.metadata.get("key", option.name), got=value, need=str(need)) from None
+                key = option.metadata.get("key", option.name)
+                setattr(self, option.name, _accepted(key, hints[option.name], getattr(self, option.name)))
+
+
+def checked(init: Init) -> Init:
+    """A constructor whose arguments are checked, and converted, as the fields of `Options` are."""
+    parameters = signature(init)
+
+    @wraps(init)
+    def checking(self: Any, *args: Any, **kwargs: Any) -> None:
+        hints = get_type_hints(init, include_extras=True)
+        given = parameters.bind(self, *args, **kwargs)
+        for name, value in given.arguments.items():
+            if name in hints:
+                given.arguments[name] = _accepted(name, hints[name], value)
+        init(*given.args, **given.kwargs)
+
+    return checking  # type: ignore[return-value]
+
+
+def _accepted(key: str, hint: Any, value: Any) -> Any:
+    try:
+        return fitting(hint, value)
+    except ValueError as need:
+        raise BadValue(key, got=value, need=str(need)) from None
+
+
+def hints_of(cls: Any) -> dict[str, Any]:
+    """Field -> declared type of a dataclass, with the limits that its parents set."""
+    return _hints(cls)
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for owner in reversed(cls.__mro__):
+        if is_dataclass(owner):
+            hints = get_type_hints(owner, include_extras=True)
+            for name in get_annotations(cast(type, owner)):
+                found[name] = inherited(hints[name], found.get(name))
+    return found
+
+
+def inherited(hint: Any, before: Any) -> Any:
+    """The type of a field that is declared again: with the limits of the earlier declaration, if it has none itself."""
+    if any(get_origin(part) is Annotated for part in (hint, *_parts(hint))):
+        return hint
+    limits = next((get_args(part)[1:] for part in _parts(before) if get_origin(part) is Annotated), ())
+    if not limits:
+        return hint
+    plain = {get_args(part)[0] for part in _parts(before) if get_origin(part) is Annotated}
+    numbers = plain | ({int, float} if plain & {int, float} else set())
+    parts = [Annotated[(part, *limits)] if part in numbers else part for part in _parts(hint)]
+    return reduce(or_, parts)
+
+
+def _parts(hint: Any) -> tuple[Any, ...]:
+    """The alternatives of a union; else the type alone."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def fitting(hint: Any, value: Any) -> Any:

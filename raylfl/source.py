@@ -67,14 +67,15 @@ def options(module: str, node: ast.ClassDef) -> dict[str, Any] | None:
         if any("dataclass" in ast.unparse(decorator) for decorator in owner.decorator_list):
             for part in owner.body:
                 if isinstance(part, ast.AnnAssign) and not ast.unparse(part.annotation).startswith("ClassVar"):
-                    found[ast.unparse(part.target)] = _type(part.annotation, place)
+                    name = ast.unparse(part.target)
+                    found[name] = vocabulary.inherited(_type(part.annotation, place), found.get(name))
     return found
 
 
 def options_of_class(cls: type) -> dict[str, Any] | None:
     """The same of a class that has been imported."""
     if is_dataclass(cls):
-        hints = typing.get_type_hints(cls, include_extras=True)
+        hints = vocabulary.hints_of(cls)
         return {field.name: hints[field.name] for field in fields(cls) if field.init}
     parameters = inspect.signature(cls).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):

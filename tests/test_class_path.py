@@ -23,19 +23,17 @@ from tests.tune.sweeps import carry_out, sweep_of
 
 MINE = """
 from dataclasses import dataclass
-from typing import Annotated
 
 from raylfl.algorithms.fedprox import FedProx
 from raylfl.heterogeneity.links.bernoulli import Bernoulli as Lossy
 from raylfl.heterogeneity.participation.bernoulli import Bernoulli as Coins
 from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.partition.dirichlet import Dirichlet
-from raylfl.options import Ge
 
 
 @dataclass
 class Sprung(FedProx):
-    mu: Annotated[float, Ge(0)] = 0.5
+    mu: float = 0.5
 
 
 @dataclass

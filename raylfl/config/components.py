@@ -6,10 +6,10 @@ import dataclasses
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from raylfl.errors import BadConfig, BadValue
-from raylfl.options import fitting
+from raylfl.options import fitting, hints_of
 from raylfl.registry import NAMING, Registry
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ def unknown_key(key: str, known: Iterable[str], place: str = "") -> BadConfig:
 
 def typed(cls: type[T], options: Mapping[str, Any], place: str = "") -> T:
     """An instance of the dataclass `cls` from config keys; raises BadConfig with every mistake found."""
-    keys, hints = keys_of(cls), get_type_hints(cls, include_extras=True)
+    keys, hints = keys_of(cls), hints_of(cls)
     values, problems = converted({key: hints[name] for key, name in keys.items()}, options, place)
     if not problems:
         try:

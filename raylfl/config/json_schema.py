@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin
 
 from raylfl.config.components import keys_of
 from raylfl.config.layers import NAMED
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS, TopConfig
-from raylfl.options import Doc, json_schema
+from raylfl.options import Doc, hints_of, json_schema
 from raylfl.registries import REGISTRIES
 
 Schema = dict[str, Any]
@@ -33,7 +33,7 @@ def text() -> str:
 
 
 def _keys(cls: type, **more: Schema) -> Schema:
-    hints = get_type_hints(cls, include_extras=True)
+    hints = hints_of(cls)
     return _object({key: hints[name] for key, name in keys_of(cls).items()}, (cls.__doc__ or "").strip(), **more)
 
 
@@ -52,7 +52,7 @@ def _fixed(cls: type, group: str) -> Schema:
     if group in ("model", "data"):
         return _named(group, inner="init_args")
     nested = {place[1]: place for place in NAMED if len(place) == 2 and place[0] == group}
-    hints = get_type_hints(cls, include_extras=True)
+    hints = hints_of(cls)
     return _keys(cls, **{key: {"anyOf": [{"type": "string"}, _keys(hints[key])]} for key in nested})
 
 

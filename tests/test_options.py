@@ -1,0 +1,91 @@
+"""Limits of options hold in every class that has the option, however it is declared again, and in constructors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import pytest
+
+from raylfl.algorithms.fedprox import FedProx
+from raylfl.config.load import load_config
+from raylfl.errors import BadConfig, BadValue
+from raylfl.options import Doc, Ge, Gt, Lt, Options, checked
+
+
+@dataclass
+class Parent(Options):
+    """Three kinds of limits."""
+
+    mu: Annotated[float, Ge(0), Doc("the stiffness")] = 0.01
+    size: Annotated[int, Ge(1)] | None = None
+    kind: Literal["a", "b"] = "a"
+
+
+@dataclass
+class Plain(Parent):
+    """Other defaults."""
+
+    mu: float = 0.5
+    size: int | None = 3
+
+
+@dataclass
+class Grandchild(Plain):
+    """Another default once more, and a kind of number that the parent did not have."""
+
+    mu: int | None = 2
+
+
+@dataclass
+class Own(Parent):
+    """Limits of its own."""
+
+    mu: Annotated[float, Gt(-2), Lt(2)] = 0.5
+    kind: str = "c"
+
+
+@pytest.mark.parametrize("cls", [Parent, Plain, Grandchild])
+def test_a_field_declared_again_keeps_its_limits(cls):
+    with pytest.raises(BadValue, match=r"^mu=-1(.0)?, but must be >= 0, the stiffness"):
+        cls(mu=-1)
+    with pytest.raises(BadValue, match=r"^size=0, but must be >= 1"):
+        cls(size=0)
+    assert cls(mu=3, size=None).mu == 3
+    assert Grandchild(mu=None).mu is None
+
+
+def test_limits_of_its_own_replace_the_parents():
+    assert Own(mu=-1).mu == -1
+    assert Own(kind="z").kind == "z"
+    with pytest.raises(BadValue, match=r"mu=-2, but must be in \(-2, 2\)"):
+        Own(mu=-2)
+
+
+class Net:
+    """A constructor with annotated arguments."""
+
+    @checked
+    def __init__(self, width: Annotated[int, Ge(1), Doc("channels")] = 8, shape: tuple[int, ...] = (1,), *, dim: int):
+        self.width, self.shape, self.dim = width, shape, dim
+
+
+def test_arguments_of_a_constructor_are_checked_and_converted():
+    net = Net("2", [3, 4], dim=5)  # type: ignore[arg-type]
+    assert (net.width, net.shape, net.dim) == (2, (3, 4), 5)
+    with pytest.raises(BadValue, match="width=0, but must be >= 1, channels"):
+        Net(width=0, dim=1)
+    with pytest.raises(TypeError, match="dim"):
+        Net()  # type: ignore[call-arg]
+
+
+def test_a_config_and_a_direct_call_refuse_alike():
+    with pytest.raises(BadConfig, match=r"algorithm.mu=-1.*>= 0"):
+        load_config({"algorithm": {"class_path": f"{__name__}.Sprung", "mu": -1}})
+
+
+@dataclass
+class Sprung(FedProx):
+    """FedProx with another default."""
+
+    mu: float = 0.5
