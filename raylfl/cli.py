@@ -131,6 +131,15 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--scale", choices=("smoke", "paper"), default="smoke", help="of image classification (default: smoke)"
     )
+    sub.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="key=value",
+        help="cells of an experiment: task=mnist-*, steps=5,20 (SFL: task, classes, steps, method, lr, seed)",
+    )
+    sub.add_argument("--processes", type=_positive, metavar="N", help="runs at a time without Ray (default: one a CPU)")
+    sub.add_argument("--estimate", action="store_true", help="say how long it would take here, from short runs")
     sub = with_config(command("partition", _partition, "show a partition without training"))
     sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for partition.json and partition.png")
     sub = with_config(command("trace", _trace, "draw the participation of a config without training"))
@@ -260,7 +269,8 @@ def _reproduce(args: argparse.Namespace) -> None:
     names = [argument for argument in args.overrides if "=" not in argument]
     if args.list or not names:
         return list_experiments()
-    return reproduce(names, args.scale, [argument for argument in args.overrides if "=" in argument])
+    overrides = [argument for argument in args.overrides if "=" in argument]
+    return reproduce(names, args.scale, overrides, args.only, args.processes, args.estimate)
 
 
 def _partition(args: argparse.Namespace) -> None:

@@ -55,10 +55,13 @@ class Findings:
 class PaperResult(ABC):
     """A figure or table of a paper. The first line of a subclass's docstring says what it shows.
 
-    scales: at which it can be run; none where it is exact, small and always run whole.
+    scales: at which it can be run; none where it is exact, small and always run whole. choices: the keys by which
+    `--only` chooses from its cells. shares: the name under which its runs lie, where other experiments have the same.
     """
 
     scales: ClassVar[tuple[str, ...]] = ()
+    choices: ClassVar[tuple[str, ...]] = ()
+    shares: ClassVar[str | None] = None
 
     @abstractmethod
     def run(self, cache: RunCache) -> Findings:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,7 +16,8 @@ from rich.table import Table as RichTable
 from raylfl.console import say
 from raylfl.report.render import to_csv, to_markdown, to_rich
 from raylfl.report.tables import Table
-from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, find
+from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult, find
+from raylfl.reproduce.choice import choice
 
 VERDICTS = {True: "yes", False: "NO", None: "?"}
 WIDTH = 160  # where there is no terminal: wide enough for every table
@@ -24,24 +27,57 @@ SMOKE_NOTE = (
 )
 
 
-def reproduce(names: Sequence[str], scale: str = "smoke", overrides: Sequence[str] = ()) -> None:
+def reproduce(
+    names: Sequence[str],
+    scale: str = "smoke",
+    overrides: Sequence[str] = (),
+    only: Sequence[str] = (),
+    processes: int | None = None,
+    estimate: bool = False,
+) -> None:
     """Every experiment in turn: runs, tables, verdicts, figures, in runs/reproduce/NAME (image data: NAME/SCALE).
 
-    overrides: `key=value` for all runs. Raises BadConfig for an unknown name before anything is run.
+    overrides: `key=value` for all runs. only: `key=value,value`, the cells to run. processes: runs at a time, None: one
+    a CPU. estimate: say how long the runs would take instead. Raises BadConfig for an unknown name before anything is
+    run.
     """
     from raylfl.reproduce.run_cache import RunCache
 
     experiments = {name: find(name) for name in names}
+    choices = {name: choice(only, experiment.choices, name) for name, experiment in experiments.items()}
     for name, experiment in experiments.items():
-        entry = EXPERIMENTS.get(name)
-        folder = Path(os.environ.get("RAYLFL_RUNS", "runs")) / "reproduce" / name
-        folder = folder / scale if experiment.scales else folder
+        entry, folder = EXPERIMENTS.get(name), place(name, experiment, scale)
         say(f"{name}  {entry.paper}: {entry.summary}")
-        findings = experiment.run(RunCache(folder, scale, overrides))
+        runs = place(experiment.shares, experiment, scale) if experiment.shares else None
+        if estimate:
+            _estimate(experiment, folder, scale, overrides, processes, choices[name], runs)
+            continue
+        findings = experiment.run(RunCache(folder, scale, overrides, processes, choices[name], runs))
         notes = [*findings.notes, *([SMOKE_NOTE] if experiment.scales and scale == "smoke" else [])]
         show(findings, notes)
         for path in write(folder, findings, notes):
             say(f"written  {path}")
+
+
+def place(name: str, experiment: PaperResult, scale: str) -> Path:
+    """The folder of what an experiment of that name makes, or of runs that several have in common."""
+    folder = Path(os.environ.get("RAYLFL_RUNS", "runs")) / "reproduce" / name
+    return folder / scale if experiment.scales else folder
+
+
+def _estimate(experiment: PaperResult, *options: Any) -> None:
+    from raylfl.reproduce.estimate import estimate
+    from raylfl.reproduce.run_cache import Enough, Estimated
+
+    cache = Estimated(*options)
+    with suppress(Enough):
+        experiment.run(cache)
+    if not cache.waiting:
+        say("nothing to do: the runs are there")
+        return
+    say(f"estimate of the {len(cache.waiting)} runs that come first (searches and further seeds follow them)")
+    for line in estimate([job.config for job in cache.waiting], cache.processes):
+        say(line)
 
 
 def show(findings: Findings, notes: Sequence[str]) -> None:

@@ -24,9 +24,10 @@ import numpy as np
 from raylfl.config.identity import RUNTIME_FREE, identity
 from raylfl.config.load import load_config
 from raylfl.console import say
-from raylfl.errors import NonFinite
+from raylfl.errors import DataMissing, NonFinite
 from raylfl.report.labels import canonical, flatten
 from raylfl.report.runs import Group, RunRecord, load_run
+from raylfl.reproduce.choice import Choice
 from raylfl.reproduce.setting import Setting
 
 DIVERGED = "diverged.txt"  # in the folder of a run that ended that way: running it again would too
@@ -52,11 +53,24 @@ class RunCache:
 
     folder: gets the runs (in `runs/`) and what is made of them. scale: `smoke` or `paper`. overrides:
     `key=value` for every run, from the command line. processes: at most so many at a time; None: one a CPU.
+    only: the cells to run, where the experiment can be cut. runs: another folder whose `runs/` to use, where other
+    experiments have the same.
     """
 
-    def __init__(self, folder: Path, scale: str = "smoke", overrides: Sequence[str] = (), processes: int | None = None):
-        self.folder, self.scale, self.overrides = folder, scale, tuple(overrides)
+    def __init__(
+        self,
+        folder: Path,
+        scale: str = "smoke",
+        overrides: Sequence[str] = (),
+        processes: int | None = None,
+        only: Choice | None = None,
+        runs: Path | None = None,
+    ):
+        self.folder, self.scale = folder, scale
+        self.runs = (runs or folder).resolve() / "runs"
+        self.overrides = (*machine(scale), *overrides)
         self.processes = processes or _cpus()
+        self.only = only or Choice()
 
     def pick(self, smoke: Any, paper: Any) -> Any:
         """The one of the two that belongs to this scale."""
@@ -67,6 +81,7 @@ class RunCache:
 
         A run that diverged has inf as its last values, so that it is worse than any other.
         """
+        seeds = [seed for seed in seeds if self.only.keeps(seed=seed)]
         jobs = [[self._job(setting, seed) for seed in seeds] for setting in settings]
         self._carry_out({job.path: job for row in jobs for job in row})
         return [
@@ -77,9 +92,9 @@ class RunCache:
 
     def _job(self, setting: Setting, seed: int) -> Job:
         config = load_config({**setting.config, "seed": seed}, self.overrides).resolved
-        digest = hashlib.sha256(canonical(flatten(identity(config, of="digest"))).encode()).hexdigest()[:8]
+        digest = config_digest(config)
         words = re.sub(r"[^A-Za-z0-9.]+", "-", setting.label).strip("-").lower()
-        path = self.folder.resolve() / "runs" / f"{words}-s{seed}-{digest}"
+        path = self.runs / f"{words}-s{seed}-{digest}"
         logging = config["logging"] | {"dir": str(path.parent.parent), "id": path.name, "report": False}
         return Job(setting.label, config | {"name": path.parent.name, "logging": logging}, path)
 
@@ -88,7 +103,7 @@ class RunCache:
         if not waiting:
             return
         _check_data(waiting)
-        say(f"runs     {len(waiting)} to do, {len(jobs) - len(waiting)} found in {self.folder}")
+        say(f"runs     {len(waiting)} to do, {len(jobs) - len(waiting)} found in {self.runs}")
         started = last = time.monotonic()
         for count, job in enumerate(self._finished(waiting), 1):
             now = time.monotonic()
@@ -113,6 +128,34 @@ class RunCache:
                 pool.shutdown(wait=True, cancel_futures=True)
 
 
+class Estimated(RunCache):
+    """Makes no runs: the first that are asked for become `waiting`, and an Enough ends the experiment there."""
+
+    waiting: Sequence[Job] = ()
+
+    def _carry_out(self, jobs: Mapping[Path, Job]) -> None:
+        self.waiting = [job for job in jobs.values() if not job.done]
+        raise Enough
+
+
+class Enough(Exception):
+    """Ends an experiment of which only the settings are wanted."""
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """Eight letters that stand for all of a resolved config that its rows depend on, but for the seed."""
+    return hashlib.sha256(canonical(flatten(identity(config, of="digest"))).encode()).hexdigest()[:8]
+
+
+def machine(scale: str) -> list[str]:
+    """The overrides that bring the paper's scale to a machine without a GPU: in process, one run a CPU."""
+    if scale != "paper":
+        return []
+    import torch
+
+    return [] if torch.cuda.is_available() else ["runtime.backend=local", "runtime.gpus_per_worker=0"]
+
+
 def _cpus() -> int:
     """CPUs that this process may use, where the system can tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -123,7 +166,10 @@ def _check_data(jobs: Sequence[Job]) -> None:
     from raylfl.data_source import load_data
 
     for job in {canonical(job.config["data"]): job for job in jobs}.values():
-        load_data(load_config(job.config))
+        try:
+            load_data(load_config(job.config))
+        except DataMissing as error:
+            raise DataMissing(f"{error}\nor leave its cells out: --only chooses (`raylfl reproduce --help`)") from None
 
 
 def _one_by_one(jobs: Sequence[Job]) -> Iterator[Job]:

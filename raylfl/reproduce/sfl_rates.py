@@ -13,7 +13,18 @@ from raylfl.report.tables import Column, Table
 from raylfl.report.wording import stat_text
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult, published
 from raylfl.reproduce.run_cache import RunCache
-from raylfl.reproduce.sfl import ACCURACY, CLIP, GRID, METHODS, SEARCH_SEED, Cell, cells
+from raylfl.reproduce.sfl import (
+    ACCURACY,
+    CHOICES,
+    CLIP,
+    GRID,
+    METHODS,
+    SEARCH_SEED,
+    VARIANTS,
+    Cell,
+    cells,
+    with_variants,
+)
 from raylfl.reproduce.sfl_numbers import TABLE7, TABLE10
 
 VGG = "CIFAR-10, VGG-9"
@@ -34,7 +45,7 @@ def best(sweep: Sweep) -> float:
 class Rates(PaperResult):
     """Accuracy of every learning rate of the grid, on one seed."""
 
-    scales = SCALES
+    scales, choices, shares = SCALES, CHOICES, "sfl/images"
     stem: ClassVar[str]
 
     @abstractmethod
@@ -44,9 +55,9 @@ class Rates(PaperResult):
     def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
 
-        theirs = self.numbers(cache.scale)
+        theirs = {cell: numbers for cell, numbers in self.numbers(cache.scale).items() if cell.chosen(cache.only)}
         rounds, last = cache.pick((100, 20), (ROUNDS, LAST))
-        keys = [(cell, lr) for cell in theirs for lr in GRID[cell.method]]
+        keys = [(cell, lr) for cell in theirs for lr in GRID[cell.method] if cache.only.keeps(lr=lr)]
         groups = cache.groups([cell.setting(lr, rounds, cache.scale) for cell, lr in keys], [SEARCH_SEED])
         ours: dict[Cell, dict[float, Stat]] = {cell: {} for cell in theirs}
         for (cell, lr), group in zip(keys, groups, strict=True):
@@ -71,7 +82,7 @@ class Rates(PaperResult):
         both: dict[str, dict[str, float]] = {self.heading(cell): {} for cell in ours}
         for cell, sweep in ours.items():
             both[self.heading(cell)][cell.method] = best(sweep)
-        smaller = [rates["SFL"] <= rates["PFL"] for rates in both.values()]
+        smaller = [rates["SFL"] <= rates["PFL"] for rates in both.values() if len(rates) == 2]
         near = [_apart(cell, best(ours[cell]), best(theirs[cell])) <= 1 for cell in ours]
         return [
             Claim(
@@ -120,11 +131,14 @@ class Table10(Rates):
     smoke_tasks: ClassVar[Sequence[str]] = ("MNIST, logistic", "MNIST, MLP")
 
     def numbers(self, scale: str) -> dict[Cell, dict[float, Stat]]:
-        tasks, steps = (self.smoke_tasks, (5, 20)) if scale == "smoke" else (self.tasks, (5, 20, 50))
+        smoke = scale == "smoke"
+        tasks, steps = (self.smoke_tasks, (5, 20)) if smoke else (with_variants(self.tasks), (5, 20, 50))
+        rows = {place: numbers for place, numbers in TABLE10.items() if place[2] in steps}
         return {
             Cell(task, c, k, method, CLIP[method]): published_sweep(numbers[place], method)
-            for (task, c, k), numbers in TABLE10.items()
-            if task in tasks and k in steps
+            for task in tasks
+            for (own, c, k), numbers in rows.items()
+            if own == VARIANTS.get(task, task)
             for place, method in enumerate(METHODS)
         }
 

@@ -7,6 +7,7 @@ import platform
 import subprocess
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from raylfl.diagnostics.metric_names import higher_is_better
@@ -50,8 +51,24 @@ def environment() -> dict[str, Any]:
     return {
         "versions": versions(),
         "git_commit": git_commit(),
-        "host": {"platform": platform.platform(), "cpus": os.cpu_count(), "memory_gib": round(memory, 1)},
+        "host": {
+            "platform": platform.platform(),
+            "cpu": cpu_model(),
+            "cpus": os.cpu_count(),
+            "memory_gib": round(memory, 1),
+        },
     }
+
+
+@cache
+def cpu_model() -> str:
+    """What the processor calls itself; its architecture where the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def git_commit() -> str | None:

@@ -1,0 +1,47 @@
+"""Which cells of an experiment to run: `--only task=mnist-*` `--only steps=5,20`."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from raylfl.errors import BadConfig
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Key of a cell -> patterns of its value, of which one has to fit; a key without patterns is free.
+
+    Values are compared as `plain` writes them, with the wildcards of file names: `mnist-*`.
+    """
+
+    patterns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def keeps(self, **cell: Any) -> bool:
+        """Whether the cell is chosen, as far as these keys of it say."""
+        return all(
+            any(fnmatch.fnmatchcase(plain(value), pattern) for pattern in self.patterns[key])
+            for key, value in cell.items()
+            if key in self.patterns
+        )
+
+
+def choice(words: Sequence[str], keys: Sequence[str], name: str) -> Choice:
+    """The choice that words `key=value,value` make; raises BadConfig for a key that the experiment does not have."""
+    patterns: dict[str, list[str]] = {}
+    for word in words:
+        key, equals, values = word.partition("=")
+        if not equals or key not in keys:
+            known = ", ".join(keys) or "nothing: its settings belong together"
+            raise BadConfig(f"--only {word}: {name} is chosen from by key=value,value; its keys: {known}")
+        patterns.setdefault(key, []).extend(value.strip().lower() for value in values.split(","))
+    return Choice(patterns)
+
+
+def plain(value: Any) -> str:
+    """A value as `--only` takes it: `MNIST, LeNet-5` is mnist-lenet-5, 0.1 is 0.1, None is none."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")

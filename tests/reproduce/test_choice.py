@@ -1,0 +1,92 @@
+"""`--only` chooses cells of an experiment; `--estimate` says how long they take; the paper's scale needs no GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from raylfl.cli import main
+from raylfl.errors import BadConfig
+from raylfl.reproduce.base import find
+from raylfl.reproduce.choice import choice, plain
+from raylfl.reproduce.run_cache import Enough, Estimated, RunCache
+from tests.reproduce.caches import DryCache
+
+KEYS = ("task", "steps", "lr", "seed")
+
+
+@pytest.mark.parametrize(
+    ("words", "cell", "kept"),
+    [
+        ([], {"task": "MNIST, MLP", "steps": 5}, True),
+        (["task=mnist-*"], {"task": "MNIST, LeNet-5"}, True),
+        (["task=mnist-*"], {"task": "FMNIST, LeNet-5"}, False),
+        (["steps=5,20"], {"steps": 20}, True),
+        (["steps=5,20"], {"steps": 50}, False),
+        (["steps=5", "steps=50"], {"steps": 50}, True),
+        (["lr=0.1", "steps=5"], {"lr": 0.1, "steps": 20}, False),
+        (["lr=0.1"], {"lr": 0.10}, True),
+    ],
+)
+def test_a_cell_is_kept_if_each_of_its_keys_fits_one_pattern(words, cell, kept):
+    assert choice(words, KEYS, "x").keeps(**cell) is kept
+
+
+@pytest.mark.parametrize("word", ["colour=red", "steps", "=5"])
+def test_an_unknown_key_is_refused_with_those_that_there_are(word):
+    with pytest.raises(BadConfig, match="task, steps, lr, seed"):
+        choice([word], KEYS, "x")
+
+
+def test_names_of_cells_are_written_without_what_a_shell_reads():
+    assert [plain(value) for value in ("MNIST, LeNet-5", 0.003, 50, None)] == ["mnist-lenet-5", "0.003", "50", "none"]
+
+
+@pytest.mark.parametrize("name", ["sfl/table10", "sfl/table11"])
+def test_a_part_of_a_table_is_a_table(name, tmp_path):
+    cache = DryCache(tmp_path, "paper")
+    cache.only = choice(["task=mnist-mlp", "steps=5", "method=sfl", "classes=1"], find(name).choices, name)
+    findings = find(name).run(cache)
+    assert [row["block"].split(",")[:2] for row in findings.tables[0].rows] == [["MNIST", " MLP"]]
+    assert all(claim.holds in (True, False, None) for claim in findings.claims)
+
+
+def test_without_a_gpu_the_papers_scale_runs_in_process(tmp_path, monkeypatch):
+    words = ["task=mnist-logistic", "steps=5", "classes=1", "lr=0.01"]
+    for gpu, backend in ((False, "local"), (True, "ray")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+        table = find("sfl/table10")
+        cache = Estimated(tmp_path, "paper", only=choice(words, table.choices, "sfl/table10"))
+        with pytest.raises(Enough):
+            table.run(cache)
+        assert {job.config["runtime"]["backend"] for job in cache.waiting} == {backend}
+        assert len(cache.waiting) == 2  # PFL and SFL
+
+
+def test_tables_10_and_11_have_their_runs_in_one_place(tmp_path):
+    """Table 11 needs the grid search of table 10: the same configs, so the same folders."""
+    paths = []
+    for name in ("sfl/table10", "sfl/table11"):
+        experiment = find(name)
+        only = choice(["task=mnist-logistic", "steps=5", "seed=1234"], experiment.choices, name)
+        cache = Estimated(tmp_path / name, "paper", only=only, runs=tmp_path / str(experiment.shares))
+        with pytest.raises(Enough):
+            experiment.run(cache)
+        paths.append({job.path for job in cache.waiting})
+    assert paths[0] == paths[1]
+    assert len(paths[0]) == 16  # two methods, two C, four rates
+
+
+def test_an_estimate_makes_no_runs_and_says_hours(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path))
+    short = ["num_clients=20", "participation.size=2", "rounds=4", "eval.every=2", "local.steps=1"]
+    only = ["--only", "task=mnist-logistic", "--only", "steps=5", "--only", "classes=1", "--only", "lr=0.1"]
+    assert main(["reproduce", "sfl/table10", *only, "--estimate", "--processes", "2", *short]) == 0
+    told = capsys.readouterr()
+    assert " h  in all, 2 at a time on " in told.out + told.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_seeds_can_be_chosen(tmp_path):
+    cache = RunCache(tmp_path, only=choice(["seed=3"], KEYS, "x"))
+    assert [seed for seed in (1, 3) if cache.only.keeps(seed=seed)] == [3]
