@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +13,6 @@ import numpy as np
 from raylfl.config.components import check_arguments
 from raylfl.config.load import Config, escaped
 from raylfl.config.schema import NAMED_GROUPS, ComponentConfig
-from raylfl.core.local import LocalRule, Schedule
 from raylfl.core.population import Population
 from raylfl.core.samples import Shards
 from raylfl.data_source import DataSource, class_of, load_data
@@ -20,7 +20,6 @@ from raylfl.errors import BadValue
 from raylfl.heterogeneity.links.perfect import Perfect
 from raylfl.heterogeneity.participation.full import Full
 from raylfl.heterogeneity.partition.base import Samples, Split
-from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
 from raylfl.parts import Experiment, Optimum, WorkerSetup
 
@@ -58,8 +57,8 @@ def fitted_model(config: Config, data: Any) -> ComponentConfig:
     return config.model
 
 
-def check_without_data(config: Config) -> tuple[LocalWork, LocalRule]:
-    """Local work and solver; raises BadConfig for what can be told to be wrong without loading the data."""
+def check_without_data(config: Config) -> None:
+    """Raises BadConfig for what can be told to be wrong without loading the data."""
     for place in ("model", "data"):
         component = getattr(config, place)
         complete = place == "data" or component.class_path is not None  # a shipped model takes shapes from the data
@@ -73,19 +72,13 @@ def check_without_data(config: Config) -> tuple[LocalWork, LocalRule]:
             hint="what a script or notebook defines is seen by that process alone: put the class into a file, say "
             f"mine.py, and write {path.replace('__main__', 'mine', 1)}, or set runtime.backend=local",
         )
-    local = config.local
-    work = _placed("local", lambda: LocalWork(local.steps, local.epochs, local.batch_size, local.dynamic))
-    schedule = _placed("local.lr_schedule", lambda: Schedule(**vars(local.lr_schedule)))
-    rule = _placed("local", lambda: LocalRule(local.lr, schedule, local.momentum, local.weight_decay, local.clip_norm))
-    if config.algorithm.own_step:
-        rule = LocalRule(local.lr, schedule, 0.0, local.weight_decay, local.clip_norm)
-    return work, rule
 
 
 def assemble(config: Config) -> Experiment:
     """The parts of a config; raises BadConfig for whatever cannot work, before anything starts."""
+    check_without_data(config)
     local = config.local
-    work, rule = check_without_data(config)
+    rule = replace(local, momentum=0.0) if config.algorithm.own_step else local
     source = load_data(config)
     split = make_split(config, source)
     population = Population.of(np.array([len(c) for c in split.clients]), config.top.weights)
@@ -95,7 +88,7 @@ def assemble(config: Config) -> Experiment:
     world = RunContext(config.top.seed, trained, config.top.rounds)
     participation, link = (Full(), Perfect()) if merged else (config.participation, config.link)
     for place, part in (
-        ("local", work),
+        ("local", local),
         ("participation", participation),
         ("link", link),
         ("system", config.system),
@@ -131,7 +124,7 @@ def assemble(config: Config) -> Experiment:
         algorithm=config.algorithm,
         participation=participation,
         link=link,
-        work=work,
+        work=local,
         rule=rule,
         setup=setup,
         warnings=warnings,
@@ -186,9 +179,7 @@ def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str
         warnings.append(f"{name} trains on all data at once: participation {participation}, link {link} do not apply")
     if algorithm.assumes_equal_steps:
         clients = np.arange(min(world.count, 1000))
-        steps, _ = LocalWork(
-            config.local.steps, config.local.epochs, config.local.batch_size, config.local.dynamic
-        ).draw(0, clients, world)
+        steps, _ = config.local.draw(0, clients, world)
         if len(np.unique(steps)) > 1:
             warnings.append(f"{name} is defined for equal local steps; here K_i is {steps.min()}..{steps.max()}")
     if algorithm.own_step:

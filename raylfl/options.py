@@ -4,19 +4,19 @@
 
 From a config or in Python, a value outside is refused alike: `b1=1.0, but must be in [0, 1), the decay of m`. What
 takes more than one field to tell is checked in `__post_init__`, after `super().__post_init__()`. A subclass that
-declares a field again without limits of its own (`b1: float = 0.0`) keeps its parent's. Arguments of a constructor that
-is not a dataclass's are annotated alike, below `@checked`.
+declares a field again without limits of its own (`b1: float = 0.0`) keeps its parent's. Models and data sets, which are
+no dataclasses, annotate the arguments of their constructors alike (`Arguments`).
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from functools import cache, reduce, wraps
+from functools import cache, reduce
 from inspect import get_annotations, signature
 from operator import or_
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge as Ge
 from annotated_types import Gt as Gt
@@ -29,7 +29,6 @@ from raylfl.errors import BadValue
 
 OneOrMore = Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
-Init = TypeVar("Init", bound=Callable[..., None])
 LIMITS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
 
 
@@ -44,20 +43,27 @@ class Options:
                 setattr(self, option.name, _accepted(key, hints[option.name], getattr(self, option.name)))
 
 
-def checked(init: Init) -> Init:
-    """A constructor whose arguments are checked, and converted, as the fields of `Options` are."""
-    parameters = signature(init)
+class Arguments:
+    """A class that is no dataclass: the annotated arguments of its constructor are checked before it is called."""
 
-    @wraps(init)
-    def checking(self: Any, *args: Any, **kwargs: Any) -> None:
-        hints = get_type_hints(init, include_extras=True)
-        given = parameters.bind(self, *args, **kwargs)
-        for name, value in given.arguments.items():
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        hints = arguments_of(cls)
+        for name, value in signature(cls.__init__).bind_partial(made, *args, **kwargs).arguments.items():
             if name in hints:
-                given.arguments[name] = _accepted(name, hints[name], value)
-        init(*given.args, **given.kwargs)
+                _accepted(name, hints[name], value)
+        return made
 
-    return checking  # type: ignore[return-value]
+
+def arguments_of(cls: Any) -> dict[str, Any]:
+    """Argument -> declared type of a class's constructor."""
+    return _arguments(cls)
+
+
+@cache
+def _arguments(cls: Any) -> dict[str, Any]:
+    hints = get_type_hints(cls.__init__, include_extras=True)
+    return {name: hints.get(name, Any) for name in list(signature(cls.__init__).parameters)[1:]}
 
 
 def _accepted(key: str, hint: Any, value: Any) -> Any:
@@ -124,7 +130,7 @@ def words(hint: Any, bare: bool = False) -> str:
     if origin is Annotated:
         limits = _limits(args[1:])
         kind = "" if bare and limits else words(args[0])
-        docs = [part.documentation for part in args[1:] if isinstance(part, Doc)]
+        docs = [part.documentation.partition(";")[0] for part in args[1:] if isinstance(part, Doc)]
         return ", ".join([" ".join(filter(None, (kind, limits))), *docs])
     if origin in (Union, types.UnionType):
         said = [words(part, bare) for part in args]

@@ -12,7 +12,7 @@ from torch import Tensor
 from raylfl.config.load import Config
 from raylfl.config.schema import ComponentConfig, RuntimeConfig
 from raylfl.core.algorithm import Algorithm, State
-from raylfl.core.local import LocalRule
+from raylfl.core.local_rule import LocalRule
 from raylfl.core.population import Ints, Population
 from raylfl.core.samples import SampleSet, Shards
 from raylfl.heterogeneity.links import Link

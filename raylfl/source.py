@@ -77,10 +77,9 @@ def options_of_class(cls: type) -> dict[str, Any] | None:
     if is_dataclass(cls):
         hints = vocabulary.hints_of(cls)
         return {field.name: hints[field.name] for field in fields(cls) if field.init}
-    parameters = inspect.signature(cls).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+    if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values()):
         return None
-    return dict.fromkeys(parameters, Any)
+    return vocabulary.arguments_of(cls)
 
 
 def _ancestry(module: str, node: ast.ClassDef) -> Iterator[tuple[str, ast.ClassDef]]:

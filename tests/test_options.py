@@ -8,9 +8,11 @@ from typing import Annotated, Literal
 import pytest
 
 from raylfl.algorithms.fedprox import FedProx
+from raylfl.config.components import construct
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, BadValue
-from raylfl.options import Doc, Ge, Gt, Lt, Options, checked
+from raylfl.models.classic import MLP
+from raylfl.options import Arguments, Doc, Ge, Gt, Lt, Options
 
 
 @dataclass
@@ -62,21 +64,27 @@ def test_limits_of_its_own_replace_the_parents():
         Own(mu=-2)
 
 
-class Net:
+class Net(Arguments):
     """A constructor with annotated arguments."""
 
-    @checked
     def __init__(self, width: Annotated[int, Ge(1), Doc("channels")] = 8, shape: tuple[int, ...] = (1,), *, dim: int):
         self.width, self.shape, self.dim = width, shape, dim
 
 
-def test_arguments_of_a_constructor_are_checked_and_converted():
-    net = Net("2", [3, 4], dim=5)  # type: ignore[arg-type]
-    assert (net.width, net.shape, net.dim) == (2, (3, 4), 5)
+def test_arguments_of_a_constructor_are_checked():
+    assert Net(2, (3, 4), dim=5).width == 2
     with pytest.raises(BadValue, match="width=0, but must be >= 1, channels"):
         Net(width=0, dim=1)
     with pytest.raises(TypeError, match="dim"):
         Net()  # type: ignore[call-arg]
+
+
+def test_numbers_of_init_args_may_be_written_as_in_yaml():
+    """`1e-1` is a text to yaml."""
+    model = construct(MLP, {"dropout": "1e-1", "hidden": [8]}, "model")
+    assert model.hparams["dropout"] == 0.1
+    with pytest.raises(BadConfig, match=r"^model.init_args.hidden=\[0\], but must be a list, each entry"):
+        construct(MLP, {"hidden": [0]}, "model")
 
 
 def test_a_config_and_a_direct_call_refuse_alike():

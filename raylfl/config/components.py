@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from raylfl.errors import BadConfig, BadValue
-from raylfl.options import fitting, hints_of
+from raylfl.options import Arguments, arguments_of, fitting, hints_of
 from raylfl.registry import NAMING, Registry
 
 T = TypeVar("T")
@@ -136,6 +136,10 @@ def check_arguments(cls: type, init_args: Mapping[str, Any], place: str, complet
 def construct(cls: type, init_args: Mapping[str, Any], place: str) -> Any:
     """cls(**init_args); unknown and missing arguments are refused by name, other errors reported in one line."""
     check_arguments(cls, init_args, place)
+    if issubclass(cls, Arguments):
+        init_args, problems = converted(arguments_of(cls), init_args, f"{place}.init_args")
+        if problems:
+            raise BadConfig(problems)
     try:
         return cls(**init_args)
     except BadValue as error:

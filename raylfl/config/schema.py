@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from raylfl.core.local_rule import LocalRule
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.clock import Clock
 from raylfl.heterogeneity.work import LocalWork
-from raylfl.options import Doc, Ge, Gt, Le, Lt, OneOrMore, Options
+from raylfl.options import Doc, Ge, Gt, OneOrMore, Options
 
 Vectorize = Literal["auto", "always", "never"]
 Layout = Literal["auto", "contiguous", "channels_last", "batch_last"]  # of images and convolutions in memory
@@ -62,35 +63,13 @@ class ComponentConfig(Options):
 
 
 @dataclass
-class ScheduleConfig(Options):
-    """`local.lr_schedule`; see raylfl.core.local.Schedule."""
+class LocalConfig(LocalRule, LocalWork):
+    """`local`: what a client does in a round."""
 
-    name: str = "constant"
-    decay: Annotated[float, Gt(0), Le(1)] = 1.0
-    period: Annotated[float, Gt(0), Doc("in rounds, or in steps")] = 1.0
-
-
-@dataclass
-class LocalConfig(Options):
-    """`local`: what a client does in a round; see raylfl.heterogeneity.work and raylfl.core.local."""
-
-    steps: Any = None  # K: a number or a value per client; 5 where neither steps nor epochs is given
-    epochs: Any = None
-    batch_size: Any = 32  # samples, `full`, or {uniform: [lo, null]} up to n_i
-    dynamic: bool = False  # steps and batch sizes redrawn every round
-    lr: Annotated[float, Gt(0), Doc("the local learning rate eta")] = 0.1
-    lr_schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
-    weight_decay: Annotated[float, Ge(0)] = 0.0
-    clip_norm: Annotated[float, Gt(0)] | None = None
     sampling: Literal["reshuffle", "with_replacement"] = "reshuffle"  # epoch-wise without replacement, or with
     optimizer: Literal["sgd", "module"] = "sgd"  # sgd, or module: the module's own configure_optimizers
     # of BatchNorm and the like: averaged over the received, or local to each client
     buffers: Literal["average", "local"] = "average"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        LocalWork(self.steps, self.epochs, self.batch_size, self.dynamic)
 
 
 @dataclass

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from raylfl.errors import BadValue, DataMissing
+from raylfl.options import Arguments, Ge
 
 Transform = Callable[[Tensor], Tensor]
+Count = Annotated[int, Ge(1)]
 
 
-class DataSource:
+class DataSource(Arguments):
     """Attributes that a run reads; the constructor's arguments are the options.
 
     train_dataset: map-style, samples are tuples of tensors. test_dataset: alike, or None.
@@ -69,10 +71,3 @@ def data_missing(name: str, problem: str, expected: str, above: str, download: b
     if download:
         remedy = f"set data.init_args.download=true to fetch them, or {remedy.removeprefix('set ')}"
     return DataMissing(f"data.name={name}: {problem}; expected {expected}\n{remedy}")
-
-
-def positive(**sizes: int) -> None:
-    """Raise BadValue for the first of these options that is below 1."""
-    for key, size in sizes.items():
-        if size < 1:
-            raise BadValue(key, got=size, need=">= 1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +12,11 @@ from torch import Tensor
 
 from raylfl.core.keyed import keyed
 from raylfl.data import DATA
-from raylfl.data.base import positive
+from raylfl.data.base import Count
 from raylfl.data.image import ImageData, ImageTransform
 from raylfl.errors import BadValue
 from raylfl.extras import require
+from raylfl.options import Doc, Ge
 
 
 @DATA.register("digits", paper="Alpaydin & Kaynak 1998 (scikit-learn)")
@@ -25,9 +27,7 @@ class Digits(ImageData):
     upscale: images enlarged to upscale x upscale (28 or 32 for networks made for MNIST or CIFAR-10); null: 8.
     """
 
-    def __init__(self, upscale: int | None = None):
-        if upscale is not None and upscale < 8:
-            raise BadValue("upscale", got=upscale, need=">= 8, or null for the 8x8 pixels as they are")
+    def __init__(self, upscale: Annotated[int, Ge(8), Doc("in place of 8x8 pixels")] | None = None):
         require("sklearn", what="data.name=digits")
         from sklearn.datasets import load_digits  # late: listing data sets should not wait for it
 
@@ -65,17 +65,14 @@ class SyntheticImages(ImageData):
     def __init__(
         self,
         shape: tuple[int, ...] = (1, 8, 8),
-        num_classes: int = 10,
-        num_train: int = 1000,
-        num_test: int = 200,
-        noise: float = 1.0,
+        num_classes: Count = 10,
+        num_train: Count = 1000,
+        num_test: Count = 200,
+        noise: Annotated[float, Ge(0), Doc("the standard deviation around a class's mean")] = 1.0,
         seed: int = 0,
     ):
         if len(shape) != 3 or min(shape) < 1:
             raise BadValue("shape", got=list(shape), need="[channels, height, width], such as [1, 8, 8]")
-        positive(num_classes=num_classes, num_train=num_train, num_test=num_test)
-        if noise < 0:
-            raise BadValue("noise", got=noise, need=">= 0, the standard deviation around a class's mean")
         pixels = math.prod(shape)
 
         def normal(part: str, count: int) -> npt.NDArray[np.float32]:

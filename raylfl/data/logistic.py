@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 import torch
 
 from raylfl.core.keyed import keyed
 from raylfl.data import DATA
-from raylfl.data.base import DataSource, blocks, positive, tensors
-from raylfl.errors import BadValue
+from raylfl.data.base import Count, DataSource, blocks, tensors
+from raylfl.options import Doc, Ge
 
 
 @DATA.register("logistic_regression_synthetic", paper="Li 2020 (FedProx)")
@@ -25,18 +27,14 @@ class LogisticRegressionSynthetic(DataSource):
 
     def __init__(
         self,
-        num_clients: int = 10,
-        rows_per_client: int = 50,
-        dim: int = 60,
-        num_classes: int = 10,
-        alpha: float = 1.0,
-        beta: float = 1.0,
+        num_clients: Count = 10,
+        rows_per_client: Count = 50,
+        dim: Count = 60,
+        num_classes: Count = 10,
+        alpha: Annotated[float, Ge(0), Doc("a variance")] = 1.0,
+        beta: Annotated[float, Ge(0), Doc("a variance")] = 1.0,
         seed: int = 0,
     ):
-        positive(num_clients=num_clients, rows_per_client=rows_per_client, dim=dim, num_classes=num_classes)
-        for key, value in (("alpha", alpha), ("beta", beta)):
-            if value < 0:
-                raise BadValue(key, got=value, need=">= 0, a variance")
         self.num_clients, self.in_shape, self.num_classes = num_clients, (dim,), num_classes
         deviation = np.arange(1, dim + 1) ** -0.6
         x, y = [], []

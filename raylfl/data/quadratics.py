@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from raylfl.core.keyed import keyed
 from raylfl.data import DATA
-from raylfl.data.base import DataSource, blocks, client_weights, positive, tensors
+from raylfl.data.base import Count, DataSource, blocks, client_weights, tensors
 from raylfl.errors import BadValue
+from raylfl.options import Doc, Ge
 
 
 @DATA.register("quadratics", paper="FedACS fig. 4")
@@ -21,8 +23,7 @@ class Quadratics(DataSource):
     Samples (1/2 [d], -E_m [d], |E_m|^2/2).
     """
 
-    def __init__(self, num_clients: int = 30, dim: int = 10, seed: int = 0):
-        positive(num_clients=num_clients, dim=dim)
+    def __init__(self, num_clients: Count = 30, dim: Count = 10, seed: int = 0):
         self.num_clients, self.dim = num_clients, dim
         self.centres = torch.from_numpy(keyed(seed, "data/quadratics").standard_normal((num_clients, dim)))
         curvature = torch.full_like(self.centres, 0.5)
@@ -44,9 +45,8 @@ class Coefficients(DataSource):
     [0, -zeta]].
     """
 
-    def __init__(self, pairs: tuple[tuple[float, float], ...] = ((0.5, 1.0), (0.5, -1.0)), dim: int = 1):
-        positive(dim=dim)
-        if not pairs or any(len(pair) != 2 for pair in pairs):
+    def __init__(self, pairs: tuple[tuple[float, float], ...] = ((0.5, 1.0), (0.5, -1.0)), dim: Count = 1):
+        if not pairs:
             raise BadValue("pairs", got=pairs, need="[A, B] for each client, such as [[0.5, 1], [0.5, -1]]")
         self.num_clients, self.dim = len(pairs), dim
         table = torch.tensor([[float(a), float(b)] for a, b in pairs], dtype=torch.float64)
@@ -76,15 +76,12 @@ class DenseQuadratics(DataSource):
 
     def __init__(
         self,
-        num_clients: int = 10,
-        dim: int = 10,
-        condition: float = 10.0,
+        num_clients: Count = 10,
+        dim: Count = 10,
+        condition: Annotated[float, Ge(1), Doc("largest over smallest eigenvalue")] = 10.0,
         spread: float = 1.0,
         seed: int = 0,
     ):
-        positive(num_clients=num_clients, dim=dim)
-        if condition < 1:
-            raise BadValue("condition", got=condition, need=">= 1, largest over smallest eigenvalue")
         self.num_clients, self.dim = num_clients, dim
         draw = keyed(seed, "data/dense_quadratics")
         q, _ = np.linalg.qr(draw.standard_normal((num_clients, dim, dim)))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from raylfl.core.keyed import keyed
 from raylfl.data import DATA
-from raylfl.data.base import DataSource, blocks, client_weights, positive, tensors
+from raylfl.data.base import Count, DataSource, blocks, client_weights, tensors
 from raylfl.errors import BadValue
+from raylfl.options import Ge
 
 
 @DATA.register("ridge", paper="FOCUS fig. 4")
@@ -24,16 +26,13 @@ class Ridge(DataSource):
 
     def __init__(
         self,
-        num_clients: int = 16,
-        rows_per_client: int = 100,
-        dim: int = 100,
-        lam: float = 0.01,
+        num_clients: Count = 16,
+        rows_per_client: Count = 100,
+        dim: Count = 100,
+        lam: Annotated[float, Ge(0)] = 0.01,
         noise: float = 0.1,
         seed: int = 0,
     ):
-        positive(num_clients=num_clients, rows_per_client=rows_per_client, dim=dim)
-        if lam < 0:
-            raise BadValue("lam", got=lam, need=">= 0")
         self.num_clients, self.rows_per_client, self.dim, self.lam = num_clients, rows_per_client, dim, lam
         draw = keyed(seed, "data/ridge")
         n = num_clients * rows_per_client

@@ -21,13 +21,14 @@ from raylfl.core.population import Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.values import COUNT, PerClient
 from raylfl.heterogeneity.world import RunContext
+from raylfl.options import Options
 
 _BATCH = replace(COUNT, open_top=True)
 DEFAULT_STEPS = 5
 
 
 @dataclass
-class LocalWork:
+class LocalWork(Options):
     """Options of local steps and batch sizes, part of the config group `local`.
 
     steps or epochs (neither: 5 steps): one value per client (grammar of `values.py`). batch_size: the same,
@@ -40,6 +41,7 @@ class LocalWork:
     dynamic: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.steps is not None and self.epochs is not None:
             need = "left out if epochs are given: K_i follows from one of the two"
             raise BadValue("steps", got=f"{self.steps} beside epochs={self.epochs}", need=need)

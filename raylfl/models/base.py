@@ -19,11 +19,11 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from raylfl.core.chain import IGNORED
-from raylfl.errors import BadValue
 from raylfl.models.stack import Stack
+from raylfl.options import Arguments
 
 
-class ShippedModel(LightningModule):
+class ShippedModel(Arguments, LightningModule):
     """A LightningModule whose constructor's arguments are its options, kept in `hparams`.
 
     from_data: arguments that, where the config leaves them out, are taken from attributes of the data.
@@ -121,8 +121,6 @@ class Problem(ShippedModel, ABC):
     from_data: ClassVar[tuple[str, ...]] = ("dim",)
 
     def __init__(self, dim: int, x0: float, lr: float):
-        if dim < 1:
-            raise BadValue("dim", got=dim, need=">= 1, the length of x")
         super().__init__()
         self.save_hyperparameters()
         self.x = nn.Parameter(torch.full((dim,), float(x0), dtype=torch.float64))

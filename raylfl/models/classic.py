@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from raylfl.errors import BadValue
+from typing import Annotated
+
 from raylfl.models import MODELS
 from raylfl.models.base import Classifier
-from raylfl.models.stack import Stack
+from raylfl.models.stack import Dropout, Stack
+from raylfl.options import Ge
 
 
 @MODELS.register("logistic", paper="SFL table 11")
@@ -30,14 +32,12 @@ class MLP(Classifier):
 
     def __init__(
         self,
-        hidden: tuple[int, ...] = (64,),
+        hidden: tuple[Annotated[int, Ge(1)], ...] = (64,),
         in_shape: tuple[int, ...] = (1, 28, 28),
         num_classes: int = 10,
-        dropout: float = 0.0,
+        dropout: Dropout = 0.0,
         lr: float = 0.1,
     ):
-        if any(width < 1 for width in hidden):
-            raise BadValue("hidden", got=list(hidden), need="widths >= 1, such as [64]")
         stack = Stack(in_shape).flatten()
         for width in hidden:
             stack.linear(width).dropout(dropout).relu()

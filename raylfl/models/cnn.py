@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raylfl.models import MODELS
 from raylfl.models.base import Classifier
-from raylfl.models.stack import Stack, he_fan_in, vgg_init
+from raylfl.models.stack import Dropout, Stack, he_fan_in, vgg_init
 
 
 @MODELS.register("cnn_focus", paper="FOCUS fig. 9")
@@ -63,7 +63,7 @@ class CnnFedacsMnist(Classifier):
         self,
         in_shape: tuple[int, ...] = (1, 28, 28),
         num_classes: int = 10,
-        dropout: float = 0.2,
+        dropout: Dropout = 0.2,
         lr: float = 0.02,
     ):
         stack = Stack(in_shape).conv(10, 3, padding=1).conv(20, 3, padding=1).flatten()
@@ -93,7 +93,7 @@ class CnnFedacsCinic(Classifier):
         self,
         in_shape: tuple[int, ...] = (3, 32, 32),
         num_classes: int = 10,
-        dropout: float = 0.2,
+        dropout: Dropout = 0.2,
         lr: float = 0.03,
     ):
         stack = Stack(in_shape).conv(32, 3, padding=1).relu().pool().conv(32, 3, padding=1).relu().pool()

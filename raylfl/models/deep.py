@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -9,8 +11,9 @@ from raylfl.errors import BadValue
 from raylfl.models import MODELS
 from raylfl.models.base import Classifier
 from raylfl.models.stack import Stack, vgg_init
+from raylfl.options import Doc, Ge
 
-NORMS = ("none", "group", "batch")
+Norm = Literal["none", "group", "batch"]
 
 
 @MODELS.register("vgg9", paper="SFL table 3; Lin 2020")
@@ -27,11 +30,9 @@ class Vgg9(Classifier):
         self,
         in_shape: tuple[int, ...] = (3, 32, 32),
         num_classes: int = 10,
-        width: int = 32,
+        width: Annotated[int, Ge(1), Doc("channels")] = 32,
         lr: float = 0.1,
     ):
-        if width < 1:
-            raise BadValue("width", got=width, need=">= 1 channels")
         stack = Stack(in_shape)
         for factors in ((1,), (2,), (4, 4), (8, 8), (8, 8)):
             for factor in factors:
@@ -54,16 +55,12 @@ class ResNet18(Classifier):
         self,
         in_shape: tuple[int, ...] = (3, 32, 32),
         num_classes: int = 10,
-        norm: str = "none",
-        groups: int = 2,
-        width: int = 64,
+        norm: Norm = "none",
+        groups: Annotated[int, Ge(1)] = 2,
+        width: Annotated[int, Ge(1), Doc("channels")] = 64,
         lr: float = 0.1,
     ):
-        if norm not in NORMS:
-            raise BadValue("norm", got=norm, need=f"one of {', '.join(NORMS)}")
-        if width < 1:
-            raise BadValue("width", got=width, need=">= 1 channels")
-        if norm == "group" and (groups < 1 or width % groups):
+        if norm == "group" and width % groups:
             raise BadValue("groups", got=groups, need=f"a divisor of width={width}")
         stack = Stack(in_shape)
         channels, height, columns = stack.image()
@@ -87,7 +84,7 @@ class BasicBlock(nn.Module):
     (with N) where the shape changes.
     """
 
-    def __init__(self, before: int, after: int, stride: int, norm: str, groups: int):
+    def __init__(self, before: int, after: int, stride: int, norm: Norm, groups: int):
         super().__init__()
         self.conv1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
         self.norm1 = _norm(norm, after, groups)
@@ -104,7 +101,7 @@ class BasicBlock(nn.Module):
         return F.relu(inner + self.shortcut(x))
 
 
-def _norm(norm: str, channels: int, groups: int) -> nn.Module:
+def _norm(norm: Norm, channels: int, groups: int) -> nn.Module:
     if norm == "group":
         return nn.GroupNorm(groups, channels)
     return nn.BatchNorm2d(channels) if norm == "batch" else nn.Identity()

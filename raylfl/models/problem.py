@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from raylfl.errors import BadValue
 from raylfl.models import MODELS
 from raylfl.models.base import Problem
+from raylfl.options import Doc, Ge
+
+Dim = Annotated[int, Ge(1), Doc("the length of x")]
 
 
 @MODELS.register("ridge", paper="FOCUS fig. 4")
@@ -25,16 +27,12 @@ class Ridge(Problem):
 
     def __init__(
         self,
-        dim: int = 100,
-        rows_per_client: int = 100,
-        lam: float = 0.01,
+        dim: Dim = 100,
+        rows_per_client: Annotated[int, Ge(1)] = 100,
+        lam: Annotated[float, Ge(0)] = 0.01,
         x0: float = 0.0,
         lr: float = 2e-4,
     ):
-        if rows_per_client < 1:
-            raise BadValue("rows_per_client", got=rows_per_client, need=">= 1")
-        if lam < 0:
-            raise BadValue("lam", got=lam, need=">= 0")
         super().__init__(dim, x0, lr)
         self.rows_per_client, self.lam = rows_per_client, lam
 
@@ -52,7 +50,7 @@ class Quadratic(Problem):
     (1/2, -E, |E|^2/2).
     """
 
-    def __init__(self, dim: int = 1, x0: float = 0.0, lr: float = 0.1):
+    def __init__(self, dim: Dim = 1, x0: float = 0.0, lr: float = 0.1):
         super().__init__(dim, x0, lr)
 
     def objective(self, batch: Sequence[Tensor]) -> Tensor:
@@ -68,7 +66,7 @@ class DenseQuadratic(Problem):
     Batches (H [B, d, d] symmetric, b [B, d]).
     """
 
-    def __init__(self, dim: int = 10, x0: float = 0.0, lr: float = 0.1):
+    def __init__(self, dim: Dim = 10, x0: float = 0.0, lr: float = 0.1):
         super().__init__(dim, x0, lr)
 
     def objective(self, batch: Sequence[Tensor]) -> Tensor:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 from torch import nn
 
 from raylfl.errors import BadValue
+from raylfl.options import Ge, Lt
+
+Dropout = Annotated[float, Ge(0), Lt(1)]  # the probability p
 
 
 class Stack:
@@ -53,8 +57,6 @@ class Stack:
 
     def dropout(self, p: float) -> Stack:
         """In training, entries become 0 with probability p, the others grow by 1/(1 - p); no layer for 0."""
-        if not 0 <= p < 1:
-            raise BadValue("dropout", got=p, need="in [0, 1)")
         return self.add("dropout", nn.Dropout(p), self.shape) if p > 0 else self
 
     def mean(self) -> Stack:

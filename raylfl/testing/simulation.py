@@ -15,7 +15,8 @@ from raylfl.config.schema import RuntimeConfig
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.costs import Costs
 from raylfl.core.deferred import Deferred
-from raylfl.core.local import LocalRule, a_norm, run_local
+from raylfl.core.local import run_local
+from raylfl.core.local_rule import LocalRule, a_norm
 from raylfl.core.oracle import Batch, Oracle
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.heterogeneity.trace import Row, make_row

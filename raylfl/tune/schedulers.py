@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from raylfl.config.components import typed
 from raylfl.errors import BadConfig, BadValue
+from raylfl.options import Doc, Ge, Gt, Le, Options
 from raylfl.tune.places import Places
 from raylfl.tune.score import SCORE, TIME
 from raylfl.tune.space import Domain, Space
@@ -20,7 +21,7 @@ FIXED = ("algorithm.name",)  # of the keys that PBT may reach, those that cannot
 
 
 @dataclass
-class Fifo:
+class Fifo(Options):
     """Every trial runs to its last round."""
 
     def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
@@ -31,20 +32,16 @@ class Fifo:
 
 
 @dataclass
-class Asha:
+class Asha(Options):
     """At rounds grace, grace * reduction, ... a setting continues if its mean is in the best 1 / reduction so far.
 
     Only settings of one kind compete: the same algorithm in the same world. All seeds of a setting continue, or none.
     """
 
-    grace: int | None = None  # rounds before a setting may be stopped; null: a tenth of the rounds
-    reduction: float = 3.0
-
-    def __post_init__(self) -> None:
-        if self.grace is not None and self.grace < 1:
-            raise BadValue("grace", got=self.grace, need="at least 1 round")
-        if not self.reduction > 1:
-            raise BadValue("reduction", got=self.reduction, need="> 1: one in so many continues")
+    grace: Annotated[int, Ge(1), Doc("rounds before a setting may be stopped; null: a tenth of the rounds")] | None = (
+        None
+    )
+    reduction: Annotated[float, Gt(1), Doc("one in so many continues")] = 3.0
 
     def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
         from raylfl.tune.asha import SettingAsha
@@ -53,20 +50,14 @@ class Asha:
 
 
 @dataclass
-class Pbt:
+class Pbt(Options):
     """Every `interval` rounds the worst runs take the state of one of the best, and its values a little changed."""
 
-    interval: int | None = None  # rounds; null: a tenth of the rounds
-    quantile: float = 0.25  # the share of the runs that counts as worst, and as best
-    resample: float = 0.25  # how often a value is drawn anew instead of multiplied by 0.8 or 1.2
-
-    def __post_init__(self) -> None:
-        if self.interval is not None and self.interval < 1:
-            raise BadValue("interval", got=self.interval, need="at least 1 round")
-        if not 0 < self.quantile <= 0.5:
-            raise BadValue("quantile", got=self.quantile, need="in (0, 0.5]")
-        if not 0 <= self.resample <= 1:
-            raise BadValue("resample", got=self.resample, need="in [0, 1]")
+    interval: Annotated[int, Ge(1), Doc("rounds; null: a tenth of the rounds")] | None = None
+    quantile: Annotated[float, Gt(0), Le(0.5), Doc("the share of the runs that counts as worst, and as best")] = 0.25
+    resample: Annotated[
+        float, Ge(0), Le(1), Doc("how often a value is drawn anew instead of multiplied by 0.8 or 1.2")
+    ] = 0.25
 
     def every(self, rounds: int) -> int:
         return self.interval or max(rounds // 10, 1)

@@ -3,57 +3,50 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from raylfl.config.components import keys_of
 from raylfl.errors import BadValue
+from raylfl.options import Doc, Ge, Options
+from raylfl.tune.score import Score
 
 
 @dataclass
-class SweepConfig:
+class SweepConfig(Score):
     """The keys of a sweep file that are not keys of a config."""
 
-    space: dict[str, Any] = field(default_factory=dict)  # see raylfl.tune.space
-    seeds: list[int] | None = None  # null: the config's seed alone
-    metric: str = "test/accuracy"  # a name in metrics.jsonl
-    mode: str = "last"  # the mean over the last `last` rounds, `best`, or `target` (rounds to it)
-    last: int | None = None  # rounds; null: a tenth of all, from 1 to 100
-    target: float | None = None
-    scheduler: Any = "fifo"  # or asha, pbt; see raylfl.tune.schedulers
-    search: str = "random"  # or optuna, for a space without grids
-    samples: int = 1  # draws of what is not a grid
-    concurrent: int | None = None  # trials at once; null: as many as fit
-    retries: int = 1  # further attempts at a trial that failed, each from its newest checkpoint
-    stages: list[Any] = field(default_factory=list)  # of Stage: coarse, then fine
+    space: Annotated[dict[str, Any], Doc("what is tried, by config key: `{local.lr: {grid: [0.01, 0.1]}}`")] = field(
+        default_factory=dict
+    )
+    seeds: Annotated[list[int] | None, Doc("a setting's seeds are pooled; null: the config's seed alone")] = None
+    scheduler: Annotated[Any, Doc("`fifo`, `asha` or `pbt`, or a group with their options")] = "fifo"
+    search: Annotated[Literal["random", "optuna"], Doc("optuna takes a space without grids")] = "random"
+    samples: Annotated[int, Ge(1), Doc("draws of what is not a grid")] = 1
+    concurrent: Annotated[int, Ge(1), Doc("trials at once; null: as many as fit")] | None = None
+    retries: Annotated[int, Ge(0), Doc("further attempts at a trial that failed, each from its newest checkpoint")] = 1
+    stages: Annotated[list[Any], Doc("coarse, then fine: groups of `rounds`, `within`, `seeds`")] = field(
+        default_factory=list
+    )
 
     def __post_init__(self) -> None:
-        for key, least in (("samples", 1), ("concurrent", 1), ("retries", 0)):
-            value = getattr(self, key)
-            if value is not None and value < least:
-                raise BadValue(key, got=value, need=f">= {least}")
-        if self.search not in ("random", "optuna"):
-            raise BadValue("search", got=self.search, need="one of random, optuna")
+        super().__post_init__()
         if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
             raise BadValue("seeds", got=self.seeds, need="a list of different seeds")
 
 
 @dataclass
-class Stage:
+class Stage(Options):
     """One part of a coarse-then-fine search: settings within reach of the best continue in the next stage.
 
     The SFL paper (app. G.3): 1000 rounds and 3 points of accuracy, then 4000 rounds decide. The best is that of
     the same algorithm in the same world, so every algorithm keeps candidates.
     """
 
-    rounds: int
-    within: float | None = None  # in the metric's unit: 0.03 is 3 points of accuracy; null in the last stage
-    seeds: list[int] | None = None  # null: the sweep's
-
-    def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise BadValue("rounds", got=self.rounds, need=">= 1")
-        if self.within is not None and self.within < 0:
-            raise BadValue("within", got=self.within, need=">= 0, in the metric's unit")
+    rounds: Annotated[int, Ge(1), Doc("rounds of each of its runs")]
+    within: (
+        Annotated[float, Ge(0), Doc("in the metric's unit; 0.03 is 3 points of accuracy; not in the last")] | None
+    ) = None
+    seeds: Annotated[list[int] | None, Doc("null: the sweep's")] = None
 
 
 SWEEP_KEYS = tuple(keys_of(SweepConfig))

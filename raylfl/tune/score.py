@@ -6,32 +6,31 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.errors import BadValue
+from raylfl.options import Doc, Ge, Options
 from raylfl.report.derived import best_value, tail, to_target
 from raylfl.report.runs import RunRecord
 
 TIME, SCORE = "round", "score"  # what a trial reports after a round
 WORST = -1e30  # of a run that diverged: finite, as percentiles over it must be
-MODES = ("last", "best", "target")
 
 
-@dataclass(frozen=True)
-class Score:
-    """metric: a name in metrics.jsonl. mode: last (mean over the last `last` rounds), best, target (rounds to it)."""
+@dataclass
+class Score(Options):
+    """What a run is worth."""
 
-    metric: str
-    mode: str
-    last: int | None = None  # None: a tenth of the rounds, from 1 to 100
-    target: float | None = None
+    metric: Annotated[str, Doc("a name in `metrics.jsonl`")] = "test/accuracy"
+    mode: Annotated[
+        Literal["last", "best", "target"], Doc("the mean over the last rounds, the best round, or rounds to the target")
+    ] = "last"
+    last: Annotated[int, Ge(1), Doc("rounds in that mean; null: a tenth of all, from 1 to 100")] | None = None
+    target: Annotated[float | None, Doc("a value of the metric, given exactly where mode is target")] = None
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise BadValue("mode", got=self.mode, need=f"one of {', '.join(MODES)}")
-        if self.last is not None and self.last < 1:
-            raise BadValue("last", got=self.last, need="at least 1 round")
+        super().__post_init__()
         if (self.mode == "target") != (self.target is not None):
             raise BadValue("target", got=self.target, need="given exactly where mode is target")
 

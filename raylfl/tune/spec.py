@@ -41,9 +41,13 @@ class Sweep:
     options: SweepConfig
     base: dict[str, Any]
     space: Space
-    score: Score
     scheduler: Scheduler
     stages: list[Stage]
+
+    @property
+    def score(self) -> Score:
+        """How a run is judged."""
+        return self.options
 
     @property
     def content(self) -> dict[str, Any]:
@@ -168,12 +172,11 @@ def make_sweep(content: Mapping[str, Any]) -> Sweep:
         scheduler = parse_scheduler(options.scheduler)
         space = Space.parse(options.space)
         stages = parse_stages(options.stages, rounds)
-        score = Score(options.metric, options.mode, options.last, options.target)
     except BadConfig as error:
         raise BadConfig([*problems, *error.problems]) from None
     if problems:
         raise BadConfig(problems)
-    sweep = Sweep(str(content["name"]), options, base, space, score, scheduler, stages)
+    sweep = Sweep(str(content["name"]), options, base, space, scheduler, stages)
     check_together(sweep)
     return sweep
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raylfl.core.algorithm import Algorithm
-from raylfl.core.local import LocalRule
+from raylfl.core.local_rule import LocalRule
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.testing import recorded_round, simulate
 from tests import oracles

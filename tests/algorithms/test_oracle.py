@@ -18,7 +18,7 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm, ServerState, State
 from raylfl.core.client_rows import Table
-from raylfl.core.local import LocalRule, Schedule
+from raylfl.core.local_rule import LocalRule, Schedule
 from raylfl.testing import simulate
 from tests import oracles
 from tests.algorithms.replay import people, recorded
@@ -112,7 +112,7 @@ SOLVERS = {
     "clipping": (oracles.Local(clip_norm=0.5), LocalRule(clip_norm=0.5)),
     "falling rate": (
         oracles.Local(schedule=lambda t: 0.8**t),
-        LocalRule(schedule=Schedule("step_exponential", decay=0.8)),
+        LocalRule(lr_schedule=Schedule("step_exponential", decay=0.8)),
     ),
     "all of it": (
         oracles.Local(0.6, 0.3, 0.5, lambda t: 0.8**t),

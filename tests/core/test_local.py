@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.core.algorithm import Work
-from raylfl.core.local import LocalRule, Schedule, a_norm, a_vector, run_local
+from raylfl.core.local import run_local
+from raylfl.core.local_rule import LocalRule, Schedule, a_norm, a_vector
 from raylfl.core.oracle import Batch
 from raylfl.errors import BadValue
 from raylfl.testing import FunctionOracle
@@ -49,7 +50,7 @@ def solve(gradient, steps, rule, lr, x0):
 )
 def test_every_client_takes_exactly_the_steps_of_torchs_own_sgd(seed, steps, momentum, decay, clip):
     gradient, lr = problem(seed), 0.05
-    rule = LocalRule(lr, None, momentum, decay, clip)
+    rule = LocalRule(lr, Schedule(), momentum, decay, clip)
     x0 = torch.ones(D, dtype=torch.float64)
     ours = solve(gradient, steps, rule, lr, x0)
     for client, count in enumerate(steps):
@@ -71,7 +72,7 @@ def test_a_vectors_have_their_closed_forms(steps):
     np.testing.assert_allclose(momentum, (1 - rho ** (steps - t)) / (1 - rho))
     np.testing.assert_allclose(a_vector(steps, LocalRule(), lr, mu), (1 - lr * mu) ** (steps - 1 - t))
     schedule = Schedule("step_exponential", decay=0.9)
-    np.testing.assert_allclose(a_vector(steps, LocalRule(schedule=schedule), lr), 0.9**t)
+    np.testing.assert_allclose(a_vector(steps, LocalRule(lr_schedule=schedule), lr), 0.9**t)
 
 
 SCHEDULES = {  # f(0), f(1), f(2), ... with decay 0.8 and period 2

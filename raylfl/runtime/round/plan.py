@@ -10,7 +10,7 @@ import torch
 
 from raylfl.core.algorithm import ServerState, overrides
 from raylfl.core.keyed import keyed
-from raylfl.core.local import a_norm
+from raylfl.core.local_rule import a_norm
 from raylfl.core.population import Floats, Ints, Round, SystemInfo
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.participation.base import Draw, Independent, Sampler
@@ -34,8 +34,7 @@ class Planner:
 
     def lr(self, r: int) -> float:
         """eta of round r as configured, before any calibration."""
-        schedule = self.e.rule.schedule
-        return self.e.rule.lr * (schedule.over_rounds(r) if schedule else 1.0)
+        return self.e.rule.lr * self.e.rule.lr_schedule.over_rounds(r)
 
     def system(self, r: int) -> SystemInfo:
         """What is known of all N clients before round r is drawn; computed once a round, O(N)."""

@@ -1,0 +1,95 @@
+"""Options of the local solver, and the weights a_i of a round's gradients that they imply."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import numpy as np
+
+from raylfl.core.population import Floats
+from raylfl.options import Doc, Ge, Gt, Le, Lt, Options
+
+
+@dataclass
+class Schedule(Options):
+    """Local learning rates: eta_r over rounds, and eta_t = eta_r f(t) over the local steps of a round.
+
+    constant: 1; exponential: decay^r; sqrt: 1/sqrt(1 + r/period); `step_` variants do the same in t, from eta
+    anew every round (FedACS fig. 4, lr decay: step_exponential).
+
+    >>> [Schedule("exponential", decay=0.5).over_rounds(r) for r in range(3)]
+    [1.0, 0.5, 0.25]
+    >>> [Schedule("step_sqrt", period=1.0).over_steps(t) for t in (0, 3)]
+    [1.0, 0.5]
+    """
+
+    name: Literal["constant", "exponential", "sqrt", "step_exponential", "step_sqrt"] = "constant"
+    decay: Annotated[float, Gt(0), Le(1), Doc("the factor a round (or a step)")] = 1.0
+    period: Annotated[float, Gt(0), Doc("in rounds (or steps)")] = 1.0
+
+    def over_rounds(self, r: int) -> float:
+        """The factor eta_r / eta_0 of round r."""
+        return 1.0 if self.name.startswith("step_") else self._factor(r)
+
+    def over_steps(self, t: int) -> float:
+        """The factor eta_t / eta of local step t."""
+        return self._factor(t) if self.name.startswith("step_") else 1.0
+
+    def _factor(self, k: int) -> float:
+        if self.name.endswith("exponential"):
+            return self.decay**k
+        if self.name.endswith("sqrt"):
+            return 1.0 / math.sqrt(1.0 + k / self.period)
+        return 1.0
+
+
+@dataclass
+class LocalRule(Options):
+    """Options of the local solver: learning rate, schedule, momentum, weight decay and clipping.
+
+    A step, in this order: scale g by min(1, clip_norm/(|g| + 1e-6)); add weight_decay x; take the algorithm's
+    direction v; buffer <- momentum buffer + v (0 at the start of every round); x <- x - eta_t buffer.
+    """
+
+    lr: Annotated[float, Gt(0), Doc("the local learning rate eta")] = 0.1
+    lr_schedule: Schedule = field(default_factory=Schedule)
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    clip_norm: Annotated[float, Gt(0)] | None = None
+
+    def step_factor(self, t: int) -> float:
+        return self.lr_schedule.over_steps(t)
+
+
+def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> Floats:
+    """The accumulation vector a_i in R^K, with U_i = eta G_i a_i: weights of the K gradients (FedNova; FedACS sec. 2).
+
+    SGD: ones. Momentum rho: (1 - rho^{K-t})/(1 - rho). Proximal mu: (1 - eta mu)^{K-1-t}. Step schedule:
+    eta_t/eta. In general: the adjoint recursion of (buffer, x) backwards from x_K, of which these are special cases.
+
+    >>> a_vector(3, LocalRule(momentum=0.5), lr=0.1).tolist()
+    [1.75, 1.5, 1.0]
+    """
+    a = np.empty(steps)
+    on_x, on_buffer = 1.0, 0.0  # d(-x_K) / d(-x_{t+1}) and d(-x_K) / d buffer_t / eta, from the last step back
+    for t in range(steps - 1, -1, -1):
+        on_buffer = rule.momentum * on_buffer + rule.step_factor(t) * on_x
+        a[t] = on_buffer
+        on_x -= lr * proximal * on_buffer
+    return a
+
+
+def a_norm(steps: Sequence[int] | np.ndarray, rule: LocalRule, lr: float, proximal: float = 0.0) -> Floats:
+    """Norms |a_i|_1 of the accumulation vectors for each K_i, float64 [C]; K_i itself for plain SGD.
+
+    >>> a_norm([1, 3], LocalRule(momentum=0.5), lr=0.1).tolist()
+    [1.0, 4.25]
+    """
+    counts = np.asarray(steps, dtype=np.int64)
+    if rule.momentum == 0 and proximal == 0 and rule.step_factor(1) == 1.0:
+        return counts.astype(np.float64)
+    norms = {int(k): float(np.abs(a_vector(int(k), rule, lr, proximal)).sum()) for k in np.unique(counts)}
+    return np.array([norms[int(k)] for k in counts], dtype=np.float64)
