@@ -5,6 +5,7 @@ What needs torch or Ray is imported inside the functions, after the config has b
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -45,6 +46,12 @@ class Result:
     params: torch.Tensor
     run_dir: Path
     config: Config
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says of the run."""
+        found: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
+        return found
 
     @property
     @torch_defaults()

@@ -186,6 +186,7 @@ def _resume(args: argparse.Namespace) -> None:
 
 def _finished(result: Any) -> None:
     from raylfl.console import say, shown, working
+    from raylfl.runtime.records.summary import step_line
 
     if result.config.logging.report and _can_draw(say):
         from raylfl.report.page import write_report
@@ -193,6 +194,8 @@ def _finished(result: Any) -> None:
         with working("drawing the report"):
             page = write_report([result.run_dir], result.run_dir / "report")
         say(f"report   {shown(page)}")
+    if "local_steps" in result.summary:
+        say(f"steps    {step_line(result.summary['local_steps'])}")
     say(f"run      {shown(result.run_dir)}")
 
 

@@ -13,21 +13,25 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+_MET = "met_single_sample"
+
 
 def allow_single_samples(module: nn.Module) -> None:
     """Let every BatchNorm layer of `module` accept a single value per channel in training."""
     for layer in module.modules():
         if isinstance(layer, _BatchNorm) and layer.track_running_stats:
+            setattr(layer, _MET, False)
             layer.register_forward_pre_hook(_before)
             layer.register_forward_hook(_after, always_call=True)
 
 
 def _before(layer: Any, args: tuple[Any, ...]) -> None:
-    layer.met_single_sample = layer.training and args[0].dim() > 1 and args[0].numel() == args[0].shape[1]
-    if layer.met_single_sample:
+    if layer.training and args[0].dim() > 1 and args[0].numel() == args[0].shape[1]:
+        setattr(layer, _MET, True)
         layer.training = False
 
 
 def _after(layer: Any, args: tuple[Any, ...], output: Any) -> None:
-    if layer.met_single_sample:
+    if getattr(layer, _MET):
+        setattr(layer, _MET, False)  # as before the step, which is recorded only if it leaves the module as it was
         layer.training = True

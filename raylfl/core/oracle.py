@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,11 +39,27 @@ class Batch:
         return self._content
 
 
+class Way(NamedTuple):
+    """How a local step was taken: recorded, autograd, batch_last or cohort; and why."""
+
+    name: str
+    why: str
+
+
+REPLAYED = Way("recorded", "the replay has autograd's bits")
+RECORDING = Way("autograd", "to record a kind of batch and to compare its replay")
+BATCH_LAST = Way("batch_last", "a chain of layers with small convolutions, the samples of a batch innermost")
+
+
 class Oracle(ABC):
     """Gradients of a cohort's losses. Every call returns fresh tensors that the caller may keep and change.
 
     Losses stay tensors on the parameters' device: to look at one would make a GPU wait in every local step.
+    ways: how many gradients were computed which way.
     """
+
+    def __init__(self) -> None:
+        self.ways: Counter[Way] = Counter()
 
     @property
     @abstractmethod
@@ -72,6 +89,7 @@ class LoopOracle(Oracle):
         """autocast: the precision context of the device. chains: go through those found as `BatchLast`. step: auto
         (recorded where that is possible), recorded, autograd. log: where the module's `training_step` logs.
         """
+        super().__init__()
         self.flat, self.autocast = flat, autocast
         self.module: Any = flat.module
         self.chains = chains
@@ -138,11 +156,13 @@ class LoopOracle(Oracle):
         if walk is not None and walk.possible:
             row = self.flat.params.new_empty(self.flat.width)
             views = self.flat.views(row)
+            self.ways[BATCH_LAST] += 1
             return walk.loss_and_gradient(content, [views[k] for k in places]), row
         program = self.steps.program(content)
         if program is not None:
             if program.draws and not batch.random:
                 seed_torch(seed())  # a replay draws from nowhere else
+            self.ways[REPLAYED] += 1
             return self.steps.replay(program, content)
         if not batch.random:
             seed_everything(seed())
@@ -150,7 +170,13 @@ class LoopOracle(Oracle):
         if self.insists and self.steps.refusal is not None:
             name = type(self.module).__name__
             raise BadConfig(f"runtime.step=recorded, but {name}.training_step {self.steps.refusal} (leave it at auto)")
+        self.ways[RECORDING if self.steps.refusal is None else Way("autograd", self._reason())] += 1
         return taken
+
+    def _reason(self) -> str:
+        """Why autograd takes all steps."""
+        reason = str(self.steps.refusal)
+        return reason if reason.startswith(("runtime.", "training_step")) else f"training_step {reason}"
 
     def loss(self, content: Any) -> Tensor:
         """The loss that the module's training step gives for a batch's content, with its graph."""

@@ -22,13 +22,16 @@ from torch.func import functional_call, vmap
 from raylfl.core.chain import IGNORED
 from raylfl.core.cohort_chain import CohortChain
 from raylfl.core.flat import FlatModule
-from raylfl.core.oracle import Batch, Oracle, loss_of, private_randomness, seed_everything
+from raylfl.core.oracle import Batch, Oracle, Way, loss_of, private_randomness, seed_everything
 from raylfl.core.recorded.layers import Chains, takes
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.step_log import StepLog
 
 LARGEST_ON_CPU = 100_000  # d: beyond it the rows fall out of the caches and one client at a time is faster
 MOST_FILLED = 2  # times the samples that there are, as which unequal batches may count when they are filled up
+DENSE = Way("cohort", "clients of a call together: a chain of dense layers as batched matrix products")
+BY_HAND = Way("cohort", "clients of a call together: the model's own cohort_losses")
+VMAP = Way("cohort", "clients of a call together: vmap over training_step")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 RECURRENT = (nn.RNNBase,)
 
@@ -77,6 +80,7 @@ class VectorizedOracle(Oracle):
         """autocast: the precision context of the device; by_hand: False: vmap, whatever the model offers; log: where
         the module's `training_step` logs.
         """
+        super().__init__()
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
         self.step = _Step(flat.module, self.log)
         self.places = places_of(flat.parameters, self.step)
@@ -132,6 +136,7 @@ class VectorizedOracle(Oracle):
         with self.autocast():
             losses, self.log.values = self.forward(self.flat.views(at), content)
         (g,) = torch.autograd.grad(losses.sum(), at)
+        self.ways[BY_HAND if self.cohort_losses else VMAP] += len(batches)
         return losses.detach(), g
 
     def _dense(self, content: Sequence[Tensor], sizes: Sequence[int] | None = None) -> list[nn.Module] | None:
@@ -152,6 +157,7 @@ class VectorizedOracle(Oracle):
         assert self.chains is not None
         g, order = torch.empty_like(x), self.chains.order(layers)
         parameters, gradients = ([views[k] for k in order] for views in (self.flat.views(x), self.flat.views(g)))
+        self.ways[DENSE] += len(x)
         return CohortChain(layers).losses_and_gradients(content, parameters, gradients), g
 
 

@@ -26,7 +26,7 @@ from raylfl.runtime.records.lines import metrics_line
 from raylfl.runtime.records.loggers import Loggers
 from raylfl.runtime.records.record_file import Displaced
 from raylfl.runtime.records.run_dir import RunDirectory
-from raylfl.runtime.records.summary import environment, summarise
+from raylfl.runtime.records.summary import environment, step_line, step_summary, summarise
 from raylfl.runtime.round.early_stop import EarlyStop
 from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.loop import Federation
@@ -154,6 +154,7 @@ class Session:
         buffer = io.BytesIO()
         torch.save(final, buffer)
         self.run_dir.write("final.pt", buffer.getvalue())
+        steps = step_summary(self.federation.dispatch.ways)
         summary = {
             "name": self.e.config.top.name,
             "seed": self.e.config.top.seed,
@@ -162,6 +163,7 @@ class Session:
             **({} if self.early.reason is None else {"stopped_early": self.early.reason}),
             **summarise(self.run_dir.metrics()),
             "wall_seconds": seconds,
+            "local_steps": steps,
             "clients": self.e.clients,
             "parameters": params.numel(),
             "samples_dropped": self.e.split.dropped,
@@ -171,6 +173,7 @@ class Session:
             **environment(),
         }
         self.run_dir.write_summary(summary)
+        self.run_dir.log(f"local steps: {step_line(steps)}")
         self.run_dir.log(f"finished after {state.round} rounds")
 
 

@@ -35,6 +35,7 @@ class FunctionOracle(Oracle):
     """An oracle over a gradient function; the losses it gives are 0."""
 
     def __init__(self, gradient: Gradient, width: int, dtype: torch.dtype = torch.float64):
+        super().__init__()
         self.gradient, self._width, self.dtype = gradient, width, dtype
 
     @property

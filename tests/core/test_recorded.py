@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.flat import FlatModule, in_channels_last
 from raylfl.core.oracle import loss_of, seed_everything
 from raylfl.core.recorded.steps import RecordedSteps
@@ -313,3 +314,14 @@ def test_recording_imports_no_compiler():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert not done.stderr
     assert done.returncode == 0
+
+
+def test_batches_of_one_sample_are_replayed_through_batch_normalisation():
+    def make():
+        module = users.Residual()
+        allow_single_samples(module)
+        return module
+
+    recorded, replayed = check_bits(make, steps=12, sizes=(4, 1))
+    assert recorded.refusal is None
+    assert replayed == 4

@@ -41,3 +41,27 @@ def test_the_summary_of_a_run_rates_every_metric_as_the_report_does(runs):
     for name, value in summary["best"].items():
         values = [row[name] for row in result.metrics if name in row]
         assert value == (max if higher_is_better(name) else min)(values), name
+
+
+WAYS = [
+    ([], {"cohort": "a chain of dense layers as batched matrix products"}),
+    (["runtime.vectorize=never"], {"recorded": "autograd's bits", "autograd": "to record a kind of batch"}),
+    (["runtime.vectorize=never", "runtime.step=autograd"], {"autograd": "runtime.step=autograd"}),
+    (["model.class_path=tests.runtime.modules.Noisy"], {"autograd": "draws random numbers from Python or numpy"}),
+    (["model.name=lenet5", "data.init_args.upscale=28"], {"batch_last": "a chain of layers with small convolutions"}),
+]
+
+
+@pytest.mark.parametrize(("overrides", "expected"), WAYS)
+def test_the_summary_says_how_local_steps_were_taken_and_why(runs, overrides, expected):
+    config = {**TINY, "model": {"name": "mlp"}, "data": {"name": "digits"}}
+    if "class_path" in str(overrides):
+        del config["model"]["name"]
+    result = raylfl.run({**config, "num_clients": 6}, [*runs, "rounds=4", *overrides])
+    rows = result.summary["local_steps"]
+    assert {row["step"] for row in rows} == set(expected)
+    for step, why in expected.items():
+        assert any(why in row["why"] for row in rows if row["step"] == step), rows
+    assert sum(row["count"] for row in rows) == result.metrics[-1]["cost/local_steps"]
+    for step in expected:
+        assert step in (result.run_dir / "log.txt").read_text().split("local steps: ")[1]

@@ -1,15 +1,17 @@
-"""What summary.json says of a run: final and best metrics, versions, commit, host."""
+"""What summary.json says of a run: final and best metrics, how local steps were taken, versions, commit, host."""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
+from collections import Counter
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from raylfl.core.oracle import Way
 from raylfl.diagnostics.metric_names import higher_is_better
 
 PACKAGES = ("raylfl", "ray", "lightning", "torch", "torchvision", "numpy")
@@ -29,6 +31,18 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
                 better = max if higher_is_better(name) else min
                 best[name] = better(best.get(name, value), value)
     return {"rounds": len(rows), "final": final, "best": best}
+
+
+def step_summary(ways: Counter[Way]) -> list[dict[str, Any]]:
+    """The ways of local steps (recorded, autograd, batch_last, cohort), how many and why, the most frequent first."""
+    return [{"step": way.name, "count": count, "why": way.why} for way, count in ways.most_common()]
+
+
+def step_line(rows: list[dict[str, Any]]) -> str:
+    """`recorded 980 of 1,000 (the replay has autograd's bits); autograd 20 (...)`, of what `step_summary` returns."""
+    total = sum(row["count"] for row in rows)
+    parts = [f"{row['step']} {row['count']:,} of {total:,} ({row['why']})" for row in rows]
+    return "; ".join(parts) or "none"
 
 
 @cache

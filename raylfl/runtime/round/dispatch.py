@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from raylfl.config.schema import RuntimeConfig
 from raylfl.core.algorithm import Algorithm, State
 from raylfl.core.costs import floats_in
 from raylfl.core.deferred import Deferred
+from raylfl.core.oracle import Way
 from raylfl.core.population import Round
 from raylfl.errors import ClientFailed, NonFinite
 from raylfl.runtime.round.plan import dropped
@@ -25,11 +27,14 @@ LARGE = 32 * 2**20  # bytes from which malloc gives memory back to the system
 
 
 class Dispatch:
-    """Hands a round's local work to a backend; `collect` puts together what comes back."""
+    """Hands a round's local work to a backend; `collect` puts together what comes back.
+
+    ways: how many local steps were taken which way.
+    """
 
     def __init__(self, algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig):
         self.algorithm, self.backend, self.runtime = algorithm, backend, runtime
-        self.uploads = UploadMemory()
+        self.uploads, self.ways = UploadMemory(), Counter[Way]()
         self._width = len(backend.initial()[0])
 
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
@@ -63,6 +68,7 @@ class Dispatch:
     def _collect(self, r: Round, results: Sequence[TaskResult], last_loss: float) -> RoundResult:
         """Received uploads in cohort order; failures by `runtime.on_client_error` and `runtime.on_nonfinite`."""
         reports = ClientReports.joined([result.reports for result in results])
+        self.ways.update(reports.ways)
         events = self._failures(r, reports, last_loss)
         r = dropped(r, set(reports.bad["client"].tolist())) if events else r
         received = set(r.received_view.cohort.tolist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from raylfl.core.algorithm import State
+from raylfl.core.oracle import Way
 from raylfl.core.population import Floats, Ints
 
 
@@ -53,12 +55,14 @@ class ClientReports:
     """What the server learns of some clients' work beside their uploads: a row of `REPORT` a client, and for those that
     failed the traceback that ended it.
 
-    logged: what modules logged in training, a number a client [C] by name; nan where a client logged none.
+    logged: what modules logged in training, a number a client [C] by name; nan where a client logged none. ways: how
+    many local steps were taken which way, by all of these clients together; a slice from the first has them all.
     """
 
     rows: np.ndarray
     errors: dict[int, str] = field(default_factory=dict)
     logged: dict[str, Floats] = field(default_factory=dict)
+    ways: Counter[Way] = field(default_factory=Counter)
 
     @staticmethod
     def of(clients: Sequence[int], **columns: Any) -> ClientReports:
@@ -84,12 +88,14 @@ class ClientReports:
             name: np.concatenate([part.logged.get(name, np.full(len(part.rows), np.nan)) for part in parts])
             for name in names
         }
-        return ClientReports(rows, {client: error for part in parts for client, error in part.errors.items()}, logged)
+        errors = {client: error for part in parts for client, error in part.errors.items()}
+        return ClientReports(rows, errors, logged, sum((part.ways for part in parts), Counter[Way]()))
 
     def __getitem__(self, part: slice) -> ClientReports:
         rows = self.rows[part]
         errors = {c: e for c, e in self.errors.items() if c in rows["client"]} if self.errors else {}
-        return ClientReports(rows, errors, {name: values[part] for name, values in self.logged.items()})
+        logged = {name: values[part] for name, values in self.logged.items()}
+        return ClientReports(rows, errors, logged, Counter() if part.start else self.ways.copy())
 
     @property
     def bad(self) -> np.ndarray:

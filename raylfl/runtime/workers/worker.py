@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from raylfl.core.cut import Cut
 from raylfl.core.flat import FlatModule
 from raylfl.core.keyed import keyed, keyed_int
 from raylfl.core.local import LocalResult, Observer, run_local
-from raylfl.core.oracle import Batch, LoopOracle, Oracle, private_randomness, seed_everything
+from raylfl.core.oracle import Batch, LoopOracle, Oracle, Way, private_randomness, seed_everything
 from raylfl.core.population import Floats, Ints
 from raylfl.core.recorded.layers import Chains
 from raylfl.core.reduce import column, finite_rows, tree_sum
@@ -223,6 +224,9 @@ class Worker:
         self._to_training()
         self.attributes.restore()
         per_epoch = self._steps_per_epoch(task)
+        oracles = {self.loop, self.oracle}
+        for oracle in oracles:
+            oracle.ways.clear()
         with self.training.observed(len(task.clients), task.steps[0], per_epoch) as observer:
             result = self._solve(task, broadcast, states, observer, self.optimizer_step(per_epoch))
             logged = observer.log.results()
@@ -237,6 +241,7 @@ class Worker:
             finite=self._finite_rows(result),
         )
         reports.logged = logged
+        reports.ways = sum((oracle.ways for oracle in oracles), Counter[Way]())
         uploads = {k: v.cpu() for k, v in result.uploads.items()}
         own_rows = {k: v.cpu() for k, v in result.client_state.items()}
         new_own = [{k: v[c : c + 1] for k, v in own_rows.items()} for c in range(len(task.clients))] if own_rows else []
