@@ -159,7 +159,9 @@ def _limits(metadata: Sequence[Any]) -> str:
 
 @cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(hint, config=ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=False))
+    return TypeAdapter(
+        hint, config=ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+    )
 
 
 def _kinds(hint: Any) -> set[Any]:

@@ -10,6 +10,7 @@ run uses is decided by a rule on the config and the model, never by a timing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -23,11 +24,12 @@ from raylfl.core.chain import IGNORED
 from raylfl.core.cohort_chain import CohortChain
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, Oracle, Way, loss_of, private_randomness, seed_everything
-from raylfl.core.recorded.layers import Chains, takes
+from raylfl.core.recorded.layers import Chains, recorded, takes
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.step_log import StepLog
 
 LARGEST_ON_CPU = 100_000  # d: beyond it the rows fall out of the caches and one client at a time is faster
+LARGEST_SAMPLE = 1000  # numbers that a call of the step makes of a sample, on average; likewise
 MOST_FILLED = 2  # times the samples that there are, as which unequal batches may count when they are filled up
 DENSE = Way("cohort", "clients of a call together: a chain of dense layers as batched matrix products")
 BY_HAND = Way("cohort", "clients of a call together: the model's own cohort_losses")
@@ -52,6 +54,23 @@ def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
     if flat.width > LARGEST_ON_CPU:
         return f"on a CPU more than {LARGEST_ON_CPU} parameters run faster one client at a time"
     return None
+
+
+def large_samples(flat: FlatModule, loss: Callable[[Any], Tensor], contents: Sequence[Any]) -> str | None:
+    """Why a step that makes much of each sample (attention over a sequence) goes one client at a time on a CPU, judged
+    by recordings on batches of one and two samples; None where it does not.
+    """
+    made, calls = [], 0
+    for content in contents:
+        found = recorded(flat.module, flat.parameters, content, loss)
+        if found is None:
+            return None
+        results = [k for call in found.calls if not call.views for k in call.results()]
+        made.append(sum(math.prod(found.geometry[k].shape) for k in results))
+        calls = len(results)
+    if made[1] - made[0] <= LARGEST_SAMPLE * calls:
+        return None
+    return f"on a CPU steps that make over {LARGEST_SAMPLE} numbers a call of a sample run faster one client at a time"
 
 
 class _Step(nn.Module):

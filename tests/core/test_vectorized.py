@@ -10,15 +10,19 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import raylfl
+from raylfl.config.load import load_config
 from raylfl.config.schema import RuntimeConfig
 from raylfl.core.cohort_chain import CohortChain
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import VectorizedOracle, refusal
+from raylfl.experiment import assemble
 from raylfl.models import MODELS
 from raylfl.runtime.round.dispatch import calls
+from raylfl.runtime.workers.backend import LocalBackend
 from tests.runtime.modules import DigitsModule
+from tests.runtime.tiny import TINY
 
 CPU = torch.device("cpu")
 
@@ -253,3 +257,12 @@ def test_small_models_go_in_larger_calls_of_nearly_equal_size_unless_the_config_
     assert max(sizes, default=0) - min(sizes, default=0) <= 1
     assert pieces == -(-count // most) if setting else pieces in (min(count, 4), 4 * -(-count // (4 * most)))
     assert max(sizes, default=0) <= most
+
+
+def test_steps_that_make_much_of_a_sample_go_one_by_one_on_a_cpu():
+    sequences = {**TINY, "data": {"name": "synthetic_images", "init_args": {"shape": [1, 28, 28], "num_train": 60}}}
+    for model, reason in (("Rows", "numbers a call of a sample"), ("Logistic", None)):
+        config = {**sequences, "model": {"class_path": f"benchmarks.users.{model}"}}
+        backend = LocalBackend(assemble(load_config(config)).setup)
+        backend.close()
+        assert (reason in backend.one_by_one) if reason else backend.one_by_one is None

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from raylfl.core.recorded.calls import Call, Recording, Slot, same_bits
 from raylfl.core.recorded.guards import Refused
 from raylfl.core.recorded.program import Plan, full_name, reduced
-from raylfl.core.recorded.steps import kind_of
+from raylfl.core.recorded.steps import kind_of, leaves_of
 from raylfl.core.recorded.tape import record
 
 
@@ -53,7 +53,7 @@ class Chains:
 
     def _find(self, content: Sequence[Tensor]) -> list[nn.Module] | None:
         parameters = list(self.module.parameters())
-        theirs = _recorded(self.module, parameters, content, self._loss)
+        theirs = recorded(self.module, parameters, content, self._loss)
         layers = None if theirs is None else _read(theirs, reduced(theirs), self.module)
         if theirs is None or not layers:
             return None
@@ -61,7 +61,7 @@ class Chains:
         if sorted(once) != sorted(map(id, parameters)):  # one left out, or one used twice, whose gradient is a sum
             return None
         chain = nn.Sequential(*layers)
-        ours = _recorded(chain, parameters, content, lambda batch: F.cross_entropy(chain(batch[0]), batch[1]))
+        ours = recorded(chain, parameters, content, lambda batch: F.cross_entropy(chain(batch[0]), batch[1]))
         if ours is None or not _same_plan(reduced(ours), reduced(theirs)):
             return None
         if not self.layers:
@@ -102,13 +102,17 @@ def _possible(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
-def _recorded(module: nn.Module, parameters: list[nn.Parameter], content: Any, loss: Any) -> Recording | None:
+def recorded(
+    module: nn.Module, parameters: Sequence[nn.Parameter], content: Any, loss: Callable[[Any], Tensor]
+) -> Recording | None:
+    """The recording of one step on a batch; None where there is none, or the step fails."""
+
     def gradient(value: Tensor) -> Sequence[Tensor | None]:
         return torch.autograd.grad(value, parameters, allow_unused=True)
 
     try:
-        found = record(module, list(content), lambda: loss(content), gradient)[2]
-    except (RuntimeError, TypeError, ValueError, KeyError, AttributeError, IndexError):
+        found = record(module, leaves_of(content), lambda: loss(content), gradient)[2]
+    except (RuntimeError, TypeError, ValueError, KeyError, AttributeError, IndexError, Refused):
         return None  # the step itself will say what is wrong
     return found if isinstance(found, Recording) else None
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped, slots_in
+from raylfl.core.recorded.merged import merged
 from raylfl.core.step_log import LogCall
 
 WRITES_OUT = ("aten::mm", "aten::sum.dim_IntList", "aten::bmm")  # whose results go straight into the gradient's row
@@ -34,12 +37,12 @@ class Program:
 
     def __init__(self, recording: Recording, sizes: Sequence[int]):
         """sizes: entries of each parameter, in the order of the gradients."""
-        self.recording = recording
+        self.recording, self.sizes = recording, sizes
         plan = reduced(recording)
-        self.calls, self.draws = plan.calls, any(call.draws for call in plan.calls)
-        self.listing, namespace = _Source(plan, sizes).written()
-        exec(compile(self.listing, "<recorded step>", "exec"), namespace)  # our own text
-        self._function: Callable[..., tuple[Tensor, ...]] = namespace["step"]
+        if next(iter(recording.inputs.values())).device.type == "cpu":
+            plan = replace(plan, calls=merged(plan.calls))
+        self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
+        self.listing, self._function = _made(*_Source(plan, sizes).written())
         self.logs = bool(recording.logged)
 
     def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> tuple[Tensor, ...]:
@@ -53,6 +56,20 @@ class Program:
         return [
             call._replace(value=next(given)) if isinstance(call.value, Slot) else call for call in self.recording.logged
         ]
+
+    def seconds(self, leaves: Sequence[Tensor], row: Tensor, times: int) -> list[float]:
+        """What each call takes, the shortest of so many steps; buffers and generators change as in these steps."""
+        stamps: list[float] = []
+        listing, namespace = _Source(self.plan, self.sizes).written(stamped=True)
+        namespace["stamp"] = lambda: stamps.append(time.perf_counter())
+        _, function = _made(listing, namespace)
+        found: list[list[float]] = []
+        for _ in range(times):
+            stamps.clear()
+            with torch._C._AutoDispatchBelowAutograd():
+                function(row, *leaves)
+            found.append([after - before for before, after in pairwise(stamps)])
+        return [min(column) for column in zip(*found, strict=True)]
 
     def table(self) -> list[dict[str, str]]:
         """The calls for people: operator, what goes in, the shape that comes out."""
@@ -73,6 +90,12 @@ class Program:
             rows.append({"result": results, "operator": full_name(call.op).removeprefix("aten::")})
             rows[-1] |= {"of": ", ".join(given), "shape": ", ".join(shapes)}
         return rows
+
+
+def _made(listing: str, namespace: dict[str, Any]) -> tuple[str, Callable[..., tuple[Tensor, ...]]]:
+    """The source, and its function."""
+    exec(compile(listing, "<recorded step>", "exec"), namespace)  # our own text
+    return listing, namespace["step"]
 
 
 @dataclass
@@ -192,13 +215,16 @@ class _Source:
         self.namespace: dict[str, Any] = {"torch": torch, "row": None}
         self.functions: dict[int, str] = {}
 
-    def written(self) -> tuple[str, dict[str, Any]]:
-        plan = self.plan
+    def written(self, stamped: bool = False) -> tuple[str, dict[str, Any]]:
+        """The source and the names it uses; stamped: with `stamp()` before the first call and after each."""
+        plan, stamp = self.plan, ["    stamp()"] * stamped
         last = self._last_uses()
         lines = [f"def step(row, {', '.join(f't{k}' for k in range(plan.leaves))}):"]
         copied, direct = self._pieces(lines)
+        lines += stamp
         for at, call in enumerate(plan.calls):
             lines.append(f"    {self._line(call, direct)}")
+            lines += stamp
             gone = sorted(k for k in {*call.slots(), *call.results()} if last.get(k) == at and k not in plan.constants)
             if gone:
                 lines.append(f"    del {', '.join(f't{k}' for k in gone)}")
@@ -227,7 +253,9 @@ class _Source:
         written = {geometry[k].home for call in plan.calls for k in call.written()}
         copied, direct = {}, {}
         begin = [sum(self.sizes[:i]) for i in range(len(self.sizes))]
-        lines.append(f"    {', '.join(f'g{i}' for i in range(len(self.sizes)))}, = row.split({tuple(self.sizes)})")
+        lines.append(
+            f"    {', '.join(f'g{i}' for i in range(len(self.sizes)))}, = row.split_with_sizes({tuple(self.sizes)})"
+        )
         for i, k in enumerate(plan.gradients):
             if k is None:
                 lines.append(f"    g{i}.zero_()")
@@ -322,7 +350,7 @@ def fastest(call: Call, geometry: dict[int, Geometry]) -> Any:
     """
     name = call.op._schema.name.removeprefix("aten::")
     if call.op.namespace != "aten":
-        return call.op
+        return getattr(call.op, "function", call.op)
     for place in _PLACES:
         function = getattr(place, name, None)
         if function is not None and _makes(function, call, geometry):

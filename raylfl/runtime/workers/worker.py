@@ -27,7 +27,7 @@ from raylfl.core.reduce import column, finite_rows, tree_sum
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.step_log import StepLog
 from raylfl.core.torch_state import torch_defaults
-from raylfl.core.vectorized import VectorizedOracle, refusal
+from raylfl.core.vectorized import VectorizedOracle, large_samples, refusal
 from raylfl.errors import BadConfig
 from raylfl.parts import BUFFERS, WorkerSetup
 from raylfl.runtime.workers.attributes import Attributes
@@ -120,7 +120,20 @@ class Worker:
         if setup.train.arrays is None:
             return "the data set hands out samples one by one"
         reason = refusal(self.flat, self.device, setup.runtime.vectorize)
-        return reason if reason is not None else self._vmap_refusal()
+        return reason or self._large_samples() or self._vmap_refusal()
+
+    def _large_samples(self) -> str | None:
+        """Why a step on large samples is not vectorised where a rule decides; None: it may be."""
+        if self.setup.runtime.vectorize != "auto" or self.device.type != "cpu":
+            return None
+        indices = self.setup.shards.indices
+        self.flat.module.train()
+        try:
+            with private_randomness(keyed_int(self.setup.seed, "check")), self.recorder.into(None):
+                contents = [self.train.batch(indices[:count]).content for count in (1, 2)]
+                return large_samples(self.flat, self.loop.loss, contents)
+        finally:
+            self.attributes.restore()
 
     def _vmap_refusal(self) -> str | None:
         """A trial on two clients of one sample each: what vmap cannot do shows here."""
