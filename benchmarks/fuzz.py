@@ -1,17 +1,20 @@
 """Random configs, command lines and damaged run directories: a refusal in words, a right run, or a repair that is told.
 
-    python -m benchmarks.fuzz [--count 20000] [--seed 0] [--minutes M]
+    python -m benchmarks.fuzz [--count 20000] [--seed 0] [--minutes M] [--write]
 
 One in two cases composes a random config, one in four is a command line, one in twenty a small run of a random
 config, and the others are runs that SIGKILL ends in a random phase of a random round, whose files are then changed at
 random, and which are resumed. A case fails that ends in anything but exit code 0, 1 or 2, in more than two lines on
 stderr, in a message that calls itself unexpected, or whose finished run differs from an undisturbed one. Failures are
 printed with the number of their case, which `--only NUMBER` repeats; the exit code is 1 where there are any.
+What a call counted is kept in `.fuzz/`, and `--write` puts the sum of all calls into docs/reliability.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib.metadata
 import io
 import json
 import os
@@ -29,6 +32,7 @@ from typing import Any
 import torch
 import yaml
 
+from benchmarks.pages import ROOT, write_part
 from raylfl.algorithms import ALGORITHMS
 from raylfl.cli import main as command_line
 from raylfl.config.components import keys_of
@@ -58,6 +62,10 @@ WORLD: dict[str, Any] = {
     "runtime": {"backend": "local"},
 }
 STRUCK = ("fedavg", "focus", "scaffold", "mifa", "fedadam", "feddyn")  # algorithms of the runs that are damaged
+KINDS = ("config", "command line", "run", "directory")
+ENDINGS = ("done", "ended in words", "refused")  # exit codes 0, 1 and 2
+CALLS = ROOT / ".fuzz" / "calls.jsonl"
+MEMORY = Path("/dev/shm")  # a kill ends a process, not the machine: files need no disk to outlive it
 PHASES = ("draw", "train", "collect", "aggregate", "commit", "log", "checkpoint")
 UNTOUCHED = ("config.yaml", "log.txt", ".lock", ".writing")  # damage to a config may well make another config
 ODD: list[Any] = [None, True, "", "full", "???", "${seed}", "${nope}", "1e9", "[", "{a: 1}", "nan", [], {}, [1, "x"]]
@@ -83,14 +91,9 @@ class Fuzz:
     def case(self, number: int) -> tuple[str, str | None]:
         """(kind and how it ended, what was wrong with that or None)."""
         rng = random.Random(f"{self.seed}/{number}")
-        kind = rng.choices(("config", "command line", "run", "directory"), (50, 25, 5, 20))[0]
-        code, wrong = {
-            "config": self.config,
-            "command line": self.command,
-            "run": self.run,
-            "directory": self.directory,
-        }[kind](rng)
-        return f"{kind}: {('done', 'ended in words', 'refused')[code] if code in (0, 1, 2) else code}", wrong
+        kind = rng.choices(KINDS, (50, 25, 5, 20))[0]
+        code, wrong = dict(zip(KINDS, (self.config, self.command, self.run, self.directory), strict=True))[kind](rng)
+        return f"{kind}: {ENDINGS[code] if code in (0, 1, 2) else code}", wrong
 
     def config(self, rng: random.Random) -> tuple[int, str | None]:
         """A yaml file with some random keys."""
@@ -120,14 +123,11 @@ class Fuzz:
         """A run killed at a random moment, its files changed at random, resumed."""
         algorithm = rng.choice(STRUCK)
         clean = self.undisturbed(algorithm)
-        run = self.folder / "fuzz" / "struck"
-        shutil.rmtree(run, ignore_errors=True)
-        config = self.written(algorithm, "struck")
-        self.killed(["run", str(config)], rng)
+        run = self.struck(algorithm, rng)
         for _ in range(rng.randrange(3)):
             damage(run, rng)
             if (run / "config.yaml").exists():
-                self.killed(["resume", str(run)], rng)
+                self.killed(["resume", str(run)], blow(rng))
         damage(run, rng)
         if not (run / "config.yaml").exists():
             return self.call("resume", str(run))
@@ -158,12 +158,26 @@ class Fuzz:
             self.clean[algorithm] = outcome(self.folder / "fuzz" / f"clean-{algorithm}")
         return self.clean[algorithm]
 
-    def killed(self, arguments: list[str], rng: random.Random) -> None:
-        """The command in a process of its own, which SIGKILL ends in a random phase of a random round."""
+    def struck(self, algorithm: str, rng: random.Random) -> Path:
+        """A run of the world that SIGKILL ended in a random place. The first to be ended there is kept, as it was
+        left: the next one is a copy of it.
+        """
+        run, at = self.folder / "fuzz" / "struck", blow(rng)
+        kept = self.folder / "kept" / f"{algorithm}-{at.replace(':', '-')}"
+        shutil.rmtree(run, ignore_errors=True)
+        if kept.exists():
+            shutil.copytree(kept, run)
+        else:
+            self.killed(["run", str(self.written(algorithm, "struck"))], at)
+            shutil.copytree(run, kept)
+        return run
+
+    def killed(self, arguments: list[str], at: str) -> None:
+        """The command in a process of its own, which SIGKILL ends at "phase:round"."""
         child = os.fork()
         if child == 0:
             fault = self.folder / "kills"
-            fault.write_text(f"{rng.choice(PHASES)}:{rng.randrange(WORLD['rounds'])}\n")
+            fault.write_text(f"{at}\n")
             os.environ["RAYLFL_FAULT"] = str(fault)
             with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
                 code = command_line(arguments)
@@ -215,6 +229,11 @@ def text(value: Any) -> str:
     return value.replace("\x00", "") if isinstance(value, str) else json.dumps(value)
 
 
+def blow(rng: random.Random) -> str:
+    """A random phase of a random round."""
+    return f"{rng.choice(PHASES)}:{rng.randrange(WORLD['rounds'])}"
+
+
 def damage(run: Path, rng: random.Random) -> None:
     """Change, cut, exchange or remove a random file or folder of a run."""
     found = [p for p in sorted(run.rglob("*")) if p.name not in UNTOUCHED]
@@ -263,10 +282,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so long")
     parser.add_argument("--only", type=int, help="the number of one case, to repeat it")
+    parser.add_argument("--write", action="store_true", help="put the sum of all calls into docs/reliability.md")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # Lightning asks at every run
     ended, wrong, started = Counter[str](), 0, time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="raylfl-fuzz-") as folder:
+    with tempfile.TemporaryDirectory(prefix="raylfl-fuzz-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
         fuzz = Fuzz(args.seed, Path(folder))
         for number in [args.only] if args.only is not None else range(args.count):
             if time.perf_counter() - started > 60 * args.minutes:
@@ -282,7 +303,29 @@ def main() -> int:
     for kind, count in sorted(ended.items()):
         print(f"{count:7d}  {kind}")
     print(f"{sum(ended.values())} cases in {time.perf_counter() - started:.0f} s, {wrong} wrong")
+    if args.only is None and ended:
+        CALLS.parent.mkdir(exist_ok=True)
+        with CALLS.open("a") as file:
+            file.write(json.dumps({"seed": args.seed, "ended": ended, "wrong": wrong}) + "\n")
+    if args.write:
+        write_part("fuzz", table([json.loads(line) for line in CALLS.read_text().splitlines()]))
     return bool(wrong)
+
+
+def table(calls: list[dict[str, Any]]) -> str:
+    """How many cases of each kind ended how; the longest call of each seed counts."""
+    longest: dict[int, dict[str, Any]] = {}
+    for call in sorted(calls, key=lambda call: sum(call["ended"].values())):
+        longest[call["seed"]] = call
+    ended = sum((Counter(call["ended"]) for call in longest.values()), Counter[str]())
+    other = sum(n for name, n in ended.items() if name.partition(": ")[2] not in ENDINGS)
+    seeds = ", ".join(f"{seed} ({sum(call['ended'].values()):,})" for seed, call in sorted(longest.items()))
+    wrong = sum(call["wrong"] for call in longest.values())
+    rows = [[kind, *(f"{ended[f'{kind}: {ending}']:,}" for ending in ENDINGS)] for kind in KINDS]
+    head = ["kind", "exit code 0", "1, ended in words", "2, refused in words"]
+    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+    about = f"{sum(ended.values()):,} cases, {wrong} wrong, {other} of another exit code; seeds (cases): {seeds}."
+    return "\n".join([about, "", *lines])
 
 
 if __name__ == "__main__":

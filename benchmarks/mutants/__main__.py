@@ -25,14 +25,13 @@ import yaml
 
 from benchmarks.mutants.child import QUIET, Tests, exchanged, forked, look, run_in_order
 from benchmarks.mutants.mutations import Mutant, mutants
+from benchmarks.pages import ROOT, write_part
 
-ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / ".mutants"
 PARTS = ("core", "algorithms", "solvers", "diagnostics", "heterogeneity", "runtime")
 OUTSIDE = ("raylfl/runtime/ray/", "raylfl/runtime/profile.py")  # only tests that start processes call these
 FOLDERS = [f"tests/{part}" for part in (*PARTS, "oracles", "models")]
 LONGEST = 40.0  # seconds of tests for one error, by their time in the first look
-BEGIN, END = "<!-- mutants: written by `make mutants` -->", "<!-- end of mutants -->"
 
 
 def main() -> None:
@@ -182,9 +181,7 @@ def report(done: list[tuple[Mutant, dict[str, Any]]], existing: int, args: argpa
     print(f"survivors: {PLACE / 'survivors.diff'}")
     if args.write:
         about = f"{len(done)} of {existing:,} possible errors, drawn at random (`--seed {args.seed}`):"
-        page = ROOT / "docs" / "reliability.md"
-        before, _, rest = page.read_text().partition(BEGIN)
-        page.write_text(f"{before}{BEGIN}\n{about}\n\n{text}\n{END}{rest.partition(END)[2]}")
+        write_part("mutants", f"{about}\n\n{text}")
 
 
 if __name__ == "__main__":

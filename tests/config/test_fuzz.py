@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import raylfl
+from benchmarks.fuzz import nested
 from raylfl.algorithms import ALGORITHMS
 from raylfl.cli import main
 from raylfl.config.components import keys_of
@@ -51,19 +52,6 @@ FORMS = st.dictionaries(
     max_size=2,
 )
 VALUES = st.one_of(st.none(), st.booleans(), NUMBERS, WORDS, st.lists(st.one_of(NUMBERS, WORDS), max_size=3), FORMS)
-
-
-def nested(settings):
-    """{"a.b": 1} as {"a": {"b": 1}}; a key within a value that is no group is lost."""
-    out: dict = {}
-    for key, value in settings.items():
-        *path, last = key.split(".")
-        node = out
-        for part in path:
-            inner = node.setdefault(part, {})
-            node = inner if isinstance(inner, dict) else {}
-        node[last] = value
-    return out
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=4))

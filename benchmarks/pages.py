@@ -1,0 +1,17 @@
+"""Parts of pages in docs/ that commands write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "reliability.md"
+
+
+def write_part(name: str, text: str, page: Path = PAGE) -> None:
+    """Replace what stands between the page's comments `<!-- NAME: ...` and `<!-- end of NAME -->`."""
+    before, begin, rest = page.read_text().partition(f"<!-- {name}: ")
+    about, _, rest = rest.partition("\n")
+    _, end, after = rest.partition(f"<!-- end of {name} -->")
+    assert begin and end, f"{page} has no part {name}"
+    page.write_text(f"{before}{begin}{about}\n{text}\n{end}{after}")
