@@ -13,5 +13,6 @@ def write_part(name: str, text: str, page: Path = PAGE) -> None:
     before, begin, rest = page.read_text().partition(f"<!-- {name}: ")
     about, _, rest = rest.partition("\n")
     _, end, after = rest.partition(f"<!-- end of {name} -->")
-    assert begin and end, f"{page} has no part {name}"
+    assert begin, f"{page} has no part {name}"
+    assert end, f"the part {name} of {page} has no end"
     page.write_text(f"{before}{begin}{about}\n{text}\n{end}{after}")

@@ -58,8 +58,11 @@ def working(text: str) -> Iterator[None]:
 
 
 def status_line(metrics: dict[str, Any]) -> str:
-    """`loss 0.3712  accuracy 91.20%`: what was measured of the usual few."""
-    return "  ".join(f"{label} {form.format(metrics[name])}" for name, label, form in SHOWN if name in metrics)
+    """`loss 0.3712  accuracy 91.20%  f1 0.8911`: what was measured of the usual few, and two of a module's own."""
+    usual = {"test/loss", *(name for name, _, _ in SHOWN)}
+    own = [name for name in metrics if name.startswith("test/") and name not in usual][:2]
+    shown = [*SHOWN, *((name, name.removeprefix("test/"), "{:.4f}") for name in own)]
+    return "  ".join(f"{label} {form.format(metrics[name])}" for name, label, form in shown if name in metrics)
 
 
 class Watcher:
@@ -89,7 +92,7 @@ class Watcher:
         for message in progress.messages:
             self.console.print(message)
         metrics = progress.metrics or {}
-        self._latest |= {name: metrics[name] for name, _, _ in SHOWN if name in metrics}
+        self._latest |= metrics  # evaluations are not in every row
         done, line = metrics["round"] + 1, status_line(self._latest)
         seconds = f"{metrics.get('time/round', 0.0):.3f} s/round"
         if isinstance(self._live, Progress):

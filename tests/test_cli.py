@@ -15,6 +15,7 @@ import yaml
 from raylfl.cli import KINDS, main
 from raylfl.config.find import FOLDERS, config_names
 from raylfl.config.load import load_config
+from raylfl.console import status_line
 from raylfl.registries import KINDS as REGISTERED
 from raylfl.runtime.records.run_dir import RunDirectory
 
@@ -94,6 +95,13 @@ def test_a_terminal_sees_a_bar(call, monkeypatch):
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out)
     assert code == 0
     assert re.search(r"fedavg ━+ 3/3 loss \d\.\d{4}  accuracy \d+\.\d\d% \d\.\d{3} s/round", plain)
+
+
+def test_the_line_of_a_run_shows_two_metrics_of_a_module_of_ones_own():
+    usual = {"train/loss": 0.37119, "test/loss": 1.0, "test/accuracy": 0.912, "cohort/sampled": 3}
+    assert status_line(usual) == "loss 0.3712  accuracy 91.20%"
+    own = {"test/f1": 0.5, "val/f1": 0.1, "test/auroc": 0.25, "test/other": 1.0}
+    assert status_line(usual | own) == "loss 0.3712  accuracy 91.20%  f1 0.5000  auroc 0.2500"
 
 
 def test_resume_goes_on_and_rounds_may_be_raised(call, fresh):

@@ -1,17 +1,18 @@
 """`python -m benchmarks.mutants [--count N] [--seed S] [--minutes M] [FILE ...]`: a mutation run, outside of CI.
 
 A sample of small errors (`mutations.py`) in core, algorithms, solvers, diagnostics, heterogeneity and runtime, one at a
-time in a fork of this process, against the quick tests that call the changed function, unit tests first. A first look
-at all quick tests, some minutes, says which call what; it is kept in `.mutants/` with the results, so that an
-interrupted run goes on. Survivors are printed as diffs to `.mutants/survivors.diff`; those in `equivalent.yaml`, each
-with its reason, do not count. `--write` puts the score into docs/reliability.md.
+time in a fork of this process, against the quick tests that enter the changed block: first those that found other
+errors of the file, then unit tests. A first look at all quick tests, some minutes, says which enter what; it is kept in
+`.mutants/` for each file of tests until that changes, with the results, so that an interrupted run goes on. Survivors
+are printed as diffs to `.mutants/survivors.diff`; those in `equivalent.yaml`, each with its reason, do not count.
+`--again` tries survivors once more; `--write` puts the score into docs/reliability.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
+import math
 import random
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.mutants.child import QUIET, Tests, exchanged, forked, look, run_in_order
+from benchmarks.mutants.child import QUIET, Tests, exchanged, forked, kept_calls, look, run_in_order
 from benchmarks.mutants.mutations import Mutant, mutants
 from benchmarks.pages import ROOT, write_part
 
@@ -31,7 +32,7 @@ PLACE = ROOT / ".mutants"
 PARTS = ("core", "algorithms", "solvers", "diagnostics", "heterogeneity", "runtime")
 OUTSIDE = ("raylfl/runtime/ray/", "raylfl/runtime/profile.py")  # only tests that start processes call these
 FOLDERS = [f"tests/{part}" for part in (*PARTS, "oracles", "models")]
-LONGEST = 40.0  # seconds of tests for one error, by their time in the first look
+LONGEST = 25.0  # seconds of tests for one error, by their time in the first look
 
 
 def main() -> None:
@@ -40,17 +41,22 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300, help="errors in the sample (300)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (0)")
     parser.add_argument("--minutes", type=float, default=60.0, help="no new error is tried after so long (60)")
-    parser.add_argument("--again", action="store_true", help="also those that were tried before")
+    parser.add_argument("--again", action="store_true", help="also those that survived before")
     parser.add_argument("--write", action="store_true", help="put the score into docs/reliability.md")
     args = parser.parse_args()
     PLACE.mkdir(exist_ok=True)
     paths = [p for p in targets() if not args.files or any(Path(f).resolve() == ROOT / p for f in args.files)]
     everything = [mutant for path in paths for mutant in mutants(ROOT, path)]
-    sample = random.Random(args.seed).sample(everything, min(args.count, len(everything)))
+    drawn = random.Random(args.seed).sample(everything, min(args.count, len(everything)))
+    sample = [mutant for mutant in drawn if mutant.compiles]
     results, end = read_results(), time.monotonic() + 60 * args.minutes
-    todo = [mutant for mutant in sample if args.again or mutant.id not in results]
+    todo = [
+        mutant
+        for mutant in sample
+        if mutant.id not in results or (args.again and results[mutant.id]["state"] != "killed")
+    ]
     if todo:
-        loop = Loop(todo, results, calls(), end)
+        loop = Loop(todo, results, calls(end), end)
         pytest.main([*QUIET, f"--basetemp={PLACE}/tmp", *FOLDERS], plugins=[loop])
     done = [(mutant, results[mutant.id]) for mutant in sample if mutant.id in results]
     report(done, len(everything), args)
@@ -75,11 +81,14 @@ class Loop:
         return True
 
     def tried(self, mutant: Mutant) -> dict[str, Any]:
-        """killed, survived, or uncovered: no quick test calls the function."""
-        order = [node for node in order_for(mutant, self.tests) if node in self.items]
+        """killed, survived, or uncovered: no quick test enters the function."""
+        here = [
+            row["by"].partition("[")[0] for row in self.results.values() if row["path"] == mutant.path and row["by"]
+        ]
+        order = [node for node in order_for(mutant, self.tests, Counter(here)) if node in self.items]
         row: dict[str, Any] = {"id": mutant.id, "path": mutant.path, "line": mutant.line, "changed": mutant.changed}
         if not order:
-            return {**row, "state": "uncovered"}
+            return {**row, "state": "uncovered", "by": None}
         out = PLACE / "strike.json"
         out.unlink(missing_ok=True)
         began, limit = time.monotonic(), 60.0 + 10 * sum(self.tests[node][0] for node in order)
@@ -113,37 +122,46 @@ def read_results() -> dict[str, dict[str, Any]]:
     return {row["id"]: row for row in map(json.loads, lines)}
 
 
-def calls() -> Tests:
-    """Which test calls which functions, kept until a source or a test changes."""
-    digest = hashlib.sha256()
-    for folder in ("raylfl", "tests"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            digest.update(path.read_bytes())
-    kept = PLACE / f"calls-{digest.hexdigest()[:12]}.json"
-    if not kept.exists():
-        print("looking which test calls what ...", flush=True)
-        out = PLACE / "calls.json"
-        out.unlink(missing_ok=True)
-        forked(lambda: look(ROOT, targets(), FOLDERS, out), 3600.0, PLACE / "calls.log")
-        out.rename(kept)
-    found: Tests = json.loads(kept.read_text())
-    return found
+def calls(end: float = math.inf) -> Tests:
+    """Which test enters which blocks, looked up again for files of tests that have changed."""
+    place = PLACE / "calls"
+    place.mkdir(parents=True, exist_ok=True)
+    files = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("test_*.py"))]
+    new = [str(path.relative_to(ROOT)) for path in files if kept_calls(place, path) is None]
+    if new:
+        print(f"looking what the tests of {len(new)} files enter ...", flush=True)
+        forked(lambda: look(ROOT, targets(), new, place), max(end - time.monotonic(), 60.0), PLACE / "calls.log")
+    return {node: row for path in files for node, row in (kept_calls(place, path) or {}).items()}
 
 
-def order_for(mutant: Mutant, tests: Tests) -> list[str]:
-    """The tests that call the function (for other lines: anything of the file): those that name the file first, and
-    tests that call few functions before those that call many.
+def enters(entered: frozenset[str], key: str) -> bool:
+    return any(name.startswith(key) for name in entered) if key.endswith(":") else key in entered
+
+
+def order_for(mutant: Mutant, tests: Tests, finders: Counter[str]) -> list[str]:
+    """The tests that enter the block (where none does: the function; for other lines: anything of the file).
+
+    First come those that found other errors of the file, then those that name the file, one of each set of parameters
+    before a second one of any, and tests that enter few blocks before those that enter many.
     """
-    key = f"{mutant.path}:{mutant.function}" if mutant.function else f"{mutant.path}:"
-    found = [node for node, (_, called) in tests.items() if any(name.startswith(key) for name in called)]
-    name = f"test_{Path(mutant.path).stem}"
+    keys = [f"{mutant.path}:{mutant.block}"] if mutant.block else []
+    keys += [f"{mutant.path}:{mutant.function}#0"] if mutant.block else [f"{mutant.path}:"]
+    found: list[str] = []
+    for key in keys:
+        found = found or [node for node, (_, entered) in tests.items() if enters(entered, key)]
+    name, before = f"test_{Path(mutant.path).stem}", Counter[str]()
 
-    def rank(node: str) -> tuple[bool, int, float]:
-        seconds, called = tests[node]
-        return name not in node, len(called), seconds
+    def rank(node: str) -> tuple[int, bool, int, float]:
+        seconds, entered = tests[node]
+        return -finders[node.partition("[")[0]], name not in node, len(entered), seconds
 
-    order, total = [], 0.0
+    turns: dict[str, int] = {}
     for node in sorted(found, key=rank):
+        function = node.partition("[")[0]
+        turns[node] = before[function]
+        before[function] += 1
+    order, total = [], 0.0
+    for node in sorted(found, key=lambda node: (min(turns[node], 2), *rank(node))):
         total += tests[node][0]
         if total > LONGEST:
             break
@@ -159,7 +177,7 @@ def equivalent() -> dict[str, str]:
 
 def report(done: list[tuple[Mutant, dict[str, Any]]], existing: int, args: argparse.Namespace) -> None:
     """The score by folder on stdout, survivors as diffs in a file, and both into the docs where asked for."""
-    reasons, counts, diffs = equivalent(), Counter[tuple[str, str]](), []
+    reasons, counts, left = equivalent(), Counter[tuple[str, str]](), []
     for mutant, row in done:
         state = row["state"]
         if state != "killed" and f"{mutant.path}\n{mutant.changed}" in reasons:
@@ -167,21 +185,33 @@ def report(done: list[tuple[Mutant, dict[str, Any]]], existing: int, args: argpa
         part = mutant.path.split("/")[1]
         counts[part, state] += 1
         if state in ("survived", "uncovered"):
-            diffs.append(f"# {state}: {mutant.path}:{mutant.line} {mutant.function}\n{mutant.diff()}\n")
+            left.append((mutant, state))
+    diffs = [f"# {state}: {m.path}:{m.line} {m.function}\n{m.changed}\n" for m, state in left]
     (PLACE / "survivors.diff").write_text("\n".join(diffs))
     lines = ["| folder | errors | killed | equivalent | survived | killed of the others |", "|---|---|---|---|---|---|"]
     for part in [*dict.fromkeys(part for part, _ in sorted(counts)), "all"]:
         here = Counter({s: sum(n for (p, q), n in counts.items() if q == s and part in (p, "all")) for _, s in counts})
-        total, survived = sum(here.values()), here["survived"] + here["uncovered"]
-        share = here["killed"] / max(here["killed"] + survived, 1)
-        row = f"{part} | {total} | {here['killed']} | {here['equivalent']} | {survived} | {100 * share:.1f} %"
+        survived = here["survived"] + here["uncovered"]
+        share, low, high = interval(here["killed"], here["killed"] + survived)
+        row = f"{part} | {here.total()} | {here['killed']} | {here['equivalent']} | {survived} | {share:.1%}"
         lines.append(f"| {row} |")
     text = "\n".join(lines)
     print(text)
     print(f"survivors: {PLACE / 'survivors.diff'}")
     if args.write:
-        about = f"{len(done)} of {existing:,} possible errors, drawn at random (`--seed {args.seed}`):"
-        write_part("mutants", f"{about}\n\n{text}")
+        about = f"{len(done)} of {existing:,} possible errors, drawn at random (`--seed {args.seed}`)."
+        bounds = f"Of all that are not equivalent the tests notice {low:.1%} to {high:.1%} (95 % confidence)."
+        listed = [f"- `{m.path}`, `{m.function or 'module'}`: `{m.lines}`" for m, _ in left]
+        survivors = ["", "Not noticed:", "", *listed] if listed else []
+        write_part("mutants", "\n".join([f"{about} {bounds}", "", text, *survivors]))
+
+
+def interval(successes: int, trials: int) -> tuple[float, float, float]:
+    """Share of successes with its 95 % interval by Wilson's score."""
+    n, z = max(trials, 1), 1.96
+    share = successes / n
+    middle, half = share + z**2 / (2 * n), z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return share, (middle - half) / (1 + z**2 / n), (middle + half) / (1 + z**2 / n)
 
 
 if __name__ == "__main__":

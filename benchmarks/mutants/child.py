@@ -1,4 +1,4 @@
-"""The package with a counter in every function, or with one error in it, under the tests.
+"""The package with a note in every block, or with one error in it, under the tests.
 
 Most errors are inside of functions: a fork of a process that has imported and collected everything exchanges the code
 of the one function and runs tests at once. Others (defaults, constants, class attributes) take a fresh process.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import ast
 import builtins
 import gc
+import hashlib
 import importlib.abc
 import importlib.machinery
 import inspect
 import json
 import os
+import re
 import sys
 import time
 import traceback
@@ -22,9 +24,9 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from benchmarks.mutants.mutations import key_of
+from benchmarks.mutants.mutations import mark_blocks
 
-Tests = dict[str, tuple[float, list[str]]]  # node id: seconds, the functions it calls as "path:name:line"
+Tests = dict[str, tuple[float, frozenset[str]]]  # node id: seconds, the blocks that it enters as "path:name#k"
 
 
 class Instead(importlib.abc.MetaPathFinder):
@@ -52,34 +54,66 @@ class _Loader(importlib.machinery.SourceFileLoader):
         return compile(self.make(), self.path, "exec", dont_inherit=True)
 
 
-def counted(root: Path, path: str) -> ast.Module:
-    """The file with a first statement in every function that notes the call."""
+def noted(root: Path, path: str) -> ast.Module:
+    """The file with a first statement in every block that notes its name."""
     tree = ast.parse((root / path).read_bytes())
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            note = ast.parse(f"__called__({f'{path}:{key_of(node)}'!r})").body[0]
-            first = 1 if ast.get_docstring(node) is not None else 0
-            node.body.insert(first, note)
-            ast.copy_location(note, node.body[first + 1] if len(node.body) > first + 1 else node)
-            ast.fix_missing_locations(note)
-    return ast.fix_missing_locations(tree)
+    for body, name in mark_blocks(tree):
+        note = ast.parse(f"__entered__({f'{path}:{name}'!r})").body[0]
+        is_docstring = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+        for node in ast.walk(note):
+            ast.copy_location(node, body[0])
+        body.insert(1 if is_docstring else 0, note)
+    return tree
 
 
 class Timed:
-    """A pytest plugin that notes the seconds of each test that passes, and which functions it called."""
+    """A pytest plugin that notes the seconds of each test that passes and the blocks that it enters, a file of tests
+    at a time, in a file of their own. Of tests that differ by numbers alone, such as seeds, it takes the first.
+    """
 
-    def __init__(self) -> None:
-        self.called: set[str] = set()
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.entered: set[str] = set()
         self.tests: Tests = {}
-        builtins.__called__ = self.called.add  # type: ignore[attr-defined]
+        builtins.__entered__ = self.entered.add  # type: ignore[attr-defined]
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        first: dict[str, Any] = {}
+        for item in items:
+            first.setdefault(re.sub(r"\d+", "", item.nodeid), item)
+        items[:] = first.values()
 
     def pytest_runtest_setup(self, item: Any) -> None:
-        self.called.clear()
+        self.entered.clear()
         self.started = time.perf_counter()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when == "call" and report.passed:
-            self.tests[report.nodeid] = (round(time.perf_counter() - self.started, 3), sorted(self.called))
+            self.tests[report.nodeid] = (round(time.perf_counter() - self.started, 3), frozenset(self.entered))
+
+    def pytest_runtest_teardown(self, item: Any, nextitem: Any) -> None:
+        if nextitem is None or nextitem.path != item.path:
+            keep_calls(self.place, item.path, self.tests)
+            self.tests = {}
+
+
+def keep_calls(place: Path, path: Path, tests: Tests) -> None:
+    """What the tests of a file enter, with the file's checksum; blocks by their place in a list."""
+    names = sorted(frozenset().union(*(entered for _, entered in tests.values())))
+    number = {name: k for k, name in enumerate(names)}
+    rows = {node: [seconds, sorted(number[name] for name in entered)] for node, (seconds, entered) in tests.items()}
+    content = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "blocks": names, "tests": rows}
+    (place / f"{path.parent.name}-{path.stem}.json").write_text(json.dumps(content))
+
+
+def kept_calls(place: Path, path: Path) -> Tests | None:
+    """What `keep_calls` wrote; None where it did not, or where the file has changed since."""
+    kept = place / f"{path.parent.name}-{path.stem}.json"
+    content = json.loads(kept.read_text()) if kept.exists() else {}
+    if content.get("sha256") != hashlib.sha256(path.read_bytes()).hexdigest():
+        return None
+    names = content["blocks"]
+    return {node: (seconds, frozenset(names[k] for k in ks)) for node, (seconds, ks) in content["tests"].items()}
 
 
 QUIET = [
@@ -96,15 +130,12 @@ QUIET = [
 ]
 
 
-def look(root: Path, paths: Sequence[str], folders: Sequence[str], out: Path) -> int:
-    """Which of the quick tests in these folders call what; written to `out`."""
+def look(root: Path, paths: Sequence[str], files: Sequence[str], place: Path) -> int:
+    """Which of the quick tests in these files enter which blocks; a file in `place` for each."""
     import pytest
 
-    sys.meta_path.insert(0, Instead(root, {path: lambda p=path: counted(root, p) for path in paths}))
-    timed = Timed()
-    code = int(pytest.main([*QUIET, *folders], plugins=[timed]))
-    out.write_text(json.dumps(timed.tests))
-    return code
+    sys.meta_path.insert(0, Instead(root, {path: lambda p=path: noted(root, p) for path in paths}))
+    return int(pytest.main([*QUIET, f"--basetemp={place}/tmp", *files], plugins=[Timed(place)]))
 
 
 def functions_of(code: CodeType) -> Iterator[CodeType]:

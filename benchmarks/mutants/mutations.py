@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 OPERATORS: dict[type[ast.AST], tuple[str, str]] = {
@@ -38,19 +38,24 @@ OPERATORS: dict[type[ast.AST], tuple[str, str]] = {
 }
 NAMES = {"min": "max", "minimum": "maximum", "any": "all", "floor": "ceil", "argmin": "argmax", "zeros": "ones"}
 NAMES |= {there: here for here, there in NAMES.items()}
+INSIDE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.If, ast.For, ast.While, ast.Try, ast.ExceptHandler)
 UNTOUCHED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)  # messages, and claims of our own
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One error: these bytes of a file replaced by others; `function`: the innermost one around it, or ""."""
+    """One error: these bytes of a file replaced by others; `block`: the innermost one around it, or ""."""
 
     path: str
     start: int
     end: int
     text: str
-    function: str
+    block: str
     source: bytes
+
+    @property
+    def function(self) -> str:
+        return self.block.partition("#")[0]
 
     @property
     def mutated(self) -> bytes:
@@ -60,62 +65,105 @@ class Mutant:
     def line(self) -> int:
         return self.source.count(b"\n", 0, self.start) + 1
 
-    def diff(self) -> str:
-        """The changed lines as a unified diff without context."""
-        before, after = (text.decode().splitlines() for text in (self.source, self.mutated))
-        return "\n".join(
-            list(difflib.unified_diff(before, after, self.path, f"line {self.line}", n=0, lineterm=""))[2:]
+    @property
+    def compiles(self) -> bool:
+        try:
+            ast.parse(self.mutated)
+        except SyntaxError:
+            return False
+        return True
+
+    @cached_property
+    def sides(self) -> tuple[list[str], list[str]]:
+        """The changed lines before and after."""
+        first, last = self.source.rfind(b"\n", 0, self.start) + 1, self.source.find(b"\n", self.end)
+        whole = (
+            self.source[first:last],
+            self.source[first : self.start] + self.text.encode() + self.source[self.end : last],
         )
+        before, after = ([line.strip() for line in text.decode().splitlines()] for text in whole)
+        while before and after and before[0] == after[0]:
+            before, after = before[1:], after[1:]
+        while before and after and before[-1] == after[-1]:
+            before, after = before[:-1], after[:-1]
+        return before, after
 
     @property
     def changed(self) -> str:
         """The changed lines, `-` before and `+` after, without line numbers: the same wherever they move."""
-        lines = [line for line in self.diff().splitlines() if line[:1] in "+-"]
-        return "\n".join(line[0] + line[1:].strip() for line in lines)
+        before, after = self.sides
+        return "\n".join([*(f"-{line}" for line in before), *(f"+{line}" for line in after)])
 
     @property
+    def lines(self) -> str:
+        """The changed lines in one: before -> after."""
+        return " -> ".join(" ".join(side) or "(gone)" for side in self.sides)
+
+    @cached_property
     def id(self) -> str:
-        return hashlib.sha256(f"{self.path}:{self.function.partition(':')[0]}:{self.changed}".encode()).hexdigest()[:12]
+        return hashlib.sha256(f"{self.path}:{self.function}:{self.changed}".encode()).hexdigest()[:12]
 
 
 def mutants(root: Path, path: str) -> list[Mutant]:
-    """All of a file, each of which compiles."""
+    """All of a file; a few of them do not compile."""
     source = (root / path).read_bytes()
     starts = [0, *(match.end() for match in re.finditer(b"\n", source))]
     found: dict[str, Mutant] = {}
-    for node, function in nodes(ast.parse(source)):
+    tree = ast.parse(source)
+    mark_blocks(tree)
+    for node in nodes(tree):
         for start, end, text in changes(node, source, starts):
-            mutant = Mutant(path, start, end, text, function, source)
-            if compiles(mutant.mutated):
-                found.setdefault(mutant.id, mutant)
+            mutant = Mutant(path, start, end, text, node.block, source)  # type: ignore[attr-defined]
+            found.setdefault(mutant.id, mutant)
     return list(found.values())
 
 
-def compiles(source: bytes) -> bool:
-    try:
-        ast.parse(source)
-    except SyntaxError:
-        return False
-    return True
+def mark_blocks(tree: ast.AST) -> list[tuple[list[ast.stmt], str]]:
+    """Give each node the name of its block as an attribute; returns the statements and the name of each block.
+
+    A block is a body that is entered as a whole, such as a function's, or one side of a condition: "Class.name#3" is
+    the fourth of this function. What stands in no function has the name "".
+    """
+    found: list[tuple[list[ast.stmt], str]] = []
+    count: dict[str, int] = {}
+
+    def enter(statements: list[ast.stmt], names: tuple[str, ...]) -> None:
+        function = ".".join(names)
+        name = f"{function}#{count.setdefault(function, 0)}"
+        count[function] += 1
+        found.append((statements, name))
+        for statement in statements:
+            mark(statement, names, name)
+
+    def mark(node: ast.AST, names: tuple[str, ...], block: str) -> None:
+        node.block = block  # type: ignore[attr-defined]
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        inner = (*names, node.name) if is_function or isinstance(node, ast.ClassDef) else names  # type: ignore[attr-defined]
+        for field, value in ast.iter_fields(node):
+            body = field in ("body", "orelse", "finalbody") and isinstance(node, INSIDE)
+            if body and value and (is_function or block):
+                enter(value, inner)
+            else:
+                for child in value if isinstance(value, list) else [value]:
+                    if isinstance(child, ast.AST):
+                        mark(child, inner, block)
+
+    mark(tree, (), "")
+    return found
 
 
-def nodes(tree: ast.AST, function: str = "") -> Iterator[tuple[ast.AST, str]]:
-    """Every node that may be changed, with the key of the function around it."""
+def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node that may be changed."""
     for name, value in ast.iter_fields(tree):
         if name in ("annotation", "returns", "decorator_list", "bases", "type_comment"):
             continue
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or isinstance(child, UNTOUCHED) or is_for_readers(child):
                 continue
-            inner = key_of(child) if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) else function
-            if inner.startswith("__repr__"):
+            if isinstance(child, ast.FunctionDef) and child.name == "__repr__":
                 continue
-            yield child, inner
-            yield from nodes(child, inner)
-
-
-def key_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    return f"{function.name}:{function.lineno}"
+            yield child
+            yield from nodes(child)
 
 
 def is_for_readers(node: ast.AST) -> bool:
