@@ -146,6 +146,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for participation.jsonl and .png")
     sub = with_config(command("profile", _profile, "where a round's time goes, and which oracle is the fastest here"))
     sub.add_argument("--rounds", type=_positive, default=9, metavar="N", help="rounds timed of each form (default: 9)")
+    sub = with_config(command("theory", _theory, "constants of a problem, and what the papers' theorems say of a run"))
+    sub.add_argument("--json", action="store_true", help="print plain values instead of tables")
     sub = command("list", _list, "what there is, one line each with its paper")
     sub.add_argument("kind", nargs="?", choices=KINDS)
     command("schema", _schema, "the JSON schema of a config, for editors that check and complete yaml")
@@ -339,6 +341,24 @@ def _profile(args: argparse.Namespace) -> None:
     with working("timing rounds"):
         timings, kernels = profile(experiment, args.rounds)
     profile_tables(timings, kernels)
+
+
+def _theory(args: argparse.Namespace) -> None:
+    from raylfl.config.load import load_config
+
+    config = load_config(args.config, args.overrides)
+    from raylfl.api import checked
+    from raylfl.console import theory_tables, working
+    from raylfl.theory.summary import theory_of
+
+    with working("computing the constants"):
+        theory = theory_of(checked(config))
+    if args.json:
+        import json
+
+        print(json.dumps(theory.as_dict(), indent=1))
+        return
+    theory_tables(theory)
 
 
 def _list(args: argparse.Namespace) -> None:

@@ -1,0 +1,33 @@
+"""What a theorem promises: the largest step size it allows, and the terms of its bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StepBound:
+    """The largest step size under which a theorem holds.
+
+    theorem: paper and number; case: its assumption on F, such as `strongly convex`; largest: in units of the local
+    step size eta; formula: the condition as text.
+    """
+
+    theorem: str
+    case: str
+    largest: float
+    formula: str
+
+    def admits(self, eta: float) -> bool:
+        """Whether this step size is inside the bound."""
+        return eta <= self.largest
+
+
+def smallest(*limits: float) -> float:
+    """The minimum of several limits; a limit that does not apply is inf."""
+    return min(limits)
+
+
+def over(numerator: float, denominator: float) -> float:
+    """numerator / denominator, inf where the denominator is 0: a limit such as 1/(3L(tau-1)) at tau = 1."""
+    return numerator / denominator if denominator else float("inf")

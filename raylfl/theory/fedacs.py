@@ -1,0 +1,80 @@
+"""Objective inconsistency of FedAvg and its kin: Weng, Ren, Xiao & Skoglund 2025 ([3]).
+
+Omega [N]: surrogate weights (eq. 6; `raylfl.diagnostics.surrogate`); w [N]: weights of the true objective;
+q [N]: loss probabilities; a_norm [N]: |a_i|_1; chi2 = sum_i (w_i - Omega_i)^2 / Omega_i.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from raylfl.core.population import Floats, Ints
+from raylfl.theory.quadratic import QuadraticProblem
+
+
+def gradient_bound(chi2: float, kappa: float) -> float:
+    """The bound chi2 kappa^2 on the limit of |grad F|^2 (Theorem 2, eq. 11), without gradient noise.
+
+    kappa: of Assumption 3 for the surrogate weights, sum_i Omega_i |grad f_i|^2 <= beta^2 |grad F~|^2 + kappa^2.
+    """
+    return chi2 * kappa**2
+
+
+def true_gradient_bound(surrogate_gradient: float, chi2: float, beta: float, kappa: float) -> float:
+    """The bound (beta sqrt(chi2) + 1) |grad F~(x)| + kappa sqrt(chi2) on |grad F(x)| (Lemma 2, eq. 9)."""
+    return float((beta * np.sqrt(chi2) + 1) * surrogate_gradient + kappa * np.sqrt(chi2))
+
+
+def distance_bound(gradient: float, L: float) -> float:
+    """The least distance |grad F(x~)| / L between the surrogate's minimiser x~ and the true one (Corollary 2.1)."""
+    return gradient / L
+
+
+def consistency(q: Floats, a_norm: Floats) -> float:
+    """How far a system is from the condition |a_i|_1 = (1-q_1)/(1-q_i) |a_1|_1 of Corollary 2.2.
+
+    The largest relative deviation of (1-q_i)|a_i|_1 from its mean over clients; 0: FedAvg is unbiased although clients
+    differ.
+
+    >>> consistency(np.array([0.0, 0.5]), np.array([4.0, 8.0]))
+    0.0
+    """
+    work = (1 - q) * a_norm
+    return float(np.abs(work / work.mean() - 1).max())
+
+
+def local_map(problem: QuadraticProblem, steps: Ints, eta: float, prox: float = 0.0) -> Floats:
+    """K_i [N, d, d] such that T_i local steps from x move client i by K_i (b_i - H_i x) (App. C, eq. 33).
+
+    K_i = eta sum_{t < T_i} (I - eta (H_i + prox I))^t, which for invertible H_i + prox I is the paper's
+    (I - (I - eta prox I - eta H_i)^{T_i}) (H_i + prox I)^-1.
+    """
+    eye = np.eye(problem.dim)
+    maps = np.zeros_like(problem.hessians)
+    for i, count in enumerate(steps):
+        shrink, power = eye - eta * (problem.hessians[i] + prox * eye), eye
+        for _ in range(int(count)):
+            maps[i] += eta * power
+            power = power @ shrink
+    return maps
+
+
+def limit(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0) -> Floats:
+    """The limit of E[x_r] at a finite step size on quadratics, [d] (App. C, eqs. 32-39).
+
+    x = (sum_i s_i K_i H_i)^-1 sum_i s_i K_i b_i, with `local_map`'s K_i. Eq. 36 prints the inverse of I - sum; the
+    fixed point of eq. 35 has the inverse of the sum.
+    shares: s_i [N], proportional to E[c_i 1{i in R}], the expected coefficient of client i's update: p_i (1 - q_i).
+    steps: T_i [N]; prox: the factor mu of FedProx.
+    """
+    maps = local_map(problem, steps, eta, prox)
+    matrix = np.einsum("i,ijk,ikl->jl", shares, maps, problem.hessians)
+    vector = np.einsum("i,ijk,ik->j", shares, maps, problem.linear)
+    return np.asarray(np.linalg.solve(matrix, vector), dtype=np.float64)
+
+
+def contraction(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0) -> float:
+    """The spectral radius of I - sum_i s_i K_i H_i: the factor a round of E[x_r] towards `limit`; shares as applied."""
+    maps = local_map(problem, steps, eta, prox)
+    matrix = np.eye(problem.dim) - np.einsum("i,ijk,ikl->jl", shares, maps, problem.hessians)
+    return float(np.abs(np.linalg.eigvals(matrix)).max())

@@ -1,0 +1,170 @@
+"""FOCUS, SG-FOCUS and FedAvg under arbitrary participation: Ying, Li & Yang, NeurIPS 2025 ([1]).
+
+L: smoothness of every f_i. mu: strong convexity of every f_i; beta: PL constant of F = (1/N) sum_i f_i.
+N: clients; tau: local steps a round; q_min: the smallest probability with which a client takes part in a round;
+sigma: standard deviation of a stochastic gradient; eta: step size of clients and server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+from raylfl.theory.bounds import StepBound, over, smallest
+
+
+def strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float) -> StepBound:
+    """The step sizes of Theorem 1 for strongly convex f_i: the printed limits, and those that its proof uses besides.
+
+    Printed: 3 mu/(27 N L^2), 1/(3L(tau-1)), q^1.5/(8 L sqrt(N)). The proof needs q^1.5/(8L(tau-1)) (Lemma 4) and
+    2q/(3N(8L^2/mu + mu/2)) (eq. 110) as well; the latter is always below the first printed one.
+    """
+    largest = smallest(
+        over(3 * mu, 27 * N * L**2),
+        over(1, 3 * L * (tau - 1)),
+        over(q_min**1.5, 8 * L * sqrt(N)),
+        over(q_min**1.5, 8 * L * (tau - 1)),
+        over(2 * q_min, 3 * N * (over(8 * L**2, mu) + mu / 2)),
+    )
+    text = "min{3mu/(27NL^2), 1/(3L(tau-1)), q^1.5/(8L sqrt N), q^1.5/(8L(tau-1)), 2q/(3N(8L^2/mu + mu/2))}"
+    return StepBound("[1] Thm 1", "strongly convex", largest, text)
+
+
+def pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBound:
+    """The step sizes of Theorem 1 under the PL condition, with those that its proof uses besides (eqs. 113, 118).
+
+    Two of the printed limits, 3q/(32N) and q/(16L^2), are no step sizes by their units; they are kept as printed.
+    """
+    largest = smallest(
+        3 * q_min / (32 * N),
+        over(q_min, 12 * beta * N),
+        over(q_min, 16 * L**2),
+        over(q_min**1.5, 8 * L * sqrt(N)),
+        over(q_min**1.5, 8 * L * (tau - 1)),
+        over(1, 4 * L * N),
+        over(1, 2 * (tau - 1) * L * N),
+        over(q_min, 3 * beta * N * (4 - q_min)),
+    )
+    text = "min{3q/(32N), q/(12 beta N), q/(16L^2), q^1.5/(8L sqrt N), q^1.5/(8L(tau-1)), 1/(4LN), 1/(2(tau-1)LN)}"
+    return StepBound("[1] Thm 1", "PL", largest, text)
+
+
+def nonconvex_step(L: float, N: int, tau: int, q_min: float) -> StepBound:
+    """The step sizes of Theorem 1 without convexity."""
+    largest = smallest(
+        over(1, 2 * L * (tau - 1)),
+        over(q_min**1.5, 8 * L * sqrt(N)),
+        over(q_min**1.5, 8 * L * (tau - 1)),
+        over(q_min, 16 * L * sqrt(2 * N)),
+        over(1, 4 * L * N),
+    )
+    text = "min{1/(2L(tau-1)), q^1.5/(8L sqrt N), q^1.5/(8L(tau-1)), q/(16L sqrt(2N)), 1/(4LN)}"
+    return StepBound("[1] Thm 1", "non-convex", largest, text)
+
+
+def sg_strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float) -> StepBound:
+    """The step sizes of Theorem 4, for SG-FOCUS."""
+    largest = smallest(
+        over(2 * q_min, 3 * N * (over(16 * L**2, mu) + mu / 2)),
+        over(q_min**1.5, 4 * L * sqrt(6 * N)),
+        over(q_min**1.5, 8 * sqrt(2) * L * (tau - 1)),
+        over(mu, 128 * (tau - 1) ** 2 * L**2 * N),
+    )
+    text = "min{2q/(3N(16L^2/mu + mu/2)), q^1.5/(4L sqrt(6N)), q^1.5/(8 sqrt(2) L(tau-1)), mu/(128(tau-1)^2 L^2 N)}"
+    return StepBound("[1] Thm 4", "strongly convex", largest, text)
+
+
+def sg_pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBound:
+    """The step sizes of Theorem 5, for SG-FOCUS under the PL condition."""
+    largest = smallest(
+        over(q_min, 3 * beta * N * (4 - q_min)),
+        over(q_min, 16 * L**2),
+        over(q_min**1.5, 4 * L * sqrt(6 * N)),
+        over(q_min**1.5, 8 * sqrt(2) * L * (tau - 1)),
+    )
+    text = "min{q/(3 beta N(4-q)), q/(16L^2), q^1.5/(4L sqrt(6N)), q^1.5/(8 sqrt(2) L(tau-1))}"
+    return StepBound("[1] Thm 5", "PL", largest, text)
+
+
+def sg_nonconvex_step(L: float, N: int, tau: int, q_min: float) -> StepBound:
+    """The step sizes of Theorem 6, for SG-FOCUS without convexity."""
+    largest = smallest(
+        over(q_min**1.5, 4 * L * sqrt(6 * N)),
+        over(q_min**1.5, 8 * sqrt(2) * L * (tau - 1)),
+        over(1, 4 * L * N),
+        over(1, 4 * L * (tau - 1)),
+    )
+    text = "min{q^1.5/(4L sqrt(6N)), q^1.5/(8 sqrt(2) L(tau-1)), 1/(4LN), 1/(4L(tau-1))}"
+    return StepBound("[1] Thm 6", "non-convex", largest, text)
+
+
+def contraction(eta: float, mu: float, N: int) -> float:
+    """The factor 1 - eta mu N / 2 a round on |x - x*|^2 of Theorems 1 and 4, strongly convex."""
+    return 1 - eta * mu * N / 2
+
+
+def pl_contraction(eta: float, beta: float, N: int) -> float:
+    """The factor 1 - eta beta N a round on F(x) - F* of Theorems 1 and 5, under the PL condition."""
+    return 1 - eta * beta * N
+
+
+def nonconvex_bound(eta: float, N: int, rounds: int, gap: float) -> float:
+    """The bound 8 (F(x_1) - F*) / (eta N R) on the mean of |grad F(x_r)|^2 over R rounds (eq. 25)."""
+    return 8 * gap / (eta * N * rounds)
+
+
+def noise_floor(eta: float, mu: float, N: int, q_min: float, sigma: float) -> float:
+    """The floor 4 (q_min + N^2) / (mu N q_min) eta sigma^2 of SG-FOCUS on |x - x*|^2 (Theorem 4, eq. 26)."""
+    return 4 * (q_min + N**2) / (mu * N * q_min) * eta * sigma**2
+
+
+def pl_noise_floor(eta: float, L: float, beta: float, tau: int, q_min: float, sigma: float) -> float:
+    """The floor (L/2 + 32 (tau-1)^2 L^2 + 8/q_min) eta/beta sigma^2 of SG-FOCUS on F(x) - F* (Theorem 5, eq. 27)."""
+    return (L / 2 + 32 * (tau - 1) ** 2 * L**2 + 8 / q_min) * eta / beta * sigma**2
+
+
+def nonconvex_noise_floor(eta: float, L: float, N: int, q_min: float, sigma: float) -> float:
+    """The floor (2LN + 8 N^2 / ((N - 8L^2) q_min)) eta^2 sigma^2 on |grad F|^2 (Theorem 6); inf if N <= 8L^2."""
+    if 8 * L**2 >= N:
+        return float("inf")
+    return (2 * L * N + 8 * N**2 / ((N - 8 * L**2) * q_min)) * eta**2 * sigma**2
+
+
+def fedavg_step(L: float, tau: int) -> StepBound:
+    """The step sizes of Theorem 3, for FedAvg: min{1/(3L), 1/(4(tau-1)L)}."""
+    largest = smallest(1 / (3 * L), over(1, 4 * (tau - 1) * L))
+    return StepBound("[1] Thm 3", "strongly convex", largest, "min{1/(3L), 1/(4(tau-1)L)}")
+
+
+@dataclass(frozen=True)
+class FedAvgLimit:
+    """The three terms of Theorem 3's bound on the limit of E|x - x*|^2 of FedAvg.
+
+    client_drift = 80 eta^2 kappa^2 L^2 (tau-1)^2 (delta_q^2 + sigma_G^2); biased_sampling = 10 kappa delta_q^2;
+    heterogeneity = 16 eta tau^2 / mu (delta_q^2 + sigma_G^2).
+    """
+
+    client_drift: float
+    biased_sampling: float
+    heterogeneity: float
+
+    @property
+    def total(self) -> float:
+        """The sum of the three terms."""
+        return self.client_drift + self.biased_sampling + self.heterogeneity
+
+
+def fedavg_limit(eta: float, L: float, mu: float, tau: int, sigma_g: float, delta_q: float) -> FedAvgLimit:
+    """The limit of Theorem 3; Corollary 1 is delta_q = 0, Corollary 2 tau = 1 besides, Corollary 3 sigma_g = 0 as well.
+
+    sigma_g: bound of |grad f_i - grad F| (Assumption 5); delta_q: bound of |sum_i (q_i - 1/N) grad f_i| (eq. 37).
+
+    >>> fedavg_limit(0.01, 1.0, 0.5, 5, sigma_g=0.0, delta_q=0.0).total
+    0.0
+    """
+    kappa, both = L / mu, delta_q**2 + sigma_g**2
+    return FedAvgLimit(
+        client_drift=80 * eta**2 * kappa**2 * L**2 * (tau - 1) ** 2 * both,
+        biased_sampling=10 * kappa * delta_q**2,
+        heterogeneity=16 * eta * tau**2 / mu * both,
+    )

@@ -1,0 +1,107 @@
+"""The f_i of an experiment as functions of x in float64: values, gradients, curvature, gradient noise.
+
+Works for any module through its own training step. Curvature comes from differences of gradients, which are exact for
+quadratics and estimates elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from raylfl.core.keyed import keyed
+from raylfl.core.oracle import private_randomness
+from raylfl.core.population import Floats, Population
+from raylfl.parts import BUFFERS, Experiment
+from raylfl.runtime.workers.worker import Worker
+from raylfl.theory.quadratic import QuadraticProblem
+
+LARGEST_DENSE = 512  # d up to which Hessians are computed whole
+DIFFERENCE = 1e-4  # relative length of the differences that estimate curvature
+SAMPLES = 256  # of a client, at most, for the variance of its stochastic gradients
+LINEAR = 1e-7  # relative deviation up to which gradients count as linear in x
+
+
+class Objectives:
+    """f_i(x) + weight_decay |x|^2 / 2 of every client, over its whole shard, in evaluation mode."""
+
+    def __init__(self, experiment: Experiment):
+        setup = experiment.setup
+        self.count = setup.population.count
+        self.weights, self.sizes = setup.population.weights, setup.population.sizes
+        self.decay = experiment.rule.weight_decay
+        self.seed = setup.seed
+        uniform = Population.of(setup.population.sizes)
+        self._worker = Worker(replace(setup, dtype="float64", population=uniform))
+        self.start: Floats = self._worker.x0.double().numpy()
+
+    @property
+    def dim(self) -> int:
+        """d."""
+        return len(self.start)
+
+    def of(self, client: int, x: Floats) -> tuple[float, Floats]:
+        """(f_i(x), grad f_i(x) [d])."""
+        broadcast = {"x": torch.from_numpy(np.array(x)), BUFFERS: self._worker.buffers0}
+        [(value, gradient)] = self._worker.objective(broadcast, [[client]])
+        n = self.count  # the worker weighs by 1/N
+        return n * value + self.decay / 2 * float(x @ x), n * gradient.double().numpy() + self.decay * x
+
+    def gradients(self, x: Floats, clients: Sequence[int] | None = None) -> Floats:
+        """grad f_i(x) of these clients, or of all, [C, d]."""
+        return np.stack([self.of(i, x)[1] for i in (range(self.count) if clients is None else clients)])
+
+    def total(self, x: Floats) -> tuple[float, Floats]:
+        """(F(x), grad F(x)), F = sum_i w_i f_i."""
+        values, rows = zip(*(self.of(i, x) for i in range(self.count)), strict=True)
+        return float(self.weights @ np.array(values)), np.asarray(self.weights @ np.stack(rows))
+
+    def quadratic(self) -> QuadraticProblem | None:
+        """The problem as dense matrices; None where d > LARGEST_DENSE or a gradient is not linear in x."""
+        if self.dim > LARGEST_DENSE or not all(self._is_linear(i) for i in {0, self.count - 1}):
+            return None
+        eye, zero = np.eye(self.dim), np.zeros(self.dim)
+        values, offsets = zip(*(self.of(i, zero) for i in range(self.count)), strict=True)
+        hessians = np.stack([[self.of(i, e)[1] - offsets[i] for e in eye] for i in range(self.count)])
+        symmetric = (hessians + hessians.transpose(0, 2, 1)) / 2
+        return QuadraticProblem(symmetric, -np.stack(offsets), np.array(values), self.weights)
+
+    def _is_linear(self, client: int) -> bool:
+        """Whether grad f(u + v) - grad f(u) - grad f(v) + grad f(0) is 0 for two random directions."""
+        u, v = keyed(self.seed, "theory/linear", client).standard_normal((2, self.dim))
+        g = {k: self.of(client, x)[1] for k, x in enumerate((u + v, u, v, np.zeros(self.dim)))}
+        scale = max(float(np.linalg.norm(row)) for row in g.values())
+        return float(np.linalg.norm(g[0] - g[1] - g[2] + g[3])) <= LINEAR * scale
+
+    def smoothness(self, client: int, x: Floats) -> float:
+        """The largest eigenvalue of the Hessian of f_i at x, by Lanczos on differences of gradients."""
+        from scipy.sparse.linalg import LinearOperator, eigsh
+
+        step = DIFFERENCE * (1 + float(np.linalg.norm(x)))
+
+        def product(v: Floats) -> Floats:
+            direction = np.ravel(v) * (step / max(float(np.linalg.norm(v)), 1e-300))
+            ahead, behind = self.of(client, x + direction)[1], self.of(client, x - direction)[1]
+            return np.asarray((ahead - behind) * (float(np.linalg.norm(v)) / (2 * step)))
+
+        if self.dim == 1:
+            return float(product(np.ones(1))[0])
+        operator = LinearOperator((self.dim, self.dim), matvec=product, dtype=np.float64)
+        first = keyed(self.seed, "theory/lanczos", client).standard_normal(self.dim)
+        return float(eigsh(operator, k=1, which="LA", tol=1e-2, v0=first, return_eigenvectors=False)[0])
+
+    def sample_variance(self, client: int, x: Floats) -> float:
+        """E|grad f_i(x; sample) - grad f_i(x)|^2 over the client's samples, or over the first SAMPLES of them."""
+        worker, shard = self._worker, self._worker.setup.shards[client][:SAMPLES]
+        at = torch.from_numpy(np.array(x))[None]
+        worker.flat.module.eval()
+        rows = []
+        with private_randomness(0), worker.recorder.into(None):
+            for sample in shard:
+                batch = worker.measured.batch(np.array([sample]))
+                rows.append(worker.loop.gradients(at, [batch], lambda c: 0)[1][0].double().numpy())
+        gradients = np.stack(rows)
+        return float(np.square(gradients - gradients.mean(axis=0)).sum(axis=1).mean())

@@ -1,0 +1,97 @@
+"""Random quadratics and dense float64 runs of the methods on them, independent of the package's round engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import strategies as st
+
+from raylfl.theory.quadratic import QuadraticProblem
+
+
+def random_problem(seed: int, clients: int, dim: int, condition: float, spread: float, alike: bool) -> QuadraticProblem:
+    """Strongly convex f_i with eigenvalues in [1/condition, 1]; alike: one Hessian for all."""
+    draw = np.random.default_rng(seed)
+    h = np.empty((clients, dim, dim))
+    for i in range(clients):
+        if i == 0 or not alike:
+            q, _ = np.linalg.qr(draw.standard_normal((dim, dim)))
+            eigenvalues = condition ** -draw.random(dim)
+        h[i] = (q * eigenvalues) @ q.T
+        h[i] = (h[i] + h[i].T) / 2
+    b = spread * draw.standard_normal((clients, dim))
+    return QuadraticProblem(h, b, np.zeros(clients), np.full(clients, 1 / clients))
+
+
+PROBLEMS = st.builds(
+    random_problem,
+    st.integers(0, 10**6),
+    st.integers(2, 6),
+    st.integers(1, 4),
+    st.floats(1, 30),
+    st.floats(0, 3),
+    st.booleans(),
+)
+
+Gradient = Callable[[int, np.ndarray], np.ndarray]
+
+
+def noisy(problem: QuadraticProblem, sigma: float, draw: np.random.Generator) -> Gradient:
+    """grad f_i(x) plus noise with E|noise|^2 = sigma^2."""
+
+    def gradient(i: int, x: np.ndarray) -> np.ndarray:
+        exact = problem.hessians[i] @ x - problem.linear[i]
+        return exact + sigma / np.sqrt(problem.dim) * draw.standard_normal(problem.dim) if sigma else exact
+
+    return gradient
+
+
+def local(gradient: Gradient, i: int, x: np.ndarray, steps: int, eta: float) -> np.ndarray:
+    """x after `steps` steps of client i."""
+    for _ in range(steps):
+        x = x - eta * gradient(i, x)
+    return x
+
+
+def sfl_run(
+    gradient: Gradient, x: np.ndarray, clients: int, size: int, steps: int, eta: float, rounds: int, draw
+) -> list:
+    """x_0, ..., x_R of SFL: `size` clients in random order, one after the other."""
+    path = [x]
+    for _ in range(rounds):
+        for i in draw.permutation(clients)[:size]:
+            x = local(gradient, i, x, steps, eta)
+        path.append(x)
+    return path
+
+
+def fedavg_run(gradient, x, clients: int, size: int, steps, eta: float, rounds: int, draw) -> list:
+    """x_0, ..., x_R of FedAvg (PFL): the mean of `size` clients drawn without replacement."""
+    path = [x]
+    for _ in range(rounds):
+        chosen = draw.permutation(clients)[:size]
+        x = np.mean([local(gradient, i, x, steps, eta) for i in chosen], axis=0)
+        path.append(x)
+    return path
+
+
+def focus_run(gradient, x, takes_part: np.ndarray, steps: int, eta: float) -> tuple[list, list]:
+    """(x_0, ..., x_R; each client's last model after each round) of FOCUS, Alg. 1; takes_part: bool [R, N]."""
+    n = takes_part.shape[1]
+    y, last, seen = np.zeros_like(x), np.zeros((n, len(x))), np.tile(x, (n, 1))
+    path, models = [x], [seen.copy()]
+    for part in takes_part:
+        for i in np.flatnonzero(part):
+            xi, yi = x.copy(), np.zeros_like(x)
+            for _ in range(steps):
+                g = gradient(i, xi)
+                seen[i] = xi
+                yi = yi + g - last[i]
+                last[i] = g
+                xi = xi - eta * yi
+            y = y + yi
+        x = x - eta * y
+        path.append(x)
+        models.append(seen.copy())
+    return path, models

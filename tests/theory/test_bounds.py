@@ -1,0 +1,194 @@
+"""No run on random quadratics is worse than what a theorem promises it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylfl.diagnostics.surrogate import chi2
+from raylfl.solvers.simplex import min_norm_point
+from raylfl.theory import fedacs, fedaware, focus, sfl
+from tests.theory.problems import PROBLEMS, fedavg_run, focus_run, noisy, random_problem, sfl_run
+
+STEPS = st.integers(1, 5)
+SHARES = st.floats(0.1, 1.0)  # of the largest step size that a theorem admits
+SEEDS = st.integers(0, 10**6)
+
+
+def mean_gap(problem, setting, rounds, sigma, seed, mu, start):
+    """E[F(xbar) - F*] and E[min_r |grad F|^2], over repetitions that average out the draws."""
+    gaps, squares = [], []
+    exact = sigma == 0 and setting.S == setting.M and not setting.sequential
+    for k in range(1 if exact else 12):
+        draw = np.random.default_rng((seed, k))
+        run = sfl_run if setting.sequential else fedavg_run
+        gradient = noisy(problem, sigma, draw)
+        path = np.array(run(gradient, start, setting.M, setting.S, setting.K, setting.eta, rounds, draw))
+        mean = sfl.average_weights(setting, rounds, mu) @ path
+        gaps.append(problem.value(mean) - problem.value(problem.optimum))
+        squares.append([np.square(problem.weights @ problem.gradients(x)).sum() for x in path])
+    return np.mean(gaps), np.mean(squares, axis=0).min()
+
+
+@given(PROBLEMS, STEPS, SHARES, SEEDS, st.booleans(), st.booleans(), st.sampled_from([0.0, 0.5]))
+def test_sfl_and_pfl_stay_below_theorems_1_and_2(problem, steps, share, seed, sequential, partial, sigma):
+    size = max(1, problem.count // 2) if partial else problem.count
+    L, mu = problem.smoothness.max(), problem.convexity.min()
+    setting = sfl.Setting(sequential, problem.count, size, steps, eta=1.0)
+    setting = sfl.Setting(sequential, problem.count, size, steps, share * sfl.convex_step(setting, L).largest)
+    rounds = int(np.ceil(1 / (mu * setting.effective))) + 2  # the theorem needs 1/(mu R) <= effective step size
+    rounds = min(rounds, 150)
+    start = np.random.default_rng(seed).standard_normal(problem.dim) * 3
+    constants = {"L": L, "D": np.linalg.norm(start - problem.optimum), "sigma": sigma, "zeta_star": problem.zeta_star}
+    slack = 1 + 1e-9
+    if 1 / (mu * rounds) <= setting.effective:
+        gap, _ = mean_gap(problem, setting, rounds, sigma, seed, mu, start)
+        assert gap <= sfl.strongly_convex_bound(setting, rounds, mu=mu, **constants).total * slack
+    gap, square = mean_gap(problem, setting, 20, sigma, seed, 0.0, start)
+    assert gap <= sfl.convex_bound(setting, 20, **constants).total * slack
+    beta, zeta = problem.dissimilarity()
+    if setting.eta <= sfl.nonconvex_step(setting, L, beta).largest:
+        a = problem.value(start) - problem.value(problem.optimum)
+        assert square <= sfl.nonconvex_bound(setting, 20, L=L, A=a, sigma=sigma, zeta=zeta).total * slack
+
+
+@given(PROBLEMS, STEPS, SHARES, SEEDS, st.floats(0.3, 1.0))
+def test_focus_contracts_at_least_as_theorem_1_says(problem, steps, share, seed, q):
+    L, mu, n = problem.smoothness.max(), problem.convexity.min(), problem.count
+    eta = share * focus.strongly_convex_step(L, mu, n, steps, q).largest
+    draw = np.random.default_rng(seed)
+    start, rounds = draw.standard_normal(problem.dim) * 3, 40
+    distances = []
+    for _ in range(8):
+        part = np.vstack([np.ones(n, dtype=bool), draw.random((rounds, n)) < q])  # all once: the start of tracking
+        path, models = focus_run(noisy(problem, 0, draw), start, part, steps, eta)
+        at_start = np.square(path[1] - problem.optimum).sum() + np.square(path[0] - models[1]).sum()
+        distances.append([np.square(x - problem.optimum).sum() / at_start for x in path[1:]])
+    factors = focus.contraction(eta, mu, n) ** np.arange(rounds + 1)
+    assert (np.mean(distances, axis=0) <= factors * (1 + 1e-9)).all()
+
+
+@given(PROBLEMS, STEPS, SHARES, SEEDS)
+def test_fedavg_ends_within_theorem_3(problem, steps, share, seed):
+    """Full participation, so that the limit is a point; biased weights come in by a client that counts more."""
+    L, mu = problem.smoothness.max(), problem.convexity.min()
+    eta = share * focus.fedavg_step(L, steps).largest
+    draw = np.random.default_rng(seed)
+    shares = draw.dirichlet(np.ones(problem.count))
+    biased = problem.weighted(shares)
+    end = fedacs.limit(biased, shares, np.full(problem.count, steps), eta)
+    radius = max(np.linalg.norm(end - problem.optimum), np.linalg.norm(biased.optimum - problem.optimum))
+    bound = focus.fedavg_limit(
+        eta, L, mu, steps, problem.deviation(radius).max(), problem.sampling_bias(shares, radius)
+    )
+    assert np.square(end - problem.optimum).sum() <= bound.total * (1 + 1e-9) + 1e-18
+
+
+@given(PROBLEMS, SEEDS, SHARES)
+def test_the_limit_at_finite_steps_is_where_fedavg_ends(problem, seed, share):
+    """Unequal local steps and losses, in expectation: the recursion of the mean, iterated."""
+    draw = np.random.default_rng(seed)
+    steps, q = draw.integers(1, 6, problem.count), draw.random(problem.count) * 0.9
+    eta, shares = share / problem.smoothness.max(), problem.weights * (1 - q)
+    x, rounds = np.zeros(problem.dim), 400
+    for _ in range(rounds):
+        moved = [x]
+        for i in range(problem.count):
+            y = x
+            for _ in range(steps[i]):
+                y = y - eta * (problem.hessians[i] @ y - problem.linear[i])
+            moved.append(y)
+        x = x + sum(s * (y - x) for s, y in zip(shares, moved[1:], strict=True))
+    limit = fedacs.limit(problem, shares, steps, eta)
+    rho = fedacs.contraction(problem, shares, steps, eta)
+    assert np.linalg.norm(x - limit) <= 10 * rho**rounds * np.linalg.norm(limit) * problem.dim + 1e-9
+
+
+@given(PROBLEMS, SEEDS)
+def test_objective_inconsistency_is_bounded_by_chi2_and_kappa(problem, seed):
+    draw = np.random.default_rng(seed)
+    omega, x = draw.dirichlet(np.ones(problem.count)) * 0.98 + 0.02 / problem.count, draw.standard_normal(problem.dim)
+    surrogate = problem.weighted(omega)
+    beta, kappa = surrogate.dissimilarity()
+    distance = chi2(problem.weights, omega)
+    true, seen = (np.linalg.norm(w @ problem.gradients(x)) for w in (problem.weights, omega))
+    assert true <= fedacs.true_gradient_bound(seen, distance, np.sqrt(beta**2 + 1), kappa) * (1 + 1e-9)
+    end = surrogate.optimum
+    gradient = np.linalg.norm(problem.weights @ problem.gradients(end))
+    assert gradient**2 <= fedacs.gradient_bound(distance, kappa) * (1 + 1e-9) + 1e-18
+    least = fedacs.distance_bound(gradient, problem.smoothness.max())
+    assert np.linalg.norm(end - problem.optimum) >= least * (1 - 1e-9)
+
+
+@given(PROBLEMS, SEEDS)
+def test_dissimilarity_bounds_every_point_and_is_met_at_one(problem, seed):
+    beta, zeta = problem.dissimilarity()
+    draw = np.random.default_rng(seed)
+    for x in problem.optimum + draw.standard_normal((30, problem.dim)) * 10 ** draw.uniform(-2, 2, (30, 1)):
+        gradients = problem.gradients(x)
+        mean = problem.weights @ gradients
+        spread = problem.weights @ np.square(gradients - mean).sum(axis=1)
+        assert spread <= beta**2 * (mean @ mean) + zeta**2 + 1e-9 * (1 + spread)
+
+
+def test_least_zeta_is_reached():
+    """The maximiser z = P^-1 h of the quadratic form attains zeta^2."""
+    problem = random_problem(3, clients=4, dim=3, condition=5, spread=2, alike=False)
+    beta, zeta = problem.dissimilarity()
+    best = 0.0
+    draw = np.random.default_rng(0)
+    x = problem.optimum
+    for step in np.geomspace(3, 1e-7, 6000):
+        y = x + step * draw.standard_normal(3)
+        gradients = problem.gradients(y)
+        mean = problem.weights @ gradients
+        value = problem.weights @ np.square(gradients - mean).sum(axis=1) - beta**2 * (mean @ mean)
+        if value > best:
+            best, x = value, y
+    assert best == pytest.approx(zeta**2, rel=1e-6)
+
+
+@given(PROBLEMS, SEEDS)
+def test_gradient_diversity_obeys_its_corollaries(problem, seed):
+    draw = np.random.default_rng(seed)
+    w, tilde = (draw.dirichlet(np.ones(problem.count)) * 0.9 + 0.1 / problem.count for _ in range(2))
+    gradients = problem.gradients(draw.standard_normal(problem.dim))
+    norm = np.linalg.norm(w @ gradients)
+    sigma = np.sqrt(fedaware.global_variance(gradients, w))
+    diversity = fedaware.diversity(gradients, w)
+    assert diversity >= 1 - 1e-12
+    assert diversity == pytest.approx(fedaware.diversity_bound(sigma, norm), rel=1e-9)  # Corollary 3.1 at its own x
+    surrogate = np.linalg.norm(tilde @ gradients)
+    assert surrogate**2 <= fedaware.surrogate_gradient_bound(norm, sigma, tilde, w) * (1 + 1e-9)
+
+
+@given(PROBLEMS, STEPS, SEEDS, SHARES)
+def test_local_drift_stays_below_lemma_3_2(problem, steps, seed, share):
+    """Under Reddi's condition eta <= 1/(8 L K), which the lemma as printed leaves out."""
+    draw = np.random.default_rng(seed)
+    x = draw.standard_normal(problem.dim)
+    eta = share * min(1 / steps, 1 / (8 * problem.smoothness.max() * steps))
+    gradients = problem.gradients(x)
+    drift = 0.0
+    for i in range(problem.count):
+        y = x
+        for _ in range(steps):
+            y = y - eta * (problem.hessians[i] @ y - problem.linear[i])
+        drift += problem.weights[i] * np.square(y - x).sum()
+    sigma_g = np.sqrt(fedaware.global_variance(gradients, problem.weights))
+    norm = np.linalg.norm(problem.weights @ gradients)
+    assert drift <= fedaware.drift_bound(eta, steps, 0.0, sigma_g, norm) * (1 + 1e-9)
+
+
+def test_minimum_norm_weights_have_the_largest_surrogate_diversity():
+    problem = random_problem(5, clients=6, dim=4, condition=10, spread=2, alike=False)
+    gradients = problem.gradients(np.ones(4))
+    best = min_norm_point(torch.from_numpy(gradients @ gradients.T)).weights
+    for seed in range(200):
+        other = np.random.default_rng(seed).dirichlet(np.ones(6))
+        assert fedaware.diversity(gradients, problem.weights, other) <= fedaware.diversity(
+            gradients, problem.weights, best
+        ) * (1 + 1e-9)

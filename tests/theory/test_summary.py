@@ -1,0 +1,123 @@
+"""Constants measured through a user's module, and `raylfl theory`."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from raylfl.api import checked
+from raylfl.cli import main
+from raylfl.config.load import load_config
+from raylfl.theory.objectives import Objectives
+from raylfl.theory.summary import theory_of
+
+RIDGE = [
+    "num_clients=3",
+    "data.init_args={num_clients: 3, rows_per_client: 7, dim: 4, lam: 0.3}",
+    "participation.size=2",
+    "rounds=20",
+]
+
+
+def experiment(config, *overrides):
+    return checked(load_config(config, list(overrides)))
+
+
+def test_a_quadratic_problem_is_found_through_its_training_step():
+    """Ridge regression: H_i = 2 A_i^T A_i + 2 lam I, b_i = 2 A_i^T y_i, from the data themselves."""
+    e = experiment("ridge", *RIDGE, "local.weight_decay=0.1")
+    problem = Objectives(e).quadratic()
+    a, y = (array.reshape(3, 7, -1) for array in e.setup.train.arrays)
+    assert problem.hessians == pytest.approx(2 * a.transpose(0, 2, 1) @ a + 0.7 * np.eye(4), rel=1e-9, abs=1e-9)
+    assert problem.linear == pytest.approx(2 * (a.transpose(0, 2, 1) @ y)[..., 0], rel=1e-9, abs=1e-9)
+    assert problem.constant == pytest.approx(np.square(y).sum(axis=(1, 2)))
+
+
+def test_the_optimum_is_that_of_the_data_and_curvature_agrees_with_lanczos():
+    e = experiment("ridge", *RIDGE)
+    objectives = Objectives(e)
+    problem = objectives.quadratic()
+    assert problem.optimum == pytest.approx(e.optimum.x, rel=1e-8)
+    for i in range(3):
+        assert objectives.smoothness(i, objectives.start) == pytest.approx(problem.smoothness[i], rel=0.02)
+
+
+def test_variance_of_a_mini_batch_is_that_of_its_samples():
+    e = experiment("ridge", *RIDGE, "local.batch_size=2", "local.sampling=with_replacement")
+    x = e.optimum.x
+    a, y = (array.reshape(3, 7, -1) for array in e.setup.train.arrays)
+    rows = 7 * 2 * a * (a @ x - y[..., 0])[..., None]  # gradient of each sample
+    variances = np.square(rows - rows.mean(axis=1, keepdims=True)).sum(axis=2).mean(axis=1)
+    assert theory_of(e).value("sigma") == pytest.approx(np.sqrt(variances.max() / 2), rel=1e-9)
+
+
+def test_focus_on_its_own_figure_runs_outside_its_theorem():
+    """The paper's fig. 4 has eta = 2e-4; 3 mu/(27 N L^2) is 4.8e-10."""
+    theory = theory_of(experiment("ridge"))
+    assert theory.value("L") == pytest.approx(535.5, abs=0.1)
+    assert {s.theorem for s in theory.steps} == {"[1] Thm 1"}
+    assert not any(s.admits(theory.eta) for s in theory.steps)
+    assert not theory.promises
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "theorems"),
+    [
+        ("focus", {"[1] Thm 1"}),
+        ("fedavg", {"[1] Thm 3", "[2] Thm 2", "[3] Thm 2", "[3] eq. 39"}),
+        ("sfl", {"[2] Thm 1"}),
+        ("fedacs", {"[3] Thm 2", "[3] eq. 39"}),
+    ],
+)
+def test_each_method_meets_its_theorems(algorithm, theorems):
+    e = experiment("ridge", *RIDGE, f"algorithm.name={algorithm}", "local.lr=1e-8")
+    theory = theory_of(e)
+    assert theorems <= {p.theorem for p in theory.promises} | {s.theorem for s in theory.steps}
+    assert all(s.admits(theory.eta) for s in theory.steps)
+    assert all(np.isfinite(p.value) for p in theory.promises)
+
+
+def test_the_predicted_limit_at_finite_steps_is_where_a_run_ends(tmp_path):
+    """FedAvg with unequal local steps and full participation: no randomness is left."""
+    import raylfl
+
+    overrides = [
+        *RIDGE[:2],
+        "participation={name: full}",
+        "algorithm.name=fedavg",
+        "local.steps=[1, 4, 9]",
+        "local.lr=0.01",
+    ]
+    theory = theory_of(experiment("ridge", *overrides))
+    predicted = next(p.value for p in theory.promises if p.theorem == "[3] eq. 39")
+    run = raylfl.run(
+        "ridge", [*overrides, "rounds=150", f"logging.dir={tmp_path}", "logging.report=false", "eval.every=0"]
+    )
+    assert run.metrics[-1]["global/distance"] == pytest.approx(predicted, rel=1e-6)
+
+
+def test_a_method_without_a_theorem_says_so():
+    theory = theory_of(experiment("ridge", *RIDGE, "algorithm.name=mifa", "local.momentum=0.5"))
+    assert "no theorem of the four papers is about mifa" in theory.notes
+    assert any(note.startswith("local.momentum") for note in theory.notes)
+
+
+def test_networks_get_estimates():
+    small = ["num_clients=4", "model.init_args={hidden: [4]}", "runtime.backend=local", "algorithm.name=sfl"]
+    theory = theory_of(experiment("digits", *small))
+    assert {c.symbol for c in theory.constants} >= {"L", "zeta", "D_m", "G", "D(x)", "sigma"}
+    assert all("estimate" in c.how for c in theory.constants)
+    assert theory.value("D(x)") >= 1
+
+
+def test_command(capsys):
+    assert main(["theory", "ridge", *RIDGE]) == 0
+    out = capsys.readouterr().out
+    assert "Constants" in out
+    assert "OUTSIDE" in out
+    assert main(["theory", "ridge", *RIDGE, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["eta"] == 2e-4
+    assert printed["steps"][0]["inside"] is False
