@@ -127,7 +127,7 @@ def broken_assumptions(experiment: Experiment, facts: Facts) -> Iterator[str]:
     rule = experiment.rule
     if rule.momentum:
         yield "local.momentum: the theorems are about plain SGD"
-    if rule.schedule is not None and rule.schedule.name != "constant":
+    if rule.lr_schedule is not None and rule.lr_schedule.name != "constant":
         yield "local.lr_schedule: the theorems have a constant step size; the first is taken"
     if rule.clip_norm is not None:
         yield "local.clip_norm: the theorems are about plain gradients"
