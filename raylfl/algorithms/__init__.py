@@ -1,4 +1,4 @@
-"""The federated methods, one paper a file; `ALGORITHMS` has them by the name that a config uses."""
+"""The federated methods, one file for each paper; `ALGORITHMS` maps config names to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def _contract() -> type[Algorithm]:
-    from raylfl.core.algorithm import Algorithm  # late: it imports torch, which names do not need
+    from raylfl.core.algorithm import Algorithm  # imported late: the names alone do not need torch
 
     return Algorithm
 

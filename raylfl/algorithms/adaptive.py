@@ -4,7 +4,7 @@ Reddi et al., ICLR 2021, Alg. 2.
 
 State    server x, m, v [d], m = 0 and v = tau^2 at first; clients none.
 Sent     d floats down (x), d floats up (U_i).
-Assumes  nothing; like FedAvg it follows the surrogate sum_i Omega_i f_i, not F.
+Assumes  nothing; like FedAvg it minimises the surrogate sum_i Omega_i f_i, not F.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   D = sum_{i in R} c_i U_i;  m <- b1 m + (1 - b1) D
@@ -13,7 +13,7 @@ Assumes  nothing; like FedAvg it follows the surrogate sum_i Omega_i f_i, not F.
              yogi     v <- v - (1 - b2) D^2 sign(v - D^2)
              x <- x - gamma m / (sqrt(v) + tau)
 
-No bias correction. gamma is about how far a coordinate moves in a round.
+There is no bias correction. gamma is roughly the distance that a coordinate moves in a round.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from raylfl.options import Doc, Ge, Gt, Lt
 class Adaptive(Aggregating):
     """Common part of FedAdagrad, FedAdam and FedYogi; subclasses define `second_moment`."""
 
-    gamma: float = 0.01  # server lr; the paper tunes it, 0.001 to 1
+    gamma: float = 0.01  # server lr; the paper tunes it within 0.001 to 1
     b1: Annotated[float, Ge(0), Lt(1), Doc("the decay of m")] = 0.9
     tau: Annotated[float, Gt(0), Doc("the degree of adaptivity: it keeps the denominator away from 0")] = 1e-4
     aggregate: Rule = "mean"
 
     @abstractmethod
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """The new v [d] from the old one and D^2."""
+        """The new second moment v [d], from the old v and square = D^2."""
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         return {"x": x.clone(), "m": torch.zeros_like(x), "v": torch.full_like(x, self.tau**2)}

@@ -7,7 +7,7 @@
     anonymous_importance  s_i w_i / (M p_i)                    [3] eq. (20)
     full                  w_i                                  [3] eq. (21)
 
-Each rule is an object with its coefficients and their expectation, from which the surrogate weights follow.
+Each rule is an object with its coefficients and their expectation; the surrogate weights follow from the latter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raylfl.errors import BadValue
 
 
 class AggregationRule(ABC):
-    """The weights c_i of received uploads, and what they are in expectation."""
+    """The coefficients c_i of received uploads, and their expectation."""
 
     @abstractmethod
     def coefficients(self, r: Round) -> Floats:
@@ -46,7 +46,10 @@ class AggregationRule(ABC):
 
 
 class Mean(AggregationRule):
-    """c_i = s_i / sum_R s_j; expectation known for a fixed received set, equal chances or independent clients."""
+    """c_i = s_i / sum_R s_j.
+
+    The expectation is known for a fixed received set, for equal probabilities and for independent clients.
+    """
 
     def coefficients(self, r: Round) -> Floats:
         shares: Floats = r.draws / r.draws.sum()
@@ -60,7 +63,10 @@ class Mean(AggregationRule):
 
 
 class Weighted(AggregationRule):
-    """c_i = w_i / sum_R w_j; its expectation is known for a fixed received set, and for equal weights as of `Mean`."""
+    """c_i = w_i / sum_R w_j.
+
+    The expectation is known for a fixed received set, and for equal weights, where the rule equals `Mean`.
+    """
 
     def coefficients(self, r: Round) -> Floats:
         return normalised(r.weights)
@@ -86,7 +92,7 @@ class AnonymousUniform(AggregationRule):
     """c_i = (N/M) w_i."""
 
     def coefficients(self, r: Round) -> Floats:
-        # M, not |R|: [3] eq. (19) prints the received count, its derivation (24) uses the sent one.
+        # M, not |R|: [3] eq. (19) prints the received count, its derivation (24) uses the sampled count.
         return r.population.count / r.total_draws * r.weights
 
     def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats:
@@ -135,7 +141,7 @@ class Aggregating(Algorithm):
     """A method whose server step begins with `self.rule.sum(uploads["update"], r)`."""
 
     aggregate: Rule
-    """The rule's name: an option (a field), or fixed by the method."""
+    """The name of the rule: an option (a field), or fixed by the method."""
 
     @property
     def rule(self) -> AggregationRule:

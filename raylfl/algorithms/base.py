@@ -1,4 +1,4 @@
-"""Old place of the contract, accepted for one release: import it from `raylfl.core.algorithm`."""
+"""Deprecated location of the algorithm contract, accepted for one release; use `raylfl.core.algorithm`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """The name in its new place, with a warning."""
+    """The attribute of this name from its new module, with a DeprecationWarning."""
     import raylfl.algorithms
     from raylfl.core import algorithm
 

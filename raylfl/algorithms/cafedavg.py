@@ -36,7 +36,7 @@ class CAFedAvg(Algorithm):
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         if np.isnan(r.failure).any():
-            raise BadValue("name", got="cafedavg", need="a method that needs no q_i: they are not known here")
+            raise BadValue("name", got="cafedavg", need="a method that needs no q_i: here they are not known")
         step = weighted_sum(uploads["update"], r.draws / (r.total_draws * (1.0 - r.failure)))
         return {"x": server["x"] - self.gamma * step}, {}
 

@@ -1,4 +1,4 @@
-"""Step-length calibration: the eta of each method at which all compared methods move equally far in a round.
+"""Step-length calibration: the eta of each method with which all compared methods move equally far in a round.
 
 FedACS [3] App. I.2. FedAvg with an unbiased rule and p = w moves by eta_1 T along the mean gradient, with
 T = sum w (1-q) |a|_1 (eqs. (111)). The other methods need
@@ -23,9 +23,12 @@ UNBIASED_RULES = ("anonymous", "anonymous_uniform", "anonymous_importance", "ful
 
 
 def check_reference(calibrate: bool, rule: str) -> None:
-    """Raise BadValue for a calibrated FedAvg with a rule normalised over the received set: its step is not eta_1 T."""
+    """Checks the rule of a calibrated FedAvg.
+
+    Raises BadValue for a rule normalised over the received set, whose step is not eta_1 T.
+    """
     if calibrate and rule not in UNBIASED_RULES:
-        need = f"false with aggregate={rule}, which divides by what was received"
+        need = f"false with aggregate={rule}, which is normalised over the received clients"
         raise BadValue("calibrate", got=True, need=need, hint=f"the reference is {', '.join(UNBIASED_RULES)}")
 
 

@@ -32,4 +32,4 @@ class Centralized(Algorithm):
         return {"x": x}, {}
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        return {"x": uploads["x"][0]}, {}  # the one client that owns all data
+        return {"x": uploads["x"][0]}, {}  # the upload of the one client, which owns all data

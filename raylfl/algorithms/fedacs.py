@@ -40,7 +40,7 @@ from raylfl.errors import BadValue
 from raylfl.options import Doc, Ge, Lt
 
 COUNTS = ("times_sampled", "times_received")
-MOST_FAILURE = 0.95  # bound of an estimated q_i: a client that is never received would else take all draws
+MOST_FAILURE = 0.95  # bound of an estimated q_i: without it a client that is never received would take all draws
 
 
 @ALGORITHMS.register("fedacs", paper="Weng et al. 2025 [3]")
@@ -51,9 +51,9 @@ class FedACS(Aggregating):
     aggregate = "anonymous"
 
     gamma: float = 1.0  # server lr
-    # known: q_i and K_i of the round; ema: estimated from what was received
+    # known: the q_i and K_i of the round; ema: estimates from earlier rounds
     estimate: Literal["known", "ema"] = "known"
-    # of the estimates: a memory of 20 observations, so that 1/(1-q) is hardly biased
+    # 0.05 averages over about 20 observations, so that 1/(1-q) is hardly biased
     rate: Annotated[float, Ge(0), Lt(1), Doc("the weight of the newest observation")] = 0.05
     calibrate: bool = False  # eta as in FedACS app. I.2, from the true q and K
 

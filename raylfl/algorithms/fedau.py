@@ -11,7 +11,7 @@ Assumes  stationary, independent participation with probabilities p_i, as W_i es
     server   x <- x - gamma (1/N) sum_R W_i U_i, with the W_i of earlier rounds
     then     for every i: S_i <- S_i + 1; if i in R or S_i = cutoff: W_i <- mean of all such S_i, S_i <- 0
 
-Empty rounds count as well.
+Rounds without a received upload count as well.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FedAU(Algorithm):
     gamma: float = 1.0  # server lr
     cutoff: Annotated[int, Ge(1), Doc("in rounds")] = 50  # rounds after which an interval ends without a participation
     normalize: bool = False  # true departs from the paper: divides by sum_R W_i instead of N
-    calibrate: bool = False  # FedACS app. I.2 leaves its eta as it is
+    calibrate: bool = False  # no effect: FedACS app. I.2 leaves this method's eta unchanged
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         counters = torch.zeros(population.count, dtype=torch.int64)

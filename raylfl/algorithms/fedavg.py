@@ -1,7 +1,7 @@
 """FedAvg and FedSGD: local steps, then one weighted average.
 
-McMahan et al., AISTATS 2017, Alg. 1; aggregation rules of FedACS, eqs. (18)-(21). It is also PFL of Li & Lyu,
-NeurIPS 2023, Alg. 2.
+McMahan et al., AISTATS 2017, Alg. 1; aggregation rules of FedACS, eqs. (18)-(21). Li & Lyu, NeurIPS 2023, Alg. 2
+call it PFL (parallel federated learning).
 
 State    server x [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).
@@ -31,7 +31,7 @@ class FedAvg(Aggregating):
 
     gamma: float = 1.0  # server lr
     aggregate: Rule = "mean"
-    calibrate: bool = False  # FedAvg is the reference of the calibration: its eta stays
+    calibrate: bool = False  # FedAvg is the reference of the calibration: its eta does not change
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,7 +9,7 @@ Assumes  nothing; like FedAvg it minimises the surrogate sum_i Omega_i f_i, not 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   v <- beta v + sum_{i in R} c_i U_i;  x <- x - gamma v
 
-The momentum is not damped: a steady update ends in steps of 1 / (1 - beta) times its size.
+The momentum is not damped: with a constant update the steps grow to 1 / (1 - beta) times its size.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ Zeng, Xu, Pan, Wang & Tang 2024 [4], Alg. 1, eq. (8).
 State    server x [d], momenta M [seen, d], their lengths |m_i| [seen]; the working set: members, row numbers of M [w],
          and gram, their Gram matrix M_w M_w^T [w, w]; float64 except x and M. clients none.
 Sent     d floats down (x), d floats up (U_i).
-Assumes  memory for one momentum a client seen.
+Assumes  server memory for one momentum [d] of every client received so far.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
-    server   m_i <- alpha m_i + (1 - alpha) U_i for i in R, m_i = U_i at the first; the others keep theirs
+    server   m_i <- alpha m_i + (1 - alpha) U_i for i in R, m_i = U_i at i's first upload; the other m_i stay
              lambda = argmin |sum lambda_i m_i|^2 over the simplex of all clients received so far
              x <- x - gamma sum lambda_i m_i
 
@@ -47,7 +47,7 @@ from raylfl.solvers.working_set import WorkingSet, min_norm_working_set
 class FedAWARE(Algorithm):
     """FedAWARE: steps along the min-norm convex combination of client momenta."""
 
-    alpha: Annotated[float, Ge(0), Le(1)] = 0.5  # of the old momentum; of the new update with normalize
+    alpha: Annotated[float, Ge(0), Le(1)] = 0.5  # weight of the old momentum; with normalize, of the new update
     gamma: float = 1.0  # server lr
     # null: 1e-6 in float32, 1e-12 in float64
     tol: Annotated[float, Gt(0), Doc("the relative duality gap to stop at")] | None = None

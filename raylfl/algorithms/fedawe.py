@@ -1,11 +1,11 @@
-"""FedAWE: client models kept between rounds, updates scaled by the rounds missed ("echo"), implicit gossip.
+"""FedAWE: models kept at the clients, updates scaled by the number of missed rounds ("echo"), implicit gossip.
 
 Xiang et al., NeurIPS 2024, Alg. 1.
 
-State    server x [d]; tau_i, the last round of which i was received, int64 [N], -1 at first;
+State    server x [d]; tau_i, the last round in which i was received, int64 [N], -1 at first;
          client x_i [d], the initial model at first.
 Sent     nothing down at the start, d floats up, d floats down (the new x) to the received clients at the end.
-         The upload is x_i'; here it is U_i and x_i, the latter known to the server, which sent it in round tau_i.
+         The paper uploads x_i'. Here U_i and x_i go up; x_i is not counted, as the server sent it in round tau_i.
 Assumes  nothing about participation, which may change over time; equal K_i for F itself.
 
     client   x_i,0 = x_i;  x <- x - eta grad f_i(x), K_i times from x_i;  U_i = x_i - x_i,K

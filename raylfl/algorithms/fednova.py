@@ -5,7 +5,7 @@ Wang et al., NeurIPS 2020; `normalise: sent` is the form of FedACS [3] eq. (116)
 State    server x [d]; clients none.
 Sent     d floats down (x), d floats up (U_i); |a_i|_1 comes with it.
 Assumes  nothing about K_i. received: full participation, or sampling with E[c_i] ~ w_i; lossy links bias it towards
-         clients with reliable ones. sent: M draws with replacement from p = w, known q and K.
+         clients with reliable links. sent: M draws with replacement from p = w, known q and K.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   n_i = U_i / (eta |a_i|_1);  w'_i = w_i / sum_R w_j
@@ -37,7 +37,7 @@ class FedNova(Algorithm):
 
     gamma: float = 1.0  # server lr
     normalise: Literal["received", "sent"] = "received"  # received: Wang et al.; sent: FedACS eq. (116)
-    calibrate: bool = False  # FedACS app. I.2, defined for `sent`, leaves its eta as it is
+    calibrate: bool = False  # FedACS app. I.2 defines it for `sent` and leaves this method's eta unchanged
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,7 +30,7 @@ from raylfl.options import Doc, Ge
 class FedProx(Aggregating):
     """FedProx: local SGD on f_i + mu/2 |x - x_r|^2."""
 
-    # the paper tries 0.001 to 1; 0 is FedAvg
+    # the paper uses 0.001 to 1; 0 is FedAvg
     mu: Annotated[float, Ge(0), Doc("the stiffness of the proximal term")] = 0.01
     gamma: float = 1.0  # server lr
     aggregate: Rule = "mean"

@@ -1,4 +1,4 @@
-"""FedVARP: the last received updates stand in for clients that do not participate.
+"""FedVARP: variance reduction with a server memory; a client's last received update replaces a missing one.
 
 Jhunjhunwala et al., UAI 2022, Alg. 1; `lost: reuse` is the form of FedACS [3] eq. (114).
 
@@ -36,7 +36,7 @@ class FedVARP(Algorithm):
     """FedVARP: a server memory of updates that reduces the variance of partial participation."""
 
     gamma: float = 1.0  # server lr
-    # ignore: the paper; reuse: FedACS eq. (114), the memory stands in for lost uploads
+    # ignore: the paper; reuse: FedACS eq. (114), the memory replaces lost uploads
     lost: Literal["ignore", "reuse"] = "ignore"
     calibrate: bool = False  # eta as in FedACS app. I.2
 

@@ -1,10 +1,10 @@
 """Local training: every client trains alone. A reference, not a federated method.
 
 State    server x [d], for reports only; client x_i [d], the initial model at first.
-Sent     nothing down, d floats up (U_i), from which the reported mean is made.
+Sent     nothing down, d floats up (U_i) for the reported mean.
 Assumes  nothing.
 
-    client   x_i <- x_i - eta grad f_i(x_i), K_i times from its own x_i;  U_i = its old x_i minus the new one
+    client   x_i <- x_i - eta grad f_i(x_i), K_i times from its own x_i;  U_i = old x_i - new x_i
     server   x <- x - sum_{i in R} w_i U_i, never sent back
     always   x = sum_i w_i x_i
 """

@@ -4,11 +4,11 @@ Gu et al., NeurIPS 2021, Alg. 1.
 
 State    server x [d], memory B [seen, d], 0 for clients never received, total = sum_i B_i [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).
-Assumes  memory for one update a client seen; equal K_i for F itself. The paper samples every client in round 0
-         (`init: all`); otherwise a client not yet received counts with B_i = 0.
+Assumes  server memory for one update [d] of every client received so far; equal K_i for F itself. The paper samples
+         every client in round 0 (`init: all`); otherwise a client not yet received counts with B_i = 0.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
-    server   B_i <- U_i for i in R, the others keep theirs;  x <- x - gamma (1/N) sum_i B_i
+    server   B_i <- U_i for i in R, the other B_i stay;  x <- x - gamma (1/N) sum_i B_i
 """
 
 from __future__ import annotations

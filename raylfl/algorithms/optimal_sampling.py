@@ -4,9 +4,9 @@ Chen, Horvath & Richtarik, TMLR 2022; as compared in FedACS [3] eqs. (20), (25).
 
 State    server x [d]; with `norms: stale` also norms [N], float64, the last |U_i| received, 0 for none;
          clients none.
-Sent     d floats down (x), d floats up (U_i) for each sampled client; fresh: x down to, and one norm up from, every
-         available client, as all of them compute.
-Assumes  perfect links and equal K_i for F itself; otherwise Omega_i ~ w_i (1-q_i) |a_i|_1, as FedAvg's.
+Sent     d floats down (x), d floats up (U_i) for each sampled client; fresh: x down to every available client and one
+         norm up from it, as all of them train.
+Assumes  perfect links and equal K_i for F itself; otherwise Omega_i ~ w_i (1-q_i) |a_i|_1, as for FedAvg.
 
     sampling p_i ~ w_i |U_i| over the available clients; M draws with replacement, s_i times i
              fresh: U_i of this round.  stale: the last U_i received; p = w before any is known
@@ -36,14 +36,14 @@ from raylfl.core.population import Floats, Population, Round, SystemInfo
 @ALGORITHMS.register("optimal_sampling", paper="Chen et al. 2022")
 @dataclass
 class OptimalSampling(Aggregating):
-    """Optimal sampling: clients drawn in proportion to w_i |U_i|, divided by it when aggregated."""
+    """Optimal sampling: clients are drawn with p_i ~ w_i |U_i|, and updates are divided by p_i."""
 
     aggregate = "anonymous_importance"
 
     gamma: float = 1.0  # server lr
-    # fresh: all available clients compute first (the paper); stale: the last known norms
+    # fresh: all available clients train first (the paper); stale: the last known norms
     norms: Literal["fresh", "stale"] = "fresh"
-    calibrate: bool = False  # FedACS app. I.2 leaves its eta as it is
+    calibrate: bool = False  # no effect: FedACS app. I.2 leaves this method's eta unchanged
 
     @property
     def samples_by_norm(self) -> bool:

@@ -3,7 +3,7 @@
 Mishchenko et al., ICML 2022, Alg. 2.
 
 State    server x [d]; client h_i [d], 0 at first.
-Sent     d floats down (x), d floats up (U_i). h_i is updated from the x of the next broadcast, at no further cost.
+Sent     d floats down (x), d floats up (U_i). h_i is updated with the x of the next broadcast, at no further traffic.
 Assumes  full participation over perfect links, and the same K at every client.
 
     client   x_i <- x_i - eta (grad f_i(x_i) - h_i), K times from x
@@ -34,9 +34,9 @@ from raylfl.options import Gt, Le
 @ALGORITHMS.register("scaffnew", paper="Mishchenko et al. 2022")
 @dataclass
 class Scaffnew(Algorithm):
-    """Scaffnew / ProxSkip: local steps with control variates, communication every K steps or by a coin."""
+    """Scaffnew (ProxSkip): local steps with control variates; communication every K steps, or at random with p."""
 
-    # of the coin; null departs from the paper: p = 1/K, every K = local.steps steps
+    # communication probability of a step; null departs from the paper: every K = local.steps steps, p = 1/K
     p: Annotated[float, Gt(0), Le(1)] | None = None
 
     own_step: ClassVar[bool] = True

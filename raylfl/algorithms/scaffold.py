@@ -4,8 +4,7 @@ Karimireddy et al., ICML 2020, Alg. 1, eqs. (3)-(5).
 
 State    server x, c [d], c = 0 at first; client c_i [d], 0 at first.
 Sent     2d floats down (x, c), 2d floats up (U_i, c_i+ - c_i).
-Assumes  nothing about participation; exact for full-batch gradients if every client is received
-         again and again.
+Assumes  nothing about participation; exact for full-batch gradients if every client is received infinitely often.
 
     client   x_i <- x_i - eta (grad f_i(x_i) - c_i + c), K_i times from x;  U_i = x - x_i
              option 1   c_i+ = grad f_i(x), over all of the client's data

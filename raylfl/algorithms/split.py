@@ -1,21 +1,22 @@
 """Split learning: the model cut in two, the client's half trained at the clients, the server's at the server.
 
-Sequential split learning (SSL) of Li & Lyu, NeurIPS 2023 [2], App. A: the client half passes from client to
-client. SplitFed v1 of Thapa et al., AAAI 2022: the client halves run in parallel and are averaged.
+Sequential split learning (SSL), Li & Lyu, NeurIPS 2023 [2], App. A: the client half passes from client to client.
+SplitFed v1, Thapa et al., AAAI 2022: the client halves run in parallel and are averaged.
 
 State    server x [d], both halves; clients none.
 Sent     ssl: the client half down to the first client, from client to client, up from the last.
          splitfed: the client half down and up.
          Both: in every local step the activations at the cut (and the labels) up, their gradient down.
-Assumes  as sfl, as fedavg; no connection of the model skips the cut.
+Assumes  as sfl (ssl) or fedavg (splitfed); no connection of the model skips the cut.
 
-    a local step
+    one local step
     client   forward up to the cut
     server   forward from the cut, backward to the cut, SGD step on its half
     client   backward from the cut, SGD step on its half
 
-Two backward passes joined at the cut give the gradient of one through the whole model: the updates are those
-of SFL and FedAvg, bit for bit, and are computed so. What would travel is read off a trial step (`raylfl.core.cut`).
+Two backward passes joined at the cut give the same gradient as one pass through the whole model. The updates are
+therefore those of SFL and FedAvg, bit for bit, and are computed by these methods. A trial step gives the traffic at
+the cut (`raylfl.core.cut`).
 """
 
 from __future__ import annotations
@@ -53,6 +54,6 @@ class SplitFed(FedAvg):
 
 
 def check_cut(cut: str | None) -> None:
-    """Raise BadValue without a cut; whether the model has this layer is checked when the model is built."""
+    """Checks that a cut is given; raises BadValue otherwise. That the layer exists is checked with the model."""
     if not cut:
         raise BadValue("cut", got=cut, need="the name of a layer, layers.relu1 say", hint="after it the model is cut")

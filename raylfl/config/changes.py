@@ -1,4 +1,4 @@
-"""What defines a run: the part of its config that a resumed run must keep, and the refusal where it differs."""
+"""The part of a config that defines a run, and the check that a resumed run keeps it."""
 
 from __future__ import annotations
 
@@ -12,32 +12,35 @@ from raylfl.errors import BadConfig
 
 
 def defining(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """The groups and keys of a resolved config that the result depends on, as plain JSON values."""
+    """The keys of a resolved config that the result depends on, as plain JSON values."""
     kept: dict[str, Any] = json.loads(json.dumps(identity(resolved, of="resume"), default=str))
     return kept
 
 
 def fingerprint_of_config(resolved: Mapping[str, Any]) -> str:
-    """sha256 of what defines the run; equal for runs that must end with the same bits after the same rounds."""
+    """The sha256 of the keys that define the run; equal for runs with the same bits after the same rounds."""
     return hashlib.sha256(json.dumps(defining(resolved), sort_keys=True).encode()).hexdigest()
 
 
 def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Raises BadConfig naming the keys that define a run and differ; `rounds` may only be raised."""
+    """Checks that a resumed run keeps the keys that define it, except that `rounds` may grow.
+
+    Raises BadConfig that names the changed keys.
+    """
     changed = list(differing(defining(before), defining(after)))
     if changed:
         pairs = ", ".join(f"{k}: {_at(before, k)} -> {_at(after, k)}" for k in changed)
         raise BadConfig(
-            f"a resumed run keeps what defines it, but these would change: {pairs}; start a new run instead"
+            f"a resumed run must keep the keys that define it, but these would change: {pairs}; start a new run instead"
         )
     if after["rounds"] < before["rounds"]:
-        raise BadConfig(f"rounds={after['rounds']}, but must be >= {before['rounds']}, as the run was started with")
+        raise BadConfig(f"rounds={after['rounds']}, but must be >= {before['rounds']}, the value of the earlier run")
     if after["rounds"] > before["rounds"]:
         _refuse_moving_phases(after, before["rounds"])
 
 
 def differing(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Dotted keys whose values differ."""
+    """The dotted keys whose values differ."""
     for key in sorted({*before, *after}):
         old, new = before.get(key), after.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
@@ -47,7 +50,7 @@ def differing(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str =
 
 
 def _refuse_moving_phases(config: Mapping[str, Any], rounds: int) -> None:
-    """Phases end at fractions of `rounds`, so more rounds would redefine those that are done."""
+    """Refuses more rounds for values in phases: phases end at fractions of `rounds`, so past rounds would change."""
     for group, options in config.items():
         if _mentions(options, "phases"):
             raise BadConfig(

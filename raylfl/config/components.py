@@ -1,4 +1,4 @@
-"""Plain dicts to typed objects: unknown keys refused with the nearest one, types checked."""
+"""Plain dicts to typed objects: checks types, and refuses an unknown key with the nearest known one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 def keys_of(cls: type) -> dict[str, str]:
-    """Config key -> field name of a dataclass; they differ where the key is a Python keyword (`eval.global`)."""
+    """A map from config keys to field names of a dataclass; they differ for a Python keyword (`eval.global`)."""
     return {f.metadata.get("key", f.name): f.name for f in dataclasses.fields(cls) if f.init}
 
 
 def unknown_key(key: str, known: Iterable[str], place: str = "") -> BadConfig:
-    """The refusal of a key that is not one of `known`, naming the nearest."""
+    """The error for a key that is not one of `known`, with the nearest known key."""
     prefix = f"{place}." if place else ""
     names = sorted(known)
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
@@ -30,7 +30,7 @@ def unknown_key(key: str, known: Iterable[str], place: str = "") -> BadConfig:
 
 
 def typed(cls: type[T], options: Mapping[str, Any], place: str = "") -> T:
-    """An instance of the dataclass `cls` from config keys; raises BadConfig with every mistake found."""
+    """An instance of the dataclass `cls` from config keys. Raises BadConfig that lists every mistake."""
     keys, hints = keys_of(cls), hints_of(cls)
     values, problems = converted({key: hints[name] for key, name in keys.items()}, options, place)
     if not problems:
@@ -46,7 +46,7 @@ def typed(cls: type[T], options: Mapping[str, Any], place: str = "") -> T:
 def converted(
     hints: Mapping[str, Any], options: Mapping[str, Any], place: str = ""
 ) -> tuple[dict[str, Any], list[str]]:
-    """Values of the types that `hints` declares, and what is wrong with the others and with unknown keys."""
+    """(options converted to the types that `hints` declares, error messages of the others and of unknown keys)."""
     values: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in options.items():
@@ -73,7 +73,7 @@ def _converted(hint: Any, value: Any, place: str) -> Any:
 def mistakes(
     registry: Registry[Any], choice: Mapping[str, Any], options: Mapping[str, Any], place: str, inner: str = ""
 ) -> list[str]:
-    """What is wrong with the name, keys and types of a component, as far as its source tells: no class is imported.
+    """Error messages for the name, keys and types of a component, from its source text: no class is imported.
 
     choice: holds `name` or `class_path`. inner: the key within the place that holds the options.
     """
@@ -91,7 +91,7 @@ def mistakes(
 
 
 def options_of(component: Any) -> dict[str, Any]:
-    """A dataclass instance back to config keys and plain values, all defaults filled in."""
+    """The config keys and plain values of a dataclass instance, defaults included."""
     return {key: _plain(getattr(component, name)) for key, name in keys_of(type(component)).items()}
 
 
@@ -106,7 +106,7 @@ def _plain(value: Any) -> Any:
 
 
 def build(registry: Registry[T], options: Mapping[str, Any], place: str) -> T:
-    """The component that `name` or `class_path` means, made from the other options."""
+    """The component that `name` or `class_path` selects, built with the other options."""
     if all(options.get(key) is None for key in NAMING):
         raise BadConfig(f"{place}.name is missing; one of {', '.join(registry.names())}")
     own = {key: value for key, value in options.items() if key not in NAMING}
@@ -117,7 +117,10 @@ def build(registry: Registry[T], options: Mapping[str, Any], place: str) -> T:
 
 
 def check_arguments(cls: type, init_args: Mapping[str, Any], place: str, complete: bool = True) -> None:
-    """Raises BadConfig for arguments that the class does not take, and, where they are complete, for missing ones."""
+    """Checks init_args against the constructor of the class.
+
+    Raises BadConfig for unknown arguments and, if `complete`, for missing ones.
+    """
     parameters = inspect.signature(cls).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if not takes_any:
@@ -134,7 +137,7 @@ def check_arguments(cls: type, init_args: Mapping[str, Any], place: str, complet
 
 
 def construct(cls: type, init_args: Mapping[str, Any], place: str) -> Any:
-    """cls(**init_args); unknown and missing arguments are refused by name, other errors reported in one line."""
+    """The object cls(**init_args). Raises BadConfig that names unknown and missing arguments, or any other error."""
     check_arguments(cls, init_args, place)
     if issubclass(cls, Arguments):
         init_args, problems = converted(arguments_of(cls), init_args, f"{place}.init_args")

@@ -1,4 +1,4 @@
-"""Where configs are looked up: paths, ./conf, and the configs shipped with the package."""
+"""The lookup of configs: paths, ./conf, and the configs shipped with the package."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from raylfl.errors import BadConfig
 
-FOLDERS = {"configs": ".", "presets": "preset", "sweeps": "sweep"}  # what `raylfl list` shows -> its place in conf/
+FOLDERS = {"configs": ".", "presets": "preset", "sweeps": "sweep"}  # heading in `raylfl list` -> folder in conf/
 
 
 def working_directory() -> Path:
-    """The working directory; raises BadConfig where it has been deleted."""
+    """The working directory. Raises BadConfig if it has been deleted."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -19,20 +19,20 @@ def working_directory() -> Path:
 
 
 def conf_roots() -> list[Path]:
-    """Where bare names are looked up: ./conf first, then the configs shipped with the package."""
+    """The folders in which bare names are looked up: ./conf, then the configs shipped with the package."""
     package = Path(__file__).resolve().parent.parent
     shipped = [package / "conf", package.parent / "conf"]
     return [working_directory() / "conf", *[p for p in shipped if p.is_dir()]]
 
 
 def config_names(folder: str | None = None) -> list[str]:
-    """Bare names of configs (`digits`, `algorithm/focus`): all of them, or those in one folder below conf/."""
+    """Bare names of all configs (`digits`, `algorithm/focus`), or of the configs in one folder below conf/."""
     names = {p.relative_to(r).with_suffix("").as_posix() for r in conf_roots() for p in r.rglob("*.yaml")}
     return sorted(name for name in names if folder is None or str(Path(name).parent) == folder)
 
 
 def summary_of(path: Path) -> str:
-    """What a config says it is: its first comment, after the commands that run it, up to a full stop."""
+    """The summary of a config: its first comment after the commands that run it, up to a full stop."""
     said: list[str] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         text = line.lstrip("# ").rstrip()
@@ -44,7 +44,10 @@ def summary_of(path: Path) -> str:
 
 
 def find_config(name: str | Path, beside: Path | None = None) -> Path:
-    """The file of a path or a bare name (`digits`, `algorithm/focus`); raises BadConfig naming the nearest."""
+    """The config file of a path or bare name (`digits`, `algorithm/focus`).
+
+    Raises BadConfig, with the nearest known name, if there is none.
+    """
     text = str(name)
     options = [Path(text)] if beside is None else [beside / text, Path(text)]
     options += [root / text for root in conf_roots()]

@@ -1,8 +1,8 @@
-"""Which keys of a config identify a run: one answer for each purpose, and the only place where a key is left out.
+"""The keys of a config that identify a run, for each of three purposes.
 
-resume   what a resumed run must keep, as its bits depend on it; rounds may grow, evaluation may change
-group    what a report pools over: one setting, whatever its seed, its place, and the machine it ran on
-digest   what names a cached run beside its seed: rounds and evaluation count, as its rows depend on them
+resume   keys that a resumed run must keep because its bits depend on them; rounds may grow, evaluation may change
+group    keys that a report groups runs by: one setting, for any seed, directory and machine
+digest   keys that name a cached run beside its seed; rounds and evaluation count, because its rows depend on them
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 Purpose = Literal["resume", "group", "digest"]
-RUNTIME_FREE = (  # of `runtime`, what leaves the bits alone
+RUNTIME_FREE = (  # keys of `runtime` that do not change the bits
     "backend",
     "workers",
     "cpus_per_worker",
@@ -21,7 +21,7 @@ RUNTIME_FREE = (  # of `runtime`, what leaves the bits alone
     "step",
     "client_retries",
     "client_timeout",
-    "on_client_error",  # a run that failed may go on by dropping; one that dropped never failed
+    "on_client_error",  # a failed run may be resumed with drop; with drop, no run fails
     "on_nonfinite",
 )
 PLACE = ("name", "logging", "checkpoint")
@@ -29,18 +29,18 @@ FREE = tuple(f"runtime.{key}" for key in RUNTIME_FREE)
 LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
     "resume": (*PLACE, *FREE, "rounds", "eval", "stop"),
     "group": (*PLACE, "runtime", "seed"),
-    # the same data may lie elsewhere
+    # the same data may be in another folder
     "digest": (*PLACE, *FREE, "seed", "data.init_args.root", "data.init_args.download"),
 }
 
 
 def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
-    """The resolved config without the keys that do not count for this purpose."""
+    """The resolved config without the keys that do not matter for this purpose."""
     return _without(resolved, LEFT_OUT[of], "")
 
 
 def _without(config: Mapping[str, Any], places: Sequence[str], prefix: str) -> dict[str, Any]:
-    """The config without these dotted keys, nor a group that had no others."""
+    """The config without these dotted keys, and without groups that become empty."""
     kept: dict[str, Any] = {}
     for key, value in config.items():
         place = f"{prefix}{key}"

@@ -1,4 +1,4 @@
-"""The JSON schema of a config file, made from the annotations of its keys: editors check and complete with it."""
+"""The JSON schema of a config file, from the annotations of its keys; editors check and complete with it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from raylfl.options import Doc, hints_of, json_schema
 from raylfl.registries import REGISTRIES
 
 Schema = dict[str, Any]
-REFERENCE = {"type": "string", "pattern": r"\$\{"}  # `${seed}` may stand for any value
+REFERENCE = {"type": "string", "pattern": r"\$\{"}  # an interpolation such as `${seed}`, allowed for any value
 
 
 def config_schema() -> Schema:
-    """Of a whole file; every key may be left out, as files are laid over each other."""
+    """The schema of a whole file. No key is required, because files are merged."""
     groups = {group: _fixed(cls, group) for group, cls in FIXED_GROUPS.items()}
     groups |= {group: _named(group) for group in NAMED_GROUPS}
     names = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
@@ -57,7 +57,7 @@ def _fixed(cls: type, group: str) -> Schema:
 
 
 def _named(group: str, inner: str | None = None) -> Schema:
-    """A name alone, a component with its options, or a class of one's own."""
+    """The schema of a component: its name alone, its name with options, or a class_path."""
     forms: list[Schema] = [{"enum": REGISTRIES[group].names()}]
     for entry in REGISTRIES[group]:
         options = _object(entry.options() or {}, entry.summary)

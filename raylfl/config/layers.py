@@ -1,9 +1,9 @@
-"""Layers of a config: files, their bases and `key=value`, each a tree of plain values; later layers win.
+"""Layers of a config (files, their bases, `key=value` overrides): trees of plain values, of which later ones win.
 
-Keys merge inside the places of `MERGED`; elsewhere a value replaces the one before, even where both are mappings
-({uniform: [1, 5]}). At the places of `NAMED` a text stands for a `name`, and a layer with another name (or class_path)
-starts the place anew: options of another algorithm, partition, model, ... do not linger. Within one layer the order
-of the keys means nothing, unless the same key is given twice: then the last one counts.
+Inside the places of `MERGED` keys are merged; elsewhere a value replaces the earlier value, even if both are mappings
+({uniform: [1, 5]}). At the places of `NAMED` a plain text is short for `name`. A layer with another name or class_path
+replaces the whole place, so that options of the earlier algorithm, partition or model do not remain. Within one layer
+the order of keys has no effect, except that the last of several equal keys counts.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ DEFAULTS: dict[str, Any] = {
     "link": {"name": "perfect"},
     "algorithm": {"name": "fedavg"},
 }
-NAMED: dict[Place, str | None] = {  # place -> the name where none is given
+NAMED: dict[Place, str | None] = {  # place -> its default name
     **{(group,): default["name"] for group, default in DEFAULTS.items()},
     ("local", "lr_schedule"): "constant",
     ("participation", "availability"): None,
 }
 MERGED = {*((group,) for group in GROUPS), *NAMED, ("model", "init_args"), ("data", "init_args")}
-QUOTES, QUOTED = "what has blanks, brackets or braces goes into quotes", "'local.steps={uniform: [1, 5]}'"
+QUOTES, QUOTED = "quote arguments with blanks, brackets or braces", "'local.steps={uniform: [1, 5]}'"
 
 
 def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
-    """The layers of a file's bases, and its own; chain: the files that name it as a base."""
+    """The layers of a file's bases, then its own layer; chain: the files that have it as a base."""
     if path in chain:
-        raise BadConfig(f"base: goes round in a circle: {' -> '.join(p.name for p in (*chain, path))}")
+        raise BadConfig(f"base: the files include each other: {' -> '.join(p.name for p in (*chain, path))}")
     try:
         content = parse(path.read_text(encoding="utf-8")) or {}
     except (ValueError, OSError) as error:  # UnicodeDecodeError is a ValueError
@@ -51,7 +51,7 @@ def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]
 
 
 def with_bases(content: Mapping[str, Any], folder: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
-    """The layers of what `base` names, looked up beside `folder` first, then the content itself."""
+    """The layers of the configs in `base`, looked up in `folder` first, then the layer of the content itself."""
     content = tree(((key,), value) for key, value in content.items())
     bases = content.pop("base", None) or []
     bases = [bases] if isinstance(bases, str) else bases
@@ -61,13 +61,16 @@ def with_bases(content: Mapping[str, Any], folder: Path, chain: tuple[Path, ...]
 
 
 def override_layers(overrides: Sequence[str]) -> list[dict[str, Any]]:
-    """The layers of a command line: what `base=` among the items names, then the rest of them."""
+    """The layers of a command line: the configs of its `base=` item, then the other items."""
     given = tree(override(item, overrides) for item in overrides)
     return with_bases(given, Path())
 
 
 def override(item: str, among: Sequence[str] = ()) -> tuple[Place, Any]:
-    """(place, value) of `local.lr=0.1`; among: the whole command line, to say how it should have been quoted."""
+    """(place, value) of an override such as `local.lr=0.1`.
+
+    among: the whole command line, for a hint on quoting. Raises BadConfig for another form.
+    """
     key, equals, text = item.partition("=")
     problem = None if equals and key else f"override {item!r} must have the form key=value"
     try:
@@ -83,7 +86,7 @@ def override(item: str, among: Sequence[str] = ()) -> tuple[Place, Any]:
 
 
 def _torn(item: str, among: Sequence[str]) -> str | None:
-    """The argument that a shell tore to pieces for want of quotes, put together again; None if there is none."""
+    """The argument that the shell split at blanks because quotes were missing, rejoined; None if there is none."""
     place = list(among).index(item) if item in among else 0
     for start in range(place, -1, -1):
         for stop in range(place + 1, len(among) + 1):
@@ -95,7 +98,7 @@ def _torn(item: str, among: Sequence[str]) -> str | None:
 
 
 def tree(items: Iterable[tuple[Place, Any]]) -> dict[str, Any]:
-    """One layer from (place, value) pairs in any order; raises BadConfig where a place is both a value and a group."""
+    """One layer from (place, value) pairs in any order. Raises BadConfig if a place is both a value and a group."""
     leaves: dict[Place, Any] = {}
     for place, value in items:
         leaves.update(_spread(place, value))
@@ -113,18 +116,18 @@ def tree(items: Iterable[tuple[Place, Any]]) -> dict[str, Any]:
 
 
 def _spread(place: Place, value: Any) -> Iterator[tuple[Place, Any]]:
-    """What a value says, as one pair a key: mappings of keys are taken apart, short names spelt out."""
+    """The (place, value) pairs of a value: one pair per key of a mapping, short names as `name`."""
     if place in NAMED and isinstance(value, str):
         yield (*place, "name"), value  # `model: lenet5`
     elif place in MERGED and isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from _spread((*place, key), inner)
-    elif len(place) > 1 or place not in MERGED or value is not None:  # `algorithm:` with nothing after it says nothing
+    elif len(place) > 1 or place not in MERGED or value is not None:  # `algorithm:` without a value has no effect
         yield place, value
 
 
 def merge_layer(merged: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    """Lays a layer over what is merged so far, in place."""
+    """Merges a layer into `merged`, in place."""
     for key, value in layer.items():
         if key in GROUPS and not isinstance(value, Mapping):
             raise BadConfig(f"{key}={value}, but must be a group of keys")

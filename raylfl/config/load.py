@@ -1,4 +1,4 @@
-"""From files and `key=value` to one resolved config: layers merged, interpolations resolved, everything checked."""
+"""Loading of configs: merges files and `key=value` overrides, resolves interpolations and checks every value."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ SECRET = re.compile(r"\$\{\s*oc\.env\s*:([^,}]*(?:KEY|TOKEN|SECRET|PASSW|CREDENT
 
 @dataclass(frozen=True)
 class Config:
-    """A whole config, typed. `resolved` is the same as plain values, every default filled in: config.yaml.
+    """A whole config, typed; `resolved` holds the same as plain values with all defaults, as saved in config.yaml.
 
-    A literal `${` in a text is escaped in `resolved`, as a config has to write it.
+    A literal `${` in a text is escaped in `resolved`, as in a config file.
     """
 
     top: TopConfig
@@ -62,7 +62,7 @@ class Config:
 def load_config(source: str | Path | Mapping[str, Any] | DictConfig, overrides: Sequence[str] = ()) -> Config:
     """The validated config of a path, a bare name, a dict or a DictConfig, plus `key=value` overrides.
 
-    Raises BadConfig with all mistakes found, one line each.
+    Raises BadConfig that lists all mistakes, one per line.
     """
     return resolve(compose(source, overrides))
 
@@ -70,7 +70,7 @@ def load_config(source: str | Path | Mapping[str, Any] | DictConfig, overrides: 
 def load_configs(
     source: str | Path | Mapping[str, Any] | DictConfig, variants: Sequence[Sequence[str]]
 ) -> list[Config]:
-    """The same config under several lists of overrides; a mistake in any comes before the first class is imported."""
+    """The same config under several lists of overrides; all are checked before the first class is imported."""
     composed = [compose(source, overrides) for overrides in variants]
     for merged in composed:
         typed_groups(merged)
@@ -90,26 +90,27 @@ def compose(source: str | Path | Mapping[str, Any] | DictConfig, overrides: Sequ
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    """A DictConfig's values. Its interpolations may look outside of it, so they are resolved here, and only once."""
+    """The plain values of a DictConfig, with its interpolations resolved: they may refer to its parent."""
     refuse_secrets(OmegaConf.to_container(config))
     plain: dict[str, Any] = escaped(OmegaConf.to_container(config, resolve=True))
     return plain
 
 
 def interpolated(merged: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values with OmegaConf's interpolations resolved; what remains is literal, even where it looks like one.
+    """The same values with OmegaConf's interpolations resolved; any remaining `${` is literal text.
 
-    Raises BadConfig for one that cannot be resolved, or that would put a secret into the run's records.
+    Raises BadConfig for an interpolation that cannot be resolved or would write a secret into the run's records.
     """
     refuse_secrets(merged)
     try:
         return OmegaConf.to_container(OmegaConf.create(dict(merged)), resolve=True)  # type: ignore[return-value]
     except (OmegaConfBaseException, RecursionError, ValueError) as error:
-        raise BadConfig(f"config not understood: {(str(error) or 'it refers to itself').splitlines()[0]}") from error
+        reason = (str(error) or "an interpolation refers to itself").splitlines()[0]
+        raise BadConfig(f"config not understood: {reason}") from error
 
 
 def refuse_secrets(value: Any, place: str = "") -> None:
-    """Raises BadConfig for an `${oc.env:...}` whose name looks like that of a secret."""
+    """Checks the names of environment variables in `${oc.env:...}`; raises BadConfig if one looks like a secret."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             refuse_secrets(inner, f"{place}.{key}" if place else str(key))
@@ -118,13 +119,13 @@ def refuse_secrets(value: Any, place: str = "") -> None:
             refuse_secrets(entry, place)
     elif isinstance(value, str) and (found := SECRET.search(value)):
         raise BadConfig(
-            f"{place}={value}, but must not be a secret, as configs are saved with their runs: read "
+            f"{place}={value}, but must not be a secret, because configs are saved with their runs: read "
             f"{found[1].strip()} from os.environ where it is used"
         )
 
 
 def escaped(value: Any) -> Any:
-    """The value written such that resolving it gives it back: `${` with a backslash before it."""
+    """The value with `${` escaped by a backslash, so that resolving gives the value itself."""
     if isinstance(value, Mapping):
         return {key: escaped(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -135,7 +136,7 @@ def escaped(value: Any) -> Any:
 
 
 def resolve(merged: Mapping[str, Any]) -> Config:
-    """Typed and complete; every mistake is collected before BadConfig is raised."""
+    """The typed and complete config of merged layers. Raises BadConfig that lists every mistake."""
     parts = typed_groups(merged)
     chosen = {group: _chosen(group, merged) for group in NAMED_GROUPS}
     problems: list[str] = []
@@ -152,9 +153,9 @@ def resolve(merged: Mapping[str, Any]) -> Config:
 
 
 def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
-    """The top level and the fixed groups; raises BadConfig for every mistake in names, keys and types.
+    """The top level and the fixed groups. Raises BadConfig that lists every mistake in names, keys and types.
 
-    Components are looked at, too, but not imported: all this takes neither torch nor Ray.
+    Components are checked as well but not imported, so that neither torch nor Ray is needed.
     """
     top_keys = keys_of(TopConfig)
     problems = [
@@ -187,6 +188,6 @@ def _attempt(parts: dict[str, Any], problems: list[str], key: str, make: Callabl
 
 
 def _chosen(group: str, merged: Mapping[str, Any]) -> dict[str, Any]:
-    """What the config says of a group, with the default name where it says none."""
+    """The options of a group, with its default name if the config gives none."""
     said = merged.get(group) or {}
     return {**({} if said.get("class_path") else DEFAULTS.get(group, {})), **said}

@@ -1,8 +1,8 @@
 """The config's fixed groups as dataclasses: their fields are the keys, their types and defaults the schema.
 
-Named groups (algorithm, partition, participation, link) have the schema of the class they name; `model` and
-`data` have Lightning's form. What a value must satisfy is its annotation; what no annotation says stands in
-`__post_init__`.
+Named groups (algorithm, partition, participation, link) have the schema of the class they name; `model` and `data` have
+Lightning's form. The annotation of a field states its limits; `__post_init__` checks limits that involve several
+fields.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ LAYOUTS: tuple[Layout, ...] = ("contiguous", "channels_last", "batch_last")
 
 
 def folder_name(key: str, value: str) -> None:
-    """Raises BadValue where the value cannot be the name of one folder."""
+    """Checks that the value can be the name of one folder; raises BadValue."""
     if not value or set(value) & set("/\\\0\n") or value in (".", "..") or len(value.encode()) > 200:
         raise BadValue(key, got=repr(value)[:300], need="the name of one folder: no slashes, at most 200 bytes")
 
 
 @dataclass
 class TopConfig(Options):
-    """What stands at the top level beside the groups."""
+    """The top-level keys outside the groups."""
 
     name: str = "run"  # of the experiment: runs/<name>/<id>
     seed: Annotated[int, Ge(0), Doc("every random draw is keyed by it")] = 0
     rounds: Annotated[int, Ge(0), Doc("the number of communication rounds")] = 100
     dtype: Literal["float32", "float64"] = "float32"
-    # null: as many as the data says (partition natural or file)
+    # null: the number that partition natural or file gives
     num_clients: Annotated[int, Ge(1), Doc("the number of clients N")] | None = None
     weights: Literal["uniform", "data_size"] = "uniform"  # importance w_i: uniform 1/N, data_size n_i/n
 
@@ -49,7 +49,7 @@ class TopConfig(Options):
 
 @dataclass
 class ComponentConfig(Options):
-    """`model` and `data`: a shipped `name`, or any importable `class_path`; and its constructor's arguments."""
+    """`model` and `data`: a shipped `name` or any importable `class_path`, and its constructor's arguments."""
 
     name: str | None = None
     class_path: str | None = None
@@ -59,7 +59,7 @@ class ComponentConfig(Options):
         super().__post_init__()
         if (self.name is None) == (self.class_path is None):
             got = "nothing" if self.name is None else f"name {self.name} and class_path {self.class_path}"
-            raise BadValue("", got=got, need="a short name or a class_path, one of the two")
+            raise BadValue("", got=got, need="either a short name or a class_path")
 
 
 @dataclass
@@ -68,32 +68,32 @@ class LocalConfig(LocalRule, LocalWork):
 
     sampling: Literal["reshuffle", "with_replacement"] = "reshuffle"  # epoch-wise without replacement, or with
     optimizer: Literal["sgd", "module"] = "sgd"  # sgd, or module: the module's own configure_optimizers
-    # of BatchNorm and the like: averaged over the received, or local to each client
+    # buffers such as BatchNorm statistics: averaged over the received clients, or local to each client
     buffers: Literal["average", "local"] = "average"
 
 
 @dataclass
 class EvalConfig(Options):
-    """`eval`: what is measured, and how often; every 0 switches a measurement off."""
+    """`eval`: the measurements and how often they are made; `every: 0` switches them off."""
 
-    # on the test set; the last round always is
+    # on the test set; the last round is always evaluated
     every: Annotated[int, Ge(0), Doc("rounds between evaluations (0: never)")] = 1
     batch_size: Annotated[int, Ge(1), Doc("samples a forward pass")] = 500
     global_: bool = field(default=False, metadata={"key": "global"})  # loss and gradient of F, distance
     clients: bool = False  # accuracy of every client's own data: fairness
-    # accuracy on the training data of so many random clients
+    # accuracy on the training data of this many random clients
     random_clients: Annotated[int, Ge(0), Doc("clients drawn for an evaluation")] = 0
     participants: bool = False  # accuracy on the training data of the round's cohort
-    inconsistency: bool = True  # chi2(w||Omega), and where it leads, from p, q and a of all N clients
+    inconsistency: bool = True  # chi2(w||Omega) and the surrogate's optimum, from p, q and a of all N clients
 
 
 @dataclass
 class StopConfig(Options):
-    """`stop`: ends a run before its last round, once a metric is good enough or no longer improves."""
+    """`stop`: ends a run early, once a metric reaches its target or no longer improves."""
 
     metric: str | None = None  # a name in metrics.jsonl; null: all rounds are run
-    target: float | None = None  # stop at this value, or at a better one
-    # stop after so many
+    target: float | None = None  # stop at this value or a better one
+    # stop after this many
     patience: Annotated[int, Ge(1), Doc("rounds without a new best value")] | None = None
     mode: Literal["auto", "max", "min"] = "auto"  # max, min, or auto: max for accuracies, min for all others
 
@@ -101,53 +101,53 @@ class StopConfig(Options):
         super().__post_init__()
         rules = self.target is not None or self.patience is not None
         if rules and self.metric is None:
-            raise BadValue("metric", got=None, need="the metric that target and patience look at", hint="test/accuracy")
+            raise BadValue("metric", got=None, need="the metric for target and patience", hint="test/accuracy")
         if self.metric is not None and not rules:
-            raise BadValue("metric", got=self.metric, need="with a target or a patience beside it")
+            raise BadValue("metric", got=self.metric, need="given together with target or patience")
 
 
 @dataclass
 class CheckpointConfig(Options):
-    """`checkpoint`: how often the state is put on disk, and how many stay."""
+    """`checkpoint`: how often the state is saved, and how many checkpoints are kept."""
 
-    # 0: also when interrupted
+    # 0: at the end, also when interrupted
     every: Annotated[int, Ge(0), Doc("rounds between checkpoints (0: only at the end)")] = 50
     keep: Annotated[int, Ge(1), Doc("checkpoints kept on disk")] = 2
 
 
 @dataclass
 class RuntimeConfig(Options):
-    """`runtime`: where the work happens; of it only what docs/config.md names can change a result's last bits."""
+    """`runtime`: where and how the work is carried out; docs/config.md names the keys that can change bits."""
 
-    backend: Literal["ray", "local"] = "ray"  # or local: the same code in the calling process
-    # null: one a client, at most one a CPU slot (or GPU share)
+    backend: Literal["ray", "local"] = "ray"  # local: the same code in the calling process
+    # null: one per client, at most one per CPU slot (or GPU share)
     workers: Annotated[int, Ge(1), Doc("worker actors")] | None = None
     cpus_per_worker: Annotated[float, Gt(0)] = 1.0
-    gpus_per_worker: float = 0.0  # fractions share a GPU
-    address: str | None = None  # a running cluster; null: RAY_ADDRESS, else an own one
-    # of an own cluster; null: 0.3 of the memory, taken as it is used
+    gpus_per_worker: float = 0.0  # workers with fractions share a GPU
+    address: str | None = None  # a running Ray cluster; null: RAY_ADDRESS, or else a cluster started for the run
+    # of a cluster started for the run; null: 0.3 of the memory, allocated as it is used
     object_store_mb: Annotated[int, Ge(80), Doc("megabytes (Ray's own minimum is 75)")] | None = None
-    # part of what defines the bits
+    # the bits of a run depend on it
     threads: Annotated[int, Ge(1), Doc("threads of torch in a worker")] = 1
     precision: str | None = None  # Fabric's: 32-true, 64-true, bf16-mixed; null: that of dtype
-    # at most so many; null: a fixed rule on d
+    # upper limit; null: a fixed rule on d
     micro_cohort: Annotated[int, Ge(1), Doc("clients a vectorised call")] | None = None
     vectorize: Vectorize = "auto"  # auto: a fixed rule
     # recorded: a replay of the step's calls; autograd; auto: recorded where it has the same bits
     step: Literal["auto", "recorded", "autograd"] = "auto"
-    # of images in memory; auto: a fixed rule
+    # memory order of images; auto: a fixed rule
     layout: Layout = "auto"
-    # before on_client_error applies
+    # afterwards on_client_error applies
     client_retries: Annotated[int, Ge(0), Doc("further attempts at a client's work")] = 2
     on_client_error: Literal["fail", "drop"] = "fail"  # drop: its upload counts as lost
     on_nonfinite: Literal["fail", "drop"] = "fail"
-    # for its share of a round
+    # for its part of a round
     client_timeout: Annotated[float, Gt(0), Doc("seconds a worker may take")] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.gpus_per_worker < 0 or (self.gpus_per_worker > 1 and self.gpus_per_worker % 1):
-            raise BadValue("gpus_per_worker", got=self.gpus_per_worker, need="0, a fraction of one, or whole GPUs")
+            raise BadValue("gpus_per_worker", got=self.gpus_per_worker, need="0, a fraction of one GPU, or whole GPUs")
         precisions = ("32-true", "64-true", "bf16-mixed", None)
         if self.precision not in precisions:
             raise BadValue(
@@ -160,13 +160,13 @@ class RuntimeConfig(Options):
 
 @dataclass
 class LoggingConfig(Options):
-    """`logging`: where records go beside metrics.jsonl, which is always written."""
+    """`logging`: records beside metrics.jsonl, which is always written."""
 
     loggers: OneOrMore = field(default_factory=list)  # of csv, tensorboard, wandb
     dir: str = field(default_factory=lambda: os.environ.get("RAYLFL_RUNS", "runs"))
-    id: str | None = None  # of the run; null: seed, date and time
-    project: str = "raylfl"  # wandb's
-    report: bool = True  # a page and a picture when the run ends
+    id: str | None = None  # id of the run; null: seed, date and time
+    project: str = "raylfl"  # W&B project
+    report: bool = True  # write a report page and a figure when the run ends
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -178,7 +178,7 @@ class LoggingConfig(Options):
 
     @property
     def folder(self) -> Path:
-        """`dir`, absolute: a run is in folder/<name>/<id>."""
+        """The absolute path of `dir`; a run is in folder/<name>/<id>."""
         return Path(self.dir).expanduser().resolve()
 
 
@@ -197,10 +197,10 @@ NAMED_GROUPS = ("partition", "participation", "link", "algorithm")
 
 
 def keys_text() -> str:
-    """All keys of a config, a line a group, for `--help`."""
+    """All keys of a config as text for `--help`, one line per group."""
     groups = {"": TopConfig, **FIXED_GROUPS}
     rows = [(group, ", ".join(f.metadata.get("key", f.name) for f in fields(cls))) for group, cls in groups.items()]
-    rows += [(group, "name (or class_path), and the options of what it names") for group in NAMED_GROUPS]
+    rows += [(group, "name (or class_path), and the options of that component") for group in NAMED_GROUPS]
     lines = [
         textwrap.fill(text, 110, initial_indent=f"  {group:15}", subsequent_indent=17 * " ") for group, text in rows
     ]

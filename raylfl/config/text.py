@@ -1,7 +1,7 @@
-"""Yaml text to plain values, the same for files and for `key=value`.
+"""Parsing of yaml text to plain values, for files and for `key=value` overrides.
 
-YAML 1.1 except that `1e-3` is a number and a date stays a text, as OmegaConf has it. A key given twice, aliases that
-expand to millions of values and bottomless nesting are refused.
+The dialect is YAML 1.1, except that `1e-3` is a number and a date stays a text, as in OmegaConf. Duplicate keys,
+aliases that expand to millions of values and very deep nesting are refused.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-MAX_DEPTH = 50  # lists and mappings within each other
-MAX_VALUES = 1_000_000  # in all, with every alias written out
+MAX_DEPTH = 50  # nested lists and mappings
+MAX_VALUES = 1_000_000  # in the whole text, with aliases expanded
 FLOAT, DATE = "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"
 NUMBER = re.compile(
     r"""^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
@@ -39,7 +39,7 @@ _Loader.add_implicit_resolver(FLOAT, NUMBER, list("-+0123456789."))
 
 
 def parse(text: str) -> Any:
-    """The plain values of a yaml text; raises ValueError saying in one line what is wrong with it."""
+    """The plain values of a yaml text. Raises ValueError with a one-line description of the fault."""
     try:
         return yaml.load(text, _Loader)
     except RecursionError:
@@ -49,7 +49,7 @@ def parse(text: str) -> Any:
 
 
 def _checked_size(node: yaml.Node | None, known: dict[int, int], depth: int) -> int:
-    """The number of values below a node, an alias counted each time; raises YAMLError beyond the limits."""
+    """The number of values below a node, aliases expanded. Raises YAMLError beyond the limits."""
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if depth == 0:
@@ -61,7 +61,7 @@ def _checked_size(node: yaml.Node | None, known: dict[int, int], depth: int) -> 
             parts = [part for pair in node.value for part in pair]
         known[id(node)] = 1 + sum(_checked_size(part, known, depth - 1) for part in parts)
     if known[id(node)] > MAX_VALUES:
-        raise yaml.YAMLError(f"more than {MAX_VALUES:,} values, aliases written out")
+        raise yaml.YAMLError(f"more than {MAX_VALUES:,} values, with aliases expanded")
     return known[id(node)]
 
 
@@ -69,5 +69,5 @@ def _refuse_duplicates(keys: list[yaml.Node]) -> None:
     seen: set[str] = set()
     for key in keys:
         if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
-            raise yaml.YAMLError(f"{key.value} stands twice, the second time in line {key.start_mark.line + 1}")
+            raise yaml.YAMLError(f"{key.value} occurs twice, the second time in line {key.start_mark.line + 1}")
         seen.add(str(key.value))

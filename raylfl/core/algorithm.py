@@ -1,17 +1,17 @@
-"""The contract of an algorithm: functions on matrices for its client half and its server half, and what it assumes.
+"""The contract of an algorithm: its client half, its server half, its sampling and its assumptions.
 
 A cohort of C clients is one matrix X [C, d]; rows are clients. The client half runs inside the local solver
 (`raylfl.core.local`), the server half once a round:
 
     start_point   where client i starts                       (default: the broadcast x)
-    start         what it carries through its local steps     (from the broadcast and its own state)
-    direction     g -> v, the step taken is x <- x - eta v
-    finish        what goes up, and its own new state
+    start         the carry of its local steps                (from the broadcast and the client state)
+    direction     g -> v; the step is x <- x - eta v
+    finish        the upload and the new client state
     server_step   the server's new state from the received uploads
 
-State goes in and state comes out; nothing hides on `self`, whose fields are the options. The only state that
-changes in place are a server's `Table`s. The solver takes care of unequal K_i, momentum, clipping, weight decay,
-schedules and batch order; the round keeps the state of a client whose upload was lost.
+State goes in and state comes out: the fields of `self` are the options, never state. The only state that changes in
+place is a server's `Table`. The local solver handles unequal K_i, momentum, clipping, weight decay, schedules and
+batch order. A client whose upload was lost keeps its old state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from raylfl.options import Options
 
 State = dict[str, Tensor]  # clients, broadcasts, uploads: names to [d] or [C, d]
 ServerState = dict[str, Any]  # Tensors, Tables and [N] vectors
-Info = dict[str, float]  # logged as algo/<name>, read by no computation
+Info = dict[str, float]  # logged as algo/<name>; no computation reads it
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Work:
     lr: float
 
     def per_step(self, like: Tensor) -> Tensor:
-        """1 / (K_i eta) as a column [C, 1]: turns an update into a mean gradient. 1 / eta where K_i = 0."""
+        """1 / (K_i eta) as a column [C, 1], which turns an update into a mean gradient; 1 / eta where K_i = 0."""
         return column(1.0 / (np.maximum(self.steps, 1.0) * self.lr), like)
 
 
@@ -64,7 +64,7 @@ RENAMED = {  # hooks by their names before 0.1; accepted for one release
 
 
 class Algorithm(Options, ABC):
-    """One federated optimisation method. Subclasses are dataclasses; each is one file and one paper."""
+    """A federated optimisation method. Each subclass is a dataclass in a file of its own and follows one paper."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Accepts hooks under their old names, with a warning."""
@@ -75,9 +75,9 @@ class Algorithm(Options, ABC):
                 setattr(cls, new, vars(cls)[old])
 
     topology: ClassVar[Topology] = Star()
-    """Who exchanges models with whom: `Star` (clients in parallel), `Ring` (in sequence), `Alone` (all data in one)."""
+    """The exchange of models: `Star` (clients in parallel), `Ring` (in sequence) or `Alone` (all data in one place)."""
     own_step: ClassVar[bool] = False
-    """Its local step is defined by its paper as plain SGD: local momentum and module optimisers do not apply."""
+    """The paper defines the local step as plain SGD: local momentum and module optimisers do not apply."""
     uploads_update: ClassVar[bool] = True
     """uploads["update"] is U_i = x_start - x_{i,K}, so update norms and gradient diversity can be measured."""
     assumes_full: ClassVar[bool] = False
@@ -85,124 +85,135 @@ class Algorithm(Options, ABC):
     assumes_equal_steps: ClassVar[bool] = False
     """Defined for the same K at every client; otherwise the run warns."""
     one_step: ClassVar[bool] = False
-    """One local step whatever `local` says."""
+    """Every client takes one local step; `local.steps` and `local.epochs` do not apply."""
     keeps_memory: ClassVar[bool] = False
-    """Server memory grows by d for every client seen."""
+    """The server keeps a vector [d] for every client received so far."""
     server_known: ClassVar[tuple[str, ...]] = ()
-    """Uploads that the server knows, as it sent them itself: not counted as traffic."""
+    """Names of uploads that the server computes itself, so that they are not counted as traffic."""
     cut: str | None = None
-    """The layer after which the model is split in two that exchange activations and gradients every step."""
+    """The layer after which the model is split; its halves exchange activations and gradients in every local step."""
 
     @property
     def proximal(self) -> float:
-        """mu of a proximal local objective f_i + mu/2 |x - x_r|^2, for the a-vector; 0 without one."""
+        """The mu of a proximal local objective f_i + mu/2 |x - x_r|^2, for the accumulation vector; 0 without one."""
         return 0.0
 
     @property
     def full_gradient(self) -> bool:
-        """Wants carry["full_gradient"]: the full-batch gradient of f_i at the starting point."""
+        """Whether the method reads carry["full_gradient"], the full-batch gradient of f_i at the starting point."""
         return False
 
     @property
     def samples_by_norm(self) -> bool:
-        """Every available client computes, and uploads the norm of its update, before the server samples."""
+        """Whether every available client trains and uploads the norm of its update before the server samples."""
         return False
 
     # -- state ---------------------------------------------------------------------------------------------
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
-        """The server before round 0; always holds "x" [d]."""
+        """The server state before round 0; always holds "x" [d]."""
         return {"x": x.clone()}
 
     def init_clients(self, x: Tensor, count: int) -> State:
-        """The state of `count` clients that have never taken part, rows [count, d]; x: the initial model."""
+        """The states of `count` clients before their first round, rows [count, d]; x: the initial model [d]."""
         return {}
 
     # -- clients: rows are clients, [C, d] -------------------------------------------------------------------
 
     def broadcast(self, server: ServerState) -> State:
-        """What goes down to every client of the cohort; its floats are counted."""
+        """The broadcast to every client of the cohort; its floats are counted as downlink."""
         return {"x": server["x"]}
 
     def start_point(self, broadcast: State, client_state: State) -> Tensor:
-        """Where the local steps begin: [d] (the same for all) or [C, d]."""
+        """The starting point of the local steps: [d] (the same for all clients) or [C, d]."""
         return broadcast["x"]
 
     def start(self, broadcast: State, client_state: State, work: Work) -> State:
-        """What the clients carry through their local steps, rows [C, d] (or [1, d]: the same for all).
+        """The carry of the local steps: vectors by name, rows [C, d] (or [1, d], the same for all clients).
 
-        The solver adds carry["x_start"], to be read only: it may be the broadcast itself.
+        The local solver adds carry["x_start"], which must not be written: it may be the broadcast itself.
         """
         return {}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        """The direction v of x <- x - eta v, from the (clipped, decayed) gradient g; and the new carry."""
+        """The direction v [C, d] of x <- x - eta v, and the new carry; g [C, d]: the gradient, clipped and decayed."""
         return g, carry
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
-        """(what goes up, the clients' new state) after the last local step; default: the update U_i."""
+        """(uploads, new client states) after the last local step; default: the update U_i = x_start - x, no state."""
         return {"update": carry["x_start"] - x}, {}
 
     # -- server ------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        """One round at the server. up: rows of the received clients, aligned with r (an `received_view`, R >= 1)."""
+        """The server step of one round: (new server state, info).
+
+        uploads: rows of the received clients; r: the round as the server sees it (`Round.received_view`), with at
+        least one received client; row k of the uploads is from client r.cohort[k].
+        """
 
     def empty_round(self, server: ServerState, r: Round) -> ServerState:
-        """A round in which nothing arrived: no vector moves; only counters of time do."""
+        """The server state after a round without a received upload: no vector moves, only counters of time."""
         return server
 
     def update_clients(self, server: ServerState, uploads: State, client_state: State, r: Round) -> State | None:
-        """The received clients' state once the server's answer reaches them; None: nothing is sent back.
+        """The received clients' states after the second broadcast; None: there is no second broadcast.
 
-        server: after its step. up, own: as the clients left them, rows aligned with r (received only).
+        server: the state after the server step. uploads, client_state: as the clients left them, rows aligned with r
+        (received clients only).
         """
         return None
 
     def second_broadcast(self, server: ServerState) -> State:
-        """What goes down to every received client for its `update_clients`; its floats are counted."""
+        """The broadcast to every received client for `update_clients`; its floats are counted as downlink."""
         return {}
 
     # -- sampling and diagnostics --------------------------------------------------------------------------------
 
     def full_participation(self, server: ServerState, r: int) -> bool:
-        """True where the method asks all N clients in round r (an initial full round)."""
+        """Whether the method samples all N clients in round r, as in an initial full round."""
         return False
 
     def draw_local_steps(self, rng: np.random.Generator) -> int | None:
-        """K of all clients with data, where the method draws it; None: `local` says. rng: the round's."""
+        """The K of all clients with data, if the method draws it; None: `local` sets it. rng: the round's generator."""
         return None
 
     def probabilities(self, server: ServerState, c: SystemInfo) -> Floats | None:
-        """p [N] where the method itself samples clients, c.size draws with replacement; see `normalised_over`."""
+        """Sampling probabilities p [N], for methods that draw c.size clients with replacement; None for all others.
+
+        See `normalised_over` for probabilities over the available clients.
+        """
         return None
 
     def norm_probabilities(self, server: ServerState, c: SystemInfo, norms: Floats) -> Floats:
-        """p [N] of a method that `samples_by_norm`; norms: |U_i| of this round, [N], nan for the unavailable."""
-        raise NotImplementedError(f"{type(self).__name__} does not probe")
+        """Sampling probabilities p [N] of a method with `samples_by_norm`.
+
+        norms: |U_i| of this round [N], nan for unavailable clients. Raises NotImplementedError for other methods.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not sample by norms")
 
     def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        """E[c_i 1{i in R}] up to a common factor, [N], where known; marginals: E[s_i], [N].
+        """E[c_i 1{i in R}] up to a common factor, [N]; None where no closed form is known.
 
-        independent: each client is asked independently of the others, at most once, and M is random; else M
-        is fixed. With |a_i|_1 it gives the surrogate weights Omega that the method really minimises (FedACS
-        eq. 6).
+        marginals: E[s_i], [N]. independent: each client is sampled at most once, independently of the others, and M
+        is random; otherwise M is fixed. Together with |a_i|_1 these coefficients give the surrogate weights Omega of
+        the objective that the method really minimises (FedACS, eq. (6)).
         """
         return None
 
     def step_length(self, c: SystemInfo) -> float:
-        """eta of this round; methods with `calibrate` rescale the configured c.lr (FedACS app. I.2)."""
+        """The eta of this round; methods with `calibrate` rescale the configured c.lr (FedACS, app. I.2)."""
         return c.lr
 
 
 def overrides(algorithm: Algorithm, method: str) -> bool:
-    """Whether the algorithm has a method of its own in place of the base class's."""
+    """Whether the algorithm's class overrides this method of `Algorithm`."""
     return getattr(algorithm.__class__, method) is not getattr(Algorithm, method)
 
 
 def normalised(weights: Floats) -> Floats:
-    """weights / sum; uniform where they sum to 0 (no received client has a positive weight).
+    """Weights divided by their sum [C]; uniform where the sum is 0 (no received client has a positive weight).
 
     >>> normalised(np.array([1.0, 3.0])).tolist(), normalised(np.zeros(2)).tolist()
     ([0.25, 0.75], [0.5, 0.5])
@@ -212,7 +223,7 @@ def normalised(weights: Floats) -> Floats:
 
 
 def normalised_over(scores: Floats, available: Bools) -> Floats:
-    """p [N] proportional to the scores of the available clients, else 0; all 0 without a score > 0.
+    """Probabilities p [N] proportional to the scores of the available clients; all 0 if none has a score > 0.
 
     >>> normalised_over(np.array([1.0, 1.0, 2.0]), np.array([True, False, True])).round(3).tolist()
     [0.333, 0.0, 0.667]

@@ -1,8 +1,8 @@
-"""Loss and gradient of small convolutional chains as matrix products, the samples of a batch lying innermost.
+"""Loss and gradient of small convolutional chains as matrix products, with the batch as the innermost dimension.
 
-Libraries' convolutions are made for many channels. With few of them (LeNet's 1 -> 6 -> 16), one matrix product
-over gathered patches is several times faster, if gathering is cheap. It is where the batch is the innermost
-dimension, [C, H, W, B]: then every copy moves runs of B numbers, and pooling and activations work on whole vectors.
+Library convolutions are tuned for many channels. For few channels (LeNet: 1 -> 6 -> 16) one matrix product over
+gathered patches is several times faster, provided that gathering is cheap. It is cheap in the memory order
+[C, H, W, B]: every copy moves runs of B numbers, and pooling and activations work on whole vectors.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from raylfl.core.chain import IGNORED, Chain, cross_entropy, pair
 
 _aten = torch.ops.aten
-LARGEST = 32  # samples at a time: the patches of more do not stay in a core's caches
-FEW = 8  # input channels of a convolution up to which this pays
+LARGEST = 32  # samples at a time: the patches of more samples do not fit into a core's caches
+FEW = 8  # input channels of a convolution up to which this form is faster
 
 
 class BatchLast(Chain):
-    """A chain's mean cross-entropy and gradient, in memory of its own that is used again from batch to batch."""
+    """Mean cross-entropy and gradient of a chain of layers, batch innermost; its buffers are reused between batches."""
 
     def __init__(self, layers: Sequence[nn.Module]):
         super().__init__(layers)
@@ -34,14 +34,14 @@ class BatchLast(Chain):
 
     @property
     def possible(self) -> bool:
-        """Whether there are convolutions, all of them without strides, dilation and groups."""
+        """Whether the chain has convolutions, all of them without strides, dilation and groups."""
         return bool(self._convolutions) and all(
             c.groups == 1 and pair(c.dilation) == pair(c.stride) == [1, 1] for c in self._convolutions
         )
 
     @property
     def pays(self) -> bool:
-        """The fixed rule: few input channels everywhere."""
+        """Whether this form is used: every convolution has at most `FEW` input channels."""
         return self.possible and all(c.in_channels <= FEW for c in self._convolutions)
 
     @torch.no_grad()
@@ -65,7 +65,7 @@ class BatchLast(Chain):
 
     @contextmanager
     def in_place_of(self, network: nn.Sequential) -> Iterator[None]:
-        """Meanwhile the network of these layers has its outputs on images computed here, unless it needs a graph."""
+        """A context in which the network's forward pass on images is `scores`, except where autograd needs a graph."""
 
         def forward(x: Tensor) -> Tensor:
             here = x.ndim == 4 and not torch.is_grad_enabled()
@@ -92,7 +92,7 @@ class BatchLast(Chain):
         return self._walk(self._moved(x), y, gradients)
 
     def _moved(self, x: Tensor) -> Tensor:
-        return self._own("x", *x.shape[1:], len(x)).copy_(x.movedim(0, -1))
+        return self._buffer("x", *x.shape[1:], len(x)).copy_(x.movedim(0, -1))
 
     def _loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         loss, g = cross_entropy(x.t().contiguous(), y)
@@ -102,10 +102,11 @@ class BatchLast(Chain):
         count = x.shape[-1]
         match layer:
             case nn.Linear():
-                return torch.addmm(layer.bias[:, None], layer.weight, x, out=self._own(k, layer.out_features, count)), x
+                out = self._buffer(k, layer.out_features, count)
+                return torch.addmm(layer.bias[:, None], layer.weight, x, out=out), x
             case nn.Conv2d():
                 patches = self._patches(k, layer, x)
-                out = self._own(k, layer.out_channels, *_output(layer, x.shape), count)
+                out = self._buffer(k, layer.out_channels, *_output(layer, x.shape), count)
                 weight, bias = layer.weight.view(layer.out_channels, -1), cast(Tensor, layer.bias)
                 torch.addmm(bias[:, None], weight, patches, out=out.view(layer.out_channels, -1))
                 return out, (patches, x.shape)
@@ -113,7 +114,7 @@ class BatchLast(Chain):
                 x = x.relu_()
                 return x, x
             case nn.MaxPool2d():
-                images = x.permute(0, 3, 1, 2)  # to the library: channels-last images, the samples for channels
+                images = x.permute(0, 3, 1, 2)  # torch sees channels-last images whose channels are the samples
                 pooled, saved = super()._forward(k, layer, images)
                 return pooled.permute(0, 2, 3, 1), saved
             case _:  # nn.Flatten
@@ -134,13 +135,13 @@ class BatchLast(Chain):
                 torch.sum(g, 1, out=gradients[1])
                 if not wanted:
                     return g
-                # the patches are no longer needed: their gradient goes into their place
+                # the patches are no longer needed: their gradient overwrites them
                 torch.mm(layer.weight.view(layer.out_channels, -1).t(), g, out=patches)
                 return self._overlap(k, layer, patches, shape)
             case nn.MaxPool2d():
                 images, indices = saved
                 size, stride = pair(layer.kernel_size), pair(layer.stride)
-                out = self._own((k, "g"), *images.permute(0, 2, 3, 1).shape)
+                out = self._buffer((k, "g"), *images.permute(0, 2, 3, 1).shape)
                 _aten.max_pool2d_with_indices_backward.grad_input(
                     *(g.permute(0, 3, 1, 2), images, size, stride, [0, 0], [1, 1], False, indices),
                     grad_input=out.permute(0, 3, 1, 2),
@@ -150,32 +151,32 @@ class BatchLast(Chain):
                 return super()._backward(k, layer, g, saved, gradients, wanted)
 
     def _patches(self, k: int, layer: nn.Conv2d, x: Tensor) -> Tensor:
-        """[C, H, W, B] -> [C * h * w, H' * W' * B]: the inputs of each output, a column each."""
-        (broadcast, right), (h, w) = pair(layer.padding), pair(layer.kernel_size)
+        """Patches [C * h * w, H' * W' * B] of images [C, H, W, B]: one column of inputs for each output (im2col)."""
+        (pad_h, pad_w), (h, w) = pair(layer.padding), pair(layer.kernel_size)
         high, wide = _output(layer, x.shape)
-        x = F.pad(x, (0, 0, right, right, broadcast, broadcast)) if broadcast or right else x.contiguous()
+        x = F.pad(x, (0, 0, pad_w, pad_w, pad_h, pad_h)) if pad_h or pad_w else x.contiguous()
         channels, _, width, count = x.shape
         row = width * count
         view = x.as_strided((channels, h, w, high, wide, count), (x.stride(0), row, count, row, count, 1))
-        out = self._own((k, "patches"), channels, h, w, high, wide, count)
+        out = self._buffer((k, "patches"), channels, h, w, high, wide, count)
         return out.copy_(view).view(channels * h * w, -1)
 
     def _overlap(self, k: int, layer: nn.Conv2d, patches: Tensor, shape: Sequence[int]) -> Tensor:
-        """The adjoint of `_patches`: sums over columns of a kernel first, then over its rows."""
-        (broadcast, right), (h, w) = pair(layer.padding), pair(layer.kernel_size)
+        """The adjoint of `_patches` (col2im): sums over the columns of a kernel first, then over its rows."""
+        (pad_h, pad_w), (h, w) = pair(layer.padding), pair(layer.kernel_size)
         channels, height, width, count = shape
         high, wide = _output(layer, shape)
         parts = patches.view(channels, h, w, high, wide, count)
-        rows = self._own((k, "rows"), channels, h, high, width + 2 * right, count).zero_()
+        rows = self._buffer((k, "rows"), channels, h, high, width + 2 * pad_w, count).zero_()
         for j in range(w):
             rows.narrow(3, j, wide).add_(parts.select(2, j))
-        out = self._own((k, "g"), channels, height + 2 * broadcast, width + 2 * right, count).zero_()
+        out = self._buffer((k, "g"), channels, height + 2 * pad_h, width + 2 * pad_w, count).zero_()
         for i in range(h):
             out.narrow(1, i, high).add_(rows.select(1, i))
-        return out[:, broadcast : broadcast + height, right : right + width] if broadcast or right else out
+        return out[:, pad_h : pad_h + height, pad_w : pad_w + width] if pad_h or pad_w else out
 
-    def _own(self, name: Any, *shape: int) -> Tensor:
-        """Memory for a tensor of this name and shape [..., samples]; the same for batches of all sizes."""
+    def _buffer(self, name: Any, *shape: int) -> Tensor:
+        """A reusable buffer of this shape [..., samples]; batches of all sizes share the memory of one name."""
         key = (name, *shape)
         if key not in self._views:
             size = math.prod(shape)
@@ -186,6 +187,6 @@ class BatchLast(Chain):
 
 
 def _output(layer: nn.Conv2d, shape: Sequence[int]) -> tuple[int, int]:
-    """Height and width of what a convolution makes of [C, H, W, B]."""
-    (broadcast, right), (h, w) = pair(layer.padding), pair(layer.kernel_size)
-    return shape[1] + 2 * broadcast - h + 1, shape[2] + 2 * right - w + 1
+    """Output height and width of a convolution of [C, H, W, B]."""
+    (pad_h, pad_w), (h, w) = pair(layer.padding), pair(layer.kernel_size)
+    return shape[1] + 2 * pad_h - h + 1, shape[2] + 2 * pad_w - w + 1

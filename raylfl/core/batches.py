@@ -14,23 +14,26 @@ from raylfl.core.population import Ints
 from raylfl.core.samples import BatchSource, EvenBatches
 
 AHEAD = 8 * 2**20  # bytes of samples gathered at once for the next steps of a single client
-HALF, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)  # of a random word
+HALF, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)  # to split a random 64-bit word in two halves
 
 
 class BatchOrders(ABC):
     """The samples of each client of a cohort at local step t of round r.
 
-    reshuffle: a new permutation of the n_i samples every epoch and round, cut into batches (the last one may be
-    smaller); with_replacement: B_i samples drawn uniformly. A batch as large as the shard is the shard itself, in
-    order. A client's batches do not depend on the other clients of the cohort.
+    reshuffle: a new permutation of the n_i samples in every epoch and round, cut into batches (the last one may be
+    smaller). with_replacement: B_i samples drawn uniformly. A batch of n_i samples is the shard itself, in its order.
+    A client's batches do not depend on the other clients of the cohort.
     """
 
-    whole: bool  # every batch of every client is its whole shard
+    whole: bool  # True if every batch of every client is its whole shard
 
     def __init__(
         self, seed: int, r: int, clients: Sequence[int], shards: Sequence[Ints], sizes: Sequence[int], sampling: str
     ):
-        """shards: indices of each client's samples; sizes: B_i; sampling: reshuffle or with_replacement."""
+        """Orders for these clients.
+
+        shards: indices of each client's samples; sizes: batch sizes B_i; sampling: reshuffle or with_replacement.
+        """
         self.key, self.clients, self.sampling = (seed, "batches", r), np.array(clients), sampling
         self.shards, self.sizes = shards, sizes
 
@@ -38,14 +41,14 @@ class BatchOrders(ABC):
     def of(
         seed: int, r: int, clients: Sequence[int], shards: Sequence[Ints], sizes: Sequence[int], sampling: str
     ) -> BatchOrders:
-        """The batch orders of these clients, of the class that suits them."""
+        """The batch orders of these clients: `AlikeOrders` for equal sizes, else `MixedOrders`."""
         alike = len(set(zip(map(len, shards), sizes, strict=True))) == 1
         return (AlikeOrders if alike else MixedOrders)(seed, r, clients, shards, sizes, sampling)
 
     @abstractmethod
     def indices(self, t: int, rows: Sequence[int]) -> Sequence[Ints] | Ints:
-        """Indices into the data set of the batches of local step t, for these rows of the cohort; an array [C, B] if
-        all batches have one size.
+        """Sample indices of the batches of local step t, for these rows of the cohort; one array [C, B] if all batches
+        have the same size.
         """
 
 
@@ -86,7 +89,7 @@ class MixedOrders(BatchOrders):
         self.fixed = (self.size >= self.count) & (self.sampling == "reshuffle")
         self.whole = bool(self.fixed.all())
         self.batches_per_epoch = np.maximum(1, -(-self.count // np.maximum(self.size, 1)))
-        self._epoch = np.full(len(self.shards), -1)  # -1: in order, as fixed shards remain
+        self._epoch = np.full(len(self.shards), -1)  # -1: not shuffled; whole-shard batches keep this order
         self._order = self.samples.copy()
 
     def indices(self, t: int, rows: Sequence[int]) -> list[Ints]:
@@ -101,7 +104,7 @@ class MixedOrders(BatchOrders):
         return [self._order[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
 
     def _shuffle(self, rows: Ints, epochs: Ints) -> None:
-        """Permute the samples of these clients into the order of these epochs."""
+        """Permutes the samples of these clients into the order of the given epochs."""
         owner, place = runs(self.count[rows])
         keys = sort_keys(keyed_words(*self.key, self.clients[rows][owner], epochs[owner], place), place)
         mine = self.start[rows][owner] + place
@@ -115,17 +118,17 @@ class MixedOrders(BatchOrders):
 
 
 def sort_keys(words: np.ndarray, places: Ints) -> np.ndarray:
-    """Keys that sort places into a random order: 32 random bits above the bits of the place, so that none are equal."""
+    """Distinct sort keys for a random permutation: 32 random bits above the bits of the place."""
     return (words & ~LOW) | places.astype(np.uint64)
 
 
 def below(count: Ints | int, words: np.ndarray) -> Ints:
-    """Random integers 0..count-1 out of random uint64 words, uniform up to a bias of count / 2^32."""
+    """Random integers 0..count-1 from random uint64 words, uniform up to a bias of count / 2^32."""
     return ((words >> HALF) * np.asarray(count, dtype=np.uint64) >> HALF).astype(np.int64)
 
 
 def runs(lengths: Ints) -> tuple[Ints, Ints]:
-    """The (run, place within it) of each entry of concatenated runs of these lengths."""
+    """The run number, and the place within its run, of each entry of concatenated runs of these lengths."""
     owner = np.repeat(np.arange(len(lengths)), lengths)
     return owner, np.arange(len(owner)) - (np.cumsum(lengths) - lengths)[owner]
 
@@ -134,10 +137,10 @@ class CohortBatches:
     """The mini-batches of a micro-cohort in one round: `batches(t, rows)`, a function of (seed, round, client, t)."""
 
     def __init__(self, source: BatchSource, orders: BatchOrders, steps: Sequence[int]):
-        """steps: K_i, up to which the batches of a single client are gathered ahead."""
+        """Batches from this source in these orders; steps: K_i, the limit of gathering ahead for a single client."""
         self.source, self.orders, self.steps = source, orders, steps
         self._kept: dict[int, Batch] = {}  # whole shards, gathered once
-        self._ready: dict[int, Batch] = {}  # by step, of a single client
+        self._ready: dict[int, Batch] = {}  # a single client's batches gathered ahead, by local step
 
     def __call__(self, t: int, rows: Sequence[int]) -> Sequence[Batch]:
         """The batches of local step t for these rows of the cohort."""
@@ -152,7 +155,7 @@ class CohortBatches:
         return [self.source.batch(at) for at in indices]
 
     def full(self) -> list[Batch]:
-        """Each client's whole shard."""
+        """The whole shard of each client, as one batch per client."""
         return [self.source.batch(shard) for shard in self.orders.shards]
 
     def _whole(self, k: int) -> Batch:
@@ -161,7 +164,7 @@ class CohortBatches:
         return self._kept[k]
 
     def _ahead(self, t: int) -> Batch:
-        """The batch of step t of a single client; the same gather has the batches of the next steps."""
+        """The batch of local step t of a single client; one gather also fetches the batches of the next steps."""
         if t not in self._ready:
             many = max(1, AHEAD // max(1, self.orders.sizes[0] * self.source.sample_bytes))
             steps = range(t, max(t + 1, min(t + many, self.steps[0])))

@@ -1,6 +1,7 @@
-"""The walk through a chain of layers and back, which forms with another memory order follow.
+"""Forward and backward pass through a chain of layers; the base class of the faster forms.
 
-`core/recorded/layers.py` finds such chains in what a module's step does.
+`BatchLast` and `CohortChain` follow this walk in other memory orders. `core/recorded/layers.py` finds such chains in
+the recording of a module's training step.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _aten = torch.ops.aten
-IGNORED = -100  # the class of samples that cross-entropy leaves out
+IGNORED = -100  # the class label of samples that cross-entropy leaves out (torch's ignore_index)
 
 
 class Chain:
@@ -21,20 +22,21 @@ class Chain:
 
     def __init__(self, layers: Sequence[nn.Module]):
         self.layers = layers
-        makers = (nn.Linear, nn.Conv2d, nn.MaxPool2d)  # of new tensors, to which nothing else refers
+        makers = (nn.Linear, nn.Conv2d, nn.MaxPool2d)  # layers whose output is a new tensor
         self._first = next((k for k, layer in enumerate(layers) if isinstance(layer, makers)), len(layers))
 
     @torch.no_grad()
     def loss_and_gradient(self, batch: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-        """Mean cross-entropy of a batch (x [B, ...], y int64 [B]); gradients: one tensor a parameter, in the order of
-        `module.parameters()`, overwritten with its gradient.
+        """Mean cross-entropy of a batch (x [B, ...], y int64 [B]).
+
+        gradients: one tensor for each parameter, in the order of `module.parameters()`; overwritten.
         """
         x, y = batch
         return self._walk(x, y, gradients)
 
     def _walk(self, x: Tensor, y: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-        """Through the layers and back."""
-        kept: list[Any] = []  # of each layer: what its backward pass needs
+        """Forward and backward pass: writes the gradients and returns the loss."""
+        kept: list[Any] = []  # each layer's values for its backward pass
         for k, layer in enumerate(self.layers):
             x, saved = self._forward(k, layer, x)
             kept.append(saved)
@@ -53,7 +55,7 @@ class Chain:
         return cross_entropy(x, y)
 
     def _forward(self, k: int, layer: nn.Module, x: Tensor) -> tuple[Tensor, Any]:
-        """(the output of layer k, what its backward pass needs)."""
+        """(output of layer k, values saved for its backward pass)."""
         match layer:
             case nn.Linear():
                 return F.linear(x, layer.weight, layer.bias), x
@@ -61,7 +63,7 @@ class Chain:
                 stride, padding, dilation = layer.stride, layer.padding, layer.dilation
                 return F.conv2d(x, layer.weight, layer.bias, stride, padding, dilation, layer.groups), x
             case nn.ReLU():
-                x = x.relu_() if k > self._first else x.relu()  # in place on what was made here
+                x = x.relu_() if k > self._first else x.relu()  # in place only on a tensor made by this walk
                 return x, x
             case nn.MaxPool2d():
                 pooled, indices = F.max_pool2d(x, layer.kernel_size, layer.stride, return_indices=True)
@@ -72,8 +74,9 @@ class Chain:
     def _backward(
         self, k: int, layer: nn.Module, g: Tensor, saved: Any, gradients: Sequence[Tensor], wanted: bool
     ) -> Tensor:
-        """The gradient of layer k's input, if wanted, from that of its output; weight and bias gradients go into
-        `gradients`, where it has any.
+        """The gradient of layer k's input, from the gradient g of its output.
+
+        gradients: where the layer's weight and bias gradients are written. wanted: whether the result is used.
         """
         match layer:
             case nn.Linear():
@@ -103,7 +106,7 @@ class Chain:
 
 
 def cross_entropy(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """(mean cross-entropy of scores [B, classes] and classes int64 [B], its gradient [B, classes])."""
+    """(mean cross-entropy, its gradient [B, classes]) of scores [B, classes] and labels y int64 [B]."""
     log_p = F.log_softmax(scores, 1)
     loss, weight = _aten.nll_loss_forward(log_p, y, None, 1, IGNORED)
     g = _aten.nll_loss_backward(torch.ones_like(loss), log_p, y, None, 1, IGNORED, weight)
@@ -111,5 +114,5 @@ def cross_entropy(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pair(size: Any) -> list[int]:
-    """A layer's option for height and width, which may be given as one number."""
+    """A layer's option as [height, width]; a single number stands for both."""
     return [size, size] if isinstance(size, int) else list(size)

@@ -1,4 +1,4 @@
-"""Table: a row of width d for each client seen so far, as a server's memory of updates or momenta."""
+"""Table: one row [d] for each client received so far, as a server's memory of updates or momenta."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 class Table:
-    """A map from client to row [d]; zeros for a client never written. Takes memory for the clients seen only.
+    """A map from client to row [d], zero until it is written. It takes memory for written clients only.
 
-    The only kind of server state that changes in place: the server step writes the rows of the received clients.
-    Rows are in the order of first writing (`clients`, `matrix`).
+    It is the only server state that changes in place: the server step writes the rows of the received clients. Rows
+    are kept in the order of their first writing (`clients`, `matrix`).
     """
 
     def __init__(self, like: Tensor):
-        """like: a vector [d] that gives width, dtype and device."""
+        """An empty table; like: a vector [d] with the width, dtype and device of the rows."""
         self._rows = like.new_empty((0, like.numel()))
         self._where: dict[int, int] = {}
 
@@ -37,7 +37,7 @@ class Table:
         return self._rows[: len(self._where)]
 
     def positions(self, clients: npt.ArrayLike) -> Tensor:
-        """Row numbers in `matrix` of these clients, which must have been written; int64 [C]."""
+        """Row numbers in `matrix` of these clients, int64 [C]. Raises KeyError for a client never written."""
         return torch.tensor([self._where[int(i)] for i in np.asarray(clients)], dtype=torch.int64)
 
     def rows(self, clients: npt.ArrayLike) -> Tensor:

@@ -1,4 +1,4 @@
-"""Losses and gradients of C dense networks at once, as batched matrix products without autograd's graph."""
+"""Losses and gradients of C dense networks at once, as batched matrix products without an autograd graph."""
 
 from __future__ import annotations
 
@@ -15,36 +15,38 @@ _aten = torch.ops.aten
 
 
 class CohortChain(Chain):
-    """C chains of Linear, ReLU and Flatten of one shape, each with its own parameters and batch.
+    """C equal chains of Linear, ReLU and Flatten layers, each with its own parameters and batch.
 
-    Activations are [C, features, B]: weights, inputs and their gradients then meet in the order in which they lie in
-    memory, and the softmax works on whole vectors.
+    Activations are [C, features, B], so that the matrix products need no transposed copies and the softmax works on
+    whole vectors.
     """
 
     def __init__(self, layers: Sequence[nn.Module]):
         super().__init__(layers)
         linear = [k for k, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
-        self._place = {k: 2 * n for n, k in enumerate(linear)}  # of a weight among the parameters
+        self._place = {k: 2 * n for n, k in enumerate(linear)}  # layer k -> position of its weight in `parameters`
         self._parameters: Sequence[Tensor] = ()
 
     @staticmethod
     def possible(layers: Sequence[nn.Module]) -> bool:
-        """Whether all layers are of these kinds."""
+        """Whether all layers are Linear, ReLU or Flatten."""
         return all(isinstance(layer, (nn.Linear, nn.ReLU, nn.Flatten)) for layer in layers)
 
     @torch.no_grad()
     def losses_and_gradients(
         self, batches: Sequence[Tensor], parameters: Sequence[Tensor], gradients: Sequence[Tensor]
     ) -> Tensor:
-        """Mean cross-entropies [C] of batches (x [C, B, ...], y int64 [C, B]) at `parameters`, a tensor [C, *shape]
-        each, in the order of `module.parameters()`; gradients: as many of the same shapes, overwritten.
+        """Mean cross-entropies [C] of batches (x [C, B, ...], y int64 [C, B]).
+
+        parameters: one tensor [C, *shape] for each parameter, in the order of `module.parameters()`; gradients: tensors
+        of the same shapes, overwritten.
         """
         x, y = batches
         self._parameters = parameters
         return self._walk(x.movedim(1, -1), y, gradients)
 
     def _loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        scores, y = x.unsqueeze(2), y.unsqueeze(1)  # as images of one row, for which there are kernels
+        scores, y = x.unsqueeze(2), y.unsqueeze(1)  # images of one row: torch has cross-entropy kernels for images
         log_p = F.log_softmax(scores, 1)
         each, total = _aten.nll_loss2d_forward(log_p, y, None, 0, IGNORED)
         count = (y != IGNORED).sum(2, keepdim=True).to(x.dtype)

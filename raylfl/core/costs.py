@@ -1,4 +1,4 @@
-"""Counters of communication and computation, from what is actually sent and computed."""
+"""Counters of the communication and computation of a run, as it took place."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def floats_in(state: Mapping[str, Tensor]) -> int:
 
 @dataclass
 class Costs:
-    """Cumulative counters; lost uploads count, as they were sent.
+    """Cumulative counters; lost uploads count, because they were sent.
 
-    uplink, downlink: floats client -> server and server -> client; peer: client -> client (rings);
+    uplink, downlink: floats client -> server and server -> client; peer: floats client -> client (rings);
     local_steps: sum of K_i; gradients: sample gradients.
     """
 

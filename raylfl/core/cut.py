@@ -1,4 +1,4 @@
-"""What passes the cut of a split model: read off one trial step, since it is the same in every step.
+"""Traffic through the cut of a split model, measured in one trial step (it is the same in every step).
 
 Split learning (Li & Lyu 2023, app. A; SplitFed, Thapa et al. 2022): the client runs the layers up to the cut and sends
 its activations; the server runs the rest forward and backward and sends their gradient back; the client finishes the
@@ -20,8 +20,10 @@ from raylfl.errors import BadConfig
 
 @dataclass(frozen=True)
 class Cut:
-    """client_width: parameters before the cut, the client's half; floats_per_sample: entries of a sample's activation
-    at the cut, sent up in every step, and as many of its gradient down.
+    """The sizes that a cut implies.
+
+    client_width: parameters before the cut, the client's half. floats_per_sample: entries of one sample's activation
+    at the cut; each step sends as many floats up (activations) as down (their gradients).
     """
 
     client_width: int
@@ -31,9 +33,10 @@ class Cut:
     def after(
         name: str, module: nn.Module, parameters: Sequence[Tensor], loss: Callable[[], Tensor], samples: int
     ) -> Cut:
-        """The cut behind this layer, from the loss of a batch of so many samples. Raises BadConfig where it does not
-        separate the model: a layer that is not there, not on the way to the loss, runs twice or gives more than one
-        tensor, or parameters used on both sides.
+        """The cut after the layer `name`; loss: computes the loss of a batch of `samples` samples.
+
+        Raises BadConfig where the layer does not separate the model: it does not exist, does not lead to the loss, runs
+        twice, returns more than one tensor, or some parameters are used on both sides.
         """
         layers = dict(module.named_modules())
         if name not in layers:
@@ -45,7 +48,7 @@ class Cut:
                 raise _refusal(name, "a layer whose output is one tensor")
             received = output.detach().requires_grad_()
             halves.append((output, received))
-            return received.clone()  # a layer in place may follow: it must not write on the cut itself
+            return received.clone()  # the next layer may work in place; it must not overwrite the tensor at the cut
 
         hook = layers[name].register_forward_hook(separate)
         try:

@@ -10,7 +10,7 @@ U = TypeVar("U")
 
 
 class Deferred(Generic[T]):
-    """Work under way; `result()` waits for it, or carries it out if nothing has happened yet.
+    """Work in progress; `result()` waits for it, or carries it out if it has not started.
 
     >>> Deferred(lambda: 20).then(lambda n: n + 1).result()
     21
@@ -20,14 +20,14 @@ class Deferred(Generic[T]):
         self._wait = wait
 
     def result(self) -> T:
-        """The result; raises what the work raised. To be called once."""
+        """The result; re-raises the work's exception. Call it once."""
         return self._wait()
 
     def then(self, step: Callable[[T], U]) -> Deferred[U]:
-        """The result of `step` on this one's, computed when it is waited for."""
+        """A deferred `step(self.result())`; `step` runs when the new result is awaited."""
         return Deferred(lambda: step(self.result()))
 
     @staticmethod
     def of(value: T) -> Deferred[T]:
-        """A result that is there already."""
+        """A deferred result whose value is known already."""
         return Deferred(lambda: value)

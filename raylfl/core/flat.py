@@ -1,4 +1,4 @@
-"""FlatModule: a module's parameters as views into one vector [d], so that a server step is one axpy."""
+"""FlatModule: a module's parameters as views into one vector [d], so that a server step is one vector operation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from raylfl.errors import BadConfig
 
 
 def in_channels_last(images: Tensor) -> Tensor:
-    """The same [n, channels, h, w] in the memory order [n, h, w, channels]; a copy only if that differs.
+    """Images [n, channels, h, w] in the memory order [n, h, w, channels]; copied only if they are in another order.
 
-    Strides are set explicitly, as they are ambiguous for a single channel, where kernels could choose either order.
+    Strides are set explicitly: for a single channel they are ambiguous, and kernels might choose either order.
     """
     _, channels, height, width = images.shape
     moved = images.permute(0, 2, 3, 1).contiguous()
@@ -23,12 +23,12 @@ def in_channels_last(images: Tensor) -> Tensor:
 class FlatModule:
     """A module whose trainable parameters are views into `params` [d], in `named_parameters` order.
 
-    Buffers (BatchNorm statistics) are a second vector [b], gathered and scattered by `read_buffers` and
-    `write_buffers`; frozen parameters stay as the module was built. Raises BadConfig for a module without
-    trainable parameters.
+    Buffers (BatchNorm statistics) form a second vector [b], gathered by `read_buffers` and scattered by
+    `write_buffers`. Frozen parameters keep their initial values. Raises BadConfig for a module without trainable
+    parameters.
 
-    channels_last: weights of convolutions [out, in, h, w] are stored as [out, h, w, in], which CPUs convolve
-    faster. Only these are copies, renewed by `load`; order and values of `params` are the same.
+    channels_last: convolution weights [out, in, h, w] are stored as [out, h, w, in], which is faster on CPUs. These
+    weights alone are copies, renewed by `load`; order and values of `params` are the same.
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, device: torch.device, channels_last: bool = False):
@@ -55,13 +55,13 @@ class FlatModule:
         return self.params.numel()
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """Split a vector [d] (or matrix [..., d]) into one view per parameter: [*shape] or [..., *shape]."""
+        """One view per parameter, [*shape] or [..., *shape], of a vector [d] or a matrix [..., d]."""
         lead = vector.shape[:-1]
         pieces = torch.split(vector, self.sizes, dim=-1)
         return [piece.reshape(*lead, *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def load(self, vector: Tensor) -> None:
-        """Set the module's parameters to this vector [d]; nearly free if it is the module's own memory."""
+        """Sets the module's parameters to this vector [d]; nearly free if the vector is `params` itself."""
         if vector.data_ptr() != self.params.data_ptr():
             self.params.copy_(vector)
         for weight, view in self._copies:

@@ -1,8 +1,8 @@
 """Keyed randomness: every draw is a function of (seed, purpose, ids...).
 
-Neither the number of workers, nor the order in which they finish, nor resuming a run changes a draw. Three forms:
-`keyed` gives a numpy generator for one key; `keyed_uniform` gives one number per client and `keyed_words` many, for
-any set of clients at once, each row a function of its own key.
+Neither the number of workers, nor the order in which they finish, nor resuming a run changes a draw. There are three
+forms: `keyed` gives a numpy generator for one key, `keyed_uniform` one number per client, and `keyed_words` many
+numbers per client. The last two serve any set of clients in one call; each row depends on its own key only.
 
 Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), Philox; Steele, Lea, Flood, "Fast
 splittable pseudorandom number generators" (OOPSLA 2014), SplitMix64.
@@ -46,9 +46,9 @@ def keyed_int(seed: int, purpose: str, *ids: int) -> int:
 
 
 def keyed_uniform(seed: int, purpose: str, r: int, clients: np.ndarray, lane: int = 0) -> np.ndarray:
-    """Draws of U(0, 1), float64 [C]; entry j is a function of (seed, purpose, r, clients[j], lane).
+    """Draws from U(0, 1), float64 [C]; entry j is a function of (seed, purpose, r, clients[j], lane).
 
-    lane: which of several independent numbers of the same client and round (0, 1, ...).
+    lane: number of an independent stream of the same client and round (0, 1, ...).
 
     >>> alone, together = (keyed_uniform(0, "link", 3, np.array(ids)) for ids in ([7], [2, 7]))
     >>> bool(alone[0] == together[1])
@@ -63,7 +63,7 @@ def keyed_uniform(seed: int, purpose: str, r: int, clients: np.ndarray, lane: in
 
 
 def philox4x32(counter: list[np.ndarray], key0: int, key1: int, rounds: int = 10) -> list[np.ndarray]:
-    """The Philox4x32 block function on arrays of counters: four uint64 arrays holding 32-bit words."""
+    """The Philox4x32 block function on arrays of counters: four uint64 arrays that hold 32-bit words."""
     c0, c1, c2, c3 = counter
     for _ in range(rounds):
         left, right = _M0 * c0, _M1 * c2
@@ -74,7 +74,7 @@ def philox4x32(counter: list[np.ndarray], key0: int, key1: int, rounds: int = 10
 
 
 def splitmix64(state: np.ndarray) -> np.ndarray:
-    """SplitMix64's output function on an array of uint64 states, a bijection."""
+    """SplitMix64's output function on an array of uint64 states; it is a bijection."""
     z = state
     for shift, factor in _MIX:
         z = (z ^ (z >> shift)) * factor
@@ -85,11 +85,11 @@ def splitmix64(state: np.ndarray) -> np.ndarray:
 def keyed_words(
     seed: int, purpose: str, r: int, clients: np.ndarray, lanes: np.ndarray | int, places: np.ndarray
 ) -> np.ndarray:
-    """Random uint64 words of the shape that `clients`, `lanes` and `places` broadcast to, each a function of its
-    (seed, purpose, r, client, lane, place): word number `place` of stream `lane` of that client in that round.
+    """Random uint64 words in the broadcast shape of `clients`, `lanes` and `places`.
 
-    clients: from -1 to 2^32 - 2; lanes, places: from 0. There is a SplitMix64 stream per client and lane, at a tenth of
-    the cost of Philox, so that a few words of one client are cheap as well.
+    Each is a function of (seed, purpose, r, client, lane, place): word number `place` of stream `lane` of that client
+    in that round. clients: -1..2^32 - 2; lanes, places: from 0. Every (client, lane) has a SplitMix64 stream, at a
+    tenth of the cost of Philox, so that a few words of one client are cheap as well.
     """
     start = np.frombuffer(key_bytes(seed, purpose, r), dtype=np.uint64)[:1]
     ids = (clients + 1 + (np.asarray(lanes) << 32)).astype(np.uint64)

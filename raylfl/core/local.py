@@ -1,7 +1,7 @@
 """The local solver: K_i steps of x <- x - eta v over a gradient oracle.
 
-It runs C clients at once: rows of X [C, d] are clients. With unequal K_i the clients are sorted by falling K_i, and
-the active ones are a shrinking prefix, so a finished client costs nothing.
+It runs C clients at once: the rows of X [C, d] are clients. Clients are sorted by falling K_i, so that the active ones
+are a shrinking prefix and a finished client costs nothing.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class LocalResult:
-    """The results of C clients, in the order in which they were given.
+    """The local results of C clients, in the order of the call.
 
-    uploads; client_state: their new states; losses: mean loss over the K_i steps [C] (nan for K_i = 0);
-    last_losses: the last finite loss of each [C]; gradients: sample gradients computed [C].
+    uploads: rows [C, ...] by name; client_state: the new states; losses: mean loss over the K_i steps [C] (nan for
+    K_i = 0); last_losses: the last finite loss [C]; gradients: number of sample gradients computed [C].
     """
 
     uploads: State
@@ -39,22 +39,22 @@ class LocalResult:
 
 
 class Observer:
-    """Is told of local work while it is done, between its steps; this one does nothing."""
+    """Callbacks of the local solver around its steps; this base class does nothing."""
 
     def begin(self) -> None:
-        """Before the first step, with the parameters at the starting point."""
+        """Called before the first step, with the parameters at the starting point."""
 
     def before_step(self, t: int, batches: Sequence[Batch]) -> None:
-        """Before local step t on these batches."""
+        """Called before local step t on these batches."""
 
     def after_gradient(self, g: Tensor) -> None:
-        """After the gradients g [C, d] of a step, which may be changed in place."""
+        """Called after the gradients g [C, d] of a step, which it may change in place."""
 
     def after_step(self, t: int, rows: Sequence[int], losses: Tensor) -> None:
-        """After local step t of the clients in these rows, with their losses [C]."""
+        """Called after local step t of the clients in these rows, with their losses [C]."""
 
     def end(self) -> None:
-        """After the last step, before the uploads are made."""
+        """Called after the last step, before the uploads are computed."""
 
 
 def run_local(
@@ -70,12 +70,12 @@ def run_local(
     optimizer_step: Callable[[Tensor], None] | None = None,
     observer: Observer | None = None,
 ) -> LocalResult:
-    """Run K_i local steps of C clients from the broadcast and their states.
+    """Runs K_i local steps of C clients from the broadcast and their client states.
 
-    batches(t, rows): the mini-batches of local step t for these rows; seeds(t, row): the state of the global
-    generators in that step (t = -1: outside of them); full_batches: each client's whole shard, where the
-    algorithm wants a full gradient; optimizer_step: moves the workspace of one client along v [1, d] in place of
-    x <- x - eta v; observer: is told of each step.
+    batches(t, rows): the mini-batches of local step t for these rows. seeds(t, row): the seed of the global generators
+    in that step (t = -1: outside the local steps). full_batches: each client's whole shard, for algorithms with
+    `full_gradient`. optimizer_step: moves the parameters of a single client along v [1, d], in place of x <- x - eta v.
+    observer: callbacks around the steps.
     """
     steps = work.steps.astype(np.int64)
     count, width = len(steps), oracle.width
@@ -148,7 +148,10 @@ def run_local(
 def _tally(
     steps: np.ndarray, losses: Sequence[Tensor], samples: Sequence[Sequence[int]], first: Sequence[int]
 ) -> tuple[Floats, Floats, Floats]:
-    """Per client [C] the mean loss, last finite loss and sample gradients, from the values of each step's prefix."""
+    """Mean loss, last finite loss and number of sample gradients of each client, [C] each.
+
+    losses, samples: one entry per local step, for the clients still active in it (a prefix).
+    """
     total, last, seen = np.zeros(len(steps)), np.full(len(steps), np.nan), np.array(first, dtype=np.float64)
     values = torch.cat([loss.double() for loss in losses]).cpu().numpy() if losses else total[:0]
     at = 0
@@ -163,5 +166,5 @@ def _tally(
 
 
 def _kept(rows: Tensor, workspace: Tensor) -> Tensor:
-    """These rows, copied if they are in the memory of the workspace, which the next call overwrites."""
+    """The rows, copied if they lie in the memory of the workspace, which the next call overwrites."""
     return rows.clone() if rows.untyped_storage().data_ptr() == workspace.untyped_storage().data_ptr() else rows

@@ -1,8 +1,7 @@
 """The gradient oracle: parameters [C, d] and C mini-batches -> losses [C] and gradients [C, d].
 
-`LoopOracle` takes C steps of the module's own `training_step`, whatever a LightningModule may do in it: by replay of
-its recording (`core/recorded`) where that has autograd's bits, by autograd elsewhere. Its sibling in `vectorized.py`
-does all C at once.
+`LoopOracle` evaluates the module's own `training_step` once per client: by replay of its recording (`core/recorded`)
+where that has autograd's bits, by autograd otherwise. `vectorized.py` evaluates all C clients in one call.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from raylfl.errors import BadConfig
 
 
 class Batch:
-    """One mini-batch as `training_step` gets it (`content`), and how many samples it holds."""
+    """One mini-batch: the argument of `training_step` (`content`) and its number of samples (`size`)."""
 
-    random = False  # whether looking at `content` draws random numbers (augmentation)
+    random = False  # whether reading `content` draws random numbers (augmentation)
 
     def __init__(self, content: Any, size: int):
         self._content, self.size = content, size
@@ -52,7 +51,7 @@ BATCH_LAST = Way("batch_last", "a chain of layers with small convolutions, the s
 
 
 class Oracle(ABC):
-    """Gradients of a cohort's losses. Every call returns fresh tensors that the caller may keep and change.
+    """Gradients of a cohort's losses. Every call returns new tensors that the caller may keep and change.
 
     Losses stay tensors on the parameters' device: to look at one would make a GPU wait in every local step.
     ways: how many gradients were computed which way.
@@ -64,19 +63,19 @@ class Oracle(ABC):
     @property
     @abstractmethod
     def width(self) -> int:
-        """d."""
+        """The number of parameters d."""
 
     @abstractmethod
     def workspace(self, count: int) -> Tensor:
-        """[C, d] to keep the clients' parameters in while they run; valid until the next call."""
+        """Memory [C, d] for the clients' parameters during their local steps; valid until the next call."""
 
     @abstractmethod
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
-        """(losses [C], gradients [C, d]) of batch c at x[c], global generators seeded by seeds(c)."""
+        """(losses [C], gradients [C, d]) of batch c at parameters x[c], with global generators seeded by seeds(c)."""
 
 
 class LoopOracle(Oracle):
-    """C passes through `module.training_step`, one after the other."""
+    """Gradients of one client after the other, through `module.training_step`."""
 
     def __init__(
         self,
@@ -86,24 +85,27 @@ class LoopOracle(Oracle):
         step: str = "auto",
         log: StepLog | None = None,
     ):
-        """autocast: the precision context of the device. chains: go through those found as `BatchLast`. step: auto
-        (recorded where that is possible), recorded, autograd. log: where the module's `training_step` logs.
+        """An oracle of this module.
+
+        autocast: the precision context of the device. chains: finds chains of layers, which are evaluated by
+        `BatchLast`. step: auto (recorded where possible), recorded (raises BadConfig where it is not) or autograd.
+        log: receives the values that `training_step` logs.
         """
         super().__init__()
         self.flat, self.autocast = flat, autocast
         self.module: Any = flat.module
         self.chains = chains
-        self._walks: dict[int, tuple[BatchLast, list[int]]] = {}  # by the layers, which `chains` keeps
+        self._walks: dict[int, tuple[BatchLast, list[int]]] = {}  # by the id of the layers, which `chains` keeps alive
         self.insists = step == "recorded"
         self.steps = RecordedSteps(flat.module, flat.parameters, self.loss, self._gradient, log)
         if step == "autograd":
             self.steps.refusal = "runtime.step=autograd"
 
     def through_training_step(self, reason: str, logs: bool) -> None:
-        """From now on every gradient is that of a call of `training_step`, or of its replay where it only logs: no
-        chain of layers.
+        """Turns off the chain of layers, and the replay as well unless the step only logs.
 
-        reason: what the step does that these would leave out, as `training_step ...`.
+        Every later gradient then comes from a call of `training_step` (logs: or from its replay). reason: the side
+        effect that the faster forms would leave out, as the end of a sentence that begins with `training_step`.
         """
         if not logs:
             self.steps.refusal = reason
@@ -114,13 +116,13 @@ class LoopOracle(Oracle):
         return self.flat.width
 
     def evaluating(self) -> AbstractContextManager[object]:
-        """Within it the module's network takes the same way forward as in a local step."""
+        """A context in which the module's forward pass uses the same chain of layers as its local steps."""
         if self.chains is None or self.chains.network is None:
             return nullcontext()
         return self._walk(self.chains.layers)[0].in_place_of(self.chains.network)
 
     def _walk(self, layers: list[nn.Module]) -> tuple[BatchLast, list[int]]:
-        """The way through these layers, and the places of their parameters; one for all equal chains."""
+        """The walk through these layers and the positions of their parameters; equal chains share one walk."""
         assert self.chains is not None
         found = self._walks.get(id(layers))
         if found is None:
@@ -131,7 +133,7 @@ class LoopOracle(Oracle):
 
     def workspace(self, count: int) -> Tensor:
         if count == 1:
-            return self.flat.params[None]  # the module's own memory: no copy a step
+            return self.flat.params[None]  # the module's own memory: no copy in a local step
         return self.flat.params.new_empty(count, self.flat.width)
 
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
@@ -179,7 +181,7 @@ class LoopOracle(Oracle):
         return reason if reason.startswith(("runtime.", "training_step")) else f"training_step {reason}"
 
     def loss(self, content: Any) -> Tensor:
-        """The loss that the module's training step gives for a batch's content, with its graph."""
+        """The loss of `training_step` for a batch's content, with its autograd graph."""
         with self.autocast():
             return loss_of(self.module.training_step(content, 0), self.module)
 
@@ -188,7 +190,10 @@ class LoopOracle(Oracle):
 
 
 def loss_of(output: Any, module: nn.Module) -> Tensor:
-    """The scalar loss in what `training_step` returned: itself, or its `loss`. Raises BadConfig otherwise."""
+    """The scalar loss in the return value of `training_step`: the value itself, or its entry `loss`.
+
+    Raises BadConfig for any other value.
+    """
     loss = output.get("loss") if isinstance(output, dict) else output
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
@@ -200,14 +205,14 @@ def loss_of(output: Any, module: nn.Module) -> Tensor:
 
 
 def seed_torch(seed: int) -> None:
-    """Seed torch's default CPU generator, and the CUDA ones where they are in use."""
+    """Seeds torch's default CPU generator, and the CUDA generators if CUDA is in use."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the global generators of torch, numpy and random, for user code that draws from them."""
+    """Seeds the global generators of torch, numpy and random, for user code that draws from them."""
     seed_torch(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
@@ -215,7 +220,7 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def private_randomness(seed: int | None = None) -> Iterator[None]:
-    """The global generators are put back afterwards; seeded for what happens inside, if a seed is given."""
+    """A context that restores the global generators on exit; with a seed, they are seeded on entry."""
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
     on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     if seed is not None:

@@ -1,6 +1,6 @@
-"""The clients of a run (Population), a round as drawn (Round), and the system's state before it (SystemInfo).
+"""The clients of a run (Population), a round as drawn (Round), and the system state before it (SystemInfo).
 
-Plain numbers only; nothing of width d.
+All three hold plain numbers; none holds a vector [d].
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Population:
 
 @dataclass(frozen=True)
 class Round:
-    """Round r as it was drawn, with the uploads received. All arrays align with `cohort`, in the order of execution.
+    """Round r: the sampled clients, their draws, their local work, and which uploads were received.
 
-    cohort: distinct client ids [C]; draws: s_i [C]; received: bool [C]; steps: K_i [C];
-    batch_sizes: samples a local step [C]; lr: eta of this round; a_norm: |a_i|_1 [C].
-    failure: q [C]; inclusion: p [C], the sampling probabilities of a draw with replacement (sum 1 over all N).
-    Unknown entries of these two are nan. probabilities: p [N] where the method itself sampled.
-    system_of: gives `system`, computed where it is read.
+    All arrays align with `cohort`, in the order of execution. cohort: distinct client ids [C]; draws: s_i [C];
+    received: bool [C]; steps: K_i [C]; batch_sizes: samples per local step [C]; lr: eta of this round; a_norm:
+    |a_i|_1 [C]; failure: q_i [C]; inclusion: p_i [C], sampling probabilities of a draw with replacement (sum 1 over
+    all N). Unknown entries of `failure` and `inclusion` are nan. probabilities: p [N] if the method itself sampled.
+    system_of: computes `system` on first use.
     """
 
     index: int
@@ -62,22 +62,22 @@ class Round:
     failure: Floats
     inclusion: Floats
     probabilities: Floats | None = None
-    unfiltered: Round | None = None  # in a `received_view` or `lost`: the whole round
+    unfiltered: Round | None = None  # set in `received_view` and `lost`: the whole round
     system_of: Callable[[], SystemInfo] | None = None
 
     @property
     def system(self) -> SystemInfo | None:
-        """What was known of all N before the draw; None where the round was recorded without it."""
+        """The system state of all N clients before the draw; None if the round was made without it."""
         return None if self.system_of is None else self.system_of()
 
     @property
     def received_view(self) -> Round:
-        """The same round as the server sees it: restricted to the received clients, in the same order."""
+        """This round restricted to the received clients, in the same order: the server's view of it."""
         return self._only(np.asarray((self.unfiltered or self).received, dtype=bool))
 
     @property
     def lost(self) -> Round:
-        """The same round restricted to the sampled clients whose upload was lost."""
+        """This round restricted to the sampled clients whose upload was lost."""
         return self._only(~np.asarray((self.unfiltered or self).received, dtype=bool))
 
     def _only(self, keep: Bools) -> Round:
@@ -100,10 +100,10 @@ class Round:
 
 @dataclass(frozen=True)
 class SystemInfo:
-    """What the server knows of a round before it samples: the input of sampling and calibration.
+    """The system state before a round is sampled: the input of sampling and calibration.
 
-    failure: q [N]; a_norm: |a_i|_1 [N]; available: bool [N]; lr: the configured eta of this round;
-    size: M, the configured number of draws.
+    failure: q_i, probability that an upload is lost [N]; a_norm: |a_i|_1 [N]; available: bool [N]; lr: the configured
+    eta of this round; size: M, the configured number of draws.
     """
 
     index: int

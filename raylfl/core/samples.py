@@ -1,4 +1,4 @@
-"""Training samples, their owners, and batches of them on a device."""
+"""Training samples, the clients that own them, and batches of samples on a device."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from raylfl.core.population import Ints
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a host tensor to the device: asynchronously from pinned memory to a GPU; on a CPU the tensor itself."""
+    """A host tensor on the device: copied asynchronously from pinned memory to a GPU; on a CPU the tensor itself."""
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
-    """A tensor on the memory of the array, which may be read-only (shared memory): the tensor must only be read."""
+    """A tensor that shares the memory of the array. The memory may be read-only: never write into the tensor."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
@@ -31,10 +31,11 @@ def as_tensor(array: np.ndarray) -> Tensor:
 
 @dataclass
 class SampleSet:
-    """A data set as arrays [n, ...] in shared memory, or any map-style data set fetched item by item.
+    """A data set as arrays [n, ...] in shared memory, or a map-style data set that is read sample by sample.
 
-    transform: applied to the inputs (first entry) of every training batch; measured_through: applied in evaluations
-    instead, without augmentation. collate: makes a batch of a list of samples; None: torch's default_collate.
+    transform: applied to the inputs (first entry) of every training batch. measured_through: applied to them in
+    evaluations instead, without augmentation. collate: makes a batch from a list of samples; None: torch's
+    default_collate.
     """
 
     arrays: tuple[np.ndarray, ...] | None
@@ -50,9 +51,7 @@ class SampleSet:
         measured_through: Callable[[Tensor], Tensor] | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> SampleSet:
-        """The samples of a map-style data set; one with `tensors` (TensorDataset) is taken as arrays, and so is a
-        subset of one.
-        """
+        """The samples of a map-style data set; a TensorDataset, or a Subset of one, is stored as arrays."""
         tensors = _tensors_of(dataset) if collate is None else None
         if tensors is not None:
             arrays = tuple(t.detach().cpu().contiguous().numpy() for t in tensors)
@@ -74,14 +73,14 @@ class BatchSource:
     """Mini-batches of a SampleSet on one device, in one dtype."""
 
     def __init__(self, samples: SampleSet, device: torch.device, dtype: torch.dtype, channels_last: bool = False):
-        """channels_last: 4-d inputs in that memory format, which is faster for convolutions on a CPU."""
+        """Batches of these samples; channels_last: 4-d inputs in that memory format, which is faster on CPUs."""
         self.samples, self.device, self.dtype, self.channels_last = samples, device, dtype, channels_last
         self.tensors: tuple[Tensor, ...] | None = None
         if samples.arrays is not None:
             self.tensors = tuple(self._resident(as_tensor(a)) for a in samples.arrays)
 
     def measuring(self, channels_last: bool) -> BatchSource:
-        """The same samples in the same memory, without augmentation."""
+        """A source of the same samples for evaluations, without augmentation; it shares the memory of this one."""
         twin = copy.copy(self)
         twin.channels_last = channels_last
         twin.samples = replace(self.samples, transform=self.samples.measured_through)
@@ -90,7 +89,7 @@ class BatchSource:
     def _resident(self, tensor: Tensor) -> Tensor:
         if tensor.is_floating_point() and tensor.dtype != self.dtype:
             tensor = tensor.to(self.dtype)
-        return tensor.to(self.device)  # GPU memory holds the whole set; on a CPU it stays in shared memory
+        return tensor.to(self.device)  # a GPU holds the whole data set; on a CPU it stays in shared memory
 
     def batch(self, indices: Ints) -> IndexedBatch:
         """The batch of these indices; its samples are gathered on first access."""
@@ -98,13 +97,13 @@ class BatchSource:
 
     @property
     def plain(self) -> bool:
-        """Whether one gather may be split into batches: arrays without a transform, or with a `fixed` one."""
+        """Whether one gather can serve several batches: arrays without a transform, or with a `fixed` transform."""
         transform = self.samples.transform
         return self.tensors is not None and (transform is None or getattr(transform, "fixed", False))
 
     @property
     def sample_bytes(self) -> int:
-        """The size of one sample of arrays in the dtype of computation."""
+        """The number of bytes of one sample of arrays, in the dtype of computation."""
         return sum(t[0].numel() * max(t.element_size(), self.dtype.itemsize) for t in self.tensors or ())
 
     def batches(self, indices: Sequence[Ints]) -> list[Batch]:
@@ -144,7 +143,7 @@ class BatchSource:
             return type(content)(*(self._moved(v) for v in content))
         if isinstance(content, (tuple, list)):
             return type(content)(self._moved(v) for v in content)
-        return content.to(self.device) if hasattr(content, "to") else content  # a batch object of the user's own
+        return content.to(self.device) if hasattr(content, "to") else content  # the user's own batch class
 
 
 class IndexedBatch(Batch):
@@ -162,7 +161,7 @@ class IndexedBatch(Batch):
 
     @staticmethod
     def of_one_source(batches: Sequence[Batch]) -> list[IndexedBatch]:
-        """These batches if all are of one array source, else an empty list."""
+        """The given batches if all come from one array source, else an empty list."""
         first = batches[0]
         if not isinstance(first, IndexedBatch) or first.source.tensors is None:
             return []
@@ -171,7 +170,7 @@ class IndexedBatch(Batch):
 
     @staticmethod
     def together(batches: Sequence[Batch]) -> tuple[Tensor, ...] | None:
-        """All samples of these batches, concatenated; None if they are not of one array source."""
+        """All samples of these batches, concatenated; None unless they come from one array source."""
         same = IndexedBatch.of_one_source(batches)
         if not same:
             return None
@@ -182,7 +181,7 @@ class IndexedBatch(Batch):
 
 
 class EvenBatches(Sequence[Batch]):
-    """Mini-batches of one size from one plain source, a row of `indices` [C, B] each; gathered all at once."""
+    """C mini-batches of B samples from one plain source, given by `indices` [C, B]; one gather fetches all."""
 
     def __init__(self, source: BatchSource, indices: Ints):
         self.source, self.indices = source, indices
@@ -208,7 +207,7 @@ def sizes_of(batches: Sequence[Batch]) -> list[int]:
 
 @dataclass(frozen=True)
 class Shards:
-    """The samples of each client: all index lists in one array, so that it can be in shared memory.
+    """The samples of each client: all index lists in one array, which can lie in shared memory.
 
     indices: int64 [sum n_i]; offsets: int64 [N + 1]; client i owns indices[offsets[i]:offsets[i+1]].
     """
@@ -227,5 +226,5 @@ class Shards:
 
     @property
     def sizes(self) -> Ints:
-        """Numbers n_i of samples, int64 [N]."""
+        """The numbers n_i of samples, int64 [N]."""
         return np.diff(self.offsets)

@@ -1,7 +1,7 @@
-"""Threads: one computation on several cores of the server, and BLAS limited to one thread.
+"""Threads: server computations on several cores, and BLAS limited to one thread.
 
-The pieces of a computation depend on the problem alone, and each is computed by one thread, so the bits are the same
-for any number of cores.
+A computation is cut into pieces that depend on the problem alone, and one thread computes each piece. The bits are
+therefore the same for any number of cores.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def cores() -> int:
 
 @cache
 def _threads(process: int, count: int) -> ThreadPoolExecutor:
-    """The thread pool of this process; keyed by its id, as a fork has no threads of its parent."""
+    """The thread pool of this process; keyed by the process id, because a fork has none of its parent's threads."""
     return ThreadPoolExecutor(count, "raylfl", initializer=torch.set_num_threads, initargs=(1,))
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """A context that limits torch, BLAS and LAPACK to one thread: their sums depend on the number of threads, and the
-    threads of OpenBLAS spin for 100 ms after a call, on cores that others could use.
+    """A context that limits torch, BLAS and LAPACK to one thread.
 
-    It applies to the libraries loaded so far: import those with their own BLAS (scipy) before.
+    Their sums depend on the number of threads, and OpenBLAS threads occupy their cores for 100 ms after each call. The
+    limit applies to the libraries loaded so far: import a library with its own BLAS (scipy) before.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

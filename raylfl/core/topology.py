@@ -1,11 +1,11 @@
-"""Topologies: in which order a cohort works, what travels between whom, and how long a round takes.
+"""Topologies: the order in which a cohort works, the messages it exchanges, and the duration of a round.
 
     Star    server -> clients -> server, all clients in parallel       FedAvg and most methods
     Ring    server -> client -> ... -> client -> server, in sequence   SFL (cyclic weight transfer)
-    Alone   one client that owns all data beside the server            centralised training
+    Alone   one client owns all data; nothing is sent                  centralised training
 
-An algorithm names its topology; the round asks the topology and not the algorithm's kind. A further one is a
-subclass with its own order, exchange, traffic and time.
+An algorithm names its topology, and the round calls the topology's methods. A new topology is a subclass with its own
+order, exchange, traffic and round time.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ class Traffic(NamedTuple):
 
 
 class Network(Protocol):
-    """The two ways in which a cohort's work can be carried out (`raylfl.runtime.workers.backend.Backend`)."""
+    """The two ways to carry out a cohort's tasks; implemented by `raylfl.runtime.workers.backend.Backend`."""
 
     def run(self, tasks: Any, broadcast: Any, client_states: Any) -> Deferred[Any]:
-        """Every task starts from the broadcast."""
+        """Runs every task from the broadcast."""
 
     def run_ring(self, tasks: Any, broadcast: Any, client_states: Any, received: Sequence[bool]) -> Deferred[Any]:
-        """Every task starts from the last result that was received before it."""
+        """Runs the tasks in sequence, each from the last result before it that was received."""
 
 
 class Topology(ABC):
-    """The exchange of one round. It has no state."""
+    """The exchange of one round, without state."""
 
     sequential: bool = False
-    """The clients of a cohort work one after the other, each from the result of the one before."""
+    """Whether the clients of a cohort work one after the other, each from the result of the previous client."""
 
     def owners(self, clients: Sequence[Ints]) -> list[Ints]:
-        """Merges or keeps the shards of the partition: the samples of each client that trains; default: unchanged."""
+        """The sample indices of each training client, from the shards of the partition; default: unchanged."""
         return list(clients)
 
     def order(self, count: int, rng: np.random.Generator) -> Ints:
-        """The order in which the `count` clients of a cohort take part, a permutation [C]; default: as drawn."""
+        """The order in which the `count` clients of a cohort work, a permutation [C]; default: as drawn."""
         return np.arange(count)
 
     def exchange(
         self, network: Network, tasks: Any, broadcast: Any, client_states: Any, received: Sequence[bool]
     ) -> Deferred[Any]:
-        """Hands the cohort's work out; the task results, whose uploads are what reaches the server."""
+        """Starts the cohort's tasks and returns their results; the uploads in them reach the server."""
         return network.run(tasks, broadcast, client_states)
 
     @abstractmethod
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
-        """Floats of a round with so many sampled clients. up: of one upload; down: of one broadcast."""
+        """Floats sent in a round with `sampled` clients; up: floats of one upload; down: floats of one broadcast."""
 
     @abstractmethod
     def round_seconds(self, client_seconds: Floats) -> float:
-        """Virtual seconds of a round, from the seconds of each client, [C], C >= 1."""
+        """Virtual seconds of a round, from the virtual seconds of its clients [C], C >= 1."""
 
 
 class Star(Topology):
@@ -91,7 +91,7 @@ class Ring(Topology):
         return network.run_ring(tasks, broadcast, client_states, received)
 
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
-        entering = min(sampled, 1) * down  # what the first gets is what the last sends: a model
+        entering = min(sampled, 1) * down  # one model down to the first client, and one up from the last
         return Traffic(entering, entering, max(sampled - 1, 0) * down)
 
     def round_seconds(self, client_seconds: Floats) -> float:
@@ -99,7 +99,7 @@ class Ring(Topology):
 
 
 class Alone(Star):
-    """One client that owns the data of all, in the server's place: nothing travels."""
+    """One client that owns the data of all clients and sends nothing, as in centralised training."""
 
     sequential = True
 

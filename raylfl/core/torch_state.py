@@ -1,4 +1,4 @@
-"""Torch's settings as a new process has them, for as long as a run lasts."""
+"""Torch's default settings for the duration of a run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from contextlib import ExitStack, contextmanager
 
 @contextmanager
 def torch_defaults() -> Iterator[None]:
-    """While inside, what the caller has set in torch does not count, so that a run has the same bits everywhere.
+    """A context with torch's default settings, so that a run has the same bits whatever its caller has set.
 
-    Default dtype and device, autocast, no_grad and inference_mode, precision of matrix products; put back afterwards.
+    It covers default dtype and device, autocast, no_grad, inference_mode and the precision of matrix products. The
+    caller's settings are restored on exit.
     """
     import torch  # late: the Python interface uses this before torch is needed
 
@@ -22,7 +23,7 @@ def torch_defaults() -> Iterator[None]:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         if torch.get_default_device().type != "cpu":
-            stack.enter_context(torch.device("cpu"))  # only where it is needed: it slows every call down
+            stack.enter_context(torch.device("cpu"))  # only if needed: it slows down every call
         stack.callback(torch.set_default_dtype, dtype)
         stack.callback(torch.set_float32_matmul_precision, precision)
         torch.set_default_dtype(torch.float32)

@@ -1,11 +1,11 @@
-"""The vectorised oracle: one call for a whole micro-cohort, by torch.func over `training_step`.
+"""The vectorised oracle: losses and gradients of a whole micro-cohort in one call, by torch.func.
 
-Losses of C clients are one vmapped forward pass at X [C, d]; their sum has X's gradient rows as the clients'
-own gradients, since no loss reaches another client's row. On a GPU that is many times faster than C passes; on
-a CPU it pays for small models without convolutions only. A module may offer the same losses as a method of its
-own, `cohort_losses(parameters, batch)`, which is then called in place of the vmap: a chain of batched matrix
-products has neither vmap's overhead nor its missing rules. The two forms differ in the last bits, so which one a
-run uses is decided by a rule on the config and the model, never by a timing.
+The losses of C clients are one vmapped forward pass of `training_step` at X [C, d]. Row i of the gradient of their sum
+is client i's own gradient, because no other client's loss depends on row i. On a GPU this is many times faster than C
+passes; on a CPU only for small models without convolutions. A module may define the same losses as a method
+`cohort_losses(parameters, batch)`, which then replaces the vmap: batched matrix products have neither vmap's overhead
+nor its missing rules. The two forms differ in the last bits; a rule on the config and the model chooses between them,
+never a timing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RECURRENT = (nn.RNNBase,)
 
 
 def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
-    """Why this model is not vectorised under `runtime.vectorize: auto | always | never`; None: it is."""
+    """The reason why this model is not vectorised under `runtime.vectorize: auto | always | never`; None: it is."""
     if setting == "never":
         return "runtime.vectorize=never"
     if flat.buffers:
@@ -81,13 +81,13 @@ class _Step(nn.Module):
         self.module, self.log = module, log
 
     def forward(self, *batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss, and what was logged on the way."""
+        """The loss, and the values that the step logged."""
         loss = loss_of(self.module.training_step(batch, 0), self.module)
         return loss, self.log.take()
 
 
 class VectorizedOracle(Oracle):
-    """C forward passes in one vmap, one backward pass for all."""
+    """Gradients of C clients by one vmapped forward pass and one backward pass."""
 
     def __init__(
         self,
@@ -96,8 +96,10 @@ class VectorizedOracle(Oracle):
         by_hand: bool = True,
         log: StepLog | None = None,
     ):
-        """autocast: the precision context of the device; by_hand: False: vmap, whatever the model offers; log: where
-        the module's `training_step` logs.
+        """An oracle of this module.
+
+        autocast: the precision context of the device. by_hand: use the model's `cohort_losses` and chains of dense
+        layers where there are any; False: always vmap. log: receives the values that `training_step` logs.
         """
         super().__init__()
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
@@ -125,7 +127,7 @@ class VectorizedOracle(Oracle):
         return self.flat.params.new_empty(count, self.flat.width)
 
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
-        """Rows whose batches have one size go together; unequal sizes are filled up, or else make one call a size."""
+        """(losses [C], gradients [C, d]); batches of unequal sizes are filled up, or take one call per size."""
         sizes = sizes_of(batches)
         if len(set(sizes)) == 1:
             return self._together(x, batches, seeds(0))
@@ -159,8 +161,9 @@ class VectorizedOracle(Oracle):
         return losses.detach(), g
 
     def _dense(self, content: Sequence[Tensor], sizes: Sequence[int] | None = None) -> list[nn.Module] | None:
-        """The module's layers where its step is a chain of dense ones, for batches [C, B, ...] of which so many samples
-        count; None where it is not.
+        """The module's layers if its step is a chain of dense layers, else None.
+
+        content: batches [C, B, ...]; sizes: the number of samples that count in each.
         """
         if self.chains is None or not takes(content, ndim=2):
             return None
@@ -181,9 +184,9 @@ class VectorizedOracle(Oracle):
 
 
 def places_of(parameters: Sequence[Tensor], module: nn.Module) -> list[tuple[str, int]]:
-    """(name, which of the parameters) of every attribute that holds one, a shared submodule's attributes once.
+    """(attribute name, parameter number) of every attribute that holds a parameter; a shared submodule counts once.
 
-    torch ties by name: a submodule that has two names would be left with the second name's temporary tensors.
+    torch's functional_call replaces by name: a submodule with two names would keep the second name's temporary tensors.
     """
     number = {id(p): k for k, p in enumerate(parameters)}
     held = [(f"{path}.{name}", p) for path, part in module.named_modules() for name, p in part._parameters.items()]
@@ -191,22 +194,23 @@ def places_of(parameters: Sequence[Tensor], module: nn.Module) -> list[tuple[str
 
 
 def filled_up(batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, ...] | None:
-    """Batches (x, a class each) of unequal sizes as tensors [C, B, ...]: the shorter ones are filled up with samples of
-    their own, whose class is left out. None for batches that are anything else, not of one plain data set, or so
-    unequal that it would be more work than a call a size.
+    """Batches (inputs, labels) of unequal sizes as tensors [C, B, ...], the shorter ones filled up.
+
+    They are filled up with their own first sample under the label `IGNORED`. None for batches of another form, not from
+    one plain data set, or so unequal that one call per size is less work.
     """
-    client_state = IndexedBatch.of_one_source(batches)
+    indexed = IndexedBatch.of_one_source(batches)
     if (
-        not client_state
-        or not client_state[0].source.plain
+        not indexed
+        or not indexed[0].source.plain
         or min(sizes) == 0
         or len(sizes) * max(sizes) > MOST_FILLED * sum(sizes)
     ):
         return None
-    at = np.empty((len(client_state), max(sizes)), dtype=np.int64)
-    for row, b in zip(at, client_state, strict=True):
+    at = np.empty((len(indexed), max(sizes)), dtype=np.int64)
+    for row, b in zip(at, indexed, strict=True):
         row[: b.size], row[b.size :] = b.indices, b.indices[0]
-    content = EvenBatches(client_state[0].source, at).stacked()
+    content = EvenBatches(indexed[0].source, at).stacked()
     if not takes(content, ndim=2):
         return None
     content[1][torch.from_numpy(np.arange(at.shape[1]) >= np.array(sizes)[:, None])] = IGNORED
@@ -214,7 +218,7 @@ def filled_up(batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, .
 
 
 def stacked(batches: Sequence[Batch]) -> tuple[Tensor, ...]:
-    """Batches of one size as tensors [C, B, ...]; out of one data set by a single gather."""
+    """Batches of one size as tensors [C, B, ...]; a single gather if all come from one data set."""
     if isinstance(batches, EvenBatches):
         return batches.stacked()
     together = IndexedBatch.together(batches)

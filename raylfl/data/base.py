@@ -21,12 +21,12 @@ Count = Annotated[int, Ge(1)]
 class DataSource(Arguments):
     """Attributes that a run reads; the constructor's arguments are the options.
 
-    train_dataset: map-style, samples are tuples of tensors. test_dataset: alike, or None.
-    targets: int64 [n], the label of each training sample, for partitions by label; None where there are none.
-    client_indices: the samples of each client, one list a client, for `partition: natural`; None: no given clients.
+    train_dataset: a map-style data set whose samples are tuples of tensors. test_dataset: another one, or None.
+    targets: the label of each training sample, int64 [n], for partitions by label; None: unlabelled.
+    client_indices: one list of sample indices per client, for `partition: natural`; None: no clients are defined.
     train_transform, test_transform: applied to the inputs x [B, ...] of a batch each time it is used.
-    in_shape, num_classes: of classification data, after the transform; models fit themselves to them.
-    optimum(weights=None): the minimiser x* [d] of sum_i w_i f_i, w uniform by default; where it is known.
+    in_shape, num_classes: of classification data, after the transform; shipped models adopt them as defaults.
+    optimum(weights=None): the minimiser x* [d] of sum_i w_i f_i (w uniform by default), where it is known.
     """
 
     train_dataset: Dataset[Any]
@@ -38,17 +38,17 @@ class DataSource(Arguments):
 
 
 def tensors(*columns: Tensor) -> TensorDataset:
-    """Samples that are rows of these columns, each contiguous in memory."""
+    """A data set whose samples are the rows of these columns, each of which is contiguous in memory."""
     return TensorDataset(*(column.contiguous() for column in columns))
 
 
 def blocks(clients: int, rows: int) -> list[list[int]]:
-    """client_indices of samples stored client by client, so many rows each."""
+    """The `client_indices` of samples that are stored client by client, `rows` samples each."""
     return [list(range(i * rows, (i + 1) * rows)) for i in range(clients)]
 
 
 def client_weights(weights: Sequence[float] | Tensor | None, clients: int) -> Tensor:
-    """Importance weights w [N] in float64, sum 1; uniform for None. Only their proportions matter."""
+    """Importance weights w, float64 [N], normalised to sum 1; uniform for None. Raises BadValue for other lengths."""
     if weights is None:
         return torch.full((clients,), 1.0 / clients, dtype=torch.float64)
     w = torch.as_tensor(weights, dtype=torch.float64)
@@ -58,14 +58,14 @@ def client_weights(weights: Sequence[float] | Tensor | None, clients: int) -> Te
 
 
 def data_root(root: str | None) -> Path:
-    """The folder of data sets: `root`, else the environment's RAYLFL_DATA, else ~/.cache/raylfl."""
+    """The folder of data sets: `root`, or else the environment variable RAYLFL_DATA, or else ~/.cache/raylfl."""
     return Path(root or os.environ.get("RAYLFL_DATA") or "~/.cache/raylfl").expanduser().absolute()
 
 
 def data_missing(name: str, problem: str, expected: str, above: str, download: bool) -> DataMissing:
     """The error for missing or damaged files: the fault, the expected files, and the remedy.
 
-    above: the folder below the root. download: whether the option `download` can fetch the files.
+    above: the folder that the root must contain. download: whether the option `download` can fetch the files.
     """
     remedy = f"set data.init_args.root, or RAYLFL_DATA, to the folder that holds {above}"
     if download:

@@ -16,7 +16,7 @@ from raylfl.extras import require
 
 
 class CifarImages(ImageData):
-    """32x32 colour images in pickled batches, in the folder that unpacking the archive makes in <root>."""
+    """32x32 colour images in pickled batches, read from the unpacked archive in <root>."""
 
     name: ClassVar[str]
     source: ClassVar[str]  # torchvision's class
@@ -29,15 +29,15 @@ class CifarImages(ImageData):
         mean: tuple[float, ...],
         std: tuple[float, ...],
     ) -> None:
-        """Read both halves; raises DataMissing where files are absent or differ from the published ones."""
+        """Reads both halves. Raises DataMissing if files are absent or differ from the published files."""
         require("torchvision", what=f"data.name={self.name}")
-        from torchvision import datasets  # late: listing data sets should not wait for it
+        from torchvision import datasets  # imported late: listing the data sets does not need it
 
         transform = normalised(mean, std, channels=3, augment=augment)
         reader, folder = getattr(datasets, self.source), data_root(root)
         try:
             sets = [reader(folder, train=train, download=download and train) for train in (True, False)]
-        except (RuntimeError, OSError) as error:  # torchvision does not tell missing from damaged
+        except (RuntimeError, OSError) as error:  # torchvision does not distinguish missing from damaged files
             raise self._missing(reader, folder, download, error) from error
         train, test = (self._half(part) for part in sets)
         self.hold(train, test, len(sets[0].classes), transform)
@@ -70,13 +70,13 @@ class CifarImages(ImageData):
 
 @DATA.register("cifar10", paper="Krizhevsky 2009")
 class Cifar10(CifarImages):
-    """Photographs of 10 kinds of things: 50,000 + 10,000 colour images of 32x32 pixels.
+    """Photographs of objects: 50,000 + 10,000 colour images of 32x32 pixels, 10 classes.
 
-    root: the folder above cifar-10-batches-py; null for RAYLFL_DATA or ~/.cache/raylfl.
+    root: the folder that contains cifar-10-batches-py; null: RAYLFL_DATA or ~/.cache/raylfl.
     download: fetch missing files.
-    augment: random crops (padding 4) and mirroring of training batches, as FOCUS, SFL and FedAWARE train.
-    mean, std: pixels 0..1 become (x - mean)/std. The data's own, as in SFL; FOCUS and FedAWARE have std
-    0.2023, 0.1994, 0.2010.
+    augment: random crops (padding 4) and mirroring of training batches, as in FOCUS, SFL and FedAWARE.
+    mean, std: pixels 0..1 become (x - mean)/std. The defaults are the data's own, as in SFL; FOCUS and FedAWARE have
+    std 0.2023, 0.1994, 0.2010.
     """
 
     name, source = "cifar10", "CIFAR10"
@@ -94,9 +94,9 @@ class Cifar10(CifarImages):
 
 @DATA.register("cifar100", paper="Krizhevsky 2009")
 class Cifar100(CifarImages):
-    """Photographs of 100 kinds of things: 50,000 + 10,000 colour images of 32x32 pixels.
+    """Photographs of objects: 50,000 + 10,000 colour images of 32x32 pixels, 100 classes.
 
-    root: the folder above cifar-100-python; null for RAYLFL_DATA or ~/.cache/raylfl.
+    root: the folder that contains cifar-100-python; null: RAYLFL_DATA or ~/.cache/raylfl.
     download: fetch missing files.
     augment: random crops (padding 4) and mirroring of training batches.
     mean, std: pixels 0..1 become (x - mean)/std.

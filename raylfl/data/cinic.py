@@ -1,4 +1,4 @@
-"""CINIC-10: 180,000 png files read once, and from then on mapped from one file a half."""
+"""CINIC-10: 180,000 png files, decoded once and then memory-mapped from one file for each half."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 
 @DATA.register("cinic10", paper="Darlow 2018")
 class Cinic10(ImageData):
-    """CIFAR-10's classes with pictures of ImageNet added: 90,000 + 90,000 colour images of 32x32 pixels.
+    """CIFAR-10's classes with images of ImageNet added: 90,000 + 90,000 colour images of 32x32 pixels.
 
-    Files CINIC-10/train/<class>/*.png and CINIC-10/test/<class>/*.png below the root, as CINIC-10.tar.gz
-    (datashare.ed.ac.uk, 10283/3192) unpacks; its third part, valid, is not used. Decoded pixels are kept in
-    .raylfl-<half>-<key>.npy there, keyed by names and sizes of the files, and mapped into memory.
-    root: the folder above CINIC-10; null for RAYLFL_DATA or ~/.cache/raylfl.
+    Files CINIC-10/train/<class>/*.png and CINIC-10/test/<class>/*.png below the root, as unpacked from CINIC-10.tar.gz
+    (datashare.ed.ac.uk, 10283/3192); its third part, valid, is not used. Decoded pixels are stored there in
+    .raylfl-<half>-<key>.npy, keyed by names and sizes of the png files, and memory-mapped.
+    root: the folder that contains CINIC-10; null: RAYLFL_DATA or ~/.cache/raylfl.
     augment: random crops (padding 4) and mirroring of training batches.
     mean, std: pixels 0..1 become (x - mean)/std.
     """
@@ -58,7 +58,7 @@ class Cinic10(ImageData):
 
     def _half(self, half: str) -> tuple[Tensor, Tensor]:
         require("torchvision", what="data.name=cinic10")
-        from torchvision.datasets import ImageFolder  # late: listing data sets should not wait for it
+        from torchvision.datasets import ImageFolder  # imported late: listing the data sets does not need it
 
         try:
             samples = ImageFolder(self.folder / half).samples
@@ -79,7 +79,7 @@ class Cinic10(ImageData):
         for row, path in zip(images, paths, strict=True):
             try:
                 pixels = np.asarray(pil_loader(path))
-            except (OSError, SyntaxError) as error:  # cut short, or no image at all
+            except (OSError, SyntaxError) as error:  # a truncated file, or no image
                 raise self._missing(f"{path} is damaged ({error}); unpack it again") from error
             if pixels.shape != (SIDE, SIDE, 3):
                 raise self._missing(f"{path} has {pixels.shape[:2]} pixels instead of {SIDE, SIDE}")
@@ -92,7 +92,7 @@ class Cinic10(ImageData):
 
 
 def _listing_key(samples: Sequence[tuple[str, int]]) -> str:
-    """16 hex digits that change with the names, classes and sizes of the files."""
+    """A key of 16 hex digits that changes with the names, classes and sizes of the files."""
     digest = hashlib.blake2b(digest_size=8)
     for path, label in samples:
         digest.update(f"{Path(path).name}/{label}/{os.path.getsize(path)}\n".encode())
@@ -100,7 +100,7 @@ def _listing_key(samples: Sequence[tuple[str, int]]) -> str:
 
 
 def _mapped(cache: Path, count: int) -> npt.NDArray[np.uint8] | None:
-    """The decoded pixels, copy-on-write; None where there is no such file, or it is not whole."""
+    """The decoded pixels, mapped copy-on-write; None if the file is missing or incomplete."""
     try:
         images = np.load(cache, mmap_mode="c")
     except (OSError, ValueError, EOFError):
@@ -109,7 +109,7 @@ def _mapped(cache: Path, count: int) -> npt.NDArray[np.uint8] | None:
 
 
 def _keep(cache: Path, images: npt.NDArray[np.uint8]) -> None:
-    """Write the pixels aside and rename; where that fails, the next start only takes longer."""
+    """Stores the pixels by a temporary file and a rename; a failure only makes the next start slower."""
     aside = cache.with_name(f"{cache.name}.{os.getpid()}.tmp")
     try:
         with open(aside, "wb") as file:
@@ -118,4 +118,4 @@ def _keep(cache: Path, images: npt.NDArray[np.uint8]) -> None:
         os.replace(aside, cache)
     except OSError as error:
         aside.unlink(missing_ok=True)
-        log.warning("cinic10: cannot keep decoded images (%s), so the next run decodes again", error)
+        log.warning("cinic10: cannot store decoded images (%s); the next run decodes them again", error)

@@ -1,4 +1,4 @@
-"""Image sets that need no files: scikit-learn's digits, and Gaussian blobs in the shape of images."""
+"""Image sets that need no files: scikit-learn's digits, and Gaussian blobs shaped like images."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from raylfl.options import Doc, Ge
 
 @DATA.register("digits", paper="Alpaydin & Kaynak 1998 (scikit-learn)")
 class Digits(ImageData):
-    """Handwritten digits bundled with scikit-learn: 1,797 images of 8x8 pixels, 10 classes, always there.
+    """Handwritten digits bundled with scikit-learn: 1,797 images of 8x8 pixels, 10 classes.
 
     Pixels 0..16 are divided by 16. A fifth of each class is the test set, the same in every run.
-    upscale: images enlarged to upscale x upscale (28 or 32 for networks made for MNIST or CIFAR-10); null: 8.
+    upscale: images are enlarged to upscale x upscale (28 or 32 for networks made for MNIST or CIFAR-10); null: 8 x 8.
     """
 
     def __init__(self, upscale: Annotated[int, Ge(8), Doc("in place of 8x8 pixels")] | None = None):
         require("sklearn", what="data.name=digits")
-        from sklearn.datasets import load_digits  # late: listing data sets should not wait for it
+        from sklearn.datasets import load_digits  # imported late: listing the data sets does not need it
 
         source = load_digits()
         images = torch.from_numpy(source.images.astype(np.uint8))[:, None]
@@ -40,7 +40,7 @@ class Digits(ImageData):
 
 
 def stratified_split(labels: Tensor, test_fraction: float) -> tuple[Tensor, Tensor]:
-    """Sorted indices (train, test): of class c a keyed choice of round(test_fraction n_c) is for testing."""
+    """Sorted sample indices (train, test); of class c, a keyed choice of round(test_fraction n_c) is for testing."""
     test = [
         keyed(0, "data/split", int(c)).permutation(np.flatnonzero(labels.numpy() == c))
         for c in labels.unique().tolist()
@@ -53,13 +53,13 @@ def stratified_split(labels: Tensor, test_fraction: float) -> tuple[Tensor, Tens
 
 @DATA.register("synthetic_images")
 class SyntheticImages(ImageData):
-    """Gaussian blobs in the shape of images: x = mu_y + noise e with mu_c, e ~ N(0, I), classes balanced.
+    """Gaussian blobs shaped like images: x = mu_y + noise e with mu_c, e ~ N(0, I), balanced classes.
 
-    For trying things out: any shape, any number of classes, nothing to download. Two class means are about
-    sqrt(2 pixels) apart, so that noise 1 leaves the classes separable. Pixels are float32.
+    For experiments without a download, with any shape and any number of classes. Two class means are about
+    sqrt(2 pixels) apart, so that with noise 1 the classes are separable. Pixels are float32.
     shape: [channels, height, width].
-    num_train, num_test: images.
-    seed: of the data, apart from the run's.
+    num_train, num_test: numbers of images.
+    seed: seed of the data, independent of the run's seed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Images as this package holds them: pixels [n, C, H, W], made into what a model sees batch by batch."""
+"""Image data: pixels [n, C, H, W], transformed to the inputs of a model batch by batch."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from raylfl.errors import BadValue
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """Pixels 0..scale of a batch [B, C, H, W] to what a model sees: (crop(x / scale) - mean) / std.
+    """The transform of a batch of pixels 0..scale, [B, C, H, W], to model inputs: (crop(x / scale) - mean) / std.
 
-    mean, std: one number a channel, or one for all.
-    size: images enlarged to size x size, bilinear.
-    augment: every image on its own shifted by -4..4 pixels each way (zeros move in) and mirrored with
-    probability 1/2, drawn from torch's global generator. torchvision.transforms.v2 draws once for a whole
-    batch, so it is not used here.
+    mean, std: one number per channel, or one for all channels.
+    size: images are enlarged to size x size (bilinear).
+    augment: each image is shifted by -4..4 pixels in both directions (filled with zeros) and mirrored with probability
+    1/2, drawn from torch's global generator. torchvision.transforms.v2 is not used, because it draws once for a whole
+    batch.
 
-    Inputs that are floating already keep their dtype; integers become torch's default.
+    Floating-point inputs keep their dtype; integers become torch's default dtype.
     """
 
     mean: tuple[float, ...] = (0.0,)
@@ -35,7 +35,7 @@ class ImageTransform:
 
     @property
     def fixed(self) -> bool:
-        """Whether an image always becomes the same, whatever else is in its batch."""
+        """Whether the transform is deterministic and treats each image independently of its batch."""
         return not self.augment
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -53,14 +53,15 @@ class ImageTransform:
 
 @cache
 def _channels(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A number a channel as [c, 1, 1]; made once, as a GPU makes the host wait for it."""
+    """One number per channel as a tensor [c, 1, 1]; cached, because copying it to a GPU makes the host wait."""
     return torch.tensor(values, dtype=dtype).view(-1, 1, 1).to(device)
 
 
 def shift_and_mirror(x: Tensor, margin: int) -> Tensor:
-    """Images x [B, C, H, W] padded by `margin` zeros and cropped back, each at its own place and direction.
+    """Random crop and horizontal flip of images x [B, C, H, W], drawn for each image.
 
-    The usual random crop and horizontal flip: offsets uniform on 0..2 margin, mirrored with probability 1/2.
+    Images are padded by `margin` zeros and cropped back at offsets uniform on 0..2 margin; each is mirrored with
+    probability 1/2.
     """
     count, _, height, width = x.shape
     dy, dx = torch.randint(0, 2 * margin + 1, (2, count, 1), device=x.device)
@@ -86,7 +87,7 @@ class ImageData(DataSource):
         num_classes: int,
         transform: ImageTransform,
     ) -> None:
-        """Take over (images [n, C, H, W], labels int64 [n]) of both halves."""
+        """Sets the attributes of a data set from the (images [n, C, H, W], labels int64 [n]) of both halves."""
         self.train_dataset, self.test_dataset = tensors(*train), tensors(*test)
         self.targets, self.num_classes = train[1], num_classes
         channels, height, width = train[0].shape[1:]
@@ -97,10 +98,10 @@ class ImageData(DataSource):
 
 
 def normalised(mean: Sequence[float], std: Sequence[float], channels: int, augment: bool = False) -> ImageTransform:
-    """The transform of options `mean` and `std`; raises BadValue where they do not fit so many channels."""
+    """The transform with options `mean` and `std`. Raises BadValue if they do not fit the number of channels."""
     for key, values in (("mean", mean), ("std", std)):
         if len(values) not in (1, channels):
-            raise BadValue(key, got=list(values), need=f"1 or {channels} numbers, one a channel")
+            raise BadValue(key, got=list(values), need=f"1 or {channels} numbers, one per channel")
     if min(std) <= 0:
         raise BadValue("std", got=list(std), need="> 0", hint="mean [0], std [1] leave pixels in 0..1")
     return ImageTransform(tuple(mean), tuple(std), augment=augment)

@@ -1,4 +1,4 @@
-"""Synthetic(alpha, beta): classification whose clients differ in model and in inputs (Li et al. 2020)."""
+"""Synthetic(alpha, beta): classification data of clients that differ in model and inputs (Li et al. 2020, FedProx)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from raylfl.options import Doc, Ge
 
 @DATA.register("logistic_regression_synthetic", paper="Li 2020 (FedProx)")
 class LogisticRegressionSynthetic(DataSource):
-    """Synthetic(alpha, beta): y = argmax(W_i x + b_i), every client with its own W_i, b_i and inputs.
+    """Synthetic(alpha, beta): y = argmax(W_i x + b_i), with W_i, b_i and an input distribution for each client.
 
     For the model `logistic`. W_i, b_i ~ N(u_i, 1), u_i ~ N(0, alpha); x ~ N(v_i, S), S diagonal with
     S_jj = j^-1.2, v_i ~ N(B_i, 1), B_i ~ N(0, beta) (alpha, beta: variances). Inputs float64 [d]; every
     client has the same number of rows.
-    rows_per_client: for training; as many again are the test set.
+    rows_per_client: training samples per client; the test set has as many.
     """
 
     in_shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""MNIST and FashionMNIST from their idx files, plain or gzipped as they are distributed."""
+"""MNIST and FashionMNIST from their idx files, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ HALVES = (
 
 
 class IdxImages(ImageData):
-    """Ten classes of grey images in four idx files, where torchvision keeps them: <root>/<folder>/raw."""
+    """Grey images of ten classes from four idx files in <root>/<folder>/raw, torchvision's layout."""
 
     name: ClassVar[str]
-    folder: ClassVar[str]  # torchvision's class of that name knows where to download from
+    folder: ClassVar[str]  # also the name of the torchvision class that downloads the files
 
     def load(self, root: str | None, download: bool, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-        """Read both halves; raises DataMissing where files are absent, cut short or no idx files."""
+        """Reads both halves. Raises DataMissing if files are absent, truncated or not in idx format."""
         transform = normalised(mean, std, channels=1)
         self.raw = data_root(root) / self.folder / "raw"
         if download and not all(self._path(file) for half in HALVES for file in half):
@@ -65,7 +65,7 @@ class IdxImages(ImageData):
 
     def _download(self, root: Path) -> None:
         require("torchvision", what="data.init_args.download=true")
-        from torchvision import datasets  # late: listing data sets should not wait for it
+        from torchvision import datasets  # imported late: listing the data sets does not need it
 
         try:
             getattr(datasets, self.folder)(root, download=True)
@@ -82,7 +82,7 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     """The array in an idx file of unsigned bytes, plain or .gz (format: LeCun, Cortes & Burges 1998).
 
     Big-endian: 0, 0, type (8: unsigned byte), number of dimensions, one uint32 each, then the values.
-    Raises ValueError, struct.error, EOFError, OSError or zlib.error where the file is none or not whole.
+    Raises ValueError, struct.error, EOFError, OSError or zlib.error if the file is truncated or in another format.
     """
     with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
         content = file.read()
@@ -92,15 +92,15 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     shape = struct.unpack_from(f">{dims}I", content, 4)
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * dims)
     if values.size != math.prod(shape):
-        raise ValueError(f"{values.size} values where its header promises {math.prod(shape)}")
-    return values.reshape(shape).copy()  # writable, as torch wants it
+        raise ValueError(f"{values.size} values instead of {math.prod(shape)} as its header says")
+    return values.reshape(shape).copy()  # writable, as torch requires
 
 
 @DATA.register("mnist", paper="LeCun 1998")
 class Mnist(IdxImages):
     """Handwritten digits: 60,000 + 10,000 images of 28x28 grey pixels, 10 classes.
 
-    root: the folder above MNIST/raw; null for RAYLFL_DATA or ~/.cache/raylfl.
+    root: the folder that contains MNIST/raw; null: RAYLFL_DATA or ~/.cache/raylfl.
     download: fetch missing files.
     mean, std: pixels 0..1 become (x - mean)/std.
     """
@@ -119,9 +119,9 @@ class Mnist(IdxImages):
 
 @DATA.register("fashion_mnist", paper="Xiao 2017")
 class FashionMnist(IdxImages):
-    """Pictures of clothes: 60,000 + 10,000 images of 28x28 grey pixels, 10 classes.
+    """Images of clothes: 60,000 + 10,000 images of 28x28 grey pixels, 10 classes.
 
-    root: the folder above FashionMNIST/raw; null for RAYLFL_DATA or ~/.cache/raylfl.
+    root: the folder that contains FashionMNIST/raw; null: RAYLFL_DATA or ~/.cache/raylfl.
     download: fetch missing files.
     mean, std: pixels 0..1 become (x - mean)/std.
     """

@@ -1,4 +1,4 @@
-"""Quadratics with known optima, one sample a client: f_i is that sample's loss."""
+"""Quadratics with known optima and one sample per client, whose loss is f_i."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from raylfl.options import Doc, Ge
 
 @DATA.register("quadratics", paper="FedACS fig. 4")
 class Quadratics(DataSource):
-    """f_m(x) = |x - E_m|^2 / 2 with E_m ~ N(0, I_d), for the model `quadratic`; x* = sum_m w_m E_m.
+    """Quadratics f_m(x) = |x - E_m|^2 / 2 with E_m ~ N(0, I_d), for the model `quadratic`; x* = sum_m w_m E_m.
 
-    Samples (1/2 [d], -E_m [d], |E_m|^2/2).
+    Samples are (1/2 [d], -E_m [d], |E_m|^2/2); see FedACS, Fig. 4.
     """
 
     def __init__(self, num_clients: Count = 30, dim: Count = 10, seed: int = 0):
@@ -37,12 +37,12 @@ class Quadratics(DataSource):
 
 @DATA.register("coefficients", paper="SFL fig. 1")
 class Coefficients(DataSource):
-    """f_i(x) = A_i |x|^2 + B_i sum_j x_j with the given pairs (A_i, B_i), for the model `quadratic`.
+    """Quadratics f_i(x) = A_i |x|^2 + B_i sum_j x_j with given pairs (A_i, B_i), for the model `quadratic`.
 
-    Samples (A_i [d], B_i [d], 0). Every coordinate is the same one-dimensional problem.
-    pairs: [A, B] of each client. SFL's groups: 1 is [[0.5, 0], [0.5, 0]]; then for zeta of 1, 10, 100:
-    delta 0 is [[0.5, zeta], [0.5, -zeta]], delta 1/3 is [[2/3, zeta], [1/3, -zeta]], delta 1 is [[1, zeta],
-    [0, -zeta]].
+    Samples are (A_i [d], B_i [d], 0). Every coordinate is the same one-dimensional problem.
+    pairs: [A, B] of each client. SFL's group 1 is [[0.5, 0], [0.5, 0]]. Its other groups, for zeta of 1, 10 or 100, are
+    [[0.5, zeta], [0.5, -zeta]] (delta 0), [[2/3, zeta], [1/3, -zeta]] (delta 1/3) and [[1, zeta], [0, -zeta]]
+    (delta 1).
     """
 
     def __init__(self, pairs: tuple[tuple[float, float], ...] = ((0.5, 1.0), (0.5, -1.0)), dim: Count = 1):
@@ -56,7 +56,7 @@ class Coefficients(DataSource):
         self.client_indices = blocks(self.num_clients, 1)
 
     def optimum(self, weights: Sequence[float] | Tensor | None = None) -> Tensor:
-        """x*_j = -sum_i w_i B_i / (2 sum_i w_i A_i), all j; raises BadValue(pairs) if F has no minimum."""
+        """The optimum x*_j = -sum_i w_i B_i / (2 sum_i w_i A_i), all j. Raises BadValue(pairs) if there is none."""
         w = client_weights(weights, self.num_clients)
         curvature = float(w @ self.a)
         if curvature <= 0:
@@ -66,12 +66,11 @@ class Coefficients(DataSource):
 
 @DATA.register("dense_quadratics")
 class DenseQuadratics(DataSource):
-    """f_i(x) = x^T H_i x / 2 - b_i^T x, random and strongly convex, for the model `dense_quadratic`.
+    """Random, strongly convex quadratics f_i(x) = x^T H_i x / 2 - b_i^T x, for the model `dense_quadratic`.
 
-    H_i = Q_i diag(s) Q_i^T with Q_i a random rotation and s spaced geometrically from 1/condition to 1; b_i
-    ~ N(0, I_d) times `spread`. Samples (H_i [d, d], b_i [d]).
-    condition: of every H_i, largest over smallest eigenvalue. spread: how far apart the clients' own minima
-    are.
+    H_i = Q_i diag(s) Q_i^T, with a random rotation Q_i and s spaced geometrically from 1/condition to 1; b_i ~ N(0,
+    spread^2 I_d). Samples are (H_i [d, d], b_i [d]).
+    condition: largest over smallest eigenvalue of every H_i. spread: distance scale of the clients' own minima.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Ridge regression over clients, the problem of FOCUS (Ying, Li & Yang, NeurIPS 2025), figure 4."""
+"""Ridge regression over clients: the problem of FOCUS (Ying, Li & Yang, NeurIPS 2025), Fig. 4."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from raylfl.options import Ge
 class Ridge(DataSource):
     """Ridge regression on linear measurements: f_i(x) = sum_k (a_ik.x - b_ik)^2 + lam |x|^2.
 
-    For the model `ridge`. b = a.x_o + noise e; rows a = u z with u ~ U(0.5, 1), z ~ N(0, I_d); x_o ~ N(0,
-    I_d); e ~ N(0, 1). Samples (a [d], b), client by client.
-    lam: does not change the samples but the optimum; the model takes it from here.
+    For the model `ridge`. b = a.x_o + noise e; rows a = u z with u ~ U(0.5, 1), z ~ N(0, I_d); x_o ~ N(0, I_d);
+    e ~ N(0, 1). Samples are (a [d], b), stored client by client.
+    lam: changes the optimum, not the samples; it is also the default of the model's `lam`.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class Ridge(DataSource):
         self.client_indices = blocks(num_clients, rows_per_client)
 
     def optimum(self, weights: Sequence[float] | Tensor | None = None) -> Tensor:
-        """x* [d]: (sum_i w_i A_i^T A_i + lam I) x* = sum_i w_i A_i^T b_i.
+        """The optimum x* [d], from (sum_i w_i A_i^T A_i + lam I) x* = sum_i w_i A_i^T b_i.
 
-        Raises BadValue(lam) where lam is 0 and the rows do not determine x.
+        Raises BadValue(lam) if lam is 0 and the rows do not determine x.
         """
         w = client_weights(weights, self.num_clients)
         scaled = self.a * w.repeat_interleave(self.rows_per_client)[:, None]

@@ -1,1 +1,1 @@
-"""Diagnostics from the papers, computed from a round: objective inconsistency, gradient diversity."""
+"""Diagnostics of a round from the papers: objective inconsistency and gradient diversity."""

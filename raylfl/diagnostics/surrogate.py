@@ -14,10 +14,10 @@ from raylfl.core.population import Floats
 
 
 def surrogate_weights(coefficients: Floats, a_norm: Floats) -> Floats:
-    """Surrogate weights Omega [N], sum 1, from E[c_i 1{i in R}] up to a factor and |a_i|_1; all 0 if no client is ever
-    received.
+    """Surrogate weights Omega_i ~ E[c_i 1{i in R}] |a_i|_1, [N], sum 1; all 0 if no client is ever received.
 
-    coefficients: `Algorithm.expected_coefficients`. The |a_i|_1 of a client that is never sampled may be nan.
+    coefficients: E[c_i 1{i in R}] up to a common factor [N], from `Algorithm.expected_coefficients`; a_norm: |a_i|_1
+    [N], which may be nan for a client that is never sampled.
     """
     omega = np.where(coefficients > 0, coefficients * a_norm, 0.0)
     total = float(omega.sum())
@@ -39,8 +39,7 @@ def chi2(weights: Floats, omega: Floats) -> float:
 def fixed_point(omega: Floats, optimum: Callable[[Floats], Floats]) -> Floats:
     """The limit of a method with surrogate weights Omega as eta -> 0: argmin sum_i Omega_i f_i, [d].
 
-    optimum: weights [N] -> argmin sum_i weights_i f_i, from data that knows it in closed form. [3] eq. (4) is
-    the case f_i = |x - E_i|^2 / 2, with limit sum_i Omega_i E_i. At eta > 0 the clients drift apart between
-    two exchanges, which moves the limit by O(eta K).
+    optimum: weights [N] -> argmin sum_i weights_i f_i [d], for data where a closed form is known. [3] eq. (4) is the
+    case f_i = |x - E_i|^2 / 2, with limit sum_i Omega_i E_i. At eta > 0 client drift moves the limit by O(eta K).
     """
     return optimum(omega)

@@ -27,8 +27,8 @@ _SECONDS = replace(POSITIVE, phases=False)
 class Clock(Options):
     """Options of the virtual clock, part of the config group `system`.
 
-    seconds_per_step: one value per client (grammar of `values.py`), drawn once a run; 1.0 makes the
-    computation time the number of local steps. bandwidth: floats a second, per client; null: infinite.
+    seconds_per_step: one value per client (grammar of `values.py`), drawn once per run; with 1.0 the computation time
+    is the number of local steps. bandwidth: floats per second and client; null: infinite.
     """
 
     seconds_per_step: Any = 1.0
@@ -40,16 +40,16 @@ class Clock(Options):
         self._seconds = PerClient.parse(self.seconds_per_step, key, _SECONDS, purpose=f"system/{key}")
 
     def check(self, world: RunContext) -> None:
-        """Raise BadValue for what only N can tell."""
+        """Checks the options against the number of clients N; raises BadValue."""
         self._seconds.check(world.count)
 
     def round_seconds(
         self, steps: Ints, up_floats: Floats, down_floats: Floats, clients: Ints, topology: Topology, world: RunContext
     ) -> float:
-        """Virtual seconds of a round. steps: K_i [C] of these clients (ids [C]).
+        """Virtual seconds of a round; steps: K_i [C] of these clients (ids [C]).
 
-        up_floats, down_floats: what each sends and fetches, [C] or one number for all; in a ring, count a
-        hand-over once (with its sender). topology: whether clients work in parallel or in sequence.
+        up_floats, down_floats: floats that each client sends and receives, [C] or one number for all; in a ring a
+        hand-over counts once, at its sender. topology: whether clients work in parallel or in sequence.
         """
         if not len(clients):
             return 0.0
@@ -59,7 +59,7 @@ class Clock(Options):
         return topology.round_seconds(seconds)
 
     def computation_seconds(self, steps: Ints, clients: Ints, world: RunContext) -> float:
-        """Total computation of a round: the sum over its cohort, lost uploads included."""
+        """Total computation of a round in virtual seconds: the sum over its cohort, lost uploads included."""
         return float(self._computation(steps, clients, world).sum())
 
     def _computation(self, steps: Ints, clients: Ints, world: RunContext) -> Floats:

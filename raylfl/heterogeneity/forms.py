@@ -1,6 +1,6 @@
-"""Parsed value specifications (grammar: `values.py`): the value that each form gives to each client.
+"""Parsed value specifications (grammar: `values.py`), which compute the value of each client.
 
-A form is evaluated for clients as members of a part: at the top level the part is all clients and the place of
+A specification is evaluated for the clients of a part. At the top level the part is all clients, and the place of
 client i is i; inside `groups` and `ranges` places count within the part.
 """
 
@@ -17,12 +17,12 @@ from raylfl.core.population import Bools, Floats, Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.world import RunContext
 
-ONCE = -1  # the round key of a draw that is made once a run
+ONCE = -1  # the round key of values that are drawn once per run
 
 
 @dataclass(frozen=True)
 class Query:
-    """The clients to evaluate a form for: ids [C], their places 0..size-1 within the enclosing part."""
+    """The clients to evaluate: their ids [C], and their places 0..size-1 within the enclosing part."""
 
     world: RunContext
     purpose: str
@@ -31,27 +31,27 @@ class Query:
     clients: Ints
     place: Ints
     size: int
-    top: Floats | None = None  # [C], the upper end of `uniform: [lo, null]`
+    top: Floats | None = None  # [C], the upper ends of `uniform: [lo, null]`
 
     def uniform(self) -> Floats:
         """Draws of U(0, 1) [C], each a function of (seed, purpose, key, client)."""
         return keyed_uniform(self.world.seed, self.purpose, self.key, self.clients)
 
     def part(self, mask: Bools, place: Ints, size: int) -> Query:
-        """The masked clients, as members of a part of `size` clients."""
+        """A query for the masked clients, at these places of a part of `size` clients."""
         top = None if self.top is None else self.top[mask]
         return replace(self, clients=self.clients[mask], place=place[mask], size=size, top=top)
 
 
 class ValueSpec(ABC):
-    """One parsed form."""
+    """A parsed value specification."""
 
     @abstractmethod
     def at(self, query: Query) -> Floats:
         """The values [C] of the clients in the query."""
 
-    def fit(self, size: int) -> None:  # noqa: B027 (most forms fit any size)
-        """Raise BadValue if the form cannot hold for a part of this many clients."""
+    def fit(self, size: int) -> None:  # noqa: B027 (most specifications fit any size)
+        """Checks that the specification fits a part of `size` clients; raises BadValue."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Constant(ValueSpec):
 
 @dataclass(frozen=True)
 class PerClientList(ValueSpec):
-    """One given value per client: `[0.1, 0.2]` or `{list: [0.1, 0.2]}`."""
+    """A list of one value per client: `[0.1, 0.2]` or `{list: [0.1, 0.2]}`."""
 
     key: str
     values: tuple[float, ...]
@@ -100,7 +100,7 @@ class Uniform(ValueSpec):
 
     def at(self, query: Query) -> Floats:
         if self.high is None:
-            assert query.top is not None, "the option allows no open end"
+            assert query.top is not None, "this option allows no open upper end"
             high = np.maximum(query.top, self.low)
         else:
             high = np.full(len(query.clients), float(self.high))
@@ -118,7 +118,7 @@ class Lognormal(ValueSpec):
     sigma: float
 
     def at(self, query: Query) -> Floats:
-        from scipy.special import ndtri  # a slow import, needed for this form only
+        from scipy.special import ndtri  # a slow import, needed here only
 
         values: Floats = np.exp(self.mean + self.sigma * ndtri(query.uniform()))
         return values
@@ -126,7 +126,7 @@ class Lognormal(ValueSpec):
 
 @dataclass(frozen=True)
 class Parts(ValueSpec):
-    """A form for each part of the clients: `groups` (consecutive members) and `ranges` (random members)."""
+    """A specification for each part of the clients: `groups` (consecutive members) and `ranges` (random members)."""
 
     key: str
     shares: tuple[float, ...]  # all fractions, or all counts
@@ -160,7 +160,7 @@ class Parts(ValueSpec):
 
 @lru_cache(maxsize=8)
 def _shuffle(seed: int, purpose: str, size: int) -> Ints:
-    """A random permutation of 0..size-1, a function of the arguments; cached."""
+    """A random permutation of 0..size-1, a function of the arguments (cached)."""
     order = keyed(seed, purpose, ONCE).permutation(size)
     order.flags.writeable = False
     return order
@@ -168,7 +168,7 @@ def _shuffle(seed: int, purpose: str, size: int) -> Ints:
 
 @dataclass(frozen=True)
 class Phases(ValueSpec):
-    """A form for each phase of the run, redrawn every round: `phases`."""
+    """A specification for each phase of the run, redrawn every round: `phases`."""
 
     until: tuple[float, ...]  # fractions of the rounds at which all but the last phase end
     forms: tuple[ValueSpec, ...]

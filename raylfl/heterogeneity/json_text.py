@@ -1,4 +1,4 @@
-"""Strict JSON parsing: ValueError for every fault, duplicate keys among them."""
+"""Strict JSON parsing: every fault, a duplicate key included, raises ValueError."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def parse(text: str) -> Any:
-    """The content of a JSON text; raises ValueError naming the fault."""
+    """The content of a JSON text. Raises ValueError that names the fault."""
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except RecursionError:

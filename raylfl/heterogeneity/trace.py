@@ -1,12 +1,12 @@
 """Rows of `participation.jsonl`: sampled clients, draws, received uploads and local steps of each round.
 
-One JSON object a line and round:
+The file has one JSON object per round, each on its own line:
 
     {"round": 0, "cohort": [3, 5, 9], "draws": [1, 2, 1], "received": [true, false, true], "steps": [4, 2, 2]}
 
-The four lists align, the cohort in the order of execution. Optional `p` and `q`, lists over all N
-clients: the sampling and failure probabilities of a round in which they were known. The text of a row is a
-function of its content, so reading and writing it again gives the same bytes.
+The four lists align, in the order of execution. A row may also have `p` and `q`, lists over all N clients: the sampling
+and failure probabilities, in rounds where they were known. The text of a row is a function of its content, so that
+reading and writing a file gives the same bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def make_row(
     p: Sequence[Any] | np.ndarray | None = None,
     q: Sequence[Any] | np.ndarray | None = None,
 ) -> Row:
-    """A row of plain Python numbers. cohort, draws, received, steps: [C]; p, q: [N] or None (omitted)."""
+    """A row of plain Python numbers; cohort, draws, received, steps: [C]; p, q: [N], or None to omit them."""
     row: Row = {
         "round": int(round_),
         "cohort": _plain(cohort, np.int64),
@@ -58,18 +58,18 @@ def _plain(values: Sequence[Any] | np.ndarray, kind: type[np.generic]) -> list[A
 
 
 def encode_row(row: Row) -> str:
-    """The line of a row with its newline; the keys of the format first, other keys after them."""
+    """A row as a line of text with its newline; the keys of the format come first, then other keys."""
     keys = [key for key in ("round", *_ALIGNED, *_OVER_CLIENTS) if key in row]
     return json.dumps({key: row[key] for key in keys} | row, allow_nan=False) + "\n"
 
 
 def write_trace(path: Path, rows: Iterable[Row]) -> None:
-    """Write the rows, one a line, in their order."""
+    """Writes the rows, one per line, in their order."""
     path.write_text("".join(map(encode_row, rows)), encoding="utf-8")
 
 
 def read_trace(path: Path) -> list[Row]:
-    """Read all rows in the order of the file; raises BadValue (key `path`) naming file, line and fault."""
+    """All rows, in the order of the file. Raises BadValue (key `path`) that names file, line and fault."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -88,7 +88,7 @@ def read_trace(path: Path) -> list[Row]:
 
 
 def row_problem(row: Row) -> str | None:
-    """The fault of a row in words; None for a valid row."""
+    """A description of the fault of a row; None for a valid row."""
     missing = [key for key in ("round", *_ALIGNED) if key not in row]
     if missing:
         return f"no {', '.join(missing)}"
@@ -121,7 +121,7 @@ def _decode(line: str) -> tuple[str | None, Row]:
 
 
 def _whole(values: list[Any], least: int) -> bool:
-    whole = set(map(type, values)) <= {int}  # True is no number here
+    whole = set(map(type, values)) <= {int}  # True does not count as a number
     return whole and min(values, default=least) >= least and max(values, default=least) <= MOST
 
 

@@ -9,9 +9,9 @@
     {groups: [{count: 15, ...}, {count: 15, ...}]}            the same with consecutive clients
     {phases: [{until: 0.5, ...}, {...}]}                      by fraction of the run's rounds
 
-`...` is again any of these; inside a part, i and N count its members. Part sizes are `fraction`s (sum 1,
-borders rounded) or `count`s (sum N). Values are drawn once a run, or once a round with `dynamic: true` and
-inside `phases`; the members of the parts of `ranges` are always drawn once a run.
+`...` is again any of these forms; inside a part, i and N count its members. Part sizes are `fraction`s (sum 1, borders
+rounded) or `count`s (sum N). Values are drawn once per run, or once per round with `dynamic: true` and inside `phases`.
+The members of the parts of `ranges` are always drawn once per run.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from raylfl.heterogeneity.world import RunContext
 class Domain:
     """The values that an option accepts: numbers low..high; `text` completes the sentence "must be ...".
 
-    open_top: `uniform: [lo, null]` is allowed; `PerClient.at` is then given the upper ends.
-    phases: the value may depend on the round.
+    open_top: `uniform: [lo, null]` is allowed, and `PerClient.at` needs the upper ends. phases: the value may depend on
+    the round.
     """
 
     text: str
@@ -85,26 +85,28 @@ class PerClient:
 
     @staticmethod
     def parse(spec: object, key: str, domain: Domain, *, purpose: str, dynamic: bool = False) -> PerClient:
-        """spec: plain containers; key: the option's name, for messages; purpose: keys its draws.
+        """The parsed specification.
 
-        Raises BadValue naming the innermost key: `q.groups[1].uniform=[0.4, 1.2], but must be ...`.
+        spec: plain containers; key: the option's name, for messages; purpose: the key of its random draws; dynamic:
+        values are redrawn every round. Raises BadValue that names the innermost key:
+        `q.groups[1].uniform=[0.4, 1.2], but must be ...`.
         """
         return PerClient(_parse(spec, key, domain), domain, purpose, dynamic)
 
     def check(self, count: int) -> None:
-        """Raise BadValue if lists or counts do not fit N = count clients."""
+        """Checks that lists and counts fit N = count clients; raises BadValue."""
         self.form.fit(count)
 
     def at(self, r: int, clients: Ints, world: RunContext, top: Floats | None = None) -> Floats:
-        """The values float64 [C] of these clients (ids [C]) in round r; whole numbers if the domain is.
+        """The values, float64 [C], of these clients (ids [C]) in round r; whole numbers for an integer domain.
 
-        Entry j depends on (seed, purpose, r, clients[j]) and N, not on the other entries of `clients`.
-        top: [C], the open ends. Raises BadValue as `check` does.
+        Entry j depends on (seed, purpose, r, clients[j]) and N, not on the other entries of `clients`. top: the open
+        upper ends [C]. Raises BadValue as `check` does.
         """
         self.check(world.count)
         key = r if self.dynamic else ONCE
         values = self.form.at(Query(world, self.purpose, r, key, clients, clients, world.count, top))
-        if self.domain.integer:  # linspace and lognormal fall between
+        if self.domain.integer:  # linspace and lognormal give values between whole numbers
             return np.clip(np.rint(values), self.domain.low, MOST)
         return values
 
@@ -113,7 +115,7 @@ def _parse(spec: object, key: str, domain: Domain) -> ValueSpec:
     if isinstance(spec, Mapping):
         forms = [name for name in spec if name in _FORMS]
         if len(forms) != 1 or len(spec) != 1:
-            hint = "has a base file said the other?" if len(forms) > 1 else ""
+            hint = "one may come from a base file" if len(forms) > 1 else ""
             raise BadValue(key, got=dict(spec), need=f"exactly one of {', '.join(_FORMS)}", hint=hint)
         return _FORMS[forms[0]](spec[forms[0]], f"{key}.{forms[0]}", domain)
     if isinstance(spec, Sequence) and not isinstance(spec, str):
@@ -154,7 +156,7 @@ def _lognormal(spec: object, key: str, domain: Domain) -> ValueSpec:
     mean, sigma = _pair(spec, key)
     finite = Domain("", -math.inf)
     if math.isfinite(domain.high):
-        raise BadValue(key, got=spec, need=f"another form: values are {domain.text}", hint="it has no bound")
+        raise BadValue(key, got=spec, need=f"another form: values are {domain.text}", hint="lognormal has no bound")
     if mean not in finite or sigma not in finite or sigma < 0:
         raise BadValue(key, got=spec, need="[mean, sigma] of the logarithm, sigma >= 0")
     return Lognormal(mean, sigma)
@@ -164,7 +166,7 @@ def _parts(spec: object, key: str, domain: Domain, shuffled: bool) -> ValueSpec:
     entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of parts"))]
     kinds = [{"fraction", "count"} & set(part) for part in entries]
     if not kinds or len(kinds[0]) != 1 or kinds != kinds[:1] * len(kinds):
-        raise BadValue(key, got=spec, need="a list whose parts all say `fraction`, or all say `count`")
+        raise BadValue(key, got=spec, need="a list whose parts all have `fraction`, or all have `count`")
     kind = kinds[0].pop()
     allowed = COUNT if kind == "count" else Domain("a fraction in (0, 1]", 0.0, 1.0, open_low=True)
     shares, forms = [], []
@@ -175,7 +177,7 @@ def _parts(spec: object, key: str, domain: Domain, shuffled: bool) -> ValueSpec:
         shares.append(float(share))
         forms.append(_parse(part, f"{key}[{j}]", domain))
     if kind == "fraction" and abs(sum(shares) - 1) > 1e-9:
-        raise BadValue(key, got=f"fractions that sum to {sum(shares):g}", need="1 in all")
+        raise BadValue(key, got=f"fractions that sum to {sum(shares):g}", need="fractions with sum 1")
     return Parts(key, tuple(shares), kind == "count", shuffled, tuple(forms))
 
 
@@ -185,7 +187,7 @@ def _phases(spec: object, key: str, domain: Domain) -> ValueSpec:
     inner = Domain("", 0.0, 1.0, open_low=True, open_high=True)
     rising = all(end in inner for end in until[:-1]) and all(np.diff(until[:-1]) > 0)
     if not domain.phases:
-        raise BadValue(key, got=spec, need="another form: this value stays the same all run long")
+        raise BadValue(key, got=spec, need="another form: this value cannot change during a run")
     if not until or until[-1] is not None or not rising:
         need = "phases that end at rising fractions `until` of the rounds, in (0, 1), the last without `until`"
         raise BadValue(key, got=spec, need=need)

@@ -5,8 +5,8 @@
     epochs E and a drawn batch size (FedAWARE, "Hybrid+")
                   K_i = floor(E_i n_i/B_i)             B_i = min(B_i, n_i), so K_i >= E_i
 
-Zeng et al. (FedAWARE), Sec. 5: E_i ~ U{2..5}, B_i ~ U{10..n_i} redrawn each round. A client without data
-(n_i = 0) takes no step, K_i = B_i = 0, for any options; if sampled, it uploads the result of zero steps.
+In Zeng et al. (FedAWARE), Sec. 5, E_i ~ U{2..5} and B_i ~ U{10..n_i} are redrawn every round. A client without data
+(n_i = 0) has K_i = B_i = 0 for any options; if it is sampled, it uploads the result of zero steps.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ DEFAULT_STEPS = 5
 class LocalWork(Options):
     """Options of local steps and batch sizes, part of the config group `local`.
 
-    steps or epochs (neither: 5 steps): one value per client (grammar of `values.py`). batch_size: the same,
-    or `full`, or {uniform: [lo, null]} for U{lo..n_i}. dynamic: redrawn every round.
+    steps or epochs (neither: 5 steps): one value per client (grammar of `values.py`). batch_size: one value per client,
+    or `full`, or {uniform: [lo, null]} for U{lo..n_i}. dynamic: values are redrawn every round.
     """
 
     steps: Any = None
@@ -57,13 +57,13 @@ class LocalWork(Options):
         return PerClient.parse(spec, key, domain, purpose=f"local/{key}", dynamic=self.dynamic)
 
     def check(self, world: RunContext) -> None:
-        """Raise BadValue for what only N can tell."""
+        """Checks the options against the number of clients N; raises BadValue."""
         for value in (self._amount, self._batch):
             if value is not None:
                 value.check(world.count)
 
     def draw(self, r: int, clients: Ints, world: RunContext) -> tuple[Ints, Ints]:
-        """Steps and batch sizes (K_i, B_i), int64 [C] each, of these clients (ids [C]) in round r."""
+        """(K_i, B_i): local steps and batch sizes, int64 [C] each, of these clients (ids [C]) in round r."""
         sizes = world.population.sizes[clients]
         batch = sizes
         if self._batch is not None:

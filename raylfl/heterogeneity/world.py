@@ -1,4 +1,4 @@
-"""RunContext: what a draw may depend on besides the round and the client."""
+"""RunContext: the properties of a run on which a random draw may depend, besides round and client."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from raylfl.core.population import Population
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run as the heterogeneity processes see it.
+    """The properties of a run that heterogeneity processes use.
 
-    seed: of the run; population: the N clients, their n_i and w_i; rounds: of the whole run (`phases` are
-    fractions of it, so raising it on resume moves the borders of phases).
+    seed: the run's seed; population: the N clients, their n_i and w_i; rounds: number of rounds of the whole run. As
+    `phases` are fractions of `rounds`, a resumed run with more rounds has other borders of phases.
     """
 
     seed: int

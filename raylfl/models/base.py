@@ -1,10 +1,10 @@
 """Base classes of the shipped models: options from the config, sizes from the data.
 
-A model is a LightningModule like any user's: `training_step` returns the loss, `validation_step` and
-`test_step` log `loss` (and `accuracy`), `configure_optimizers` is SGD. Nothing is logged in
-`training_step`, nothing is done in place and no branch depends on values, so that torch.func can run many
-clients in one call; batch normalisation, which updates its statistics in place, is the exception. Initial
-weights come from torch's global generator: who builds a model seeds it.
+A shipped model is an ordinary LightningModule: `training_step` returns the loss, `validation_step` and `test_step` log
+`loss` (and `accuracy`), `configure_optimizers` is SGD. `training_step` logs nothing, works out of place and has no
+branch that depends on values, so that torch.func can run many clients in one call. Batch normalisation is the
+exception, because it updates its statistics in place. Initial weights come from torch's global generator: seed it
+before you build a model.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from raylfl.options import Arguments
 class ShippedModel(Arguments, LightningModule):
     """A LightningModule whose constructor's arguments are its options, kept in `hparams`.
 
-    from_data: arguments that, where the config leaves them out, are taken from attributes of the data.
+    from_data: arguments that default to the data's attribute of the same name if the config leaves them out.
     """
 
     from_data: ClassVar[tuple[str, ...]] = ()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Plain SGD with the option `lr`; used where `local.optimizer` is `module`."""
+        """Plain SGD with the option `lr`; used if `local.optimizer` is `module`."""
         return torch.optim.SGD(self.parameters(), lr=self.hparams["lr"])
 
 
 def fitted_args(cls: type, init_args: Mapping[str, Any], data: object) -> dict[str, Any]:
-    """init_args, completed by attributes of the data (`in_shape`, `dim`, ...) that `cls.from_data` names.
+    """The init_args of a model, completed with the attributes of the data that `cls.from_data` names (`in_shape`, ...).
 
-    What init_args say stays. A class without `from_data`, or data without such an attribute, changes nothing.
+    Given arguments stay. An argument is left out if the class has no `from_data` or the data has no such attribute.
     """
     names = [name for name in getattr(cls, "from_data", ()) if hasattr(data, name)]
     return {name: getattr(data, name) for name in names} | dict(init_args)
 
 
 class Classifier(ShippedModel):
-    """Cross-entropy over batches (x [B, *in_shape], y [B] int64); the network is one chain of named layers.
+    """A classifier: mean cross-entropy over batches (x [B, *in_shape], y int64 [B]) of one chain of named layers.
 
-    layers: nn.Sequential with names such as conv1, pool1, relu1, fc1: split learning cuts after
-    `layers.relu1`.
+    layers: nn.Sequential with names such as conv1, pool1, relu1, fc1; `layers.relu1` is a possible cut of split
+    learning.
     """
 
     from_data: ClassVar[tuple[str, ...]] = ("in_shape", "num_classes")
@@ -71,11 +71,10 @@ class Classifier(ShippedModel):
 
     @property
     def cohort_losses(self) -> Callable[[Mapping[str, Tensor], Sequence[Tensor]], Tensor] | None:
-        """Function (parameters [C, *shape] by name, batches [C, B, ...]) -> C training losses: `training_step` of each
-        client, as batched matrix products.
+        """The function (parameters [C, *shape] by name, batches [C, B, ...]) -> losses [C] of a whole cohort.
 
-        None for a network that is more than linear layers and what goes entry by entry between them, that has frozen
-        parameters, or whose class has a training step or forward pass of its own.
+        It computes `training_step` of C clients as batched matrix products. None unless the network consists of linear
+        layers and elementwise layers, without frozen parameters, and its class inherits training step and forward pass.
         """
         kinds = (nn.Flatten, nn.Linear, nn.ReLU, nn.Dropout)
         cls = type(self)
@@ -84,8 +83,10 @@ class Classifier(ShippedModel):
         return self._dense_losses if dense and all(p.requires_grad for p in self.parameters()) else None
 
     def _dense_losses(self, parameters: Mapping[str, Tensor], batch: Sequence[Tensor]) -> Tensor:
-        """Activations are [C, features, B]: weights and their gradients are then products in the order in which both
-        lie in memory, and the softmax works on whole vectors (three times as fast as [C, B, features]).
+        """Losses [C] of dense networks, with activations [C, features, B].
+
+        In this order the matrix products need no transposed copies and the softmax works on whole vectors, which is
+        three times as fast as [C, B, features].
         """
         x, y = batch
         x = x.movedim(1, -1)
@@ -100,7 +101,7 @@ class Classifier(ShippedModel):
         return F.cross_entropy(x, y, reduction="none").sum(dim=1) / (y != IGNORED).sum(dim=1)
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Log `loss` and `accuracy`, both means over the batch."""
+        """Logs `loss` and `accuracy`, both means over the batch."""
         x, y = batch
         logits = self(x)
         hits = (logits.argmax(dim=-1) == y).to(logits.dtype)
@@ -134,7 +135,7 @@ class Problem(ShippedModel, ABC):
         return self.objective(batch)
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Log `loss`."""
+        """Logs `loss`, the objective on the batch."""
         self.log("loss", self.objective(batch), batch_size=len(batch[0]))
 
     def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:

@@ -14,7 +14,7 @@ from raylfl.options import Ge
 class Logistic(Classifier):
     """Multinomial logistic regression: one linear layer with bias.
 
-    7,850 parameters on MNIST. Convex; not strictly, as adding a vector to every class's row changes nothing.
+    7,850 parameters on MNIST. Convex, but not strictly: adding one vector to the rows of all classes changes nothing.
     """
 
     def __init__(self, in_shape: tuple[int, ...] = (1, 28, 28), num_classes: int = 10, lr: float = 0.1):
@@ -25,9 +25,9 @@ class Logistic(Classifier):
 class MLP(Classifier):
     """Multi-layer perceptron: linear layers with a ReLU after each hidden one.
 
-    hidden: widths of the hidden layers. (64,), the default, is 784-64-10 of table 11, 50,890 parameters on
-    MNIST; (200, 200) is what FedAWARE's public code trains on MNIST and FashionMNIST, 199,210 parameters.
-    dropout: before each ReLU; SFL's public code has 0.5 there, the paper does not mention it.
+    hidden: widths of the hidden layers. The default (64,) is 784-64-10 of table 11, 50,890 parameters on MNIST.
+    FedAWARE's public code has (200, 200) for MNIST and FashionMNIST, 199,210 parameters.
+    dropout: before each ReLU; 0.5 in SFL's public code, not mentioned in the paper.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class MLP(Classifier):
 class LeNet5(Classifier):
     """LeNet-5 in its modern form: 6@5x5 and 16@5x5, each with ReLU and 2x2 max-pool, then 120, 84, classes.
 
-    padding: of the first convolution. 0, as in SFL's public code: 28x28 images leave 16@4x4, 44,426
-    parameters. 2 gives LeCun's 32x32 inputs for 28x28 images: 16@5x5, 61,706 parameters. FedLab's CNN for
-    CIFAR-10, 62,006 parameters, is this one on 3x32x32 without padding.
+    padding: padding of the first convolution. With 0, as in SFL's public code, 28x28 images leave 16@4x4: 44,426
+    parameters. With 2, 28x28 images become LeCun's 32x32 inputs and leave 16@5x5: 61,706 parameters. FedLab's CNN for
+    CIFAR-10 (62,006 parameters) is this network on 3x32x32 images without padding.
     """
 
     def __init__(

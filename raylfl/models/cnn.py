@@ -1,4 +1,4 @@
-"""The papers' small convolutional networks, as the paper or, where that is silent, its code has them."""
+"""The small convolutional networks of the papers; their public code settles what a paper leaves open."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from raylfl.models.stack import Dropout, Stack, he_fan_in, vgg_init
 class CnnFocus(Classifier):
     """Three convolutions (16, 32, 64 at 3x3), each with ReLU and 2x2 max-pool, then 500 and the classes.
 
-    541,094 parameters on CIFAR-10. Padding 1, with which 32x32 images leave 64@4x4; the paper says only "a
-    three-layer convolutional neural network".
+    541,094 parameters on CIFAR-10. With padding 1, 32x32 images leave 64@4x4. The paper says only "a three-layer
+    convolutional neural network".
     """
 
     def __init__(self, in_shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10, lr: float = 2e-3):
@@ -26,8 +26,8 @@ class CnnFocus(Classifier):
 class CnnSfl(Classifier):
     """Two convolutions (32 at 5x5, padding 2), each with ReLU and 2x2 max-pool, then 128 and the classes.
 
-    228,586 parameters on FashionMNIST. Layers before a ReLU start from He's rule with zero biases, as in
-    the public code; the last layer as torch has it.
+    228,586 parameters on FashionMNIST. As in the public code, layers before a ReLU have He initialisation with zero
+    biases, and the last layer has torch's default.
     """
 
     def __init__(self, in_shape: tuple[int, ...] = (1, 28, 28), num_classes: int = 10, lr: float = 0.1):
@@ -41,9 +41,8 @@ class CnnSfl(Classifier):
 class CnnFedaware(Classifier):
     """Three convolutions (32, 64, 64 at 3x3), 2x2 max-pools after the first two, then 64 and the classes.
 
-    122,570 parameters on CIFAR-10, no padding. The paper says "a CNN"; layers and initialisation are its
-    public code's (ToyCifarNet). `mlp` with hidden (200, 200) is what that code trains on MNIST and
-    FashionMNIST.
+    122,570 parameters on CIFAR-10, no padding. The paper says "a CNN"; layers and initialisation are those of its
+    public code (ToyCifarNet). For MNIST and FashionMNIST that code has `mlp` with hidden (200, 200).
     """
 
     def __init__(self, in_shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10, lr: float = 0.01):
@@ -55,8 +54,8 @@ class CnnFedaware(Classifier):
 class CnnFedacsMnist(Classifier):
     """C(1,10) - C(10,20) - DL(50) - L(10), convolutions 3x3 with padding 1, dropout 0.2.
 
-    786,480 parameters on MNIST. Read literally the string has no activation: apart from the dropout the
-    network is a linear map of rank at most 10, as the convolutions keep all 28x28 places.
+    786,480 parameters on MNIST. The paper's string, read literally, has no activation: apart from dropout the network
+    is a linear map of rank at most 10.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class CnnFedacsCifar(Classifier):
 
 @MODELS.register("cnn_fedacs_cinic", paper="FedACS table 3")
 class CnnFedacsCinic(Classifier):
-    """C(3,32) - RMC(32,32) - RMDL(512) - RDL(256) - RDL(10): as for CIFAR-10, wider, with dropout 0.2.
+    """C(3,32) - RMC(32,32) - RMDL(512) - RDL(256) - RDL(10): wider than for CIFAR-10, with dropout 0.2 (D).
 
     1,193,130 parameters on CINIC-10.
     """

@@ -1,4 +1,4 @@
-"""VGG-9 and ResNet-18 as in SFL (Li & Lyu, NeurIPS 2023), table 3: without normalisation by default."""
+"""VGG-9 and ResNet-18 of SFL (Li & Lyu, NeurIPS 2023), table 3; by default without normalisation."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Norm = Literal["none", "group", "batch"]
 class Vgg9(Classifier):
     """VGG-9: eight 3x3 convolutions, five 2x2 max-pools (M), global average, one linear layer.
 
-    32,M,64,M,128,128,M,256,256,M,256,256,M with a ReLU after each, padding 1, biases, no normalisation;
-    2,308,810 parameters on CIFAR-10. It starts from torchvision's rule for VGG: without normalisation
-    torch's own default leaves next to nothing of the signal after eight layers.
-    width: channels of the first convolution; the others keep their ratios (the public code's wvgg9k1 is 8).
+    32,M,64,M,128,128,M,256,256,M,256,256,M with a ReLU after each convolution, padding 1, biases, no normalisation;
+    2,308,810 parameters on CIFAR-10. Weights are initialised by torchvision's rule for VGG: with torch's default and
+    no normalisation, the signal nearly vanishes after eight layers.
+    width: channels of the first convolution; the others keep their ratios (the public code's wvgg9k1 has width 8).
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Vgg9(Classifier):
 class ResNet18(Classifier):
     """ResNet-18 for small images: a 3x3 stem, no max-pool, 2 blocks each with 64, 128, 256, 512 channels.
 
-    11,164,362 parameters on CIFAR-10 without normalisation, 11,173,962 with. Convolutions have no bias.
-    norm: none (SFL's tables), group (GroupNorm, 2 groups unless `groups` says otherwise), batch (BatchNorm:
-    its statistics are buffers, and it cannot be vectorised over clients).
-    width: channels of the first stage; the others double.
+    11,164,362 parameters on CIFAR-10 without normalisation, 11,173,962 with it. Convolutions have no bias.
+    norm: none (SFL's tables), group (GroupNorm with `groups` groups) or batch (BatchNorm; its statistics are buffers,
+    so that the model cannot be vectorised over clients).
+    width: channels of the first stage; they double from stage to stage.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class ResNet18(Classifier):
 
 
 class BasicBlock(nn.Module):
-    """relu(N(conv(relu(N(conv(x))))) + shortcut(x)) with N the normalisation.
+    """A residual block: relu(N(conv(relu(N(conv(x))))) + shortcut(x)), where N is the normalisation.
 
-    3x3 convolutions, the first strided.     The shortcut is the identity, or a strided 1x1 convolution
-    (with N) where the shape changes.
+    Both convolutions are 3x3; the first is strided. The shortcut is the identity, or a strided 1x1 convolution (with N)
+    where the shape changes.
     """
 
     def __init__(self, before: int, after: int, stride: int, norm: Norm, groups: int):
@@ -96,7 +96,7 @@ class BasicBlock(nn.Module):
             self.shortcut = nn.Sequential(project, _norm(norm, after, groups))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, before, H, W] to [B, after, ceil(H/stride), ceil(W/stride)]."""
+        """The outputs [B, after, ceil(H/stride), ceil(W/stride)] of inputs [B, before, H, W]."""
         inner = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
         return F.relu(inner + self.shortcut(x))
 

@@ -1,4 +1,4 @@
-"""The objectives of the papers' synthetic problems; `raylfl.data` has the samples and the optima."""
+"""The objectives of the papers' synthetic problems; `raylfl.data` has their samples and optima."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Dim = Annotated[int, Ge(1), Doc("the length of x")]
 class Ridge(Problem):
     """Ridge regression without bias: f_i(x) = sum_k (a_ik.x - b_ik)^2 + lam |x|^2 over the client's K rows.
 
-    Batches (a [B, d], b [B]). The sum is estimated by K times the batch's mean, so that a full batch gives
-    f_i itself and a mini-batch an unbiased gradient of it. lam 0: linear regression.
+    Batches (a [B, d], b [B]). The sum is estimated by K times the mean over the batch: a full batch gives f_i itself,
+    a mini-batch an unbiased gradient.
     rows_per_client: K.
+    lam: the regularisation; 0: linear regression.
     """
 
     from_data: ClassVar[tuple[str, ...]] = ("dim", "rows_per_client", "lam")
@@ -46,7 +47,7 @@ class Ridge(Problem):
 class Quadratic(Problem):
     """Separable quadratics: sum_j (a_j x_j^2 + b_j x_j) + c, averaged over the batch.
 
-    Batches (a [B, d], b [B, d], c [B]). A x^2 + B x of SFL's figures is (A, B, 0); |x - E|^2/2 of FedACS's is
+    Batches (a [B, d], b [B, d], c [B]). SFL's A x^2 + B x is the sample (A, B, 0), FedACS's |x - E|^2/2 the sample
     (1/2, -E, |E|^2/2).
     """
 
@@ -54,7 +55,7 @@ class Quadratic(Problem):
         super().__init__(dim, x0, lr)
 
     def objective(self, batch: Sequence[Tensor]) -> Tensor:
-        """mean_k (sum_j (a_kj x_j^2 + b_kj x_j) + c_k)."""
+        """The loss mean_k (sum_j (a_kj x_j^2 + b_kj x_j) + c_k) of a batch."""
         a, b, c = batch
         return ((a * self.x.square() + b * self.x).sum(dim=-1) + c).mean()
 

@@ -1,4 +1,4 @@
-"""Stack: networks written layer by layer as papers print them, with inferred shapes."""
+"""Stack: networks written layer by layer, as papers print them, with inferred shapes."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ class Stack:
     """A chain of layers over inputs of shape `in_shape`; each method appends one and returns the stack.
 
     `Stack((1, 28, 28)).conv(6, 5).relu().pool().flatten().linear(10)` has the layers conv1, pool1, relu1,
-    flatten, fc1 (see `pool`). Raises BadValue(in_shape) where inputs are too small to leave anything behind a layer, or
-    are no images [channels, height, width] where a layer needs one.
+    flatten, fc1 (see `pool`). Raises BadValue(in_shape) if a layer's output would be empty, or if a layer needs an
+    image [channels, height, width] and its input is none.
     """
 
     def __init__(self, in_shape: Sequence[int]):
         self.in_shape = tuple(int(size) for size in in_shape)
         if not self.in_shape or min(self.in_shape) < 1:
             raise BadValue("in_shape", got=list(in_shape), need="positive sizes, such as [3, 32, 32]")
-        self.shape = self.in_shape  # of what leaves the last layer
+        self.shape = self.in_shape  # the output shape of the last layer
         self.layers: OrderedDict[str, nn.Module] = OrderedDict()
         self._count: Counter[str] = Counter()
 
     def conv(self, channels: int, kernel: int, padding: int = 0) -> Stack:
-        """Convolution with bias, stride 1; kernel - 1 - 2 padding rows and columns are lost."""
+        """Convolution with bias and stride 1; the image shrinks by kernel - 1 - 2 padding rows and columns."""
         before, height, width = self.image()
         lost = kernel - 1 - 2 * padding
         layer = nn.Conv2d(before, channels, kernel, padding=padding)
         return self.add("conv", layer, (channels, height - lost, width - lost))
 
     def relu(self) -> Stack:
-        """ReLU, not in place, as functional transforms forbid that."""
+        """ReLU, out of place, because functional transforms forbid in-place operations."""
         return self.add("relu", nn.ReLU(), self.shape)
 
     def pool(self) -> Stack:
-        """Maximum over 2x2 squares; an odd last row or column is dropped.
+        """Max-pool over 2x2 squares; an odd last row or column is dropped.
 
-        Right after a ReLU it changes places with it: the maximum of max(0, .) is max(0, .) of the maximum, bit for
-        bit and gradients included, and leaves the ReLU a quarter of the work.
+        Directly after a ReLU the two layers swap places. Outputs and gradients keep their bits, because max(0, .)
+        commutes with the maximum, and the ReLU has a quarter of the work.
         """
         channels, height, width = self.image()
         last = next(reversed(self.layers), "")
@@ -60,11 +60,11 @@ class Stack:
         return self.add("dropout", nn.Dropout(p), self.shape) if p > 0 else self
 
     def mean(self) -> Stack:
-        """Global average pool: [channels, height, width] to [channels, 1, 1]."""
+        """Global average pool, from [channels, height, width] to [channels, 1, 1]."""
         return self.add("mean", nn.AdaptiveAvgPool2d(1), (self.image()[0], 1, 1), numbered=False)
 
     def flatten(self) -> Stack:
-        """Flatten all but the batch dimension."""
+        """Flattening of all dimensions except the batch dimension."""
         size = 1
         for extent in self.shape:
             size *= extent
@@ -75,12 +75,12 @@ class Stack:
         return self.add("fc", nn.Linear(self.shape[-1], outputs), (*self.shape[:-1], outputs))
 
     def add(self, kind: str, layer: nn.Module, shape: tuple[int, ...], numbered: bool = True) -> Stack:
-        """Append a layer whose outputs have this shape; its name is the kind and, if numbered, the count."""
+        """Appends a layer with outputs of this shape; its name is the kind and, if numbered, a running number."""
         if min(shape) < 1:
             raise BadValue(
                 "in_shape",
                 got=list(self.in_shape),
-                need=f"larger: nothing is left after {kind}{self._count[kind] + 1}",
+                need=f"larger: the output of {kind}{self._count[kind] + 1} would be empty",
                 hint="small images can be enlarged: data.init_args.upscale of digits",
             )
         self._count[kind] += 1
@@ -89,13 +89,13 @@ class Stack:
         return self
 
     def init(self, rule: Callable[[nn.Module], None]) -> Stack:
-        """Apply an initialisation to every layer so far; torch's own stays for those that come later."""
+        """Applies an initialisation to every layer so far; layers appended later keep torch's default."""
         for layer in self.layers.values():
             layer.apply(rule)
         return self
 
     def image(self) -> tuple[int, int, int]:
-        """(channels, height, width) of what leaves the last layer."""
+        """The output shape (channels, height, width) of the last layer. Raises BadValue if it is no image."""
         if len(self.shape) != 3:
             raise BadValue("in_shape", got=list(self.in_shape), need="[channels, height, width], of images")
         channels, height, width = self.shape

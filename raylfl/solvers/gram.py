@@ -1,6 +1,6 @@
 """Gram matrices of long rows in float64, for rows of any dtype.
 
-The min-norm problem looks for rows that nearly cancel, which float32 sums of d terms cannot resolve.
+The min-norm problem depends on rows that nearly cancel, which float32 sums of d terms cannot resolve.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from raylfl.core.population import Ints
 from raylfl.core.threads import on_all_cores
 
 ROWS, COLUMNS = 64, 8192  # of a matrix copied in float64 at a time: the copies stay in the caches
-SPANS, NARROWEST = 8, 2048  # at most so many spans of columns, one core each; at least so many columns in a span
+SPANS, NARROWEST = 8, 2048  # largest number of spans of columns, one core each; smallest number of columns in a span
 
 
 def inner_products_f64(a: Tensor, b: Tensor, a_rows: Ints | None = None, b_rows: Ints | None = None) -> Tensor:
-    """Inner products a[a_rows] @ b[b_rows]^T, [R, d] and [n, d] -> float64 [R, n]; None: all rows."""
+    """Inner products a[a_rows] @ b[b_rows]^T in float64, from a [., d] and b [., d] -> [R, n]; None: all rows."""
     width = max(-(-b.shape[1] // SPANS), NARROWEST)
     spans = zip(a.split(width, dim=1), b.split(width, dim=1), strict=True)
     return reduce(Tensor.add_, on_all_cores(partial(_span_products, _index(a, a_rows), _index(b, b_rows)), spans))
 
 
 def _span_products(a_rows: Tensor, b_rows: Tensor, span: tuple[Tensor, Tensor]) -> Tensor:
-    """The part of the inner products that one span of columns contributes."""
+    """The contribution of one span of columns to the inner products."""
     out = span[0].new_zeros(len(a_rows), len(b_rows), dtype=torch.float64)
     for a, b in zip(*(matrix.split(COLUMNS, dim=1) for matrix in span), strict=True):
         left = a.index_select(0, a_rows).double()

@@ -4,7 +4,7 @@
     over the simplex (FedAWARE [4] eq. (8)), or its part with |lambda - centre|_inf <= radius (FedMGDA+).
 
 1. Block principal pivoting (Portugal, Judice & Vicente, Math. Comp. 1994): solve G lambda ~ 1 on a support, exchange
-   all wrong indices at once, repeat. A few solutions mostly suffice.
+   all wrong indices at once, repeat. Usually a few linear solves suffice.
 2. If it does not apply or does not end (a hull that contains 0, dependent vectors, other bounds, too many vectors):
    pairwise Frank-Wolfe (Lacoste-Julien & Jaggi, NeurIPS 2015) with exact line search. Weight moves to the index of
    smallest gradient from the index with the largest gain (Fan, Chen & Lin, JMLR 2005, WSS 2).
@@ -27,19 +27,22 @@ from raylfl.errors import NonFinite
 
 EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)
-EXCHANGES = 20  # steps of block pivoting, at most
-MOVES = 128  # pairwise moves a vector, at most
+EXCHANGES = 20  # largest number of steps of block pivoting
+MOVES = 128  # largest number of pairwise moves, as a multiple of n
 SOLVES = 300_000_000  # bound of the sum of k^3 over the exact steps of one active-set call, k the free weights
 
 
 def near_zero(tol: float) -> float:
-    """The value / size^2 up to which a hull counts as containing 0; 0.0 for a tolerance below rounding."""
+    """The ratio value / size^2 up to which a hull counts as containing 0; 0.0 for a tolerance below rounding."""
     return tol**2 if tol**2 > EPS else 0.0
 
 
 @dataclass(frozen=True)
 class MinNorm:
-    """A solution. weights: lambda [n], sum 1; value: lambda^T G lambda; gap: relative duality gap; moves: steps."""
+    """A solution of the min-norm problem.
+
+    weights: lambda [n], sum 1; value: lambda^T G lambda; gap: relative duality gap; moves: number of pairwise moves.
+    """
 
     weights: Floats
     value: float
@@ -55,7 +58,7 @@ class MinNorm:
 def min_norm_point(gram: Tensor, tol: float = 1e-12, centre: Floats | None = None, radius: float = 1.0) -> MinNorm:
     """The lambda that minimises lambda^T G lambda over the simplex [n].
 
-    gram: G [n, n], symmetric positive semidefinite, n >= 1. centre: a point [n] of the simplex; with it also
+    gram: G [n, n], symmetric positive semidefinite, n >= 1. centre: a point [n] of the simplex, which adds the bound
     |lambda - centre|_inf <= radius. tol: the relative duality gap to stop at,
     (lambda^T G lambda - min_v v^T G lambda) / lambda^T G lambda over feasible v; at gap tol the value is at
     most 1 + 2 tol times the minimum. If the hull contains 0, no relative gap can be reached: the search
@@ -74,7 +77,7 @@ def min_norm_point(gram: Tensor, tol: float = 1e-12, centre: Floats | None = Non
 
 
 class _Problem:
-    """The problem min x^T G x over low <= x <= high, sum x = 1, scaled so that the largest G_ii is 1."""
+    """The problem min x^T G x over low <= x <= high with sum x = 1, scaled so that the largest G_ii is 1."""
 
     def __init__(self, g: Floats, tol: float, centre: Floats | None, radius: float):
         n = len(g)
@@ -99,7 +102,7 @@ class _Problem:
             lower, narrower = self.certificate(exact)
             if narrower <= gap or lower < value - self.rounding(x):
                 x, value, gap = exact, lower, narrower
-            if count < length:  # no move gains anything
+            if count < length:  # no move reduces the value
                 break
             length = moves  # exact solutions after n, 2n, 4n, ... moves
         return x, value, gap, moves
@@ -107,7 +110,7 @@ class _Problem:
     def start(self) -> Floats:
         """The starting point: the centre, or else the better of the shortest vector and lambda_i ~ 1/G_ii.
 
-        The latter is the minimum for orthogonal vectors, and near it for most vectors of high dimension.
+        The latter is the minimum for orthogonal vectors, and close to it for most vectors of high dimension.
         """
         if self.centre is not None:
             return self.centre.astype(np.float64)
@@ -121,15 +124,16 @@ class _Problem:
     def block_pivoting(self, x: Floats) -> Floats | None:
         """The minimum over the simplex by block principal pivoting; None if it does not apply or does not end.
 
-        On a support, lambda ~ G^-1 1. All negative weights leave the support and all indices of smaller gradient than
-        the value enter it, until neither exist. The first support has the indices that x would gain by.
+        On a support, lambda ~ G^-1 1. All negative weights leave the support, and all indices whose gradient is smaller
+        than the value enter it, until there are none of either kind. The first support holds the indices that reduce
+        the value at x.
         """
         if self.centre is not None or len(x) ** 3 > SOLVES or self.norms.min() == 0.0:
             return None
         gradient = self.g @ x
         inside = gradient <= float(x @ gradient)
         for _ in range(EXCHANGES):
-            unit = 1.0 / self.norms[inside]  # for the unknowns lambda_i |m_i| the Gram matrix has a unit diagonal
+            unit = 1.0 / self.norms[inside]  # in the unknowns lambda_i |m_i| the Gram matrix has a unit diagonal
             solve = _solver(self.g[np.ix_(inside, inside)] * unit[:, None] * unit) if inside.any() else None
             if solve is None:
                 return None
@@ -158,7 +162,7 @@ class _Problem:
         return value, max(gap, 0.0) / max(value, self.rounding(x), TINY)
 
     def pairwise(self, x: Floats, most: int) -> tuple[Floats, int]:
-        """The point after at most `most` pairwise Frank-Wolfe moves, and their number; fewer if none gains any more."""
+        """(point, moves taken) after at most `most` pairwise Frank-Wolfe moves; fewer if no move reduces the value."""
         x, g, norms, diagonal = x.copy(), self.g, self.norms, self.g.diagonal().copy()
         gradient = g @ x
         value, size = float(x @ gradient), float(norms @ x)
@@ -216,7 +220,7 @@ class _Problem:
                 break
             level = gradient[free].mean() if free.any() else 0.5 * (gradient[i] + gradient[j])
             entering = i if level - gradient[i] >= gradient[j] - level else j
-            if free[entering]:  # no more accuracy in this system
+            if free[entering]:  # the system cannot be solved more accurately
                 break
             free[[i, j] if not free.any() else entering] = True
         return x

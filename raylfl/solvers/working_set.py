@@ -1,11 +1,11 @@
-"""The min-norm point of the hull of many long rows, by a working set that is kept from one call to the next.
+"""The min-norm point of the hull of many long rows, by a working set that is reused in the next call.
 
     lambda = argmin |v|^2,  v = sum_i lambda_i s_i m_i,  over the simplex [n];  s_i = 1, or 1 / |m_i|
 
 Only a few rows have lambda_i > 0 (50 of the momenta of 480 clients with LeNet-5), and only a few change between two
-calls. Column generation, Wolfe's major cycle (Math. Programming 1976) with all violating rows at once:
+calls. The method is column generation: Wolfe's major cycle (Math. Programming 1976), adding all violating rows at once.
 
-     1  W <- the working set of the last call without rows that became 0, and all rows that changed since
+     1  W <- the working set of the last call, without rows that became 0, plus all rows that changed since
      2  if W is empty: W <- {the shortest row}
      3  repeat
      4      G <- (s_i m_i . s_j m_j) over W, float64; inner products of unchanged rows are kept from before
@@ -33,15 +33,15 @@ from raylfl.core.threads import on_all_cores
 from raylfl.solvers.gram import ROWS, inner_products_f64
 from raylfl.solvers.simplex import EPS, TINY, min_norm_point, near_zero
 
-CYCLES = 5  # over the working set; the next is over all rows
-SPARE = 0.02  # relative slack within which rows stay in the working set: they are mostly needed again soon
-TERMS = 1 << 14  # of a sum in the dtype of the rows; longer sums continue in float64
-ENTRIES = 1 << 18  # of the rows, copied in float64 at a time
+CYCLES = 5  # cycles with a working set; the next cycle takes all rows
+SPARE = 0.02  # relative slack within which rows stay in the working set: most of them are soon needed again
+TERMS = 1 << 14  # terms of a sum in the dtype of the rows; longer sums continue in float64
+ENTRIES = 1 << 18  # entries of the rows that are copied in float64 at a time
 
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """A set of rows with their Gram matrix. rows: their numbers, int64 [w], ascending; gram: float64 [w, w]."""
+    """A set of rows with their Gram matrix; rows: row numbers, int64 [w], ascending; gram: float64 [w, w]."""
 
     rows: Ints
     gram: Floats
@@ -56,7 +56,7 @@ class WorkingSet:
         return WorkingSet(self.rows[keep], self.gram[np.ix_(keep, keep)])
 
     def joined(self, matrix: Tensor, new: Ints) -> WorkingSet:
-        """The set extended by rows `new` of the matrix, which are not in it, or have changed."""
+        """This set plus the rows `new` of the matrix, which are not in it yet or have changed."""
         rows = np.union1d(self.rows, new)
         old, fresh = np.searchsorted(rows, self.rows), np.searchsorted(rows, new)
         gram = np.zeros((len(rows), len(rows)))
@@ -69,8 +69,10 @@ class WorkingSet:
 
 @dataclass(frozen=True)
 class WorkingSetPoint:
-    """A solution. weights: lambda_i s_i [n]; point: v [d], float64; gap: relative duality gap over all rows; members:
-    the working set for the next call.
+    """A solution of the min-norm problem over rows.
+
+    weights: lambda_i s_i [n]; point: v [d], float64; gap: relative duality gap over all rows; members: the working set
+    for the next call.
     """
 
     weights: Floats
@@ -84,8 +86,8 @@ def min_norm_working_set(
 ) -> WorkingSetPoint:
     """The min-norm point v of the rows m_i [n, d] with |m_i| > 0; v = 0 if there are none.
 
-    lengths: |m_i| [n]. known: the working set after the previous call; changed: the rows that are new or different
-    since. tol: the relative duality gap to stop at, as for `min_norm_point`. normalize: s_i = 1 / |m_i|.
+    lengths: |m_i| [n]. known: the working set of the previous call; changed: the rows that are new or have changed
+    since then. tol: the relative duality gap to stop at, as for `min_norm_point`. normalize: s_i = 1 / |m_i|.
     Raises NonFinite for a non-finite inner product.
     """
     there = lengths != 0
@@ -125,7 +127,7 @@ def _combination(matrix: Tensor, rows: Ints, weights: Floats) -> Tensor:
 
 
 def _near(matrix: Tensor, point: Tensor, rows: Ints, limits: Floats, lengths: Floats) -> tuple[Bools, Floats]:
-    """Mask of the rows with m_j . v below their limits, or too near to tell in their dtype; their m_j . v in float64.
+    """(mask of the rows with m_j . v below or too near their limits to decide in their dtype, m_j . v in float64).
 
     The error of a sum of k products in any order is at most k eps / 2 |m_j| |v|; here k = TERMS, and the bound with eps
     in place of eps / 2 leaves a margin for the remaining operations.
@@ -133,7 +135,7 @@ def _near(matrix: Tensor, point: Tensor, rows: Ints, limits: Floats, lengths: Fl
     length = float(torch.linalg.vector_norm(point)) or 1.0
     rough = _rough(matrix, point / length)[rows]
     bound = torch.finfo(matrix.dtype).eps * TERMS * lengths
-    near = ~(rough > limits / length + bound)  # true for nan and overflow, too
+    near = ~(rough > limits / length + bound)  # also true for nan and overflow
     return near, inner_products_f64(point[None], matrix, b_rows=rows[near])[0].cpu().numpy()
 
 

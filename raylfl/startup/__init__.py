@@ -1,14 +1,14 @@
 """Settings that must be made before torch or Lightning is imported, each with an off switch.
 
-Each setting works around a cost or a fault of a library, and is switched off by an environment variable set to 0 (where
-Ray starts, for the actors):
+Each setting works around a cost or a fault of a library. Its environment variable set to 0 switches it off (for actors,
+in the environment in which Ray starts):
 
     lazy_imports      RAYLFL_LAZY_IMPORTS    Lightning without parts that it imports but does not use
     malloc            RAYLFL_KEEP_MEMORY     freed memory is kept by the process
     torchvision_cpu   RAYLFL_TORCHVISION     torchvision beside a torch that its binary does not fit
 
-`python -m benchmarks.startup` measures what each saves. `SEEN` are the versions it was last tested with;
-tests/startup fails, and says what to do, if another version breaks one of them.
+`python -m benchmarks.startup` measures the savings of each. `SEEN` holds the library versions last tested; if another
+version breaks a setting, tests/startup fails with a remedy.
 """
 
 from __future__ import annotations
@@ -19,5 +19,5 @@ SEEN = {"torch": "2.13", "torchvision": "0.28", "lightning": "2.6", "torchmetric
 
 
 def enabled(variable: str) -> bool:
-    """Whether the environment leaves this setting on: anything but 0, or nothing at all."""
+    """Whether this setting is on: its environment variable is not 0."""
     return os.environ.get(variable, "1") != "0"

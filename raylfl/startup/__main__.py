@@ -1,4 +1,4 @@
-"""`python -m raylfl.startup`: prepare the Python environment once, as `make setup` does."""
+"""`python -m raylfl.startup`: prepares the Python environment once, as in `make setup`."""
 
 from raylfl.startup.torchvision_cpu import install_at_start_up
 

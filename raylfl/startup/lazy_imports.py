@@ -5,12 +5,12 @@ It applies to processes of raylfl itself (command line, actors), which call `ins
 raylfl is not affected.
 
 - torchmetrics imports all its metrics, and with them scipy.signal, torchvision and matplotlib. Lightning needs two
-  classes of it. Here the package starts with these two, and is executed as a whole on the first access to any other
-  name; its plotting module, on the first plot.
+  classes of it. The package is therefore loaded with these two classes only; the first access to another name executes
+  the whole package, and the first plot its plotting module.
 - torch._dynamo (the compiler) imports sympy. Lightning needs one class for isinstance tests and one decorator. A
   stand-in replaces torch._dynamo while Lightning is imported; the real module is imported on its first use.
 
-If a version of these libraries is arranged differently, the real modules are imported: slower, with the same result.
+If a version of these libraries has another layout, the real modules are imported: slower, with the same result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Whole = Callable[[str], Any]  # executes the module and returns its attribute of
 
 
 def install() -> None:
-    """Make the coming import of Lightning lazy; no effect if torchmetrics was imported already."""
+    """Makes a later import of Lightning lazy; no effect if torchmetrics was imported before."""
     if enabled(SWITCH) and PACKAGE not in sys.modules and not any(isinstance(f, _Finder) for f in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -89,13 +89,13 @@ class _StandIn(ModuleType):
         return sys.modules.get(COMPILER) is self
 
     def leave(self) -> None:
-        """Remove the stand-in, so that the next import finds the real module."""
+        """Removes the stand-in, so that the next import finds the real module."""
         if self.active:
             del sys.modules[COMPILER]
 
 
 class _SubmodulesOf(MetaPathFinder):
-    """Finds submodules of a stand-in: the real module's, which it imports."""
+    """A finder for submodules of a stand-in; it imports those of the real module."""
 
     def __init__(self, substitute: _StandIn):
         self.substitute = substitute
@@ -115,7 +115,7 @@ def _undecorated(fn: Any = None, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Imported(Loader):
-    """Loads a module that has been imported already."""
+    """A loader for a module that has been imported already."""
 
     def __init__(self, module: ModuleType):
         self.module, self.spec = module, module.__spec__
@@ -128,7 +128,7 @@ class _Imported(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds each of the three modules once, with a loader that leaves parts out."""
+    """A finder that finds each of the three modules once, with a loader that leaves parts out."""
 
     def __init__(self) -> None:
         self.parts: dict[str, Callable[[Any], Loader]] = {
@@ -152,7 +152,7 @@ class _Finder(MetaPathFinder):
 
 
 class _WithoutCompiler(Loader):
-    """Executes Lightning with the stand-in for torch._dynamo, unless that is imported already."""
+    """A loader that executes Lightning with the stand-in for torch._dynamo, unless that is imported already."""
 
     def __init__(self, loader: Any):
         self.loader = loader
@@ -173,7 +173,7 @@ class _WithoutCompiler(Loader):
 
 
 class _OnAccess(Loader):
-    """Executes a module when `part`, which looks up its attributes, needs the whole module."""
+    """A loader that executes a module only when `part`, which looks up its attributes, needs the whole module."""
 
     def __init__(self, loader: Loader, part: Callable[[str, Whole], Any]):
         self.loader, self.part = loader, part

@@ -1,7 +1,7 @@
-"""Memory that local steps free is kept by the process and used again by the next step.
+"""Malloc settings with which the process keeps freed memory for the next local step.
 
-glibc returns large blocks to the operating system as soon as they are freed. The blocks of the next step are new pages,
-each with a page fault at its first access, which small convolutional networks on a CPU spend much time on
+By default glibc returns large blocks to the operating system as soon as they are freed. The blocks of the next step are
+then new pages with a page fault each, which takes much of the time of small convolutional networks on a CPU
 (`python -m benchmarks.startup` counts faults and time). RAYLFL_KEEP_MEMORY=0 switches it off. It applies to the command
 line and the actors; a program that only imports raylfl is not affected.
 
@@ -22,8 +22,9 @@ SPARE = 256 * 2**20  # bytes of free memory at the end of the heap
 
 
 def keep() -> None:
-    """Serve blocks of up to 32 MB from the heap (M_MMAP_THRESHOLD, mallopt(3)) and let it keep 256 MB of free memory
-    (M_TRIM_THRESHOLD). No effect if the C library has no mallopt.
+    """Makes the heap serve blocks of up to 32 MB and keep 256 MB of free memory.
+
+    It sets M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of mallopt(3); no effect if the C library has no mallopt.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" and enabled(SWITCH) else None
     if mallopt is not None:

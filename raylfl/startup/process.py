@@ -6,6 +6,6 @@ from raylfl.startup import lazy_imports, malloc
 
 
 def set_up() -> None:
-    """Apply `lazy_imports` and `malloc`, before Lightning is imported."""
+    """Applies `lazy_imports` and `malloc`, before Lightning is imported."""
     lazy_imports.install()
     malloc.keep()

@@ -1,4 +1,4 @@
-"""torchvision beside a torch that its binary does not fit, such as a CUDA wheel beside a CPU-only torch.
+"""A workaround for a torchvision whose binary does not fit torch, such as a CUDA wheel beside a CPU-only torch.
 
 `import torchvision` attaches fake kernels to `torchvision::nms` and `torchvision::qnms`. If its C++ library cannot be
 loaded, these operators do not exist, and the import fails with "operator torchvision::nms does not exist"; so does
@@ -42,7 +42,7 @@ class _BeforeTorchvision(MetaPathFinder):
 
 
 def install() -> None:
-    """Call `declare` before the first import of torchvision; no effect if it was imported already."""
+    """Arranges that `declare` runs before the first import of torchvision; no effect if it was imported before."""
     if enabled(SWITCH) and "torchvision" not in sys.modules and not any(map(_waits, sys.meta_path)):
         sys.meta_path.insert(0, _BeforeTorchvision())
 
@@ -52,7 +52,7 @@ def _waits(finder: object) -> bool:
 
 
 def declare() -> bool:
-    """Declare the operators if torchvision's library does not register them; returns whether that was needed.
+    """Declares the operators if torchvision's library does not register them; returns whether that was needed.
 
     The test is whether the library loads and registers its operators, not how the packages were built. torchvision
     itself is not imported. Repeated calls are safe.
@@ -60,7 +60,7 @@ def declare() -> bool:
     global _library
     import torch
 
-    sys.meta_path[:] = [f for f in sys.meta_path if not _waits(f)]  # or the look-ups below would call it
+    sys.meta_path[:] = [f for f in sys.meta_path if not _waits(f)]  # otherwise the look-ups below would call it
     if not enabled(SWITCH) or hasattr(torch.ops.torchvision, "nms") or not _installed() or _operators_load():
         return False
     _library = torch.library.Library("torchvision", "FRAGMENT")
@@ -74,7 +74,7 @@ def _installed() -> bool:
 
 
 def _operators_load() -> bool:
-    """Load torchvision's C++ library as its own import does; returns whether that registered the operators."""
+    """Loads torchvision's C++ library as its own import does; returns whether that registered the operators."""
     import torch
 
     package = importlib.util.find_spec("torchvision")
@@ -90,10 +90,10 @@ def _operators_load() -> bool:
 
 
 def install_at_start_up() -> Path | None:
-    """Make every Python of this environment call `install`, so that lightning may be imported before raylfl.
+    """Makes every Python of this environment call `install`, so that lightning can be imported before raylfl.
 
-    Writes raylfl-torchvision.pth into site-packages if torchvision needs it, and returns its path; else None. A smaller
-    change would not make a bare `import lightning` work there.
+    Writes raylfl-torchvision.pth into site-packages if torchvision needs it and returns its path; otherwise None. No
+    smaller change makes a bare `import lightning` work there.
     """
     if not declare():
         return None

@@ -1,7 +1,7 @@
 """Tools to test an algorithm without Ray, files or config.
 
-`simulate` runs any algorithm on any gradient function over recorded rounds (`recorded_round` makes one);
-`check_contract` runs the checks that every algorithm must pass, on your own class as well.
+`simulate` runs any algorithm on any gradient function over recorded rounds, which `recorded_round` makes.
+`check_contract` runs the checks that every algorithm must pass, on shipped classes and your own.
 """
 
 from raylfl.testing.bench import ContractBroken

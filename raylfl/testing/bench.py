@@ -1,4 +1,4 @@
-"""The test bench of the contract's checks: a small problem, rounds that fit an algorithm's traits, comparisons."""
+"""The test bench of the contract checks: a small problem, rounds that fit an algorithm's traits, comparisons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raylfl.core.client_rows import Table
 from raylfl.core.population import Population, Round
 from raylfl.testing.simulation import Simulation, recorded_round
 
-N, D = 6, 7  # clients, parameters: different, so that [N] and [d] cannot be mistaken for each other
+N, D = 6, 7  # clients and parameters; different, so that [N] and [d] cannot be confused
 POPULATION = Population.of(np.array([5, 8, 3, 9, 4, 7]), "data_size")
 
 
@@ -118,7 +118,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 class Watched:
-    """A wrapper that checks each call: arguments are unchanged, and `carry` does not alias the solver's memory."""
+    """A wrapper that checks each call of an algorithm: arguments unchanged, `carry` not in the solver's memory."""
 
     def __init__(self, algorithm: Algorithm):
         self._algorithm = algorithm
@@ -146,7 +146,7 @@ class Watched:
             )
             for key, rows in carry.items():
                 aliased = rows.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
-                must(not aliased, f"carry[{key!r}] is the solver's own memory of x, which moves on: clone it")
+                must(not aliased, f"carry[{key!r}] is the solver's own memory of x, which is overwritten: clone it")
         return result
 
 

@@ -37,7 +37,7 @@ from raylfl.testing.bench import (
 
 
 def check_contract(algorithm: Algorithm) -> None:
-    """Raises ContractBroken naming every check that the algorithm fails; see `CHECKS`."""
+    """Runs all `CHECKS` on the algorithm. Raises ContractBroken that names every failed check."""
     problems = []
     for name, check in CHECKS.items():
         try:
@@ -49,7 +49,7 @@ def check_contract(algorithm: Algorithm) -> None:
 
 
 def documented(algorithm: Algorithm) -> None:
-    """The algorithm is a dataclass, and the docstring of its module or class has State, Sent and Assumes."""
+    """The algorithm is a dataclass; the docstring of its module or class has lines State, Sent and Assumes."""
     must(is_dataclass(algorithm), "an algorithm is a dataclass whose fields are its options")
     texts = [cls.__doc__ or "" for cls in type(algorithm).__mro__ if issubclass(cls, Algorithm)]
     texts += [sys.modules[type(algorithm).__module__].__doc__ or ""]
@@ -60,10 +60,12 @@ def documented(algorithm: Algorithm) -> None:
 
 
 def keeps_nothing_on_itself(algorithm: Algorithm) -> None:
-    """A run leaves the algorithm's fields unchanged, plain values that can be sent to another process."""
+    """A run leaves the algorithm's fields unchanged; they are plain values that can be pickled."""
     before = pickle.dumps(vars(algorithm))
     after_all(algorithm)
-    must(pickle.dumps(vars(algorithm)) == before, "a run changed its fields: state belongs into the state")
+    must(
+        pickle.dumps(vars(algorithm)) == before, "a run changed its fields: keep state in the server and client states"
+    )
 
 
 def survives_a_checkpoint(algorithm: Algorithm) -> None:
@@ -174,7 +176,7 @@ def sends_whole_vectors(algorithm: Algorithm) -> None:
 
 
 def its_traits_are_true(algorithm: Algorithm) -> None:
-    """uploads_update and keeps_memory are as declared. (What it assumes and its topology, it only can say.)"""
+    """The traits uploads_update and keeps_memory are as declared (assumptions and topology cannot be checked)."""
 
     def finish(x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         uploads, new = algorithm.finish(x, carry, client_state, work)
@@ -191,7 +193,7 @@ def its_traits_are_true(algorithm: Algorithm) -> None:
 
 
 def a_client_without_data_does_no_harm(algorithm: Algorithm) -> None:
-    """K_i = 0: nothing becomes nan, its update is 0, and it comes back with the state that it went with."""
+    """A client with K_i = 0 uploads the update 0, keeps its state, and makes nothing nan."""
     if algorithm.assumes_equal_steps or simulation(algorithm).merged:
         return
     run, r = after_all(algorithm), rounds_for(algorithm)[-1]
@@ -209,7 +211,7 @@ def a_client_without_data_does_no_harm(algorithm: Algorithm) -> None:
 
 
 def its_probabilities_are_probabilities(algorithm: Algorithm) -> None:
-    """p [N] sums to 1 over the available; expected coefficients [N] are not negative."""
+    """Sampling probabilities p [N] sum to 1 over the available clients; expected coefficients [N] are >= 0."""
     run, c = after_all(algorithm), rounds_for(algorithm)[0].system
     assert c is not None
     c = replace(c, available=np.arange(N) != 1)

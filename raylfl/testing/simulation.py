@@ -1,4 +1,4 @@
-"""Rounds of any algorithm on any gradient function, as recorded."""
+"""Simulation of recorded rounds: any algorithm on any gradient function."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from raylfl.runtime.workers.backend import InProcess
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
 Gradient = Callable[[int, Tensor, int, int], Tensor]
-"""gradient(client, x [d], round, step) -> [d]; step -1 asks for the full-batch gradient."""
+"""gradient(client, x [d], round, step) -> [d]; step -1: the full-batch gradient."""
 
 
 class FunctionOracle(Oracle):
-    """An oracle over a gradient function; the losses it gives are 0."""
+    """A gradient oracle on a gradient function; its losses are 0."""
 
     def __init__(self, gradient: Gradient, width: int, dtype: torch.dtype = torch.float64):
         super().__init__()
@@ -51,7 +51,7 @@ class FunctionOracle(Oracle):
 
 
 class FunctionBackend(InProcess):
-    """Local work on a gradient function, in one call of the solver for a whole cohort."""
+    """A backend whose local work uses a gradient function, with one call of the solver for a whole cohort."""
 
     one_by_one = None
 
@@ -90,7 +90,7 @@ class FunctionBackend(InProcess):
 
 
 class RecordedRounds:
-    """A planner whose next round is given; nothing is counted or measured."""
+    """A planner whose rounds are given."""
 
     next: Round
 
@@ -127,9 +127,9 @@ class Unmeasured:
 
 
 class Simulation:
-    """A run of one algorithm on plain functions: the round of `raylfl.runtime.round`, on recorded rounds.
+    """A run of one algorithm on a gradient function: the round loop of `raylfl.runtime.round` on recorded rounds.
 
-    A method whose topology puts all data in one place trains on F = sum_i w_i f_i, as one client.
+    A method with topology `Alone` trains on F = sum_i w_i f_i, as one client.
     """
 
     def __init__(
@@ -168,42 +168,42 @@ class Simulation:
 
     @property
     def server(self) -> ServerState:
-        """The server's state after the last round."""
+        """The server state after the last round."""
         return self.federation.state.server
 
     @property
     def clients(self) -> dict[int, State]:
-        """The states of the clients that have taken part and have any."""
+        """The client states by client, of clients that have taken part in a method with client state."""
         return self.federation.state.clients
 
     def restart(self, algorithm: Algorithm, server: ServerState, clients: dict[int, State]) -> None:
-        """Continues from these states, with this copy of the algorithm."""
+        """Replaces the algorithm and the states, so that the next round continues from them."""
         for part in (self.federation, self.federation.dispatch, self.backend):
             part.algorithm = algorithm
         self.federation.state.server, self.federation.state.clients = server, dict(clients)
 
     def client_state(self, clients: Sequence[int]) -> State:
-        """The states of these clients as rows."""
+        """The client states of these clients, by name, as rows [C, d]."""
         fresh = self.algorithm.init_clients(self.x0, 1)
         states = [self.clients.get(int(i), fresh) for i in clients]
         return {name: torch.cat([s[name] for s in states]) for name in fresh}
 
     def run_round(self, r: Round) -> ServerState:
-        """One round; afterwards `server` and `clients` are those after it."""
+        """Runs one round, which updates `server` and `clients`, and returns the new server state."""
         self.planner.next, self.federation.state.round = self._prepared(r), r.index
         for _ in self.federation.round(last=False):
             pass
         return self.server
 
     def uploads(self, r: Round) -> tuple[State, State]:
-        """(uploads, new states) of the received clients of round r, rows in cohort order; nothing is committed."""
+        """(uploads, new client states) of the received clients of round r, rows in cohort order; nothing is stored."""
         broadcast = self.algorithm.broadcast(self.server)
         result = self.federation.dispatch.send(self._prepared(r), broadcast, self.federation.state).result()
         names = result.client_states[0] if result.client_states else {}
         return result.uploads, {name: torch.cat([s[name] for s in result.client_states]) for name in names}
 
     def _prepared(self, r: Round) -> Round:
-        """The round with the steps that the method makes, and of one client where that owns all data."""
+        """The round with the steps of the method, and of a single client for topology `Alone`."""
         steps = np.minimum(r.steps, 1) if self.algorithm.one_step else r.steps
         if self.merged:
             one = recorded_round(r.index, [0], self.backend.population, lr=r.lr, received=r.received.any())
@@ -219,7 +219,10 @@ def simulate(
     population: Population,
     rule: LocalRule | None = None,
 ) -> Iterator[tuple[ServerState, dict[int, State]]]:
-    """(server, clients) after each of the recorded rounds, as copies that later rounds do not change."""
+    """(server state, client states) after each of the recorded rounds, as copies that later rounds do not change.
+
+    gradient(client, x [d], round, step) -> [d]; x0: the initial model [d]; rule: options of the local solver.
+    """
     run = Simulation(algorithm, gradient, x0, population, rule)
     for r in rounds:
         server = run.run_round(r)
@@ -240,10 +243,10 @@ def recorded_round(
     rule: LocalRule | None = None,
     proximal: float = 0.0,
 ) -> Round:
-    """Round r of these clients; `draws` and `received` align with the cohort or are the same for all.
+    """A round of these clients; `draws` and `received` align with the cohort or are one value for all.
 
-    steps: K_i, failure: q_i, inclusion: p_i, of all N clients or the same for all; p_i = 1/N where left out.
-    rule, proximal: what |a_i|_1 follows from.
+    steps: K_i, failure: q_i, inclusion: p_i, of all N clients or one value for all; default p_i = 1/N. rule, proximal:
+    the local solver's options and mu, which determine |a_i|_1.
     """
     ids, n = np.asarray(cohort, dtype=np.int64), population.count
     everyone = np.broadcast_to(np.asarray(steps, dtype=np.int64), n)

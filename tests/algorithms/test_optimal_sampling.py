@@ -63,7 +63,7 @@ def test_fresh_norms_are_asked_for_and_stale_ones_are_not():
     assert not OptimalSampling(norms="stale").samples_by_norm
     assert not FedAvg().samples_by_norm
     assert OptimalSampling().probabilities({}, calm(np.full(2, 0.5))) is None
-    with pytest.raises(NotImplementedError, match="FedAvg does not probe"):
+    with pytest.raises(NotImplementedError, match="FedAvg does not sample by norms"):
         FedAvg().norm_probabilities({}, calm(np.full(2, 0.5)), np.ones(2))
 
 

@@ -158,7 +158,7 @@ def test_a_sweeps_own_groups_take_a_name_and_options_in_any_order():
     ("items", "remedy"),
     [
         (["local.steps={uniform:", "[1,", "5]}"], "'local.steps={uniform: [1, 5]}'"),
-        (["local.steps={uniform: [1, 5"], "goes into quotes"),
+        (["local.steps={uniform: [1, 5"], "quote arguments"),
         (["rounds"], "key=value"),
         (["logging.loggers=[csv,", "wandb]"], "'logging.loggers=[csv, wandb]'"),
     ],

@@ -25,8 +25,8 @@ DIGITS = "9" * 5000
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("rounds: 1\nlocal: {lr: 1}\nrounds: 2\n", "rounds stands twice, the second time in line 3"),
-        ("local: {lr: 1, lr: 2}", "lr stands twice"),
+        ("rounds: 1\nlocal: {lr: 1}\nrounds: 2\n", "rounds occurs twice, the second time in line 3"),
+        ("local: {lr: 1, lr: 2}", "lr occurs twice"),
         (BOMB, "more than 1,000,000 values"),
         ("a: &a [*a]", "more than 50 deep"),
         ("a: " + "[" * 100_000, "more than 50 deep"),

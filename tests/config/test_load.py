@@ -84,7 +84,7 @@ def test_the_resolved_config_is_complete_and_resolves_to_itself():
         (["rounds"], "must have the form key=value"),
         (["local=3"], "local=3, but must be a group of keys"),
         (["logging.loggers=[mlflow]"], "logging.loggers=mlflow"),
-        (["model.class_path=a.B", "model.name=mlp"], "one of the two"),
+        (["model.class_path=a.B", "model.name=mlp"], "either a short name or a class_path"),
     ],
 )
 def test_mistakes_are_named_with_key_value_and_remedy(overrides, message):

@@ -84,8 +84,8 @@ WHOLE = idx_bytes(IDX["train-images-idx3-ubyte"])
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (WHOLE[:-1], "4703 values where its header promises 4704"),
-        (WHOLE + b"x", "4705 values where its header promises 4704"),
+        (WHOLE[:-1], "4703 values instead of 4704"),
+        (WHOLE + b"x", "4705 values instead of 4704"),
         (b"<html>not found</html>", "not an idx file"),
         (WHOLE[:3], "buffer of at least 4 bytes"),
         (WHOLE[:6], "buffer of at least"),

@@ -60,7 +60,7 @@ def test_lognormal_speeds_are_drawn_once_per_client():
         ({"seconds_per_step": -1}, "seconds_per_step=-1, but must be a number above 0"),
         (
             {"seconds_per_step": {"phases": [{"until": 0.5, "value": 1}, {"value": 2}]}},
-            "but must be another form: this value stays the same all run long",
+            "but must be another form: this value cannot change during a run",
         ),
     ],
 )

@@ -9,8 +9,8 @@ from tests.heterogeneity.draws import build, world
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("uniform", {}, "size=None beside fraction=None, but must be given, or else fraction"),
-        ("uniform", {"size": 3, "fraction": 0.5}, "size=3 beside fraction=0.5, but must be given, or else"),
+        ("uniform", {}, "size=None beside fraction=None, but must be one of the two: either size or fraction"),
+        ("uniform", {"size": 3, "fraction": 0.5}, "size=3 beside fraction=0.5, but must be one of the two: either size or fraction"),
         ("uniform", {"size": 0}, "size=0, but must be >= 1"),
         ("uniform", {"fraction": 1.5}, "fraction=1.5, but must be in (0, 1]"),
         ("full", {"on_empty": "wait"}, "on_empty=wait, but must be one of skip, resample"),
@@ -23,7 +23,7 @@ from tests.heterogeneity.draws import build, world
         ("staircase", {"amplitude": 1.1}, "amplitude=1.1, but must be in [0, 1]"),
         ("staircase", {"period": 1}, "period=1, but must be >= 2, in rounds"),
         ("cyclic", {"size": 1, "groups": 0}, "groups=0, but must be >= 1"),
-        ("markov", {"p_on": 0.1}, "p_off=None, but must be given (p_on and p_off), unless there is a matrix"),
+        ("markov", {"p_on": 0.1}, "p_off=None, but must be given (both p_on and p_off), unless there is a matrix"),
         ("markov", {"p_on": 0.1, "matrix": [[1, 0], [0, 1]]}, "but must be left out where p_on and p_off"),
         ("markov", {"matrix": [[0.9, 0.2], [0.5, 0.5]]}, "[on -> off, stay on]], each row >= 0 with sum 1"),
         ("markov", {"matrix": [[0.9, 0.1]]}, "[on -> off, stay on]], each row >= 0 with sum 1"),
@@ -42,7 +42,7 @@ from tests.heterogeneity.draws import build, world
         (
             "uniform",
             {"size": 2, "availability": {"name": "bernoulli", "on_empty": "skip"}},
-            "(say participation.on_empty)",
+            "(set participation.on_empty)",
         ),
         (
             "uniform",

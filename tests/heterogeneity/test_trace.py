@@ -108,7 +108,7 @@ def test_running_out_of_rows_names_the_rounds(tmp_path):
     replay = Trace(path=str(path))
     with pytest.raises(BadValue, match=r"without rounds 3\.\.4, but must be a record of all rounds 0\.\.5"):
         replay.check(WORLD)
-    with pytest.raises(BadValue, match=r"without round 9.*it has 0\.\.2, 5"):
+    with pytest.raises(BadValue, match=r"without round 9.*the record has 0\.\.2, 5"):
         replay.draw(9, WORLD)
 
 

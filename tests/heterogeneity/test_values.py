@@ -200,10 +200,10 @@ def test_ten_million_clients_cost_nothing_when_three_are_asked():
         ({"lognormal": [0, 1]}, PROBABILITY, "q.lognormal", "another form"),
         ({"lognormal": [0, -1]}, POSITIVE, "q.lognormal", "sigma >= 0"),
         ({"normal": [0, 1]}, ANY, "q", "exactly one of value, list, linspace"),
-        ({"uniform": [0, 1], "linspace": [0, 1]}, ANY, "q", "has a base file said the other?"),
+        ({"uniform": [0, 1], "linspace": [0, 1]}, ANY, "q", "one may come from a base file"),
         ({"groups": []}, ANY, "q.groups", "`fraction`"),
         ({"groups": [3]}, ANY, "q.groups[0]", "a mapping"),
-        ({"groups": [{"fraction": 1, "value": 1}, {"count": 1, "value": 1}]}, ANY, "q.groups", "all say"),
+        ({"groups": [{"fraction": 1, "value": 1}, {"count": 1, "value": 1}]}, ANY, "q.groups", "all have"),
         ({"groups": [{"fraction": 0.5, "value": 1}]}, ANY, "q.groups", "fractions that sum to 0.5"),
         ({"groups": [{"fraction": 0, "value": 1}]}, ANY, "q.groups[0].fraction", "(0, 1]"),
         ({"ranges": [{"count": 2, "value": 7}]}, PROBABILITY, "q.ranges[0].value", "a probability"),
@@ -212,7 +212,7 @@ def test_ten_million_clients_cost_nothing_when_three_are_asked():
         ({"phases": [{"until": 1.0, "value": 1}, {"value": 1}]}, ANY, "q.phases", "rising fractions `until`"),
         ({"phases": [{"until": 0.0, "value": 1}, {"value": 1}]}, ANY, "q.phases", "rising fractions `until`"),
         ({"phases": [{"until": 0.5, "value": 1}] * 2 + [{"value": 1}]}, ANY, "q.phases", "rising"),
-        ({"phases": [{"value": 1}]}, Domain("a number", 0, phases=False), "q.phases", "all run long"),
+        ({"phases": [{"value": 1}]}, Domain("a number", 0, phases=False), "q.phases", "during a run"),
     ],
 )
 def test_refusals_name_key_value_and_remedy(spec, domain, key, says):

@@ -1,4 +1,4 @@
-"""Links, which decide whose upload is received: one kind a file."""
+"""Links, which determine the uploads that are received; one file for each kind."""
 
 from raylfl.heterogeneity.links.base import LINKS, Link
 

@@ -1,4 +1,7 @@
-"""The contract of links, which decide whose upload is received. Links fail independently, per client and round."""
+"""The contract of links, which determine the uploads that are received.
+
+Links fail independently for each client and round.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ class Link(Options, ABC):
 
     @abstractmethod
     def failure(self, r: int, clients: Ints, world: RunContext) -> Floats:
-        """Probabilities q_i that the upload is lost, float64 [C], for clients (ids [C]) in round r."""
+        """Failure probabilities q_i that an upload is lost, float64 [C], of these clients (ids [C]) in round r."""
 
     @abstractmethod
     def check(self, world: RunContext) -> None:
-        """Raise BadValue for what only N can tell."""
+        """Checks the options against the number of clients N; raises BadValue."""
 
     def lost(self, r: int, clients: Ints, world: RunContext) -> Bools:
-        """Lost uploads, bool [C]: Bernoulli(q_i), each keyed by (seed, round, client)."""
+        """The mask of lost uploads, bool [C]: Bernoulli(q_i) draws, keyed by (seed, round, client)."""
         return keyed_uniform(world.seed, "link", r, clients) < self.failure(r, clients, world)

@@ -1,4 +1,4 @@
-"""Participation, the clients sampled in each round: one process a file."""
+"""Participation processes, which sample the clients of each round; one file for each process."""
 
 from raylfl.heterogeneity.participation.base import (
     PARTICIPATION,

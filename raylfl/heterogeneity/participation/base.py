@@ -1,8 +1,8 @@
 """The contract of participation processes, and their common parts.
 
-Two kinds. An `Availability` process decides which clients are available (bernoulli, markov, ...); on its own, all
-available clients take part. A `Sampler` is a choice of the server among them (uniform, weighted, ...); its option
-`availability` holds a process of the first kind, so that the two compose.
+There are two kinds. An `Availability` process (bernoulli, markov, ...) determines the available clients; used alone,
+all of them take part. A `Sampler` (uniform, weighted, ...) is the server's choice among the available clients; its
+option `availability` is a process of the first kind, so that the two compose.
 
 The draw of round r is a function of (seed, r): rounds may be drawn in any order.
 """
@@ -27,29 +27,33 @@ from raylfl.registry import NAMING, Registry
 PARTICIPATION: Registry[Participation] = Registry(
     "participation", "raylfl.heterogeneity.participation", lambda: Participation
 )
-ATTEMPTS = 100  # draws of `on_empty: resample` before an empty round is skipped
+ATTEMPTS = 100  # largest number of draws under `on_empty: resample`; then the round stays empty
 
 
 @dataclass(frozen=True)
 class Draw:
-    """The sampled clients of a round: distinct ids int64 [C], ascending unless replayed; draws s_i >= 1 int64 [C]."""
+    """The sampled clients of a round.
+
+    ids: distinct client ids, int64 [C], ascending unless replayed; draws: s_i >= 1, int64 [C].
+    """
 
     cohort: Ints
     draws: Ints
 
     @staticmethod
     def once(ids: Ints) -> Draw:
-        """A draw of each of these distinct clients once."""
+        """A draw with each of these distinct clients drawn once."""
         return Draw(np.sort(ids).astype(np.int64), np.ones(len(ids), dtype=np.int64))
 
 
 def sample_with_replacement(
     p: Floats, size: int, r: int, world: RunContext, available: Bools | None = None, attempt: int = 0
 ) -> Draw:
-    """Draw M = size clients i.i.d. from p [N], normalised over the available [N].
+    """A draw of M = size clients i.i.d. from p [N], normalised over the available clients.
 
-    p >= 0 need not sum to 1. A client drawn s_i times appears once, with draws = s_i; clients with p_i = 0
-    never appear. The Draw is empty if no available client has p_i > 0. attempt: the key of a redraw.
+    p >= 0 need not sum to 1. available: bool [N]; None: all. A client drawn s_i times appears once, with draws = s_i;
+    clients with p_i = 0 never appear. The draw is empty if no available client has p_i > 0. attempt: the key of a
+    redraw.
     """
     p = np.asarray(p, dtype=np.float64) if available is None else np.where(available, p, 0.0)
     assert p.shape == (world.count,), "one p per client"
@@ -64,16 +68,16 @@ def sample_with_replacement(
 
 @dataclass(kw_only=True)
 class Participation(Options, ABC):
-    """A process that decides which clients take part in each round.
+    """A process that samples the clients of each round.
 
-    on_empty: `skip` leaves a round without available clients empty; `resample` redraws it under the next key,
-    up to ATTEMPTS times, and then skips it.
+    on_empty: `skip` leaves a round without available clients empty; `resample` redraws it under the next key, up to
+    ATTEMPTS times, and then leaves it empty.
     """
 
     on_empty: Literal["skip", "resample"] = "skip"
 
     def draw(self, r: int, world: RunContext) -> Draw:
-        """The cohort of round r and the draws of each client: a function of (seed, r)."""
+        """The sampled clients of round r and their draws, a function of (seed, r)."""
         return self._until_someone(lambda attempt: self.attempt(r, world, attempt))
 
     def _until_someone(self, one: Callable[[int], Draw]) -> Draw:
@@ -86,27 +90,30 @@ class Participation(Options, ABC):
 
     @abstractmethod
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
-        """The draw of round r under its attempt-th key; 0 is the first."""
+        """The draw of round r under key number `attempt`, from 0."""
 
     @abstractmethod
     def check(self, world: RunContext) -> None:
-        """Raise BadValue for what only N can tell: lengths of lists, sizes above N."""
+        """Checks the options against N (lengths of lists, sizes above N); raises BadValue."""
 
     @abstractmethod
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """Expected draws E[s_i] in round r, float64 [N] (inclusion probabilities if s_i <= 1); None: no closed form."""
+        """Expected draws E[s_i] in round r, float64 [N]; None where no closed form is known.
+
+        For draws s_i <= 1 they are the inclusion probabilities.
+        """
 
     def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
-        """The available clients, bool [N]; None: all."""
+        """The mask of available clients, bool [N]; None: all are available."""
         return None
 
 
 class Availability(Participation):
-    """A process that decides which clients are available; on its own, all of them take part."""
+    """A process that determines the available clients; used alone, all of them take part."""
 
     @abstractmethod
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
-        """The available clients, bool [N]; attempt: the key of a redraw."""
+        """The mask of available clients, bool [N]; attempt: the key of a redraw."""
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         return Draw.once(np.flatnonzero(self.available(r, world, attempt)))
@@ -127,7 +134,10 @@ class Independent(Availability):
         return u < self.probabilities(r, world)
 
     def marginals(self, world: RunContext, r: int) -> Floats:
-        """Probabilities p_i; with resample p_i (1 - e^T)/(1 - e), e = prod(1 - p_j) of an empty round, T = ATTEMPTS."""
+        """Inclusion probabilities: p_i, or with resample p_i (1 - e^T)/(1 - e).
+
+        e = prod_j (1 - p_j): the probability of an empty draw; T = ATTEMPTS.
+        """
         p = self.probabilities(r, world)
         empty = float(np.prod(1 - p))
         if self.on_empty == "skip" or empty == 1:
@@ -140,8 +150,8 @@ class Sampler(Participation):
     """Sampling by the server: M of the available clients, or all of them if there are fewer.
 
     size: M, at most N unless draws are with replacement; or fraction: M = fraction*N, rounded, at least 1.
-    availability: options of an availability process with its `name`, such as {name: bernoulli, p: 0.3}; without it
-    all clients are available.
+    availability: name and options of an availability process, such as {name: bernoulli, p: 0.3}; null: all clients
+    are available.
     """
 
     size: Annotated[int, Ge(1)] | None = None
@@ -152,22 +162,22 @@ class Sampler(Participation):
         super().__post_init__()
         if (self.size is None) == (self.fraction is None):
             given = f"{self.size} beside fraction={self.fraction}"
-            raise BadValue("size", got=given, need="given, or else fraction: exactly one of the two")
+            raise BadValue("size", got=given, need="one of the two: either size or fraction")
         self._process = None if self.availability is None else _availability(self.availability)
 
     def cohort_size(self, world: RunContext) -> int:
-        """The cohort size M; also the number of draws of an algorithm with its own p (fedacs, optimal_sampling)."""
+        """The cohort size M, or the number of draws of an algorithm that samples itself (fedacs, optimal_sampling)."""
         if self.size is None:
             assert self.fraction is not None
             return max(1, math.floor(self.fraction * world.count + 0.5))
-        replace = getattr(self, "replace", None)  # None: this definition has no such option
+        replace = getattr(self, "replace", None)  # None: this process has no such option
         if self.size > world.count and not replace:
             hint = "" if replace is None else "replace: true has no such bound"
             raise BadValue("size", got=self.size, need=f"1..{world.count}, the number of clients", hint=hint)
         return self.size
 
     def draw_from(self, p: Floats, r: int, world: RunContext) -> Draw:
-        """Draw M clients with replacement from an algorithm's own p [N] among the available; `on_empty` applies."""
+        """A draw of M available clients with replacement, from an algorithm's own p [N]; `on_empty` applies."""
         size = self.cohort_size(world)
         return self._until_someone(
             lambda attempt: sample_with_replacement(p, size, r, world, self.eligible(r, world, attempt), attempt)
@@ -185,14 +195,17 @@ class Sampler(Participation):
         return None if self._process is None else self._process.available(r, world, attempt)
 
     def _choose(self, ids: int | Ints, size: int, r: int, world: RunContext, attempt: int) -> Draw:
-        """Draw `size` of these ids (a number: 0..ids-1), or all if fewer, uniformly without replacement."""
+        """A uniform draw of `size` of these ids without replacement, or of all ids if there are fewer.
+
+        ids: an array of ids, or their number n for 0..n-1.
+        """
         count = ids if isinstance(ids, int) else len(ids)
         rng = keyed(world.seed, "participation", r, attempt)
         return Draw.once(rng.choice(ids, size=min(size, count), replace=False))
 
 
 def _availability(options: dict[str, Any]) -> Availability:
-    """The nested process, built from its options."""
+    """The availability process with these options. Raises BadValue for an unknown name or option."""
     choice = PARTICIPATION.choose(options, "availability")
     cls, known = choice.cls, [option.name for option in fields(choice.cls) if option.name != "on_empty"]
     if not issubclass(cls, Availability):
@@ -201,7 +214,7 @@ def _availability(options: dict[str, Any]) -> Availability:
     given = {key: value for key, value in options.items() if key not in NAMING}
     for key in given:
         if key not in known:
-            hint = "say participation.on_empty" if key == "on_empty" else ""
+            hint = "set participation.on_empty" if key == "on_empty" else ""
             need = f"one of {', '.join(known)}" if known else f"left out: {choice.name} has no options"
             raise BadValue(f"availability.{key}", got=given[key], need=need, hint=hint)
     try:

@@ -1,8 +1,8 @@
 """Cyclic client participation: groups of clients take turns.
 
-Cho et al. 2023; Li & Lyu (SFL), NeurIPS 2023, App. B: N clients in Kbar groups; an epoch is Kbar rounds,
-passes every group once in a random order, and samples n clients of the current group without replacement.
-Kbar = N, n = 1 is one client after the other (SFL); Kbar = 1 is uniform sampling (PFL).
+Cho et al. 2023; Li & Lyu (SFL), NeurIPS 2023, App. B. The N clients form Kbar groups. An epoch of Kbar rounds visits
+every group once, in a random order; each round samples n clients of its group without replacement. Kbar = N, n = 1 is
+one client after the other (SFL); Kbar = 1 is uniform sampling (PFL).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from raylfl.options import Ge
 class Cyclic(Sampler):
     """Groups of clients take turns; n clients of the current group are sampled.
 
-    groups: Kbar, consecutive clients, sizes differing by at most one. reshuffle: a new order of the groups
-    every epoch, else one random order for all. size (n): at most the smallest group.
+    groups: their number Kbar; a group is consecutive clients, and group sizes differ by at most one. reshuffle: a new
+    order of the groups in every epoch; false: one random order for all epochs. size: n, at most the smallest group.
     """
 
     groups: Annotated[int, Ge(1)] = 1
@@ -58,5 +58,5 @@ class Cyclic(Sampler):
         return self._choose(ids, self.cohort_size(world), r, world, attempt)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """None: given the order of the groups, the marginals change from round to round."""
+        """None: the marginals depend on the order of the groups and change from round to round."""
         return None

@@ -1,4 +1,4 @@
-"""Everyone, every round."""
+"""Full participation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from raylfl.heterogeneity.world import RunContext
 @PARTICIPATION.register("full")
 @dataclass
 class Full(Availability):
-    """Everyone takes part in every round."""
+    """Full participation: every client takes part in every round."""
 
     def check(self, world: RunContext) -> None:
-        """Nothing can be wrong."""
+        """Accepts everything: there is no option."""
 
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         return np.ones(world.count, dtype=bool)

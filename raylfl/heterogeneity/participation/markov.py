@@ -1,12 +1,11 @@
-"""Markov availability: each client is a two-state chain with spells of availability and absence.
+"""Markov availability: each client is a two-state Markov chain (off, on).
 
     P(off -> on) = p_on, P(on -> off) = p_off; stationary P(on) = p_on/(p_on + p_off)
-    mean spell on 1/p_off rounds, off 1/p_on rounds
+    mean length of a stay: on 1/p_off rounds, off 1/p_on rounds
 
-One uniform number u a round moves a chain: on -> on iff u < 1 - p_off, off -> on iff u < p_on. If u is below both
-thresholds or above both, the new state does not depend on the old one, so the state of round r follows from the
-last such round, without simulating from round 0. Between the thresholds the state stays (p_on <= 1 - p_off) or
-flips.
+One uniform number u per round moves a chain: on -> on iff u < 1 - p_off, off -> on iff u < p_on. If u is below both
+thresholds or above both, the new state does not depend on the old one. The state of round r therefore follows from the
+last such round, without a simulation from round 0. Between the thresholds the state stays (p_on <= 1 - p_off) or flips.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from raylfl.heterogeneity.participation.base import PARTICIPATION, Availability
 from raylfl.heterogeneity.values import PROBABILITY, PerClient
 from raylfl.heterogeneity.world import RunContext
 
-_RATE = replace(PROBABILITY, phases=False)  # a chain whose rates change has no stationary start
-RECENT = 3  # states kept: the next round is drawn before a round is measured
+_RATE = replace(PROBABILITY, phases=False)  # a chain with changing rates has no stationary start
+RECENT = 3  # rounds whose states are cached: the next round is drawn before the current one is measured
 
 
 @PARTICIPATION.register("markov", paper="FedAU (Wang & Ji 2024)")
@@ -32,10 +31,10 @@ RECENT = 3  # states kept: the next round is drawn before a round is measured
 class Markov(Availability):
     """Each client is a two-state chain (off, on) that starts in its stationary distribution.
 
-    p_on = P(off -> on), p_off = P(on -> off): one value per client (grammar of `values.py`); or matrix, the
-    same for all: [[stay off, off -> on], [on -> off, stay on]], rows summing to 1.
-    on_empty: resample redraws the step from round r - 1 to r for this round only; the chain continues from its
-    first draw, so a round does not depend on redraws of earlier rounds.
+    p_on = P(off -> on), p_off = P(on -> off): one value per client (grammar of `values.py`). matrix: the same for all
+    clients, [[stay off, off -> on], [on -> off, stay on]], each row with sum 1. on_empty: resample redraws the step
+    from round r - 1 to r for this round only; the chain continues from its first draw, so that a round does not depend
+    on redraws of earlier rounds.
     """
 
     p_on: Any = None
@@ -47,7 +46,7 @@ class Markov(Availability):
         p_on, p_off = self._rates()
         self._p_on = PerClient.parse(p_on, "p_on", _RATE, purpose="participation/p_on")
         self._p_off = PerClient.parse(p_off, "p_off", _RATE, purpose="participation/p_off")
-        # A cache of the newest states: it saves looking back, and never changes a result.
+        # A cache of the newest states saves steps backwards and never changes a result.
         self._recent: dict[tuple[int, int, int], Bools] = {}
 
     def _rates(self) -> tuple[Any, Any]:
@@ -55,7 +54,7 @@ class Markov(Availability):
         if self.matrix is None:
             for key, value in (("p_on", self.p_on), ("p_off", self.p_off)):
                 if value is None:
-                    raise BadValue(key, got=value, need="given (p_on and p_off), unless there is a matrix")
+                    raise BadValue(key, got=value, need="given (both p_on and p_off), unless there is a matrix")
             return self.p_on, self.p_off
         if self.p_on is not None or self.p_off is not None:
             raise BadValue("matrix", got=self.matrix, need="left out where p_on and p_off are given")
@@ -91,15 +90,19 @@ class Markov(Availability):
         p_on, p_off = self._p_on.at(0, everyone, world), self._p_off.at(0, everyone, world)
         stuck = np.flatnonzero((p_on == 0) & (p_off == 0))
         if len(stuck):
-            got, need = f"0 beside p_off=0 (client {stuck[0]})", "above 0, or p_off be: else it never moves"
-            raise BadValue("p_on", got=got, need=need, hint="bernoulli with p 0 and 1 says that")
+            got = f"0 beside p_off=0 (client {stuck[0]})"
+            need = "above 0, or p_off above 0: otherwise the client never changes its state"
+            raise BadValue("p_on", got=got, need=need, hint="for constant availability use bernoulli with p 0 or 1")
         return p_on, p_off
 
     def _state(self, r: int, world: RunContext, p_on: Floats, p_off: Floats) -> Bools:
-        """The states in round r, bool [N]; each step back decides a state with probability 1 - |1 - p_on - p_off|."""
+        """The states in round r, bool [N], by steps backwards from r.
+
+        Each step determines a client's state with probability 1 - |1 - p_on - p_off|.
+        """
         both, either = np.minimum(p_on, 1 - p_off), np.maximum(p_on, 1 - p_off)
         on, flipped = np.zeros(world.count, dtype=bool), np.zeros(world.count, dtype=bool)
-        open_ = np.arange(world.count)  # clients whose state is not yet decided
+        open_ = np.arange(world.count)  # clients whose state is not determined yet
         for t in range(r, -1, -1):
             if (known := self._recent.get((world.seed, world.count, t))) is not None:
                 on[open_] = known[open_] ^ flipped[open_]

@@ -1,7 +1,7 @@
-"""Sweeps over all clients (SGD-RR over clients), in one random order for the whole run.
+"""Sampling in one random order of the clients (random reshuffling over clients), repeated for the whole run.
 
-Round r samples places r*M, ..., r*M + M - 1 (mod N) of a random order of the clients, so that any N
-consecutive places have every client once.
+Round r samples places r*M, ..., r*M + M - 1 (mod N) of the order, so that any N consecutive places hold every client
+once.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from raylfl.heterogeneity.world import RunContext
 @PARTICIPATION.register("permutation", paper="SGD-RR over clients")
 @dataclass
 class Permutation(Sampler):
-    """Sweeps one random order of the clients, M a round.
+    """The next M clients of one random order in each round.
 
-    A client that is not available when its turn comes is skipped until the next sweep.
+    A client that is not available at its turn is skipped until its next turn.
     """
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
@@ -32,5 +32,5 @@ class Permutation(Sampler):
         return Draw.once(ids if available is None else ids[available[ids]])
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """None: given the order, a round is deterministic."""
+        """None: the order determines the cohort of a round."""
         return None

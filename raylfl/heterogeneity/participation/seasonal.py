@@ -1,12 +1,11 @@
-"""Availability that comes and goes with the hour: the non-stationary Bernoulli processes of FedAWE.
+"""Periodic availability: the non-stationary Bernoulli processes of FedAWE.
 
-Xiang et al., NeurIPS 2024, experiments: client i is there with probability p_i f(r), independently, where
+Xiang et al., NeurIPS 2024, experiments: client i is available with probability p_i f(r), independently, where
 
     sinusoid    f(r) = A sin(2 pi r/P) + 1 - A          between 1 - 2A and 1
     staircase   f(r) = 1 in the first half of every P rounds, 1 - A in the second
 
-A = amplitude, P = period in rounds. The paper builds p_i from the client's labels; here it is any value
-per client.
+A = amplitude, P = period in rounds. The paper computes p_i from the client's labels; here it is any value per client.
 """
 
 from __future__ import annotations
@@ -27,7 +26,10 @@ from raylfl.options import Doc, Ge, Le
 
 @dataclass
 class Seasonal(Independent):
-    """p_i f(r), f periodic. p: one value per client; period: P rounds; amplitude: A."""
+    """Availability with probability p_i f(r), f periodic.
+
+    p: one value per client (grammar of `values.py`); period: P, in rounds; amplitude: A.
+    """
 
     p: Any = 0.5
     period: Annotated[int, Ge(2), Doc("in rounds")] = 20
@@ -50,7 +52,7 @@ class Seasonal(Independent):
 @PARTICIPATION.register("sinusoid", paper="FedAWE")
 @dataclass
 class Sinusoid(Seasonal):
-    """Availability p_i (A sin(2 pi r/P) + 1 - A), independently."""
+    """Independent availability with probability p_i (A sin(2 pi r/P) + 1 - A)."""
 
     amplitude: Annotated[float, Ge(0), Le(0.5), Doc("so that 1 - 2A is not negative")] = 0.3
 
@@ -61,7 +63,7 @@ class Sinusoid(Seasonal):
 @PARTICIPATION.register("staircase", paper="FedAWE")
 @dataclass
 class Staircase(Seasonal):
-    """Availability p_i, and p_i (1 - A) in every second half of P rounds, independently."""
+    """Independent availability: p_i in the first half of every P rounds, p_i (1 - A) in the second half."""
 
     amplitude: Annotated[float, Ge(0), Le(1), Doc("the lower step is 1 - A")] = 0.6
 

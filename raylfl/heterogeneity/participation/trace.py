@@ -1,7 +1,7 @@
 """Replay of a recorded `participation.jsonl`.
 
-Cohort, draws, received and steps are taken from the record; `link`, `local.steps` and an algorithm's own sampling
-are ignored. A row may carry p and q over all clients (format: `raylfl.heterogeneity.trace`).
+Cohort, draws, received uploads and local steps come from the record; `link`, `local.steps` and an algorithm's own
+sampling do not apply. A row may hold p and q of all clients (format: `raylfl.heterogeneity.trace`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from raylfl.heterogeneity.world import RunContext
 @PARTICIPATION.register("trace")
 @dataclass
 class Trace(Participation):
-    """Replays a recorded run: cohort in its order, draws, received, steps.
+    """Replay of a recorded run: its cohorts in their order, draws, received uploads and local steps.
 
-    path: a `participation.jsonl`; rows are found by their `round`. on_empty: an empty row is replayed empty.
+    path: a `participation.jsonl`, whose rows are found by their `round`. on_empty has no effect: an empty row is
+    replayed as an empty round.
     """
 
     path: str = ""
@@ -36,23 +37,23 @@ class Trace(Participation):
         self._rows = {row["round"]: row for row in read_trace(Path(self.path))}
 
     def row(self, r: int) -> Row:
-        """The recorded row of round r; raises BadValue if there is none."""
+        """The recorded row of round r. Raises BadValue if there is none."""
         if r not in self._rows:
             got, held = f"{self.path} without round {r}", _spans(sorted(self._rows))
-            raise BadValue("path", got=got, need="a record of every round of the run", hint=f"it has {held}")
+            raise BadValue("path", got=got, need="a record of every round of the run", hint=f"the record has {held}")
         return self._rows[r]
 
     def check(self, world: RunContext) -> None:
         missing = [r for r in range(world.rounds) if r not in self._rows]
         if missing:
             got = f"{self.path} without rounds {_spans(missing)}"
-            hint = f"it has {_spans(sorted(self._rows))}; set rounds accordingly"
+            hint = f"the record has {_spans(sorted(self._rows))}; set rounds accordingly"
             raise BadValue("path", got=got, need=f"a record of all rounds 0..{world.rounds - 1}", hint=hint)
         for row in self._rows.values():
             beyond = [client for client in row["cohort"] if client >= world.count]
             if beyond:
                 got = f"client {beyond[0]} in round {row['round']} of {self.path}"
-                raise BadValue("path", got=got, need=f"clients 0..{world.count - 1}, as num_clients says")
+                raise BadValue("path", got=got, need=f"clients 0..{world.count - 1} (num_clients={world.count})")
             for key in {"p", "q"} & set(row):
                 if len(row[key]) != world.count:
                     got = f"{len(row[key])} entries of {key} in round {row['round']} of {self.path}"
@@ -63,13 +64,13 @@ class Trace(Participation):
         return Draw(np.array(row["cohort"], dtype=np.int64), np.array(row["draws"], dtype=np.int64))
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """Expected draws M p_i if the row carries p, else None."""
+        """Expected draws M p_i if the row holds p, else None."""
         row = self.row(r)
         return sum(row["draws"]) * np.array(row["p"], dtype=np.float64) if "p" in row else None
 
 
 def _spans(rounds: list[int]) -> str:
-    """Rounds as text, consecutive ones as spans: `0..4, 7`."""
+    """Rounds as text, consecutive rounds as a span: `0..4, 7`."""
     if not rounds:
         return "no rounds"
     cuts = [0, *(np.flatnonzero(np.diff(rounds) > 1) + 1).tolist(), len(rounds)]

@@ -14,9 +14,9 @@ from raylfl.heterogeneity.world import RunContext
 @PARTICIPATION.register("uniform", paper="McMahan 2017")
 @dataclass
 class Uniform(Sampler):
-    """M clients uniformly at random, without replacement or with it.
+    """Uniform sampling of M clients, with or without replacement.
 
-    replace: M i.i.d. draws instead; a client drawn s_i times runs once and counts s_i times.
+    replace: true: M i.i.d. draws; a client drawn s_i times trains once and counts s_i times.
     """
 
     replace: bool = False

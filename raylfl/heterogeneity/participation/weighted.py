@@ -1,12 +1,12 @@
 """Weighted sampling of M clients: the "passive arbitrary participation" of FOCUS.
 
-Ying, Li & Yang, NeurIPS 2025, Assumption 1, Case 3. Without replacement, clients are drawn one after the
-other, each with probability proportional to its weight among the remaining ones (as numpy's `choice` does). That
-is the order of independent exponential variables with rates q_i (Efraimidis & Spirakis 2006), so
+Ying, Li & Yang, NeurIPS 2025, Assumption 1, Case 3. Without replacement, clients are drawn one after the other, each
+with probability proportional to its weight among the remaining clients (as numpy's `choice` does). This is the order
+of independent exponential variables with rates q_i (Efraimidis & Spirakis 2006), so
 
     S_r = the M smallest of -log(u_i)/q_i,  u_i ~ U(0, 1) keyed by (seed, round, client)
 
-and omitting the unavailable clients' variables is sampling among the available ones.
+and leaving out the variables of unavailable clients is sampling among the available clients.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _WEIGHT = Domain("a weight, at least 0", 0.0)
 @PARTICIPATION.register("weighted", paper="FOCUS, Case 3")
 @dataclass
 class Weighted(Sampler):
-    """M clients with unequal weights, without replacement or with it.
+    """Sampling of M clients with unequal weights, with or without replacement.
 
-    weights: a list [N]; `random`: U(0, 1) + 0.01 each, drawn once (FOCUS, Fig. 4); or `data_size`: n_i. They
-    need not sum to 1; a client of weight 0 is never sampled. replace: M i.i.d. draws instead.
+    weights: a list [N]; `random`: U(0, 1) + 0.01 each, drawn once (FOCUS, Fig. 4); or `data_size`: n_i. They need not
+    sum to 1; a client of weight 0 is never sampled. replace: true: M i.i.d. draws.
     """
 
     weights: Any = "random"
@@ -82,7 +82,7 @@ class Weighted(Sampler):
         return Draw.once(ids)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """Expected draws M q_i with replacement; None without, as there is no closed form."""
+        """Expected draws M q_i with replacement; None without replacement, where there is no closed form."""
         if self._process is not None or not self.replace:
             return None
         return self.cohort_size(world) * self.probabilities(world)

@@ -1,10 +1,10 @@
-"""The contract of a partition: an owner for every sample.
+"""The contract of a partition, which gives every training sample an owner.
 
-n samples, N clients, K distinct labels. A partition fills one vector, owner [n], with client ids; -1 is a
-dropped sample. `Split` is the same information by client: N ascending index lists.
+There are n samples, N clients and K distinct labels. A partition fills one vector owner [n] with client ids; -1 is a
+dropped sample. `Split` holds the same information by client: N ascending index lists.
 
-Mistakes end in BadValue. Its key is an option of the partition ("alpha", "min_size"), or "name" if the
-data cannot be partitioned this way at all, or "num_clients": a top-level key, which callers do not prefix.
+Impossible options raise BadValue. Its key is an option of the partition ("alpha", "min_size"), or "name" if the data
+cannot be partitioned this way at all, or "num_clients", a top-level key that callers do not prefix.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ PARTITIONS: Registry[Partition] = Registry("partitions", "raylfl.heterogeneity.p
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What a partition may know of the training data.
+    """The properties of the training data that a partition can use.
 
-    count: n. labels: int64 [n], any integers; None: unlabelled. owners: index lists of the clients that the data
-    source itself defines; None: it defines none.
+    count: n. labels: int64 [n], any integers; None: unlabelled data. owners: index lists of the clients that the data
+    source itself defines; None: it defines no clients.
     """
 
     count: int
@@ -42,7 +42,7 @@ class Samples:
         assert self.labels is None or np.shape(self.labels) == (self.count,)
 
     def require_labels(self) -> Ints:
-        """The labels [n]; raises BadValue for unlabelled data."""
+        """The labels [n]. Raises BadValue for unlabelled data."""
         if self.labels is None:
             need = "iid, quantity, natural or file: this data has no labels"
             raise BadValue("name", got="a partition by label", need=need)
@@ -59,7 +59,7 @@ class Samples:
 
     @property
     def num_classes(self) -> int:
-        """The number K of labels that occur."""
+        """The number K of distinct labels."""
         return len(self.classes)
 
     @property
@@ -85,7 +85,7 @@ class Split:
 
     @staticmethod
     def of(owner: Ints, num_clients: int) -> Split:
-        """A split from the owner of each sample [n], -1 for none."""
+        """A split from the owner of each sample [n]; -1: dropped."""
         order = np.argsort(owner, kind="stable")
         ends = np.cumsum(np.bincount(owner + 1, minlength=num_clients + 1))
         clients = [order[start:end] for start, end in pairwise(ends)]
@@ -98,12 +98,12 @@ class Split:
 
 
 class Partition(Options, ABC):
-    """One way to divide data. Subclasses are dataclasses whose fields are the options."""
+    """A way to divide data over clients. Subclasses are dataclasses whose fields are the options."""
 
     def split(self, samples: Samples, num_clients: int, seed: int) -> Split:
-        """Divide the samples over N clients, as a function of the arguments and the options.
+        """The split of the samples over N clients, a function of the arguments and the options.
 
-        Raises BadValue for an impossible split, naming the number to change.
+        Raises BadValue, which names the option to change, if there is no such split.
         """
         if not 1 <= num_clients <= samples.count:
             need = f"1..{samples.count}, the samples in this data"
@@ -111,9 +111,9 @@ class Partition(Options, ABC):
         return Split.of(self.assign(samples, num_clients, keyed(seed, "partition")), num_clients)
 
     def fixed_clients(self, samples: Samples) -> int | None:
-        """The number N of clients if the definition determines it, so that num_clients may be null; None: any N."""
+        """The number of clients N if the partition determines it, so that num_clients may be null; None: any N."""
         return None
 
     @abstractmethod
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
-        """The owner of each sample: int64 [n] of 0..N-1, -1 for a sample that the definition drops."""
+        """The owner of each sample, int64 [n] of 0..N-1; -1: the sample is dropped."""

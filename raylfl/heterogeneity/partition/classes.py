@@ -1,4 +1,4 @@
-"""Quantity-based label imbalance: a fixed number of classes a client, each class divided evenly.
+"""Quantity-based label imbalance: a fixed number of classes per client, each class divided evenly.
 
 Li, Diao, Chen & He, "Federated learning on non-IID data silos", ICDE 2022, "#C = k".
 """
@@ -22,9 +22,9 @@ from raylfl.options import Ge
 class Classes(Partition):
     """C random classes per client, the samples of a class split evenly over its clients.
 
-    As in the paper's code, the labels are first dealt to the clients in turn (here shuffled), so that each has an
-    owner; the other classes of a client are random. With C = 1 and N a multiple of the K labels, every label has N/K
-    clients: FedACS's MNIST setting with 20 clients.
+    As in the paper's code, the labels are first dealt to the clients in turn (here in random order), so that each label
+    has an owner; the other classes of a client are random. With C = 1 and N a multiple of K, every label has N/K
+    clients, as in FedACS's MNIST experiment with 20 clients.
     """
 
     classes: Annotated[int, Ge(1)] = 1  # C
@@ -37,14 +37,14 @@ class Classes(Partition):
         ends = samples.class_sizes * rank // holders
         counts = np.diff(ends, axis=0, prepend=0)
         if counts.sum(axis=1).min() == 0:
-            need = "smaller: a label has fewer samples than clients that share it"
+            need = "smaller: some label has fewer samples than clients that share it"
             raise BadValue("num_clients", got=num_clients, need=need, hint="or raise classes")
         return deal(counts, samples.codes, rng)
 
 
 def allocate(classes: int, num_clients: int, num_classes: int, rng: np.random.Generator) -> Bools:
-    """Allocate classes: owned [N, K], C classes in each row, at least one client in each column."""
-    # For fewer clients than labels, ceil(K/N) <= C classes a client are dealt in turn, which covers all labels.
+    """Allocates classes to clients: owned [N, K], C classes in each row, at least one client in each column."""
+    # For fewer clients than labels, ceil(K/N) <= C classes per client are dealt in turn, which covers all labels.
     turns = -(-num_classes // num_clients)
     seat = np.arange(turns)[:, None] * num_clients + rng.permutation(num_clients)
     key = rng.random((num_clients, num_classes))

@@ -13,8 +13,8 @@ import numpy as np
 from raylfl.core.population import Bools, Floats, Ints
 from raylfl.errors import BadValue
 
-REDRAWS = 1000  # draws before a min_size counts as unreachable; Dir(0.1) over 100 clients takes some tens
-REDRAWN_ENTRIES = 10**8  # bounds draws x entries, so that a refusal takes seconds rather than minutes
+REDRAWS = 1000  # draws before a min_size counts as unreachable; Dir(0.1) over 100 clients takes a few tens
+REDRAWN_ENTRIES = 10**8  # bound of draws x entries, so that a refusal takes seconds rather than minutes
 
 
 def equal_sizes(total: int, parts: int) -> Ints:
@@ -33,7 +33,7 @@ def cut(proportions: Floats, total: int) -> Ints:
     [2, 3, 5]
     """
     ends = np.floor(np.cumsum(proportions) * total).astype(np.int64)
-    ends[-1] = total  # the sum of p is 1 up to rounding
+    ends[-1] = total  # the sum of p is 1 only up to rounding
     return np.diff(np.minimum(ends, total), prepend=0)
 
 
@@ -44,14 +44,14 @@ def grouped(codes: Ints, rng: np.random.Generator) -> Ints:
 
 
 def smallest(keys: Floats, count: int) -> Bools:
-    """A mask of the `count` smallest entries in each row of `keys`, of the shape of keys."""
+    """A mask, of the shape of `keys`, of the `count` smallest entries in each row."""
     chosen = np.zeros(keys.shape, dtype=bool)
     np.put_along_axis(chosen, keys.argpartition(count - 1, axis=1)[:, :count], True, axis=1)
     return chosen
 
 
 def deal(counts: Ints, codes: Ints, rng: np.random.Generator) -> Ints:
-    """The owner of each sample [n] when client i gets counts[i, c] random samples of class c.
+    """The owner of each sample [n], with counts[i, c] random samples of class c for client i.
 
     counts: [N, K], columns that sum to the class sizes; codes: classes 0..K-1 [n].
     """
@@ -63,10 +63,10 @@ def deal(counts: Ints, codes: Ints, rng: np.random.Generator) -> Ints:
 
 
 def dirichlet_counts(class_sizes: Ints, alpha: float, owned: Bools, cap: float, rng: np.random.Generator) -> Ints:
-    """Counts [N, K]: class by class, n_c samples in proportions p_c ~ Dir(alpha * 1) over the class's owners.
+    """Counts [N, K]: for each class, n_c samples in proportions p_c ~ Dir(alpha * 1) over the owners of the class.
 
-    class_sizes: n_c [K]. owned: [N, K], which client may own which class. cap: a client that already has this many
-    samples takes no more, unless all owners of a class have reached it.
+    class_sizes: n_c [K]. owned: bool [N, K], the classes that each client may own. cap: a client with this many samples
+    gets no more, unless all owners of a class have reached the cap.
     """
     counts = np.zeros(owned.shape, dtype=np.int64)
     sizes = np.zeros(len(owned), dtype=np.int64)
@@ -74,16 +74,16 @@ def dirichlet_counts(class_sizes: Ints, alpha: float, owned: Bools, cap: float, 
         takers = np.flatnonzero(owned[:, c] & (sizes < cap))
         if not len(takers):
             takers = np.flatnonzero(owned[:, c])
-        # The published code draws over all N and zeroes the others; normalised, that is Dir(alpha) over takers.
+        # The published code draws over all N clients and sets non-owners to 0; normalised, that is Dir(alpha) here.
         counts[takers, c] = cut(rng.dirichlet(np.full(len(takers), alpha)), int(total))
         sizes += counts[:, c]
     return counts
 
 
 def redraw(draw: Callable[[], Ints], min_size: int, alpha: float) -> Ints:
-    """The first count matrix [N, K] of `draw` in which every client has at least `min_size` samples.
+    """The first count matrix [N, K] from `draw` in which every client has at least `min_size` samples.
 
-    Raises BadValue for min_size if there is none among REDRAWS (fewer for large matrices).
+    Raises BadValue for min_size after REDRAWS draws without success (fewer draws for large matrices).
     """
     counts = draw()
     best, redraws = 0, min(REDRAWS, max(20, REDRAWN_ENTRIES // counts.size))
@@ -98,9 +98,9 @@ def redraw(draw: Callable[[], Ints], min_size: int, alpha: float) -> Ints:
 
 
 def owners(clients: Sequence[Ints], count: int) -> Ints:
-    """The owner of each of `count` samples from given index lists, -1 for samples in no list.
+    """The owner of each of `count` samples, from the clients' index lists; -1 for samples in no list.
 
-    Raises ValueError in words for an index that is out of range or listed twice.
+    Raises ValueError for an index that is out of range or listed twice.
     """
     indices = np.concatenate([np.asarray(listed, dtype=np.int64) for listed in clients])
     holder = np.repeat(np.arange(len(clients)), [len(c) for c in clients])
@@ -117,14 +117,14 @@ def owners(clients: Sequence[Ints], count: int) -> Ints:
 
 
 def check_min_size(min_size: int, total: int, num_clients: int) -> None:
-    """Raise BadValue if `total` samples cannot give `min_size` to each client."""
+    """Checks that `total` samples suffice for `min_size` per client; raises BadValue."""
     if min_size * num_clients > total:
         need = f"at most {total // num_clients}: {total} samples over num_clients={num_clients}"
         raise BadValue("min_size", got=min_size, need=need)
 
 
 def check_classes(classes: int, num_clients: int, num_classes: int) -> None:
-    """Raise BadValue unless N clients with `classes` distinct labels each can own all K labels."""
+    """Checks that N clients with `classes` distinct labels each can own all K labels; raises BadValue."""
     fewest = -(-num_classes // num_clients)
     need = f"{fewest}..{num_classes}"
     if classes > num_classes:

@@ -1,4 +1,4 @@
-"""Dirichlet partition over the clients of each class: skewed labels and, as a consequence, skewed sizes.
+"""Dirichlet partition of each class over the clients: skewed labels and, as a consequence, skewed sizes.
 
 Yurochkin et al., "Bayesian nonparametric federated learning of neural networks", ICML 2019.
 """
@@ -26,13 +26,13 @@ from raylfl.options import Ge, Gt
 @PARTITIONS.register("dirichlet", paper="Yurochkin et al. 2019")
 @dataclass
 class Dirichlet(Partition):
-    """Per class, proportions over the clients ~ Dir(alpha * 1_N).
+    """Each class is divided over the clients in proportions ~ Dir(alpha * 1_N).
 
-    alpha   small: few clients hold most of a class; E[sum_i p_i^2] = (alpha + 1) / (N alpha + 1).
-    min_size  the partition is redrawn until every client has this many samples; 0 allows clients without any.
-    balance   none: as drawn. cap: a client that has n/N samples or more takes no further class, as in the
-              paper's published code. equal: as drawn, then random samples move from clients above n/N to
-              clients below it, until sizes differ by at most one.
+    alpha     concentration; small: few clients hold most of a class. E[sum_i p_i^2] = (alpha + 1) / (N alpha + 1).
+    min_size  the partition is redrawn until every client has this many samples; 0 allows clients without samples.
+    balance   none: as drawn. cap: a client with n/N samples or more gets no further class, as in the paper's
+              published code. equal: as drawn, then random samples move from clients above n/N to clients below it,
+              until sizes differ by at most one.
     """
 
     alpha: Annotated[float, Gt(0)] = 0.1  # FedACS and FedAWARE; FedACS also 0.05, 0.2, 0.35
@@ -47,13 +47,13 @@ class Dirichlet(Partition):
             return dirichlet_counts(samples.class_sizes, self.alpha, everyone, cap, rng)
 
         check_min_size(self.min_size, samples.count, num_clients)
-        if self.balance == "equal":  # no redraws: sizes are n/N afterwards
+        if self.balance == "equal":  # no redraws are needed: all sizes become n/N
             return level(deal(draw(), samples.codes, rng), num_clients, rng)
         return deal(redraw(draw, self.min_size, self.alpha), samples.codes, rng)
 
 
 def level(owner: Ints, num_clients: int, rng: np.random.Generator) -> Ints:
-    """Owners [n] after random samples moved from clients above n/N to clients below it."""
+    """Owners [n] with equal sizes: random samples move from clients above n/N to clients below it."""
     target = equal_sizes(len(owner), num_clients)
     sizes = np.bincount(owner, minlength=num_clients)
     order = grouped(owner, rng)

@@ -20,12 +20,12 @@ from raylfl.options import Gt
 @PARTITIONS.register("dirichlet_client", paper="Hsu et al. 2019")
 @dataclass
 class DirichletClient(Partition):
-    """Per client, a label mix ~ Dir(alpha * prior); equal sizes.
+    """Each client has a label mix ~ Dir(alpha * prior); all clients have equal sizes.
 
-    prior: the label mix of the whole data, sum 1, so alpha is shared by the classes: alpha = 1 is skewed, and
-    alpha -> 0 leaves one class per client. Clients draw in random order, sample by sample and without
-    replacement; a class that is used up leaves the mix, which is normalised again. Late clients thus take what is
-    left, and sizes differ by at most one.
+    prior: the label mix of the whole data, with sum 1, so that alpha is the total concentration: alpha = 1 is skewed,
+    alpha -> 0 leaves one class per client. Clients draw in random order, sample by sample and without replacement; a
+    class that is used up leaves the mix, which is normalised again. The last clients therefore get the remaining
+    samples, whatever their mix. Sizes differ by at most one.
     """
 
     alpha: Annotated[float, Gt(0)] = 0.05  # FOCUS, Fig. 8: 32 clients
@@ -42,10 +42,10 @@ class DirichletClient(Partition):
 
 
 def log_dirichlet(alpha: Floats, count: int, rng: np.random.Generator) -> Floats:
-    """`count` draws of Dir(alpha) as logarithms, up to a constant a row: [count, K].
+    """Logarithms of `count` draws from Dir(alpha), up to a constant in each row: [count, K].
 
-    Of alpha = 0.005 a proportion may be 10^-1000, and still matter once the likelier classes are used up; so
-    log G(a) = log G(a + 1) + log(U) / a, for gamma variates G (Marsaglia & Tsang 2000).
+    With alpha = 0.005 a proportion may be 10^-1000 and still matter once the likelier classes are used up. The gamma
+    variates G are therefore drawn as log G(a) = log G(a + 1) + log(U) / a (Marsaglia & Tsang 2000).
     """
     shape = (count, len(alpha))
     return np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / alpha
@@ -54,11 +54,11 @@ def log_dirichlet(alpha: Floats, count: int, rng: np.random.Generator) -> Floats
 def draw_labels(size: int, log_mix: Floats, left: Ints, rng: np.random.Generator) -> Ints:
     """Class counts [K] of `size` draws without replacement from the stocks `left` [K].
 
-    log_mix: logarithms of the classes' proportions, up to a constant [K]. Draws of a used-up class are
-    repeated among the others: the same law as one sample after the other.
+    log_mix: logarithms of the class proportions, up to a constant [K]. Draws of a used-up class are repeated among the
+    other classes, which has the same distribution as drawing one sample after the other.
     """
     drawn = np.zeros_like(left)
-    while (missing := size - int(drawn.sum())) > 0:  # every pass but the last uses up a class
+    while (missing := size - int(drawn.sum())) > 0:  # every pass except the last uses up a class
         rest = np.flatnonzero(drawn < left)
         mix = np.exp(log_mix[rest] - log_mix[rest].max())
         drawn[rest] += rng.multinomial(missing, mix / mix.sum())

@@ -1,7 +1,7 @@
 """Extended Dirichlet partition, ExDir(C, alpha): first the classes of each client, then their proportions.
 
 Li & Lyu, "Convergence analysis of sequential federated learning on heterogeneous data", NeurIPS 2023,
-App. G.1; where the paper is silent (redraws, the cap) this follows its published code.
+App. G.1. Details that the paper leaves open (redraws, the cap) follow its published code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raylfl.heterogeneity.partition.deal import (
 )
 from raylfl.options import Ge, Gt
 
-REALLOCATIONS = 300  # draws of the classes before rare ones are completed by hand
+REALLOCATIONS = 300  # draws of the classes before rare classes are completed by exchanges
 
 
 @PARTITIONS.register("exdir", paper="Li & Lyu 2023 (SFL), App. G.1")
@@ -33,10 +33,10 @@ class ExDir(Partition):
 
     1. Each client gets C distinct random classes, redrawn until every class has at least
        max(floor(C N / (5 K)), 1) clients.
-    2. For each class c in turn: its samples in proportions p_c ~ Dir(alpha * 1) over its clients, of whom
-       those that already have n/N samples take no more; redrawn until every client has min_size samples.
+    2. For each class c in turn: its samples in proportions p_c ~ Dir(alpha * 1) over its clients without those that
+       already have n/N samples (the cap). Redrawn until every client has min_size samples.
 
-    No sample is left over. If all clients of a class have reached the cap, they share it as if none had; the
+    Every sample has an owner. If all clients of a class have reached the cap, they share the class as if none had; the
     published code then gives the whole class to the last of them.
     """
 
@@ -57,10 +57,10 @@ class ExDir(Partition):
 
 
 def allocate(classes: int, num_clients: int, num_classes: int, rng: np.random.Generator) -> Bools:
-    """Step 1: owned [N, K], C random classes in each row, and enough clients in each column.
+    """Step 1, the classes of each client: owned [N, K], C random classes in each row, enough clients in each column.
 
-    Redrawing alone would take 10^42 draws for C = 1 and 100 clients of 100 classes. After REALLOCATIONS draws
-    the last one is completed: a random client of the most common class exchanges it for the rarest.
+    Redrawing alone would take 10^42 draws for C = 1, 100 clients and 100 classes. After REALLOCATIONS draws the last
+    one is completed: a random client of the most common class exchanges it for the rarest class, and so on.
     """
     fewest = max(classes * num_clients // (5 * num_classes), 1)
     for _ in range(REALLOCATIONS):

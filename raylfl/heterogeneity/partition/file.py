@@ -1,8 +1,8 @@
 """Partition files: JSON {client: [indices]}, clients "0".."N-1", written and read.
 
-The published partitions of SFL (Li & Lyu 2023, github.com/liyipeng00/convergence, folder `partition`) are
-such files, for example `cifar10_M[500]_exdir[2 10.0].txt`, with unsorted indices. `load` reads them as they are, and
-their code reads what `save` writes (under a name of that form).
+The published partitions of SFL (Li & Lyu 2023, github.com/liyipeng00/convergence, folder `partition`) are such files,
+for example `cifar10_M[500]_exdir[2 10.0].txt`, with unsorted indices. `load` reads these files, and the published code
+reads the files that `save` writes (under a name of that form).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORM = "a JSON file {client: [indices]} with clients 0..N-1"
 class File(Partition):
     """A partition read from a file: JSON {client: [indices]}.
 
-    path: relative to the working directory. Clients may be without samples; samples of no client are dropped.
+    path: relative to the working directory. Clients without samples are allowed; samples in no list are dropped.
     """
 
     path: str = ""
@@ -54,12 +54,12 @@ class File(Partition):
 
 
 def load(path: str | os.PathLike[str]) -> list[Ints]:
-    """Read the clients' indices in the order of the file. Raises BadValue for a file of another form."""
+    """The clients' sample indices, in the order of the file. Raises BadValue for a file of another form."""
     try:
         content = parse(Path(path).expanduser().read_text(encoding="utf-8"))
     except OSError as problem:
         raise BadValue("path", got=path, need=FORM, hint=problem.strerror or "unreadable") from None
-    except ValueError as problem:  # not JSON, not UTF-8, a client twice
+    except ValueError as problem:  # not JSON, not UTF-8, or a duplicate client
         raise BadValue("path", got=path, need=FORM, hint=str(problem)) from None
     if not isinstance(content, dict) or not content or set(content) != {str(i) for i in range(len(content))}:
         raise BadValue("path", got=path, need=FORM, hint="its keys are not the numbers 0..N-1")
@@ -67,7 +67,7 @@ def load(path: str | os.PathLike[str]) -> list[Ints]:
 
 
 def save(path: str | os.PathLike[str], clients: Sequence[Ints]) -> None:
-    """Write the clients' indices, a line a client; atomic, even if the process is killed."""
+    """Writes the clients' sample indices, one line per client; atomic, even if the process is killed."""
     path = Path(path)
     lines = ",\n".join(f'"{i}": {np.asarray(indices).tolist()}' for i, indices in enumerate(clients))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Homogeneous partition: every client's data have the same distribution."""
+"""IID partition: the data of every client have the same distribution."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from raylfl.heterogeneity.partition.deal import equal_sizes
 @PARTITIONS.register("iid")
 @dataclass
 class Iid(Partition):
-    """Random split into equal sizes.
-
-    Sizes differ by at most one.
-    """
+    """Random split into equal sizes, which differ by at most one."""
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
         return rng.permutation(np.repeat(np.arange(num_clients), equal_sizes(samples.count, num_clients)))

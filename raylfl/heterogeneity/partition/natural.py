@@ -17,7 +17,7 @@ from raylfl.heterogeneity.partition.deal import owners
 class Natural(Partition):
     """The partition defined by the data source (`client_indices`).
 
-    num_clients is the number of owners it names. Samples of no owner are dropped.
+    num_clients is the number of owners in the data source. Samples without an owner are dropped.
     """
 
     def fixed_clients(self, samples: Samples) -> int | None:
@@ -28,14 +28,14 @@ class Natural(Partition):
             need = "another partition: this data defines no clients"
             raise BadValue("name", got="natural", need=need, hint="data with client_indices does")
         if num_clients != len(samples.owners):
-            need = f"{len(samples.owners)}, the owners that the data names"
+            need = f"{len(samples.owners)}, the number of clients that this data defines"
             raise BadValue("num_clients", got=num_clients, need=need, hint="partition.name=natural")
         empty = [i for i, indices in enumerate(samples.owners) if not len(indices)]
         if empty:
             hint = f"client {empty[0]} has none"
-            raise BadValue("name", got="natural", need="used where every owner has samples", hint=hint)
+            raise BadValue("name", got="natural", need="used with data whose clients all have samples", hint=hint)
         try:
             return owners(samples.owners, samples.count)
         except ValueError as problem:
-            need = f"used where client_indices lists each of 0..{samples.count - 1} at most once"
+            need = f"used with client_indices that list each of 0..{samples.count - 1} at most once"
             raise BadValue("name", got="natural", need=need, hint=str(problem)) from None

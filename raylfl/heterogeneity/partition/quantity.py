@@ -16,9 +16,9 @@ from raylfl.options import Gt
 @PARTITIONS.register("quantity", paper="Li et al. 2022")
 @dataclass
 class Quantity(Partition):
-    """Random samples, sizes ~ Dir(alpha).
+    """Random samples in numbers n_i ~ Dir(alpha).
 
-    Every client gets one sample, so that no client is without data for any alpha, and the other n - N are divided in
+    Every client first gets one sample, so that no client is without data; the other n - N samples are divided in
     proportions p ~ Dir(alpha * 1_N):
     E[n_i] = n/N, Var[n_i] = (n - N)^2 (1/N) (1 - 1/N) / (N alpha + 1).
     """

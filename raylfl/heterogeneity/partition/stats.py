@@ -1,7 +1,7 @@
 """Statistics of a split: sizes, classes, label entropy, distance to the global label mix.
 
-counts [N, K] are the samples of class c at client i; p_i = counts[i] / n_i is client i's label mix and p the mix
-of all clients together. A client without samples has no mix: its entropy and distance are nan.
+counts [N, K]: number of samples of class c at client i; p_i = counts[i] / n_i: the label mix of client i; p: the mix of
+all clients together. A client without samples has no mix: its entropy and distance are nan.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def label_entropy(counts: Ints) -> Floats:
 def emd(counts: Ints) -> Floats:
     """Distances sum_c |p_i(c) - p(c)| [N] to the global label mix, from 0 to below 2.
 
-    The earth mover's distance between label mixes as Zhao et al. use it ("Federated learning with non-IID
-    data", 2018): all labels are equally far apart. It is twice the total variation distance.
+    This is the earth mover's distance of Zhao et al. ("Federated learning with non-IID data", 2018), in which all
+    labels are equally far apart. It is twice the total variation distance.
 
     >>> emd(np.array([[2, 2], [4, 0]])).tolist()
     [0.5, 0.5]
@@ -54,7 +54,7 @@ def label_mix(counts: Ints) -> Floats:
 
 
 def per_client(split: Split, samples: Samples) -> dict[str, Ints | Floats]:
-    """Columns [N]: client, samples and, for labelled data, classes, label_entropy, emd."""
+    """Columns [N] by name: client, samples and, for labelled data, classes, label_entropy, emd."""
     columns: dict[str, Ints | Floats] = {"client": np.arange(len(split.clients)), "samples": split.sizes}
     if samples.labels is not None:
         counts = class_counts(split, samples)
@@ -65,16 +65,16 @@ def per_client(split: Split, samples: Samples) -> dict[str, Ints | Floats]:
 
 
 def table(split: Split, samples: Samples) -> list[dict[str, Any]]:
-    """One row a client, the columns of `per_client`, as plain numbers."""
+    """One row per client with the columns of `per_client`, as plain numbers."""
     columns = per_client(split, samples)
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def summary(split: Split, samples: Samples) -> list[dict[str, Any]]:
-    """One row a measure of `per_client`: {"measure", "min", "median", "mean", "std", "max"} over the clients.
+    """One row per column of `per_client`: {"measure", "min", "median", "mean", "std", "max"} over the clients.
 
-    Clients without samples are counted in sizes and classes only.
+    Clients without samples count in the columns samples and classes only.
     """
     columns = per_client(split, samples)
     del columns["client"]
