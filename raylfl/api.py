@@ -190,7 +190,7 @@ def _carry_out(experiment: Experiment, run_dir: RunDirectory, again: bool, watch
     except (Interrupted, Displaced):
         raise
     except (Exception, KeyboardInterrupt) as error:
-        error.add_note(f"raylfl resume {run_dir.path} goes on with it")
+        error.add_note(f"raylfl resume {run_dir.path} continues it")
         raise
     final = torch.load(run_dir.path / "final.pt", weights_only=True)
     return Result(run_dir.metrics(), final["params"], run_dir.path, config)

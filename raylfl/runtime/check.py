@@ -1,4 +1,4 @@
-"""What is tried in the calling process before anything is started: a training step and an evaluation on two samples."""
+"""The trial before a run: one training step and one evaluation on two samples, in the calling process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WARM_UP_SECONDS = 60.0  # on top of runtime.client_timeout
 
 
 def check(experiment: Experiment) -> None:
-    """Raises BadConfig saying what model, data, algorithm and participation disagree on."""
+    """Tries the experiment's parts together; raises BadConfig if model, data, algorithm or participation do not fit."""
     check_sampling(experiment)
     if experiment.config.runtime.backend == "ray":
         check_resources(experiment.config.runtime, experiment.clients)
@@ -55,7 +55,7 @@ def check(experiment: Experiment) -> None:
 
 
 def _unheard(worker: Worker, config: EvalConfig) -> list[str]:
-    """What of the module will not be called, or not be in the rows, a line each."""
+    """Warnings, one line each, about hooks and logged values of the module that a run does not call or record."""
     module, evaluator = worker.flat.module, worker.evaluator
     lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]
     measures_clients = config.clients or config.participants or config.random_clients
@@ -68,9 +68,9 @@ def _unheard(worker: Worker, config: EvalConfig) -> list[str]:
     if worker.training.alone:
         lines.append(f"clients work one by one: {worker.training.alone}")
     for name in worker.attributes.changed_tensors():
-        lines.append(f"{name} is changed in place, and passes from client to client: register it as a buffer")
+        lines.append(f"{name} is changed in place and carried from client to client: register it as a buffer")
     for name in worker.attributes.generators:
-        lines.append(f"{name} is a generator of its own, which starts anew nowhere: draw from torch's global one")
+        lines.append(f"{name} is a generator of its own, which is never reset: draw from torch's global generator")
     if evaluator.left_out:
         names = sorted(evaluator.left_out)
         lines.append(f"{', '.join(names)} not recorded in evaluations: logged with on_epoch=False")
@@ -78,13 +78,13 @@ def _unheard(worker: Worker, config: EvalConfig) -> list[str]:
 
 
 def _patience(setup: WorkerSetup) -> float | None:
-    """Seconds after which the user's code counts as hanging; the first call of anything takes its time."""
+    """The limit in seconds for the user's code, longer than in a run because first calls are slow; None: no limit."""
     timeout = setup.runtime.client_timeout
     return None if timeout is None else timeout + WARM_UP_SECONDS
 
 
 def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
-    """One client with the first two samples that anybody owns, on the CPU."""
+    """The worker setup reduced to one client with the first two samples that have an owner, on the CPU."""
     train = _try("the data's first batch cannot be made", lambda: _few(setup.train, setup.shards.indices[:2]))
     measured = {"test": setup.test, "val": setup.val}
     for kind, samples in measured.items():
@@ -118,7 +118,7 @@ def _try_training(worker: Worker, label: str) -> None:
 
 
 def _local_step(worker: Worker, batch: Batch) -> None:
-    """One local step, with its hooks and the module's own optimizer, if it is asked for."""
+    """One local step with its hooks, and with the module's own optimizer if the config selects it."""
     worker.attributes.restore()
     x, move = worker.oracle.workspace(1).copy_(worker.x0), worker.optimizer_step()
     with worker.training.observed(clients=1, steps=1, steps_per_epoch=1) as observer:
@@ -149,12 +149,12 @@ def _try_evaluation(worker: Worker, label: str) -> None:
 
 def _evaluated(worker: Worker, chunk: Chunk) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # metrics may find two samples too few to mean anything
+        warnings.simplefilter("ignore")  # metrics may warn that two samples are too few
         Logged.joined(worker.evaluate({"x": worker.x0}, [chunk])).results()
 
 
 def _try(text: str, make: Callable[[], T], seconds: float | None = None) -> T:
-    """The result, or BadConfig: the text and the first line of what went wrong; no result in time is wrong, too."""
+    """The result of `make`. Raises BadConfig (text and first line of the error) if it fails or exceeds the limit."""
     try:
         with time_limit(seconds):
             return make()
@@ -175,7 +175,7 @@ def _shapes(batch: Batch) -> str:
 
 @contextmanager
 def _threads_kept() -> Iterator[None]:
-    """A worker fixes torch's threads for its process; this process is not one."""
+    """A context that restores torch's number of threads, which a worker changes for its process."""
     before = torch.get_num_threads()
     try:
         yield

@@ -1,8 +1,8 @@
-"""Kill points: where tests take a process down, to see that nothing is lost.
+"""Fault injection: kill points at which tests end a process, to check that no work is lost.
 
-RAYLFL_FAULT names a file of lines `phase:round`. The process that first comes to one of them takes it off the list
-and dies as by `kill -9`, so every line kills once. Phases: draw, train, collect, aggregate, commit, log, checkpoint in
-the process of the round loop; work (before a worker's share of a round) and worked (after it) in workers on Ray.
+RAYLFL_FAULT names a file of lines `phase:round`. The first process that reaches one of these points removes the line
+and ends as by `kill -9`, so that each line kills once. Phases: draw, train, collect, aggregate, commit, log, checkpoint
+in the process of the round loop; work (before a worker's part of a round) and worked (after it) in workers on Ray.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VARIABLE = "RAYLFL_FAULT"
 
 
 def kill_point() -> Fault:
-    """What to call as a phase of a round is reached; does nothing where the environment names no file."""
+    """The function to call at each phase of a round; it does nothing if RAYLFL_FAULT is not set."""
     if VARIABLE not in os.environ:
         return lambda phase, r: None
     path = Path(os.environ[VARIABLE])
@@ -27,7 +27,7 @@ def kill_point() -> Fault:
         try:
             if f"{phase}:{r}" not in path.read_text().split():
                 return
-            path.rename(mine)  # only one of several processes can
+            path.rename(mine)  # succeeds in one of several processes only
         except FileNotFoundError:
             return
         mine.write_text("\n".join(line for line in mine.read_text().split() if line != f"{phase}:{r}"))

@@ -16,7 +16,7 @@ from raylfl.runtime.workers.backend import LocalBackend
 def rows(
     experiment: Experiment, run_dir: RunDirectory, resume: bool, fault: Fault | None = None
 ) -> Generator[tuple[dict[str, Any] | None, list[str]], None, None]:
-    """(metrics, messages) of each round."""
+    """Runs the experiment in this process; yields (metrics, messages) of each round."""
     backend = LocalBackend(experiment.setup)
     try:
         session = Session(experiment, backend, run_dir, fault)

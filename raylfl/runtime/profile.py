@@ -1,7 +1,7 @@
-"""Where a round's time goes, and which form of the gradient oracle is the fastest here: `raylfl profile CONFIG`.
+"""Timings of a round's phases and of the forms of the gradient oracle: `raylfl profile CONFIG`.
 
-`runtime.vectorize: auto` and `layout: auto` decide by rules, since a choice by the clock would make results
-depend on a machine's mood. Here the clock is asked, and its answer is what one may then write into a config.
+`runtime.vectorize: auto` and `runtime.layout: auto` follow fixed rules, because a choice by timing would make results
+depend on the machine's load. This module measures the forms, so that you can set the fastest in the config.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from raylfl.parts import Experiment
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import LocalBackend
 
-WARM_UP = 2  # rounds of each setting that do not count: first allocations, first calls
-TURNS = 3  # blocks of rounds a setting, in turn, so that all see the same machine
-PHASES = {  # what begins at each of the round loop's kill points
+WARM_UP = 2  # rounds of each setting that are not counted (first allocations, first calls)
+TURNS = 3  # blocks of rounds for each setting, interleaved, so that all settings are measured under the same load
+PHASES = {  # kill point of the round loop -> the phase that begins there
     "collect": "local work",
     "aggregate": "server step",
     "commit": "commit",
@@ -36,7 +36,10 @@ KERNELS = 12  # shown
 
 @dataclass(frozen=True)
 class Timing:
-    """One setting of the oracle. seconds: of each round; phases: medians by name; rule: what `auto` takes."""
+    """The timing of one setting of the oracle.
+
+    seconds: duration of each round; phases: median durations by name; rule: whether `auto` selects this setting.
+    """
 
     vectorize: str
     layout: str
@@ -55,7 +58,7 @@ class Timing:
 
 
 class Candidate:
-    """A federation in this process under one setting, and what its rounds took."""
+    """A federation in this process under one setting, and the durations of its rounds."""
 
     def __init__(self, experiment: Experiment, vectorize: Vectorize, layout: Layout):
         runtime = replace(experiment.config.runtime, vectorize=vectorize, layout=layout)
@@ -69,7 +72,7 @@ class Candidate:
 
     @property
     def form(self) -> tuple[bool, str]:
-        """What really runs: (vectorised, the memory layout)."""
+        """(whether it is vectorised, memory layout) as they really run."""
         return self.backend.one_by_one is None, self.backend.worker.layout
 
     def _stamp(self, phase: str, r: int) -> None:
@@ -91,9 +94,9 @@ class Candidate:
 
 
 def profile(experiment: Experiment, rounds: int) -> tuple[list[Timing], list[dict[str, Any]]]:
-    """(timings of the different forms of the oracle, the fastest first; the fastest one's kernels in one round).
+    """(timings of the forms of the oracle, fastest first; kernels of the fastest form in one round).
 
-    rounds: so many of each form count. Everything runs in this process with the config's threads.
+    rounds: number of measured rounds of each form. Everything runs in this process with the config's threads.
     """
     rule = Candidate(experiment, "auto", "auto").form
     candidates: dict[tuple[bool, str], Candidate] = {}
@@ -101,7 +104,7 @@ def profile(experiment: Experiment, rounds: int) -> tuple[list[Timing], list[dic
     for vectorize, layout in product(forms, LAYOUTS):
         try:
             candidate = Candidate(experiment, vectorize, layout)
-        except BadConfig:  # a layout that this model cannot have
+        except BadConfig:  # this model cannot have this layout
             continue
         candidates.setdefault(candidate.form, candidate)
     for candidate in candidates.values():
@@ -117,7 +120,7 @@ def profile(experiment: Experiment, rounds: int) -> tuple[list[Timing], list[dic
 
 
 def kernels(candidate: Candidate) -> list[dict[str, Any]]:
-    """The operators that took most of one round: calls, milliseconds without what they called, share in per cent."""
+    """The slowest operators of one round: calls, own milliseconds (without nested calls), share in per cent."""
     from torch.profiler import ProfilerActivity, profile
 
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]

@@ -1,4 +1,4 @@
-"""A run at the server, on any backend: from its first round, or its newest checkpoint, to its summary."""
+"""A run at the server, on any backend, from its first round or its newest checkpoint to its summary."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import Backend
 
-MOST_SAMPLES, MOST_CLIENTS = 2_000_000, 10_000  # beyond, partition.json is left out: config.yaml determines it
+MOST_SAMPLES, MOST_CLIENTS = 2_000_000, 10_000  # partition.json is omitted above; config.yaml determines it
 
 
 class Interrupted(RaylflError):
-    """The run was asked to stop; its state is in a checkpoint."""
+    """The run was stopped on request; its state is in a checkpoint."""
 
 
 class Session:
@@ -52,16 +52,16 @@ class Session:
         self._stop = threading.Event()
 
     def say(self, text: str) -> None:
-        """Add a line to log.txt and to the messages of the next round."""
+        """Adds a line to log.txt and to the messages of the next round."""
         self.run_dir.log(text)
         self.messages.append(text)
 
     def stop(self) -> None:
-        """Finish the round under way, write a checkpoint, and end with Interrupted."""
+        """Requests an end: the current round is finished, a checkpoint written, and Interrupted raised."""
         self._stop.set()
 
     def rows(self, resume: bool) -> Iterator[Metrics]:
-        """The metrics of each round as it is committed; before the first, the metrics of a resumed run."""
+        """The metrics of each round as it is committed; a resumed run first yields its earlier metrics."""
         config = self.e.config
         started = time.perf_counter()
         self.run_dir.claim()
@@ -94,7 +94,7 @@ class Session:
             loggers.close()
 
     def _next(self, rounds: Iterator[tuple[Metrics, Row]]) -> tuple[Metrics, Row] | None:
-        """Carry out one round; before a stop, and after a round that failed, the state before it is saved."""
+        """Carries out one round; before a stop, or after a failed round, it saves the state before that round."""
         state = self.federation.state
         if self._stop.is_set() and state.round < self.e.config.top.rounds:
             self.checkpoints.save(state, self.backend)
@@ -107,7 +107,7 @@ class Session:
             raise
 
     def _write_down(self, metrics: Metrics, row: Row) -> None:
-        """Append the round to the records; where those were deleted or moved, the state is saved if possible."""
+        """Appends the round to the records; if these were deleted or moved, saves the state if possible."""
         self.run_dir.append("participation.jsonl", encode_row(row))
         self.run_dir.append("metrics.jsonl", metrics_line(metrics))
         try:
@@ -118,7 +118,7 @@ class Session:
             raise
 
     def _save_after_an_error(self) -> None:
-        """Save the state; an error on the way is logged, as the first error is the one to raise."""
+        """Saves the state; a second error is only logged, because the first error is raised."""
         try:
             self.checkpoints.save(self.federation.state, self.backend)
         except Exception as error:
@@ -142,7 +142,7 @@ class Session:
             self.checkpoints.save(state, self.backend)
 
     def _finish(self, seconds: float) -> None:
-        """Write final.pt and summary.json, which mark a complete run."""
+        """Writes final.pt and summary.json, which mark a complete run."""
         self.run_dir.verify()
         state = self.federation.state
         params = state.server["x"].cpu()
@@ -178,12 +178,12 @@ class Session:
 
 
 def fingerprint(params: torch.Tensor) -> str:
-    """The sha256 of the parameters' bytes: equal for equal runs."""
+    """The sha256 of the bytes of the parameters, equal for equal runs."""
     return hashlib.sha256(np.ascontiguousarray(params.numpy()).tobytes()).hexdigest()
 
 
 def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:
-    """Write what a run directory holds before the first round: config.yaml, partition.json, class counts."""
+    """Writes the files of a run directory before the first round: config.yaml, partition.json, class counts."""
     run_dir.write_config(experiment.config.resolved)
     split, labels = experiment.split, experiment.labels
     if sum(len(c) for c in split.clients) <= MOST_SAMPLES:

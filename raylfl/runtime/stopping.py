@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first ends the run after its round, the second ends it at once."""
+"""Signal handling: the first Ctrl-C or SIGTERM ends a run after its current round, the second one at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ NOTICE = b"raylfl: stopping after this round, with a checkpoint; once more ends 
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """While inside, SIGINT and SIGTERM call `stop` once, which may raise; a second one raises KeyboardInterrupt."""
+    """A context in which the first SIGINT or SIGTERM calls `stop`, which may raise; a second one raises
+    KeyboardInterrupt.
+    """
     asked = False
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -32,7 +34,7 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """While inside, SIGTERM raises KeyboardInterrupt, as SIGINT does; handlers set meanwhile are undone."""
+    """A context in which SIGTERM raises KeyboardInterrupt, as SIGINT does; handlers set meanwhile are undone."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -43,7 +45,7 @@ def sigterm_interrupts() -> Iterator[None]:
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raises TimeoutError inside after so many seconds; there is no limit outside of the main thread."""
+    """A context that raises TimeoutError after `seconds`; without effect outside of the main thread."""
     if seconds is None or not _in_main_thread():
         yield
         return
@@ -56,12 +58,12 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         try:
             yield
         finally:
-            signal.setitimer(signal.ITIMER_REAL, left, interval)  # an alarm that was set outside: late rather than lost
+            signal.setitimer(signal.ITIMER_REAL, left, interval)  # restores an outer alarm, late rather than never
 
 
 @contextmanager
 def _handled(handle: Handler, *numbers: int) -> Iterator[None]:
-    """Installs the handler for these signals while inside; does nothing outside of the main thread."""
+    """A context with this handler for these signals; without effect outside of the main thread."""
     if not _in_main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The rounds of a config drawn without training: the sampled clients, whose uploads are received, local steps."""
+"""A preview of a config's rounds without training: sampled clients, received uploads and local steps."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from tests.heterogeneity.draws import build, world
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("uniform", {}, "size=None beside fraction=None, but must be one of the two: either size or fraction"),
-        ("uniform", {"size": 3, "fraction": 0.5}, "size=3 beside fraction=0.5, but must be one of the two: either size or fraction"),
+        ("uniform", {}, "size=None beside fraction=None, but must be one of the two"),
+        ("uniform", {"size": 3, "fraction": 0.5}, "size=3 beside fraction=0.5, but must be one of the two"),
         ("uniform", {"size": 0}, "size=0, but must be >= 1"),
         ("uniform", {"fraction": 1.5}, "fraction=1.5, but must be in (0, 1]"),
         ("full", {"on_empty": "wait"}, "on_empty=wait, but must be one of skip, resample"),

@@ -81,7 +81,7 @@ def test_a_client_that_always_fails_ends_the_run_by_name_with_the_original_error
     assert "client 1 failed in round 0 after 3 attempts: ValueError: cursed" in line
     assert "runtime.on_client_error=drop" in line
     assert "in training_step" in str(caught.value)
-    assert caught.value.__notes__ == [f"raylfl resume {tmp_path}/runs/tiny/it goes on with it"]
+    assert caught.value.__notes__ == [f"raylfl resume {tmp_path}/runs/tiny/it continues it"]
 
 
 @pytest.mark.parametrize("algorithm", ["focus", "sfl", "scaffold"])

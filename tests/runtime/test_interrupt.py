@@ -107,7 +107,7 @@ def test_a_second_ctrl_c_ends_at_once_even_in_a_hanging_client(command, tmp_path
     os.killpg(process.pid, signal.SIGINT)
     code, _, err = finished(process)
     assert code == 1
-    assert f"interrupted\nraylfl: raylfl resume {folder} goes on with it" in err
+    assert f"interrupted\nraylfl: raylfl resume {folder} continues it" in err
 
 
 def test_a_run_on_ray_is_stopped_killed_and_stopped_again_in_mid_round_and_goes_on_each_time(command, config, tmp_path):

@@ -114,7 +114,7 @@ def test_no_client_sees_what_another_left_in_the_modules_attributes(runs):
 
 def test_what_passes_from_client_to_client_is_named_at_the_start(runs):
     said = (run("Averaged", runs, "rounds=0").run_dir / "log.txt").read_text()
-    assert "centre is changed in place, and passes from client to client" in said
+    assert "centre is changed in place and carried from client to client" in said
     assert "teacher is changed in place" in said
     said = (run("OwnGenerator", runs, "rounds=0").run_dir / "log.txt").read_text()
     assert "rng is a generator of its own" in said

@@ -126,14 +126,14 @@ def test_the_locks_are_given_back_even_if_the_watcher_raises(runs, tmp_path):
 
     with pytest.raises(ValueError, match="a bug") as caught:
         raylfl.run(TINY, [*runs, "logging.id=it"], fail)
-    assert "goes on with it" in caught.value.__notes__[0]
+    assert "continues it" in caught.value.__notes__[0]
     assert len(raylfl.resume(tmp_path / "runs" / "tiny" / "it").metrics) == TINY["rounds"]
 
 
 def test_an_existing_id_is_refused_with_the_way_to_go_on(runs):
     folder = raylfl.run(TINY, [*runs, "logging.id=it", "rounds=1"]).run_dir
     before = {p: p.read_bytes() for p in folder.iterdir() if p.is_file()}
-    with pytest.raises(BadConfig, match=f"never overwritten; `raylfl resume {folder}` goes on"):
+    with pytest.raises(BadConfig, match=f"never overwritten; `raylfl resume {folder}` continues"):
         raylfl.run(TINY, [*runs, "logging.id=it"])
     assert {p: p.read_bytes() for p in folder.iterdir() if p.is_file()} == before
 

@@ -63,7 +63,7 @@ def test_a_worker_that_starts_slowly_is_waited_for_and_that_is_said(start):
 
 
 def test_a_cluster_without_room_ends_the_run_with_the_reason(start):
-    with pytest.raises(RaylflError, match=r"for 2.0 s the cluster has had no room for a worker"):
+    with pytest.raises(RaylflError, match=r"the cluster had no room for a worker for 2.0 s"):
         start(Slow, 0.0, has_room=False, num_cpus=2)
 
 

@@ -1,1 +1,1 @@
-"""Workers and server as Ray actors; Ray is imported here, in `raylfl.tune`, and nowhere else."""
+"""Workers and server as Ray actors. Ray is imported only here and in `raylfl.tune`."""

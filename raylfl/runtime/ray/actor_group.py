@@ -1,4 +1,4 @@
-"""The actors of a run: a server and its workers, which can be started before the run that needs them."""
+"""The actors of a run: a server and workers, which can be started before the run that uses them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ServerActor:
-    """The round loop as an actor, which keeps every client's state; carries out one run after another."""
+    """The round loop as an actor. It holds the client states and carries out one run after another."""
 
     def __init__(self) -> None:
         process.set_up()
@@ -28,12 +28,12 @@ class ServerActor:
         torch.set_num_threads(1)
         self._session: Session | None = None
         self._asked_to_stop = False
-        self._news: deque[str] = deque()  # lines about workers, not yet passed on
+        self._news: deque[str] = deque()  # lines about workers that were not reported yet
 
     def rows(
         self, shared: list[Any], workers: list[Any], folder: str, resume: bool
     ) -> Iterator[tuple[dict[str, Any], list[str]]]:
-        """(metrics, messages) of each round of the experiment that `shared` refers to."""
+        """Runs the experiment that `shared` refers to; yields (metrics, messages) of each round."""
         import ray
 
         from raylfl.runtime.ray.backend import RayBackend
@@ -50,7 +50,7 @@ class ServerActor:
         try:
             backend = RayBackend(experiment, shared[0], workers, notify)
             session = self._session = Session(experiment, backend, run_dir)
-            if self._asked_to_stop:  # before there was anything to stop
+            if self._asked_to_stop:  # `stop` was called before the session existed
                 session.stop()
             for metrics in session.rows(resume):
                 messages, session.messages = session.messages, []
@@ -60,14 +60,14 @@ class ServerActor:
             run_dir.close()
 
     def news(self) -> list[str]:
-        """Lines about workers since the last round, or since the last call; may be called while a round lasts."""
+        """Lines about workers since the last round or the last call; can be called during a round."""
         lines = []
         while self._news:
             lines.append(self._news.popleft())
         return lines
 
     def stop(self) -> None:
-        """Ends the run after the round under way, with a checkpoint."""
+        """Ends the run after the current round, with a checkpoint."""
         self._asked_to_stop = True
         if self._session is not None:
             self._session.stop()
@@ -75,7 +75,7 @@ class ServerActor:
 
 @dataclass(frozen=True)
 class ActorGroup:
-    """Handles of a server actor and of worker actors, and what the latter were started with."""
+    """Handles of a server actor and of worker actors, and the settings with which the workers were started."""
 
     server: Any
     workers: list[Any]
@@ -83,7 +83,7 @@ class ActorGroup:
 
     @staticmethod
     def start(runtime: RuntimeConfig, count: int) -> ActorGroup:
-        """Starts actors, which load their modules as soon as Ray has processes for them; returns at once."""
+        """Starts actors and returns at once; they import their modules as soon as Ray has processes for them."""
         from raylfl.runtime.ray.actors import start_workers
 
         return ActorGroup(_start_server(), start_workers(runtime, count), _share(runtime))

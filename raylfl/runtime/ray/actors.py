@@ -1,4 +1,4 @@
-"""Worker actors: Ray actors around the plain worker, whose methods take and return packed states."""
+"""Worker actors: Ray actors around the plain worker; their methods take and return packed states."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def unpack(packed: Packed) -> State:
 class WorkerActor:
     """A worker as an actor.
 
-    Every method takes `shared`, [a reference to the experiment], and makes the worker where this process has none for
-    that experiment: a new or restarted actor needs no other call first, and loads its modules while the server does.
+    Every method takes `shared`, a list with a reference to the experiment, and builds the worker if this process has
+    none for that experiment. A new or restarted actor therefore needs no set-up call.
     """
 
     def __init__(self) -> None:
@@ -57,12 +57,12 @@ class WorkerActor:
         return self._worker
 
     def ping(self, shared: list[Any]) -> None:
-        """Makes the worker; a result means that this actor can be called."""
+        """Builds the worker; a result means that this actor can be called."""
         self.worker(shared)
 
     def initial(self, shared: list[Any]) -> tuple[Packed, str | None, frozenset[str], Cut | None]:
-        """The fresh module's x and buffers; why clients go one by one; kinds of data that are evaluated in one go; what
-        passes a model's cut.
+        """(x and buffers of the initial module, why clients are not vectorised, kinds of data that one worker
+        evaluates as a whole, the cut of a split model).
         """
         worker = self.worker(shared)
         return pack({"x": worker.x0, "buffers": worker.buffers0}), worker.one_by_one, worker.whole, worker.cut
@@ -76,9 +76,9 @@ class WorkerActor:
         known: Sequence[int],
         *client_states: Packed,
     ) -> Any:
-        """(reports of all tasks, [uploads of each task]), then one new state a client where the algorithm keeps any.
+        """(reports of all tasks, [uploads of each task]), then one new state per client if the algorithm keeps any.
 
-        known: for each client in order, which of `client_states` is its state; -1: it has none yet.
+        known: for each client in order, the position of its state in `client_states`; -1: it has none yet.
         """
         worker = self.worker(shared)
         states = [unpack(client_states[k]) if k >= 0 else None for k in known]
@@ -106,9 +106,9 @@ class WorkerActor:
         known: int,
         *client_states: Packed,
     ) -> Any:
-        """One client of a ring: (reports, up, state); previous: the broadcast, or the upload of the one before."""
+        """(reports, uploads, client state) of one client of a ring; previous: the broadcast or the previous upload."""
         if not previous:
-            return ClientReports.failed(task.clients, "the client before sent nothing"), {}, {}
+            return ClientReports.failed(task.clients, "the previous client of the ring sent nothing"), {}, {}
         broadcast = unpack(previous) if first else first_row(unpack(previous))
         state = unpack(client_states[0]) if known >= 0 else None
         reports, uploads, new = self.worker(shared).run(task, broadcast, [state])
@@ -127,7 +127,7 @@ class WorkerActor:
 
 
 def start_workers(runtime: RuntimeConfig, workers: int) -> list[Any]:
-    """Starts worker actors, in the caller's placement group where there is one; returns their handles at once."""
+    """Starts worker actors, in the caller's placement group if there is one; returns their handles at once."""
     options: dict[str, Any] = {
         "num_cpus": runtime.cpus_per_worker,
         "num_gpus": runtime.gpus_per_worker,

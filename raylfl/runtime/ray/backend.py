@@ -1,4 +1,4 @@
-"""The backend of worker actors: one call a worker and round, broadcasts and client states by reference."""
+"""The backend of worker actors: one call per worker and round, broadcasts and client states by reference."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ HEAP = 2**30  # bytes of all clients' states, beyond which they go to the object
 
 
 class RayBackend(Backend):
-    """Sends tasks to a team of worker actors, and again where they are lost or fail."""
+    """Sends tasks to a pool of worker actors, and repeats tasks that are lost or fail."""
 
     def __init__(self, experiment: Experiment, shared: Any, actors: Sequence[Any], notify: Callable[[str], None]):
-        """shared: a reference to `experiment` in the object store, which outlives this; actors: from `start_workers`;
-        notify: takes one line of news.
+        """A backend on these actors.
+
+        shared: a reference to `experiment` in the object store, which outlives the backend; actors: from
+        `start_workers`; notify: takes one line for the user.
         """
         runtime = experiment.config.runtime
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
@@ -40,7 +42,7 @@ class RayBackend(Backend):
         self.workers = len(self.pool)
         self._batch_size = experiment.setup.eval_batch_size
         self._sequential = experiment.algorithm.topology.sequential
-        self._measuring = 0  # evaluations under way
+        self._measuring = 0  # evaluations in progress
         self._traffic = Traffic()
         fresh, self.one_by_one, self.whole, self.cut = self.pool.call("initial", attempts=self.attempts)
         self._initial = torch.from_numpy(fresh["x"].copy()), torch.from_numpy(fresh["buffers"].copy())
@@ -81,7 +83,7 @@ class RayBackend(Backend):
             while wave:
                 for share, answer in zip(wave, self.pool.results(under_way), strict=True):
                     self._take(share, answer, tasks, out)
-                    for k in share:  # a worker that dies over several tasks does not say over which
+                    for k in share:  # a lost call does not tell which of its tasks killed the worker
                         tries[k] += out[k].failed and not (isinstance(answer, WorkerLost) and len(share) > 1)
                     waiting = waiting + [[k] for k in share if out[k].failed and tries[k] < self.attempts]
                 wave, waiting = self._wave(waiting)
@@ -91,12 +93,12 @@ class RayBackend(Backend):
         return Deferred(outcomes)
 
     def _wave(self, shares: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
-        """(those to send now, the rest): one call a worker, so that a deadly one harms no other."""
+        """(shares to send now, the rest): one call per worker, so that a call that kills its worker harms no other."""
         here = len(self.pool.available()) if shares else 0
         return shares[:here], shares[here:]
 
     def _take(self, share: Sequence[int], answer: Any, tasks: Sequence[Task], out: dict[int, TaskResult]) -> None:
-        """Adds the outcomes of a share of the tasks to `out`."""
+        """Adds the results of a worker's share of the tasks to `out`."""
         if isinstance(answer, WorkerLost):
             for k in share:
                 out[k] = TaskResult(tasks[k], ClientReports.failed(tasks[k].clients, answer.reason))
@@ -109,11 +111,11 @@ class RayBackend(Backend):
             out[k] = TaskResult(tasks[k], reports[mine], unpack(uploads), self._stored(kept[mine]))
 
     def _stored(self, states: Sequence[Any]) -> list[Any]:
-        """References to new states; small ones lie in this process, unless all of them would be too much for it."""
+        """Handles of new client states; small states stay in this process unless all of them together exceed `HEAP`."""
         return [ray.put(state) for state in ray.get(list(states))] if self._spills else list(states)
 
     def _shares(self, loads: Sequence[int]) -> list[list[int]]:
-        """Tasks to workers, the largest first to whom has least; each worker's share in task order."""
+        """The tasks of each worker, in task order: the largest task first, to the worker with the smallest load."""
         heap = [(0, w) for w in range(self.workers)]
         shares: list[list[int]] = [[] for _ in range(self.workers)]
         for k in sorted(range(len(loads)), key=lambda k: -loads[k]):
@@ -140,8 +142,9 @@ class RayBackend(Backend):
         client_states: Sequence[Sequence[Handle | None]],
         received: Sequence[bool],
     ) -> Deferred[list[TaskResult]]:
-        """The whole chain is handed out at once: each upload goes to the next worker by reference. Only one of them is
-        at work at a time, so half of them are left to an evaluation that is under way.
+        """Submits the whole ring at once: each upload goes to the next worker by reference.
+
+        Only one worker of a ring is busy at a time, so half of the workers are left to an evaluation in progress.
         """
         start: Any = pack(broadcast)
 
@@ -174,7 +177,7 @@ class RayBackend(Backend):
                     broken = len(reports.bad) > 0
                     if reports.errors and attempt < self.attempts - 1:
                         attempt += 1
-                        break  # the rest of the chain hangs on this one: hand it out again
+                        break  # the rest of the ring depends on this result: submit it again
                     mine = self._stored([state]) if self.keeps and not broken else []
                     outcomes.append(TaskResult(tasks[k], reports, {}, mine))
                     attempt = 0
@@ -187,14 +190,14 @@ class RayBackend(Backend):
             if last is not start:
                 final = ray.get(last)
                 self._traffic.received += weight(final)
-                self._traffic.sent += weight(final) * max(sum(received) - 1, 0)  # from each worker on to the next
+                self._traffic.sent += weight(final) * max(sum(received) - 1, 0)  # from each worker to the next
                 outcomes[sender].uploads = unpack(final)
             return outcomes
 
         return Deferred(results)
 
     def _halves(self) -> tuple[list[int], list[int]]:
-        """(who passes the model on, who measures) where a ring and a measurement are under way together."""
+        """(workers of a ring, workers of an evaluation) while both are in progress."""
         here = self.pool.available()
         middle = (len(here) + 1) // 2
         return here[:middle], here[middle:] or here
@@ -210,9 +213,9 @@ class RayBackend(Backend):
         return pairs.then(lambda found: [(loss, as_tensor(g)) for loss, g in found])
 
     def _spread(self, method: str, state: State, items: Sequence[Any], sizes: Sequence[int]) -> Deferred[list[Any]]:
-        """Items dealt out to the workers in turn; the answers back in the order of the items.
+        """Results of `method` on these items, in their order; the items are distributed over the workers in turn.
 
-        sizes: how many times `client_timeout` each item may take.
+        sizes: the time limit of each item, as a multiple of `client_timeout`.
         """
         broadcast = self._for_all(state)
         workers = self._halves()[1] if self._sequential else self.pool.available()
@@ -242,9 +245,9 @@ class RayBackend(Backend):
         return Deferred(answers)
 
     def _for_all(self, broadcast: State) -> Any:
-        """A broadcast as an argument of many calls: in each of them, or where that is much as one object.
+        """A broadcast as an argument of many calls: copied into each call if small, otherwise one shared object.
 
-        A tenth of what Ray lets a value have is left for what surrounds the numbers.
+        A tenth of Ray's size limit for values in calls is reserved for the overhead of a call.
         """
         packed = pack(broadcast)
         size = weight(packed)

@@ -1,4 +1,4 @@
-"""Ray for runs: the caller's, a given cluster, or one of the run's own; and the actors that a run needs there."""
+"""The Ray cluster of a run (the caller's, a given one, or one started for the run) and the actors of the run."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.connection import OWN_CLUSTER, address_of, join, listens, start
 from raylfl.runtime.ray.resources import count_workers, resources_here
 
-HEAD = ("gcs_server", "raylet")  # the processes without which a Ray on one machine is lost
-SILENT_SECONDS = 30  # after which a given cluster is given up; Ray itself ends this process after 60
+HEAD = ("gcs_server", "raylet")  # Ray on one machine is lost without these processes
+SILENT_SECONDS = 30  # without an answer, after which a given cluster is abandoned; Ray ends this process after 60
 
 
 class RayLost(RaylflError):
-    """A process of the Ray that this run started has ended, so that no actor can be reached any more."""
+    """A process of the Ray cluster that this run started has ended; no actor can be reached any more."""
 
 
 class Cluster:
-    """Ray and the actors of the runs of a block, which are kept from one run to the next."""
+    """Ray and its actors for the runs of a block; they are kept from one run to the next."""
 
     def __init__(self, runtime: RuntimeConfig):
         self.runtime = runtime
@@ -47,7 +47,7 @@ class Cluster:
                 os.environ.setdefault(name, value)
         import ray
 
-        self._ours = not ray.is_initialized()  # otherwise it is the caller's to end
+        self._ours = not ray.is_initialized()  # otherwise the caller ends it
         if self._ours and address:
             join(self.runtime, address)
         elif self._ours:
@@ -57,9 +57,9 @@ class Cluster:
         self._connected = True
 
     def take_actors(self, runtime: RuntimeConfig, clients: int) -> ActorGroup:
-        """The actors for a run of so many clients; the caller gives them back, or dismisses them.
+        """The actors for a run with `clients` clients; the caller gives them back or dismisses them.
 
-        Raises BadConfig where they do not fit.
+        Raises BadConfig if they do not fit on the cluster.
         """
         self.ready()
         count = count_workers(runtime, clients, resources_here())
@@ -71,18 +71,18 @@ class Cluster:
         return ActorGroup.start(runtime, count)
 
     def give_back(self, group: ActorGroup) -> None:
-        """Keeps the actors, with all that they have loaded, for the next run of the block."""
+        """Keeps the actors, with the modules they have loaded, for the next run of the block."""
         self._group = group
 
     def lost(self) -> psutil.Process | None:
-        """The process of this run's own Ray that has ended, if one has."""
+        """The process of this run's own Ray that has ended; None: all are running."""
         return next((p for p in self._head if not p.is_running() or p.status() == psutil.STATUS_ZOMBIE), None)
 
     def check(self) -> None:
-        """Raises RayLost where this run's own Ray has died, RaylflError where a given cluster stays silent.
+        """Checks that Ray is alive. Raises RayLost for this run's own Ray, RaylflError for a given cluster.
 
-        Ray itself would end this process: some seconds after its raylet's death, and a minute after that of the
-        head's gcs_server, without a word of how to go on.
+        Ray itself would end this process without a message on how to continue: some seconds after the end of its
+        raylet, and a minute after the end of the head's gcs_server.
         """
         if (process := self.lost()) is not None:
             raise RayLost(f"process {process.pid} of Ray has ended unexpectedly")
@@ -97,7 +97,7 @@ class Cluster:
             raise RaylflError(f"the Ray cluster at {address} has not answered for {SILENT_SECONDS} s")
 
     def start_again(self) -> None:
-        """A new Ray in place of one that died, without any actors."""
+        """Starts a new Ray in place of one that was lost, without actors."""
         import ray
 
         self._group, self._connected, self._head = None, False, []
@@ -105,7 +105,7 @@ class Cluster:
         self.ready()
 
     def end(self) -> None:
-        """Ends the actors, and Ray where it was not there before."""
+        """Ends the actors, and Ray if this object started it."""
         if self._group is not None:
             self._group.dismiss()
         if self._ours:
@@ -123,7 +123,7 @@ _enclosing: ContextVar[Cluster | None] = ContextVar("the cluster of the enclosin
 
 @contextmanager
 def cluster_for(runtime: RuntimeConfig) -> Iterator[Cluster]:
-    """The cluster of the enclosing block; otherwise a new one, which ends with this block."""
+    """A context with the cluster of the enclosing block, or with a new cluster that ends with this block."""
     enclosing = _enclosing.get()
     if enclosing is not None:
         yield enclosing

@@ -1,4 +1,4 @@
-"""Starts a Ray of the run's own, or joins a given cluster; what fails is said in the user's words."""
+"""Connections to Ray: starts a cluster for the run or joins a given one, with clear errors if that fails."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from typing import Any
 from raylfl.config.schema import RuntimeConfig
 from raylfl.errors import BadConfig
 
-DIRECT = "RAY_max_direct_call_object_size"  # bytes up to which Ray sends values within calls and answers
+DIRECT = "RAY_max_direct_call_object_size"  # bytes up to which Ray sends values within calls and results
 GCS_WAIT = "RAY_gcs_server_port_wait_time_s"
-OWN_CLUSTER = {  # Ray's settings on a cluster that a run starts, where the environment does not say otherwise
-    DIRECT: "1000000",  # Ray: 100 KiB; calls are quicker than the object store, and cost the raylet nothing
-    "RAY_worker_niceness": "0",  # Ray: 15, at which two busy neighbours leave workers almost no CPU time
-    "RAY_worker_register_timeout_seconds": "600",  # Ray: 60; a process that a busy machine starts slowly is not killed
-    GCS_WAIT: "120",  # Ray: 20; likewise for Ray's own head process
+OWN_CLUSTER = {  # Ray's settings on a cluster started for a run, unless the environment sets them
+    DIRECT: "1000000",  # Ray's default: 100 KiB; calls are faster than the object store and do not load the raylet
+    "RAY_worker_niceness": "0",  # Ray's default: 15, which gives workers almost no CPU time beside two busy processes
+    "RAY_worker_register_timeout_seconds": "600",  # Ray's default: 60, too short for a start on a busy machine
+    GCS_WAIT: "120",  # Ray's default: 20, too short for its head process on a busy machine
 }
-ATTACH_SECONDS = "5"  # attempts, one a second, to reach the head of a given cluster that listens (Ray: 20)
-SHARED_MEMORY = Path("/dev/shm")  # where Ray keeps objects on Linux
+ATTACH_SECONDS = "5"  # attempts, one per second, to reach the head of a given cluster (Ray's default: 20)
+SHARED_MEMORY = Path("/dev/shm")  # Ray's object store on Linux
 LEAST_STORE = 80 * 2**20  # bytes; Ray refuses less than 75 MiB
 SOCKET_BYTES = 103 if sys.platform == "darwin" else 107  # the longest path of a Unix socket
 SESSION_BYTES = len(
     "/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store.1"
-)  # what Ray appends to its folder
-OTHER_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "~")  # for Ray's files, where TMPDIR will not do
+)  # the bytes that Ray appends to its folder
+OTHER_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "~")  # for Ray's files if TMPDIR is not usable
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 def address_of(runtime: RuntimeConfig) -> str | None:
-    """The address of the given cluster; None: the run starts its own."""
+    """The address of a given cluster; None: the run starts its own."""
     return runtime.address or os.environ.get("RAY_ADDRESS") or None
 
 
 def direct_bytes() -> int:
-    """The size up to which the cluster sends values within calls and answers, as an actor's environment says."""
+    """The size in bytes up to which the cluster sends values within calls and results, from the environment."""
     return int(os.environ.get(DIRECT, 100 * 2**10))
 
 
@@ -48,7 +48,7 @@ def direct_bytes() -> int:
 
 
 def join(runtime: RuntimeConfig, address: str) -> None:
-    """Connects to the cluster at this address; raises BadConfig with the reason where that fails."""
+    """Connects to the cluster at this address. Raises BadConfig with the reason if that fails."""
     import ray
     from ray.exceptions import RayError
 
@@ -75,7 +75,7 @@ def listens(address: str, seconds: float = 5.0) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """Why Ray did not connect; it hides the cause in the exceptions behind the one that it raises."""
+    """The reason why Ray did not connect, from the chain of exceptions behind Ray's own."""
     texts: list[str] = []
     cause: BaseException | None = error
     while cause is not None:
@@ -92,7 +92,7 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
-    """An environment variable set while inside, unless it is set already."""
+    """A context that sets an environment variable unless it is set already."""
     if name in os.environ:
         yield
         return
@@ -107,9 +107,9 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 
 def start(runtime: RuntimeConfig) -> list[str]:
-    """Starts Ray on this machine; returns a line for each place that is another than usual.
+    """Starts Ray on this machine; returns a line for the user about each unusual location.
 
-    Raises BadConfig where Ray cannot start.
+    Raises BadConfig if Ray cannot start.
     """
     import ray
 
@@ -125,15 +125,15 @@ def start(runtime: RuntimeConfig) -> list[str]:
         )
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
-        hint = "runtime.backend=local does without Ray"
+        hint = "runtime.backend=local needs no Ray"
         raise BadConfig(f"runtime.backend=ray: Ray cannot start here ({reason}); {hint}") from error
     return notes + small
 
 
 def ray_folder() -> tuple[Path | None, list[str]]:
-    """The folder for Ray's sockets and logs, and a line where it is not the usual one; None: Ray's own choice.
+    """(folder for Ray's sockets and logs, lines for the user if it is not the usual one); None: Ray's own choice.
 
-    The path of a Unix socket has at most 107 bytes, and Ray appends 66 to its folder.
+    The path of a Unix socket has at most 107 bytes, of which Ray needs 66 below its folder.
     """
     usual = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
     problem = _unusable(usual)
@@ -147,7 +147,7 @@ def ray_folder() -> tuple[Path | None, list[str]]:
 
 
 def _unusable(folder: Path) -> str | None:
-    """Why Ray cannot keep its files there; None: it can."""
+    """The reason why Ray cannot keep its files in this folder; None: it can."""
     if len(os.fsencode(folder)) + SESSION_BYTES > SOCKET_BYTES:
         return f"is too long a path for Ray's sockets (at most {SOCKET_BYTES - SESSION_BYTES} bytes)"
     try:
@@ -159,10 +159,10 @@ def _unusable(folder: Path) -> str | None:
 
 
 def _store_bytes(runtime: RuntimeConfig) -> tuple[int, list[str]]:
-    """The size of the object store, and a line where shared memory is too small for any: Ray then keeps it on disk.
+    """(bytes of the object store, lines for the user if shared memory is too small and Ray uses the disk).
 
-    0.3 of the memory, as far as shared memory goes. Only what is used is taken; the data, two rounds of uploads and
-    the clients' states should fit, since Ray spills the rest to disk.
+    The default is 0.3 of the memory, limited by shared memory; memory is allocated as it is used. The data, two rounds
+    of uploads and the client states should fit, because Ray spills the rest to disk.
     """
     import psutil
 

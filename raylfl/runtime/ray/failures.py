@@ -1,4 +1,4 @@
-"""Errors of Ray in the user's words: what was lost, and why an actor could not start."""
+"""Errors of Ray: the lost actor or object behind an error, and the reason why an actor could not start."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from raylfl.extras import missing_package
 def loss_behind(error: Exception) -> Exception:
     """The lost actor or lost object at the root of `error`.
 
-    Re-raises any other root cause, as it was inside the actor, or inside one that this actor called. Raises
-    RaylflError for an actor that could not start, which starting again would not mend.
+    Re-raises any other root cause as it was raised inside the actor, or inside an actor that this one called. Raises
+    RaylflError for an actor that could not start, because a restart would fail as well.
     """
     cause = error
     while isinstance(inner := getattr(cause, "cause", None), Exception):
@@ -27,12 +27,12 @@ def loss_behind(error: Exception) -> Exception:
 
 
 def reason_of_start(error: Exception) -> str:
-    """The last line of what Ray says of an actor that could not start, or the package that its Python lacks."""
+    """The reason why an actor could not start: a missing package, or the last line of Ray's message."""
     lines = lines_of(error)
     missing = re.search(r"No module named '([\w.]+)'", str(error))
     return missing_package(missing[1], "the cluster's Python") if missing else lines[-1]
 
 
 def lines_of(error: Exception) -> list[str]:
-    """The lines of an error's message that are not empty; its type where there is none."""
+    """The non-empty lines of an error's message; the name of its type if there are none."""
     return [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]

@@ -1,4 +1,4 @@
-"""A run on Ray, as seen from the process that started it: its rounds, and new actors where some are lost."""
+"""A run on Ray from the process that started it: receives its rounds and restarts lost actors."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from raylfl.runtime.ray.failures import loss_behind
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.stopping import stop_on_signals
 
-MOST_RESTARTS = 4  # of the server actor, or of Ray, without a finished round in between
-CHECK_SECONDS = 1.0  # between two looks at Ray's own processes
-SILENT_SECONDS = 10.0  # without a round, after which the server's news is asked for
+MOST_RESTARTS = 4  # restarts of the server actor or of Ray without a finished round in between
+CHECK_SECONDS = 1.0  # between two checks of Ray's own processes
+SILENT_SECONDS = 10.0  # without a round, after which the server's lines are fetched
 Item = tuple[dict[str, Any], list[str]]  # a round's metrics; lines said since the round before
 Rows = Generator[Item, None, None]
 
 
 def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool) -> Rows:
-    """(metrics, messages) of each round; what is lost is started again from the newest checkpoint."""
+    """Runs the experiment on Ray; yields (metrics, messages) of each round.
+
+    After the loss of the server actor, or of the run's own Ray, it restarts from the newest checkpoint.
+    """
     with cluster_for(experiment.config.runtime) as cluster:
         yield from RemoteRun(cluster, experiment, run_dir, resume).rows()
 
 
 class RemoteRun:
-    """The rounds of a run whose server is an actor; survives the loss of that actor, and of a Ray of its own."""
+    """The rounds of a run whose server is an actor; it survives the loss of that actor and of the run's own Ray."""
 
     def __init__(self, cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resume: bool):
         self.cluster, self.experiment, self.run_dir, self.resume = cluster, experiment, run_dir, resume
@@ -38,10 +41,10 @@ class RemoteRun:
         self._asked_to_stop = False
         self._seen, self._restarts = -1, 0  # the newest round; restarts since that round
         self._unsaid: list[str] = []
-        self._news: Any = None  # a reference to lines that the server is being asked for
+        self._news: Any = None  # a reference to lines requested from the server
 
     def rows(self) -> Rows:
-        self.cluster.ready()  # while Ctrl-C still ends at once: there is no round yet to finish
+        self.cluster.ready()  # before signals are handled, so that Ctrl-C still ends at once
         from ray.exceptions import RayActorError, RayTaskError
 
         for note in self.cluster.notes:
@@ -59,30 +62,30 @@ class RemoteRun:
                     self.cluster.start_again()
                 except (RayActorError, RayTaskError) as error:
                     self._count_restart(loss_behind(error))
-                    self._say("the server actor, or what it kept, was lost: starting again from the newest checkpoint")
+                    self._say("the server actor or its objects were lost: starting again from the newest checkpoint")
                 self.resume = True
 
     def _attempt(self) -> Rows:
-        """The rounds of one server actor, to the end of the run or the loss of the actor."""
+        """The rounds of one server actor, until the end of the run or the loss of the actor."""
         import ray
 
         group = self._group = self.cluster.take_actors(self.experiment.config.runtime, self.experiment.clients)
         reusable = False
         try:
-            self._shared = self._shared or [ray.put(self.experiment)]  # while the actors' processes load their modules
+            self._shared = self._shared or [ray.put(self.experiment)]  # actors import their modules meanwhile
             if self._asked_to_stop:
                 group.server.stop.remote()
             call = group.server.rows.options(num_returns="streaming")
             stream = call.remote(self._shared, group.workers, str(self.run_dir.path), self.resume)
             for metrics, messages in self._items(stream):
                 self._unsaid += messages
-                if metrics["round"] > self._seen:  # rounds repeated after a restart were seen already
+                if metrics["round"] > self._seen:  # rounds repeated after a restart were yielded already
                     self._seen, self._restarts = metrics["round"], 0
                     said, self._unsaid = self._unsaid, []
                     yield metrics, said
             reusable = not self._asked_to_stop
         except Exception:
-            self.cluster.check()  # raises RayLost where that is behind the error
+            self.cluster.check()  # raises RayLost if that is the cause of the error
             raise
         finally:
             self._group = self._news = None
@@ -92,7 +95,7 @@ class RemoteRun:
                 group.dismiss()
 
     def _items(self, stream: Any) -> Iterator[Item]:
-        """The values of a stream as they come, with a look at Ray's own processes from time to time."""
+        """The values of a stream as they arrive; Ray's own processes are checked in between."""
         import ray
 
         checked = heard = time.monotonic()
@@ -113,7 +116,7 @@ class RemoteRun:
                 self._print_news()
 
     def _print_news(self) -> None:
-        """Prints lines about workers that came while no round ended, without waiting for the server."""
+        """Prints new lines about workers during a long round, without waiting for the server."""
         import ray
 
         if self._group is not None and self._news is None:
@@ -124,7 +127,7 @@ class RemoteRun:
             self._news = None
 
     def _count_restart(self, cause: Exception) -> None:
-        """Raises RaylflError after too many losses without a finished round in between."""
+        """Counts a restart. Raises RaylflError after too many restarts without a finished round in between."""
         if self._restarts == MOST_RESTARTS:
             raise RaylflError(
                 f"the server actor was lost {MOST_RESTARTS + 1} times without finishing a round ({cause})"
@@ -132,7 +135,7 @@ class RemoteRun:
         self._restarts += 1
 
     def _stop(self) -> None:
-        """Has the run end after the round under way; raises KeyboardInterrupt where there has been none yet."""
+        """Ends the run after the current round. Raises KeyboardInterrupt if there was no round yet."""
         if self._seen < 0:  # the server may still be starting
             raise KeyboardInterrupt
         self._asked_to_stop = True

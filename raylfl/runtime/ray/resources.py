@@ -1,4 +1,4 @@
-"""How many workers fit on a cluster, said with the arithmetic where they do not."""
+"""The number of workers that fit on a cluster, with the arithmetic in the error if they do not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raylfl.runtime.ray.connection import address_of
 
 
 def count_workers(runtime: RuntimeConfig, clients: int, resources: dict[str, float]) -> int:
-    """The number of worker actors of a run; raises BadConfig with the arithmetic where they cannot fit."""
+    """The number of worker actors of a run. Raises BadConfig, with the arithmetic, if they cannot fit."""
     fit, wanted, share = workers_that_fit(runtime, resources), runtime.workers or 1, runtime.gpus_per_worker
     if fit < wanted:
         cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
@@ -28,7 +28,7 @@ def count_workers(runtime: RuntimeConfig, clients: int, resources: dict[str, flo
 
 
 def workers_that_fit(runtime: RuntimeConfig, resources: dict[str, float]) -> int:
-    """The number of workers for which these resources suffice, other uses of the cluster left out."""
+    """The number of workers for which these resources suffice, without regard to other uses of the cluster."""
     gpus, share = resources.get("GPU", 0.0), runtime.gpus_per_worker
     by_cpus = math.floor(resources.get("CPU", 0.0) / runtime.cpus_per_worker + 1e-9)
     if share == 0:
@@ -39,7 +39,7 @@ def workers_that_fit(runtime: RuntimeConfig, resources: dict[str, float]) -> int
 
 
 def check_resources(runtime: RuntimeConfig, clients: int) -> None:
-    """Raises BadConfig for workers that cannot fit, as far as it can be known before a cluster is started or joined."""
+    """Checks, before a cluster is started or joined, that the workers can fit; raises BadConfig."""
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         count_workers(runtime, clients, resources_here())
@@ -50,7 +50,7 @@ def check_resources(runtime: RuntimeConfig, clients: int) -> None:
 
 
 def resources_here() -> dict[str, float]:
-    """Resources open to workers: the cluster's; in a placement group (a Ray Tune trial), the rest of the group's."""
+    """Resources for workers: those of the cluster, or of the placement group without the server (in a Tune trial)."""
     import ray
 
     group = ray.util.get_current_placement_group()

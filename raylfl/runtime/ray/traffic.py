@@ -1,4 +1,4 @@
-"""Bytes of the numbers that calls carry to workers and back."""
+"""Counters of the bytes that calls carry to workers and back."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from raylfl.runtime.workers.task import ClientReports
 
 @dataclass
 class Traffic:
-    """Bytes sent to workers and received from them since they were last taken.
+    """Bytes sent to workers and received from them since the last `take`.
 
-    A broadcast that lies in the object store counts once, as all workers of a node read it in place; inside calls it
-    counts once a call. Repeated local work counts again. Numbers and reports count; the rest of a call, some hundred
+    A broadcast in the object store counts once, because all workers of a node read it in place; inside calls it counts
+    once per call. Repeated local work counts again. Tensors and reports count; the overhead of a call, a few hundred
     bytes, does not.
     """
 
@@ -25,14 +25,14 @@ class Traffic:
     received: int = 0
 
     def take(self) -> dict[str, int]:
-        """The counts as metrics, which begin again from 0."""
+        """The counters as metrics; they are reset to 0."""
         counts = {"traffic/sent_bytes": self.sent, "traffic/received_bytes": self.received}
         self.sent = self.received = 0
         return counts
 
 
 def weight(value: Any) -> int:
-    """Bytes of the numbers in a packed value; references weigh nothing."""
+    """The bytes of the arrays in a packed value; references count 0."""
     if isinstance(value, (np.ndarray, Tensor)):
         return int(value.nbytes)
     if isinstance(value, ClientReports):

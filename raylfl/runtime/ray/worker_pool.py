@@ -1,7 +1,7 @@
-"""The worker actors of a run, which may die or hang: which are available, calls in flight, and calls that are lost.
+"""The worker pool of a run: available workers, calls in flight, and calls whose worker died or hung.
 
 A restart of an actor repeats its constructor only, and a call may have been carried out although its result was lost.
-Every call is therefore a pure function of its arguments, and is repeated, on another worker if need be.
+Every call is therefore a pure function of its arguments and can be repeated on another worker.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray.failures import lines_of, reason_of_start
 
-START_SECONDS = 10  # to wait for the other workers after the first: where nodes were lost not all of them fit
-NOTICE_SECONDS = 30  # between two lines that say what is waited for
+START_SECONDS = 10  # wait for the other workers after the first: on a cluster that lost nodes not all of them fit
+NOTICE_SECONDS = 30  # between two lines for the user during a wait
 NO_ROOM_SECONDS = 180  # after which a run ends on a cluster without room for a single worker
-UNAVAILABLE_SECONDS = 2.0  # between two calls of a worker that Ray is starting again
-MOST_STARTS = 8  # of each worker, its process ending each time before it can be called
+UNAVAILABLE_SECONDS = 2.0  # between two calls of a worker that Ray is restarting
+MOST_STARTS = 8  # failed starts of a worker in a row, after which the run ends
 
 
 @dataclass(frozen=True)
 class Call:
-    """A method of a worker, its arguments, the number of values it returns, and a limit in seconds, if any."""
+    """A call of a worker: method, arguments, number of returned values, and time limit in seconds (None: no limit)."""
 
     method: str
     arguments: tuple[Any, ...]
@@ -46,7 +46,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """Stands for the result of a call whose worker died or hung."""
+    """The result of a call whose worker died or hung; `reason` is for the user."""
 
     reason: str
 
@@ -61,13 +61,15 @@ class WorkerPool:
         notify: Callable[[str], None],
         has_room: Callable[[], bool] = lambda: True,
     ):
-        """shared: a reference to the experiment, the first argument of every call; notify: takes one line of news;
-        has_room: whether the cluster has the resources of a worker at all.
+        """A pool of these actors.
+
+        shared: a reference to the experiment, the first argument of every call; notify: takes one line for the user;
+        has_room: whether the cluster has the resources for a worker.
         """
         self.actors, self.shared, self.notify, self.has_room = list(actors), [shared], notify, has_room
         self._restarts = [0] * len(actors)
         self._starting = {w: self._ping(w) for w in range(len(actors))}
-        self._starts = [0] * len(actors)  # in vain, since the worker was last available
+        self._starts = [0] * len(actors)  # failed starts since the worker was last available
         self.available()
         if self._starting:
             ray.wait(list(self._starting.values()), num_returns=len(self._starting), timeout=START_SECONDS)
@@ -83,19 +85,22 @@ class WorkerPool:
         return Sent(call, worker, self._restarts[worker], [references] if call.returns == 1 else references)
 
     def send(self, calls: Sequence[Call], workers: Sequence[int] = ()) -> list[Sent]:
-        """Call k to the k-th of these workers, or of the available ones, modulo their number."""
+        """Submits call k to the k-th of these workers (default: the available workers), modulo their number."""
         here = workers or self.available()
         return [self.submit(here[k % len(here)], call) for k, call in enumerate(calls)]
 
     def results(self, sent: Sequence[Sent]) -> list[Any]:
-        """In order of the calls: the value returned, of several [the first, *references], or `WorkerLost`."""
+        """The results in the order of the calls: the returned value, `WorkerLost` if the call was lost.
+
+        A call with several returned values gives [the first value, *references to the others].
+        """
         out: list[Any] = [None] * len(sent)
         waiting = {s.references[0]: k for k, s in enumerate(sent)}
         while waiting:
             limits = [sent[k].call.timeout for k in waiting.values()]
             longest = None if None in limits else max(limit for limit in limits if limit is not None)
             ready, _ = ray.wait(list(waiting), num_returns=1, timeout=longest)
-            if not ready:  # these workers hang in code of the model or the data
+            if not ready:  # these workers hang in the user's code
                 for k in waiting.values():
                     out[k] = self._kill_hanging(sent[k])
                 break
@@ -112,9 +117,9 @@ class WorkerPool:
         return [value, *sent.references[1:]] if sent.call.returns > 1 else value
 
     def with_retries(self, sent: Sequence[Sent], attempts: int) -> list[Any]:
-        """The results; lost calls are repeated, by the restarted worker or another.
+        """The results; lost calls are repeated on the restarted worker or another.
 
-        Raises RaylflError where a call is lost `attempts + 1` times.
+        Raises RaylflError if a call is lost `attempts + 1` times.
         """
         out = self.results(sent)
         for _ in range(attempts):
@@ -135,10 +140,10 @@ class WorkerPool:
     # -- availability ------------------------------------------------------------------------------------------
 
     def available(self) -> list[int]:
-        """The workers that can be called now; where all are being started, waits for the first.
+        """The workers that can be called now; if all of them are starting, waits for the first.
 
-        Ray starts lost workers again by itself, on a busy machine slowly. The wait has no limit as long as the
-        cluster has room for a worker, and a line says every half minute what is waited for.
+        Ray restarts lost workers by itself, slowly on a busy machine. The wait has no limit as long as the cluster has
+        room for a worker; a line for the user reports it every half minute.
         """
         began = noticed = room_seen = time.monotonic()
         while not (here := self._available_now()):
@@ -146,7 +151,7 @@ class WorkerPool:
             if self.has_room():
                 room_seen = now
             elif now - room_seen > NO_ROOM_SECONDS:
-                raise RaylflError(f"for {NO_ROOM_SECONDS} s the cluster has had no room for a worker: nodes were lost")
+                raise RaylflError(f"the cluster had no room for a worker for {NO_ROOM_SECONDS} s: nodes were lost")
             if now - noticed > NOTICE_SECONDS:
                 noticed = now
                 self.notify(f"waiting for a worker for {now - began:.0f} s: {len(self)} are being started")
@@ -166,10 +171,10 @@ class WorkerPool:
         return [w for w in range(len(self)) if w not in self._starting]
 
     def _start_failed(self, worker: int, error: RayActorError) -> None:
-        """Waits for Ray's next attempt; raises RaylflError where no attempt can help."""
+        """Waits for Ray's next attempt to start the worker. Raises RaylflError if further attempts cannot succeed."""
         if error.actor_init_failed:
             raise RaylflError(f"worker {worker} could not be started: {reason_of_start(error)}") from error
-        if isinstance(error, ActorUnavailableError):  # Ray is starting it: the next call is too early at once
+        if isinstance(error, ActorUnavailableError):  # Ray is starting it: an immediate second call would be too early
             time.sleep(UNAVAILABLE_SECONDS)
         self._starts[worker] += 1
         if self._starts[worker] > MOST_STARTS:
@@ -184,7 +189,7 @@ class WorkerPool:
     # -- losses ------------------------------------------------------------------------------------------------
 
     def _note_death(self, sent: Sent, error: Exception) -> WorkerLost:
-        """Ray starts the worker again; until it can be called its work goes to others."""
+        """Notes the loss of a worker, which Ray restarts; until then other workers take its work."""
         first = lines_of(error)[0]
         self._note_loss(sent, f"worker {sent.worker} was lost ({first}): its work goes elsewhere")
         return WorkerLost(f"the worker was lost: {first}")
@@ -197,7 +202,7 @@ class WorkerPool:
         return WorkerLost(reason)
 
     def _note_loss(self, sent: Sent, news: str) -> None:
-        """Counts a restart once, however many calls were lost with it."""
+        """Counts one restart, even if several calls were lost with the worker."""
         if self._restarts[sent.worker] == sent.restart:
             self._restarts[sent.worker] += 1
             self._starting[sent.worker] = self._ping(sent.worker)

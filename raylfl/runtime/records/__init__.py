@@ -1,1 +1,1 @@
-"""What a run leaves on disk: its directory, records, checkpoints, loggers."""
+"""The files of a run: its directory, records, checkpoints and loggers."""

@@ -1,14 +1,15 @@
-"""The state of a run on disk: written aside, synced, renamed; damaged ones are passed over, loudly.
+"""Checkpoints: the state of a run on disk, written to a temporary folder, synced and renamed.
 
 checkpoints/round_000100/ holds
     server.pt           the algorithm's server state, buffers, counters
-    clients_000.pt ...  only the client states that changed since the checkpoint before, some megabytes a file:
+    clients_000.pt ...  only the client states that changed since the previous checkpoint, some megabytes per file:
                         {"clients": int64 [C], "states": {name: [C, ...]}}
-    manifest.json       sha256 of every file, the round, what defines the run (its config and sha256, the sha256 of the
-                        partition), versions, size and sha256 of the record files up to this round, and which
-                        checkpoint holds the newest state of which client
-A checkpoint is whole once its folder has its final name. The newest `keep` stay, and every older one that still
-holds the newest state of a client. One that is damaged, or whose records are, is passed over for the one before.
+    manifest.json       sha256 of every file, the round, the definition of the run (its config and sha256, the sha256
+                        of the partition), versions, size and sha256 of the record files up to this round, and the
+                        checkpoint that holds each client's newest state
+A checkpoint is complete once its folder has its final name. The newest `keep` checkpoints stay, and every older one
+that still holds the newest state of a client. A checkpoint that is damaged, or whose records are, is skipped with a
+warning, and the previous one is used.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from raylfl.runtime.records.summary import versions
 from raylfl.runtime.round.state import FederationState
 from raylfl.runtime.workers.backend import Backend
 
-FOLD_AFTER = 20  # checkpoints whose client files are still needed before all states are written anew
-SAME_BITS = ("raylfl", "torch", "numpy")  # packages whose change may change the bits
+FOLD_AFTER = 20  # older checkpoints still needed for client states, after which all states are written again
+SAME_BITS = ("raylfl", "torch", "numpy")  # packages whose version may change the bits
 
 
 class Checkpoints:
     """The checkpoints of one run directory."""
 
     def __init__(self, run_dir: RunDirectory, experiment: Experiment, warn: Callable[[str], None]):
-        """warn: takes one line of news."""
+        """Checkpoints of this experiment; warn: takes one line for the user."""
         self.run_dir, self.warn = run_dir, warn
         self.keep, self.resolved = experiment.config.checkpoint.keep, experiment.config.resolved
         self.setup = experiment.setup
@@ -58,17 +59,17 @@ class Checkpoints:
 
     @property
     def folder(self) -> Path:
-        """checkpoints/, wherever the run directory is now."""
+        """The folder checkpoints/ in the run directory's current place."""
         return self.run_dir.path / "checkpoints"
 
     # -- writing ---------------------------------------------------------------------------------------------
 
     def save(self, state: FederationState, backend: Backend) -> None:
-        """Write `state`; raises RaylflError (disk full, say) with the checkpoint before left intact."""
+        """Writes `state`. Raises RaylflError (full disk) and leaves the previous checkpoint intact."""
         self.run_dir.check()
         name = folder_of(state.round)
         final, aside = self.folder / name, self.folder / f".{name}.tmp"
-        if final.exists():  # a state is a function of its round: this one is there already
+        if final.exists():  # the state of a round is always the same, and this one is saved already
             return
         try:
             self.folder.mkdir(exist_ok=True)
@@ -83,14 +84,14 @@ class Checkpoints:
             self.run_dir.check()
             raise RaylflError(
                 f"checkpoint of round {state.round} could not be written to {self.folder} ({error.strerror}); "
-                f"the one before is intact: {remedy(error)}, then resume"
+                f"the previous one is intact: {remedy(error)}, then resume"
             ) from error
         self._holders = holders
         state.changed.clear()
         self._prune()
 
     def _write(self, aside: Path, state: FederationState, backend: Backend) -> dict[int, str]:
-        """The files of a checkpoint; returns which checkpoint then holds which client's newest state."""
+        """Writes the files of a checkpoint; returns, for each client, the checkpoint that holds its newest state."""
         name, before = folder_of(state.round), set(self._holders.values())
         fold = len(before) >= FOLD_AFTER or not all((self.folder / holder).is_dir() for holder in before)
         clients = sorted(state.clients if fold else state.changed)
@@ -117,12 +118,12 @@ class Checkpoints:
         return holders
 
     def _prune(self) -> None:
-        """Keep the newest `keep`, and what holds client states that one of them needs."""
+        """Deletes all but the newest `keep` checkpoints and those whose client states they need."""
         folders = self._folders()
         kept = folders[-self.keep :]
         needed = {folder.name for folder in kept}
         for folder in kept:
-            with suppress(Damaged):  # no run can be resumed from it, so it needs nothing
+            with suppress(Damaged):  # no run can be resumed from a damaged checkpoint, so it needs no others
                 needed |= set(read_manifest(folder)["clients"])
         for folder in folders:
             if folder.name not in needed:
@@ -136,10 +137,10 @@ class Checkpoints:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def newest(self, backend: Backend, fresh: FederationState) -> FederationState | None:
-        """The newest intact state, its client states put behind the backend's handles; None: there is none.
+        """The newest intact state, its client states as handles of the backend; None: there is none.
 
-        fresh: the state before round 0, for keys and shapes. Records written after the checkpoint are cut off. Raises
-        BadConfig where what defines the run is no longer the same.
+        fresh: the state before round 0, for keys and shapes. Records written after the checkpoint are removed. Raises
+        BadConfig if the definition of the run has changed.
         """
         for leftover in self.folder.glob(".round_*.tmp"):  # of a process killed while it wrote
             discard(leftover)
@@ -158,7 +159,7 @@ class Checkpoints:
         return None
 
     def _verified(self, folder: Path) -> Manifest:
-        """The manifest, once all files and records that it names have proved intact; raises Damaged."""
+        """The manifest of a checkpoint whose files and records are all intact. Raises Damaged otherwise."""
         manifest = self._intact(folder)
         for name in manifest["clients"]:
             if name != folder.name:
@@ -167,7 +168,7 @@ class Checkpoints:
         return manifest
 
     def _intact(self, folder: Path, prefix: str = "") -> Manifest:
-        """The manifest, once it and the files of this prefix match their checksums; raises Damaged."""
+        """The manifest, if it and the files with this prefix match their checksums. Raises Damaged otherwise."""
         manifest = read_manifest(folder)
         for file, expected in manifest["sha256"].items():
             if file.startswith(prefix):
@@ -175,7 +176,7 @@ class Checkpoints:
         return manifest
 
     def _match(self, path: Path, expected: str) -> None:
-        """Raises Damaged where the file's sha256 is another."""
+        """Checks the sha256 of a file; raises Damaged."""
         try:
             found = sha256_of(path)
         except OSError as error:
@@ -184,7 +185,7 @@ class Checkpoints:
             raise Damaged(f"{path.parent.name}/{path.name} does not match its checksum")
 
     def _check_records(self, manifest: Manifest) -> None:
-        """Raises Damaged where a record file no longer holds what was written before the checkpoint."""
+        """Checks that the record files still hold their content of this checkpoint; raises Damaged."""
         sums = manifest.get("records_sha256", {})
         for name in RECORDS:
             if name not in manifest["records"]:
@@ -198,7 +199,7 @@ class Checkpoints:
                 raise Damaged(fault)
 
     def _compare(self, folder: Path, manifest: Manifest) -> None:
-        """Refuse another config or partition; warn where another device or version may give other bits."""
+        """Checks the definition of the run (raises BadConfig); warns of another device or version."""
         refuse_changes({**manifest["config"], "rounds": 0}, {**self.resolved, "rounds": 0})
         if manifest["partition_sha256"] != self.identity["partition_sha256"]:
             raise BadConfig(
@@ -216,7 +217,7 @@ class Checkpoints:
                 )
 
     def _load(self, folder: Path, manifest: Manifest, backend: Backend, fresh: FederationState) -> FederationState:
-        """The state in files that match their checksums; raises Damaged where it is not one of this run."""
+        """The state in a checkpoint with correct checksums. Raises Damaged if it does not fit this run."""
         state = load_server(folder / "server.pt", fresh, manifest["round"])
         own: State = self.setup.fresh_state(fresh.server["x"], fresh.buffers)
         self._check_clients(manifest, bool(own))
@@ -230,7 +231,7 @@ class Checkpoints:
         return state
 
     def _check_clients(self, manifest: Manifest, stateful: bool) -> None:
-        """Raises Damaged unless the manifest names the clients whose uploads were received, and no others."""
+        """Checks that the manifest names exactly the clients whose uploads were received; raises Damaged."""
         rows = read_rows(self.run_dir.path / "participation.jsonl").rows[: manifest["round"]]
         try:
             received = {c for row in rows for c, got in zip(row["cohort"], row["received"], strict=True) if got}
@@ -241,14 +242,14 @@ class Checkpoints:
             raise Damaged("its manifest does not hold the states of the clients that participation.jsonl names")
 
     def _set_aside(self, folder: Path) -> None:
-        """Rename a damaged checkpoint: it can be looked at, and its round be written again."""
+        """Renames a damaged checkpoint, so that it is kept and its round can be written again."""
         target = folder.with_name(f"damaged_{folder.name}")
         discard(target)
         folder.rename(target)
 
 
 def sha256_of_shards(shards: Shards) -> str:
-    """The sha256 of which client owns which samples."""
+    """The sha256 of the partition, that is of each client's samples."""
     digest = hashlib.sha256(shards.offsets.tobytes())
     digest.update(shards.indices.tobytes())
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Checksums of files: computed while a file is written, and read back."""
+"""Checksums of files, computed while a file is written or from a file on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _HashedFile:
         self.file, self.sha256 = file, hashlib.sha256()
 
     def write(self, data: Any) -> int:
-        """Write the bytes and add them to the checksum."""
+        """Writes the bytes and adds them to the checksum."""
         self.sha256.update(data)
         written: int = self.file.write(data)
         return written
@@ -29,7 +29,7 @@ class _HashedFile:
 
 
 def save_hashed(content: Any, path: Path) -> str:
-    """Save to `path` with torch.save and sync; returns the sha256 of the file."""
+    """Saves to `path` with torch.save and syncs; returns the sha256 of the file."""
     with open(path, "wb") as file:
         hashed = _HashedFile(file)
         try:
@@ -44,6 +44,6 @@ def save_hashed(content: Any, path: Path) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file; raises OSError for what is not a regular file."""
+    """The sha256 of a file. Raises OSError for anything but a regular file."""
     with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

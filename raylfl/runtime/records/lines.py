@@ -1,4 +1,4 @@
-"""JSON-lines records: one object a line, only ever appended to. A damaged line is left out and its number told."""
+"""JSON-lines records: append-only files of one object per line. Damaged lines are left out and their numbers kept."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rows:
-    """The objects of a file, in order; the 1-based numbers of their lines, and of the lines that are no object.
+    """The objects of a file in order, the numbers (from 1) of their lines, and the numbers of damaged lines.
 
-    A last line without an end was cut short by a crash: it is left out, and is not damage.
+    A last line without a line end was cut off by a crash; it is left out and does not count as damage.
     """
 
     rows: list[dict[str, Any]]
@@ -23,7 +23,7 @@ class Rows:
 
 
 def read_rows(path: Path) -> Rows:
-    """The rows of a file; none where there is no file."""
+    """The rows of a file; no rows if there is no file."""
     return parse_rows(path.read_bytes()) if path.is_file() else Rows([], [], [])
 
 
@@ -44,7 +44,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def fault_in_rounds(data: bytes, rounds: int) -> str | None:
-    """What is wrong with a record that must hold rounds 0 to `rounds` - 1, each once; None: nothing."""
+    """The fault of a record that must hold rounds 0 to `rounds` - 1, each once; None: it is correct."""
     found = parse_rows(data)
     if found.damaged:
         return f"{lines(found.damaged)} cannot be read"
@@ -56,14 +56,14 @@ def fault_in_rounds(data: bytes, rounds: int) -> str | None:
 
 
 def lines(numbers: Sequence[int]) -> str:
-    """`line 3`, `lines 3, 7`, `lines 3, 7, 8, 9 and 12 more`."""
+    """Line numbers as text: `line 3`, `lines 3, 7`, `lines 3, 7, 8, 9 and 12 more`."""
     shown = ", ".join(map(str, numbers[:4]))
     more = f" and {len(numbers) - 4} more" if len(numbers) > 4 else ""
     return f"line{'s' * (len(numbers) > 1)} {shown}{more}"
 
 
 def jsonable(value: Any) -> Any:
-    """The value as plain JSON; numbers that are not finite become null."""
+    """The value as plain JSON; non-finite numbers become null."""
     if isinstance(value, dict):
         return {str(k): jsonable(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -76,6 +76,6 @@ def jsonable(value: Any) -> Any:
 
 
 def metrics_line(metrics: dict[str, Any]) -> str:
-    """A row of metrics.jsonl; a metric that is not finite is left out, as not measured."""
+    """A row of metrics.jsonl as text; non-finite metrics are left out."""
     plain = {k: jsonable(v) for k, v in metrics.items()}
     return json.dumps({k: v for k, v in plain.items() if v is not None}) + "\n"

@@ -18,7 +18,7 @@ class Locks:
         self._held: dict[str, IO[bytes]] = {}
 
     def take(self, name: str) -> bool:
-        """Whether the lock is now this process's; raises OSError on a file system without locks."""
+        """Takes the lock; returns whether this process holds it now. Raises OSError on a file system without locks."""
         if name in self._held:
             return True
         lock = os.fdopen(open_plain(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b", buffering=0)
@@ -33,12 +33,12 @@ class Locks:
         return True
 
     def note(self, name: str, text: str) -> None:
-        """Make the text the content of the file of a lock that is held."""
+        """Writes the text into the file of a lock that is held."""
         self._held[name].truncate(0)
         self._held[name].write(text.encode())
 
     def close(self) -> None:
-        """Release all of them."""
+        """Releases all locks."""
         for lock in self._held.values():
             lock.close()
         self._held.clear()

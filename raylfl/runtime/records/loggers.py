@@ -1,7 +1,7 @@
 """Loggers beside metrics.jsonl: Lightning's CSV and TensorBoard loggers, and wandb.
 
-They are opened in the process of the round loop only. A logger that fails is closed with one line and never stops a
-run: metrics.jsonl is always written, and everything else can be rebuilt from it.
+They are opened only in the process of the round loop. A logger that fails is closed with a one-line message and never
+stops a run: metrics.jsonl is always written, and the other records can be rebuilt from it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Logger(Protocol):
     """The interface of all loggers."""
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Record one row of metrics.jsonl."""
+        """Records one row of metrics.jsonl."""
 
     def close(self) -> None:
-        """Finish; called however the run ended."""
+        """Finishes the log; called however the run ended."""
 
 
 class Loggers:
-    """The loggers that `logging.loggers` names."""
+    """The loggers of a run, as selected by `logging.loggers`."""
 
     def __init__(self, config: Config, run_dir: RunDirectory, say: Say):
         self.say = say
@@ -42,12 +42,12 @@ class Loggers:
                 self.say(f"logger {name} could not be opened and is left out ({type(error).__name__}: {error})")
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Pass one row to every open logger."""
+        """Passes one row to every open logger."""
         for name in list(self._open):
             self._try(name, lambda logger: logger.log(metrics))
 
     def close(self) -> None:
-        """Close every open logger."""
+        """Closes every open logger."""
         for name in list(self._open):
             self._try(name, lambda logger: logger.close())
         self._open.clear()
@@ -61,7 +61,7 @@ class Loggers:
 
 
 class LightningLogger:
-    """A logger of Lightning's; its step is the round."""
+    """A Lightning logger whose step is the round."""
 
     def __init__(self, logger: Any, config: Config):
         self.logger = logger
@@ -77,7 +77,7 @@ class LightningLogger:
 
 
 def make_csv(config: Config, run_dir: RunDirectory, say: Say) -> Logger:
-    """Log to csv/metrics.csv. Lightning starts the file anew, so the rounds of a resumed run are logged again first."""
+    """A logger to csv/metrics.csv. Lightning replaces the file, so a resumed run logs its earlier rounds again."""
     from lightning.pytorch.loggers import CSVLogger
 
     where = str(run_dir.path)
@@ -88,7 +88,7 @@ def make_csv(config: Config, run_dir: RunDirectory, say: Say) -> Logger:
 
 
 def make_tensorboard(config: Config, run_dir: RunDirectory, say: Say) -> Logger:
-    """Log to tensorboard/. A resumed run adds a file, and TensorBoard shows both as one."""
+    """A logger to tensorboard/. A resumed run adds a file, and TensorBoard shows both as one run."""
     from lightning.pytorch.loggers import TensorBoardLogger
 
     where = str(run_dir.path)

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: its schema and its checksum. A manifest of any other form is damaged."""
+"""The manifest of a checkpoint: its schema and its checksum. A manifest of any other form counts as damaged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Record = Annotated[str, StringConstraints(pattern=r"^(metrics|participation)\.js
 
 
 class Definition(TypedDict):
-    """The part of `config` that every manifest has."""
+    """The keys of `config` that every manifest has."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 
@@ -30,10 +30,10 @@ class Definition(TypedDict):
 
 
 class Manifest(TypedDict):
-    """A checkpoint's files by checksum, the run that it belongs to, and the record files up to its round.
+    """The files of a checkpoint with their checksums, the definition of its run, and the record files at its round.
 
     clients: checkpoint -> the clients whose newest state it holds. records, records_sha256: size and sha256 of each
-    record file (the latter since 0.1; before, sizes alone).
+    record file (the latter since 0.1).
     """
 
     __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
@@ -55,11 +55,11 @@ ADAPTER = TypeAdapter(Manifest)
 
 
 class Damaged(Exception):
-    """A checkpoint cannot be used; the message names the file and what is wrong with it."""
+    """A checkpoint cannot be used; the message names the file and its fault."""
 
 
 def folder_of(rounds: int) -> str:
-    """The name of the checkpoint after so many rounds."""
+    """The name of the checkpoint after `rounds` rounds."""
     return f"round_{rounds:06d}"
 
 
@@ -69,7 +69,7 @@ def encode(manifest: Manifest) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a checkpoint's folder. Raises Damaged; RaylflError where a newer version wrote it."""
+    """The manifest in a checkpoint's folder. Raises Damaged, or RaylflError if a newer version wrote it."""
     name = f"{folder.name}/manifest.json"
     try:
         content = json.loads(read_plain(folder / "manifest.json"))
@@ -89,7 +89,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def checked(content: Any, folder: Path) -> Manifest:
-    """The content as a manifest of this folder; raises Damaged naming the first key that cannot be."""
+    """The content as a manifest of this folder. Raises Damaged that names the first wrong key."""
     try:
         manifest = ADAPTER.validate_python(content)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""A record file open for appending, whose content is known by checksum, and whose disappearance is noticed."""
+"""A record file open for appending, which detects changes (by checksum), moves and deletion."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Prefix:
 
 
 class RecordFile:
-    """metrics.jsonl or participation.jsonl while a run appends to it."""
+    """A record file (metrics.jsonl, participation.jsonl) to which a run appends."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -43,11 +43,11 @@ class RecordFile:
 
     @property
     def prefix(self) -> Prefix:
-        """All that was written so far."""
+        """Size and sha256 of the content written so far."""
         return Prefix(self.size, self._sha256.hexdigest())
 
     def append(self, data: bytes) -> None:
-        """Add the bytes, visible at once to readers; raises OSError, the file as it was, where there is no room."""
+        """Appends the bytes, at once visible to readers. On a full disk raises OSError; the file stays unchanged."""
         rest = data
         try:
             while rest:
@@ -60,7 +60,7 @@ class RecordFile:
         self._sha256.update(data)
 
     def check(self) -> None:
-        """Raises Displaced where the path no longer leads to what was written; a deleted file is put back first."""
+        """Checks that the path still leads to the written file; raises Displaced. A deleted file is restored first."""
         own = os.fstat(self.file.fileno())
         try:
             there = os.stat(self.path, follow_symlinks=False)
@@ -77,7 +77,7 @@ class RecordFile:
             )
 
     def verify(self) -> None:
-        """Raises Displaced where the bytes on disk are not those that were written."""
+        """Checks that the bytes on disk are those that were written; raises Displaced."""
         self.check()
         if Prefix.of(self.path.read_bytes()) != self.prefix:
             raise Displaced(
@@ -86,7 +86,7 @@ class RecordFile:
             )
 
     def _put_back(self) -> None:
-        """The content of the deleted file, still held by the open one, under its name again."""
+        """Restores a deleted file under its name, from the handle that still holds its content."""
         with os.fdopen(open_plain(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:
             self.file.seek(0)
             shutil.copyfileobj(self.file, copy)
@@ -101,7 +101,7 @@ class RecordFile:
 
 
 def open_plain(path: Path, flags: int) -> int:
-    """A handle of a regular file; raises OSError for a link, a pipe or a device in its place."""
+    """A handle of a regular file. Raises OSError for a link, a pipe or a device."""
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)

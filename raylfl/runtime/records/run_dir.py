@@ -1,11 +1,11 @@
-"""A run's directory: its files and its locks.
+"""The directory of a run: its files and its locks.
 
 runs/<name>/<id>/ holds config.yaml, metrics.jsonl, participation.jsonl, partition.json, checkpoints/, final.pt,
-summary.json and log.txt. An existing id is never overwritten, and no file is ever followed through a link.
+summary.json and log.txt. An existing id is never overwritten, and symbolic links are never followed.
 
-Two locks, both released when the process that holds them ends. `.lock` belongs to the process that carries out the
-run and holds the command that was typed; a second process is refused. `.writing` belongs to the process of the round
-loop, which may be an actor and outlive a killed driver by a moment; a resumed run waits for it.
+There are two locks, both released when the process that holds them ends. `.lock` belongs to the process that started
+the run and contains its command; a second process is refused. `.writing` belongs to the process of the round loop,
+which may be an actor and outlive a killed driver for a moment; a resumed run waits for it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, op
 
 RECORDS = ("metrics.jsonl", "participation.jsonl")
 LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-WAIT_SECONDS = 60  # for the round loop of a driver that is gone to end as well
+WAIT_SECONDS = 60  # limit of the wait for the round loop of a driver that has ended
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Write aside, sync, rename, sync the folder: the file is the old one or the new one, never half of it."""
+    """Writes a file by a temporary file, sync and rename, so that it holds the old or the new content, never a part."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with open(aside, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -48,7 +48,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the folder's entries on disk."""
+    """Syncs the entries of a folder to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -57,7 +57,10 @@ def sync_folder(folder: Path) -> None:
 
 
 class RunDirectory:
-    """The files of one run. `open` takes the lock on the run, `claim` that on writing rounds; `close` releases both."""
+    """The files of one run.
+
+    `open` takes the lock on the run, `claim` the lock on writing rounds; `close` releases both.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -67,7 +70,7 @@ class RunDirectory:
 
     @staticmethod
     def create(base: Path, name: str, run_id: str | None, seed: int) -> RunDirectory:
-        """A new directory; raises BadConfig where it cannot be written or the id exists."""
+        """Creates a run directory. Raises BadConfig if it cannot be written or the id exists."""
         folder_name("name", name)
         if run_id is not None:
             folder_name("logging.id", run_id)
@@ -90,9 +93,9 @@ class RunDirectory:
     # -- locks -----------------------------------------------------------------------------------------------
 
     def open(self, command: str | None = None) -> RunDirectory:
-        """Take the run's lock; raises BadConfig where another process holds it or the place is read-only.
+        """Takes the run's lock. Raises BadConfig if another process holds it or the directory is read-only.
 
-        command: what was typed to have the run carried out; None: the command line of this process.
+        command: the command that started the run; None: the command line of this process.
         """
         try:
             free = self._locks.take(".lock")
@@ -111,17 +114,17 @@ class RunDirectory:
 
     @property
     def command(self) -> str:
-        """The command that started the run, as it was typed; the command line of a server actor is another."""
+        """The command that started the run, as the user typed it (a server actor has another command line)."""
         lock = self.path / ".lock"
         return lock.read_text(errors="replace") if lock.is_file() else shlex.join(sys.argv)
 
     @property
     def in_use(self) -> bool:
-        """Whether a process carries the run out at this moment."""
+        """Whether a process is carrying out the run at this moment."""
         return is_locked(self.path / ".lock")
 
     def claim(self) -> None:
-        """Take the lock on writing rounds, once the round loop of an earlier driver has ended."""
+        """Takes the lock on writing rounds, after the round loop of an earlier driver has ended."""
         deadline = time.monotonic() + WAIT_SECONDS
         try:
             if self._place is None:
@@ -136,7 +139,7 @@ class RunDirectory:
             raise RaylflError(f"{self.path} cannot be written ({error.strerror})") from error
 
     def close(self) -> None:
-        """Release the locks and close the files."""
+        """Releases the locks and closes the files."""
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -146,10 +149,10 @@ class RunDirectory:
             self._place = None
 
     def check(self) -> None:
-        """Raises Displaced where the directory or an open record file is no longer where it was.
+        """Checks that the directory and its open record files are still in their place; raises Displaced.
 
-        After a move `path` is the new one, and a record file that was deleted is there again: what can be kept can
-        still be written.
+        After a move `path` is the new path, and a deleted record file is restored, so that the state can still be
+        written.
         """
         if self._place is not None and not self._is_here(self._place):
             before, self.path = self.path, _path_of(self._place) or self.path
@@ -173,9 +176,9 @@ class RunDirectory:
     # -- records -------------------------------------------------------------------------------------------------
 
     def append(self, name: str, line: str) -> None:
-        """Add a line to metrics.jsonl or participation.jsonl, visible at once to readers.
+        """Appends a line to metrics.jsonl or participation.jsonl, at once visible to readers.
 
-        Whole or not at all: raises RaylflError where the disk has no room for it.
+        The line is written as a whole or not at all. Raises RaylflError if the disk is full.
         """
         try:
             self._record(name).append(line.encode())
@@ -189,7 +192,7 @@ class RunDirectory:
         return self._files[name]
 
     def sync(self) -> dict[str, Prefix]:
-        """Put everything appended on disk; the record files as they now are, for a checkpoint to remember."""
+        """Syncs the record files to disk; returns their sizes and checksums for a checkpoint."""
         for file in self._files.values():
             file.sync()
         return {name: self._record(name).prefix if self._holds(name) else Prefix() for name in RECORDS}
@@ -198,15 +201,15 @@ class RunDirectory:
         return name in self._files or (self.path / name).exists()
 
     def verify(self) -> None:
-        """Raises Displaced where a record file no longer holds what was written to it."""
+        """Checks that the record files hold what was written to them; raises Displaced."""
         self.check()
         for file in self._files.values():
             file.verify()
 
     def fault(self, name: str, size: int, sha256: str | None, rounds: int) -> str | None:
-        """What is wrong with the record file as a checkpoint of `rounds` rounds remembers it; None: nothing.
+        """The fault of a record file compared with a checkpoint after `rounds` rounds; None: it is intact.
 
-        sha256: of the first `size` bytes; None in a checkpoint of an older version.
+        sha256: of its first `size` bytes; None in a checkpoint of an older version.
         """
         data = read_plain(self.path / name)[:size]
         fault = fault_in_rounds(data, rounds)
@@ -217,12 +220,12 @@ class RunDirectory:
         return fault and f"{name} is damaged: {fault}"
 
     def keep_damaged(self, name: str) -> None:
-        """Keep a copy of a record file whose rows will be computed again."""
+        """Keeps a copy of a damaged record file, whose rows will be computed again."""
         with suppress(OSError):
             shutil.copyfile(self.path / name, self.path / f"damaged_{name}", follow_symlinks=False)
 
     def truncate(self, sizes: Mapping[str, int]) -> None:
-        """Cut off the records after a checkpoint: those rounds will run, and be written, again."""
+        """Removes the records after a checkpoint; their rounds are run and written again."""
         for name in filter(self._holds, RECORDS):
             try:
                 with os.fdopen(open_plain(self.path / name, os.O_RDWR), "r+b") as file:
@@ -235,14 +238,14 @@ class RunDirectory:
         return read_rows(self.path / "metrics.jsonl").rows
 
     def log(self, text: str) -> None:
-        """Add a line with the time to log.txt. A disk that has no room for it does not end a run."""
+        """Appends a line with the time to log.txt. A full disk does not end the run here."""
         with suppress(OSError), os.fdopen(open_plain(self.path / "log.txt", LOG_FLAGS), "a") as file:
             file.write(f"{datetime.now().isoformat(timespec='milliseconds')} {text}\n")
 
     # -- whole files -----------------------------------------------------------------------------------------------
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Write a whole file, or leave the one before; raises RaylflError where the disk has no room for it."""
+        """Writes a whole file, or leaves the old one. Raises RaylflError if the disk is full."""
         self.check()
         try:
             atomic_write(self.path / name, content)
@@ -256,11 +259,11 @@ class RunDirectory:
         self.write("summary.json", json.dumps(jsonable({**summary, "command": self.command}), indent=2) + "\n")
 
     def unfinish(self) -> None:
-        """Remove what marks a finished run, because more rounds follow; final.pt stays until there is a newer one."""
+        """Removes the mark of a finished run, because more rounds follow; final.pt stays until the next one."""
         (self.path / "summary.json").unlink(missing_ok=True)
 
     def unwritten(self, name: str, error: OSError) -> RaylflError:
-        """The error to raise where a file could not be written."""
+        """The error for a file that could not be written."""
         return RaylflError(
             f"{self.path / name} could not be written ({error.strerror}); the checkpoints are intact: "
             f"{remedy(error)}, then resume"
@@ -268,18 +271,18 @@ class RunDirectory:
 
 
 def existing(path: Path) -> BadConfig:
-    """The error to raise where a run of the wanted id exists."""
-    hint = f"`raylfl resume {path}` goes on with it"
+    """The error for a run id that exists already."""
+    hint = f"`raylfl resume {path}` continues it"
     return BadConfig(f"logging.id={path.name}: {path} exists and is never overwritten; {hint}")
 
 
 def remedy(error: OSError) -> str:
-    """What to do about a file that could not be written."""
+    """The remedy for a file that could not be written."""
     return "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "make it writable"
 
 
 def _path_of(place: int) -> Path | None:
-    """Where the directory of this handle is now; None where it was deleted, or where the system does not tell."""
+    """The current path of an open directory; None if it was deleted or the system does not provide it."""
     try:
         path = Path(os.readlink(f"/proc/self/fd/{place}"))
         return path if os.path.samestat(os.stat(path), os.fstat(place)) else None
@@ -288,7 +291,7 @@ def _path_of(place: int) -> Path | None:
 
 
 def discard(path: Path) -> None:
-    """Remove a file, a link or a whole folder."""
+    """Removes a file, a link or a whole folder."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -296,7 +299,7 @@ def discard(path: Path) -> None:
 
 
 def read_plain(path: Path) -> bytes:
-    """The content of a regular file; nothing where there is none."""
+    """The content of a regular file; empty if there is no file."""
     try:
         with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
             return file.read()

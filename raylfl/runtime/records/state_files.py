@@ -1,4 +1,4 @@
-"""The files of a checkpoint: a federation's state to tensors on disk, and back, checked against a fresh run's state."""
+"""The files of a checkpoint: the state of a federation as tensors on disk, checked when it is read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.round.state import FederationState
 from raylfl.runtime.workers.backend import Backend, Handle
 
-CHUNK_BYTES = 64 * 2**20  # of client states in memory at a time
+CHUNK_BYTES = 64 * 2**20  # bytes of client states in memory at a time
 NUMBERS = ("seconds", "computation_seconds", "last_finite_loss")
 
 
 def server_blob(state: FederationState) -> dict[str, Any]:
-    """Everything of a state but the clients'."""
+    """The state without the client states, as a dict for torch.save."""
     return {
         "round": state.round,
         "server": pack_server(state.server),
@@ -34,7 +34,7 @@ def server_blob(state: FederationState) -> dict[str, Any]:
 
 
 def pack_server(server: ServerState) -> dict[str, Any]:
-    """Tensors as they are, Tables as their rows."""
+    """The server state for a checkpoint: tensors unchanged, each `Table` as its state_dict."""
     return {k: {"table": v.state_dict()} if isinstance(v, Table) else v for k, v in server.items()}
 
 
@@ -44,7 +44,7 @@ def unpack_server(packed: dict[str, Any]) -> ServerState:
 
 
 def client_chunks(clients: Sequence[int], handles: dict[int, Handle], backend: Backend) -> Iterator[dict[str, Any]]:
-    """The states of these clients as rows of matrices, no more than CHUNK_BYTES (or one client) at a time."""
+    """The client states of these clients as rows of matrices, at most CHUNK_BYTES (or one client) in each chunk."""
     if not clients:
         return
     first = backend.get([handles[clients[0]]])[0]
@@ -60,7 +60,7 @@ def client_chunks(clients: Sequence[int], handles: dict[int, Handle], backend: B
 
 
 def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationState:
-    """The state in server.pt, without the clients'; fresh: the state before round 0. Raises Damaged."""
+    """The state in server.pt, without client states; fresh: the state before round 0. Raises Damaged."""
     blob = load(path)
     try:
         if blob["round"] != rounds:
@@ -78,7 +78,7 @@ def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationSt
 
 
 def load_clients(path: Path, wanted: set[int], fresh: State) -> Iterator[tuple[int, State]]:
-    """(client, its state) of the wanted clients in a file; fresh: a state, rows [1, ...]. Raises Damaged."""
+    """(client, state) of the wanted clients in a file; fresh: an initial state, rows [1, ...]. Raises Damaged."""
     chunk = load(path)
     try:
         clients, states = chunk["clients"].tolist(), chunk["states"]
@@ -91,17 +91,17 @@ def load_clients(path: Path, wanted: set[int], fresh: State) -> Iterator[tuple[i
 
 
 def load(path: Path) -> Any:
-    """The content of a file of tensors; raises Damaged where it holds anything else."""
+    """The content of a file of tensors. Raises Damaged if it holds anything else."""
     try:
         return torch.load(path, weights_only=True)
     except Exception as error:
-        if isinstance(error, MemoryError) or "memory" in str(error):  # this machine's trouble, not the file's
+        if isinstance(error, MemoryError) or "memory" in str(error):  # a fault of this machine, not of the file
             raise
         raise Damaged(f"{_shown(path)} cannot be read: {type(error).__name__}") from error
 
 
 def _same_form(value: Any, like: Any, place: str) -> None:
-    """Raise ValueError if keys, dtypes or shapes differ from `like`; tables may have any number of rows."""
+    """Checks that keys, dtypes and shapes equal those of `like` (tables: any number of rows); raises ValueError."""
     if isinstance(like, Tensor):
         got, need = (_form(t) if isinstance(t, Tensor) else type(t).__name__ for t in (value, like))
         if got != need:

@@ -86,7 +86,7 @@ def cpu_model() -> str:
 
 
 def git_commit() -> str | None:
-    """The commit of the working directory, with `+changes` where files differ from it; None outside git."""
+    """The commit of the working directory, with `+changes` if files differ from it; None outside git."""
     try:
         head = _git("rev-parse", "HEAD")
         return head and head + ("+changes" if _git("status", "--porcelain", "-uno") else "")
@@ -95,6 +95,6 @@ def git_commit() -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git prints; None where it fails."""
+    """The output of a git command; None if it fails."""
     done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=5)
     return None if done.returncode else done.stdout.strip()

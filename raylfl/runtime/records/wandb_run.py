@@ -1,7 +1,7 @@
-"""The wandb logger: the run's config, its rounds, and at the end a picture and a table.
+"""The wandb logger: the run's config, its rounds, and at the end a figure and a table.
 
-It logs offline unless the user is logged in; `wandb sync` sends that later. It never stops a run and delays it for
-seconds at most: where the server does not answer it logs offline, and at the end it waits for FINISH_SECONDS.
+It logs offline unless the user is logged in; `wandb sync` sends an offline run later. It never stops a run and delays
+it by seconds at most: it logs offline if the server does not answer, and waits at most FINISH_SECONDS at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raylfl.config.load import Config
 from raylfl.runtime.records.run_dir import RunDirectory
 
 ANSWER_SECONDS = 5.0  # limit for wandb's server to answer at all
-INIT_SECONDS = 20.0  # limit for it to accept the run; beyond, the run is logged offline
+INIT_SECONDS = 20.0  # limit for the server to accept the run; after that it is logged offline
 FINISH_SECONDS = 30.0  # limit for sending the rest at the end; what is left stays on disk for `wandb sync`
 TABLE_ROWS = 1000  # rounds in the table at the end, evenly spaced
 CURVES = ("train/loss", "test/loss", "test/accuracy", "global/loss", "global/distance")
@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 
 class WandbRun:
-    """One run at wandb: its group is the experiment, its job_type the algorithm. The run directory keeps its id."""
+    """One run at wandb: group = experiment, job_type = algorithm. The run directory keeps the wandb id."""
 
     def __init__(self, config: Config, run_dir: RunDirectory, say: Say):
         self.run_dir, self.say = run_dir, say
@@ -42,7 +42,7 @@ class WandbRun:
         self.run.define_metric("*", step_metric="round")
 
     def _mode(self) -> str:
-        """The mode of `mode()`, but offline where the server does not answer."""
+        """The result of `mode()`, or offline if the server does not answer."""
         chosen = mode()
         if chosen == "online":
             reason = unreachable(base_url())
@@ -75,17 +75,17 @@ class WandbRun:
                 raise
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             self.say(f"wandb does not take the run ({reason}): logged offline, `wandb sync` sends it later")
-            with suppress(Exception, SystemExit):  # what a service that died ends with
-                wandb.teardown()  # it still holds the id
+            with suppress(Exception, SystemExit):  # raised if wandb's service has died
+                wandb.teardown()  # the service still holds the id
             return wandb.init(**options, mode="offline")
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Log the numbers of one round. A round repeated after a resume does no harm: `round` is the step."""
+        """Logs the metrics of one round, with `round` as the step, so that a repeated round does no harm."""
         numbers = {k: v for k, v in metrics.items() if isinstance(v, (int, float))}
         self.run.log(numbers)
 
     def close(self) -> None:
-        """Log the picture and the table of a complete run, then send what is left."""
+        """Logs the figure and the table of a complete run, then sends the rest."""
         finished = (self.run_dir.path / "summary.json").exists()
         if finished:
             self._show()
@@ -120,7 +120,7 @@ class WandbRun:
 
 
 def mode() -> str:
-    """WANDB_MODE where it is set, else `online` for a user who is logged in, else `offline`."""
+    """The wandb mode: WANDB_MODE if set, or else `online` for a user who is logged in, or else `offline`."""
     return os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
 
 
@@ -137,7 +137,7 @@ def logged_in() -> bool:
         return True
     hosts = {urlparse(base_url()).hostname or ""}
     if not os.environ.get("WANDB_BASE_URL"):
-        hosts.add("api.wandb.ai")  # one service under two names
+        hosts.add("api.wandb.ai")  # two names of one service
     try:
         known = netrc.netrc(os.environ.get("NETRC"))
     except (OSError, netrc.NetrcParseError):
@@ -146,7 +146,7 @@ def logged_in() -> bool:
 
 
 def unreachable(url: str) -> str | None:
-    """The reason why this address does not answer; None where it does, with whatever status."""
+    """The reason why this address does not answer; None if it answers, with any status."""
     try:
         urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=ANSWER_SECONDS).close()
     except urllib.error.HTTPError:
@@ -157,7 +157,7 @@ def unreachable(url: str) -> str | None:
 
 
 def run_id(run_dir: RunDirectory) -> str:
-    """The run's id at wandb, kept in the run directory so that a resumed run has the same."""
+    """The run's id at wandb, stored in the run directory so that a resumed run has the same id."""
     path = run_dir.path / "wandb_id.txt"
     if not path.exists():
         run_dir.write(path.name, secrets.token_hex(4))
@@ -165,7 +165,7 @@ def run_id(run_dir: RunDirectory) -> str:
 
 
 def rounds_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str | int], list[list[Any]]]:
-    """Columns and lines of the table of rounds; the last round is always among them."""
+    """(columns, lines) of the table of rounds, which always includes the last round."""
     names = {k: None for row in rows for k, v in row.items() if isinstance(v, (int, float))}
     columns: list[str | int] = ["round", *(name for name in names if name != "round")]
     chosen = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), TABLE_ROWS)).round().astype(int))
@@ -173,7 +173,7 @@ def rounds_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str | int], list[
 
 
 def picture(rows: Sequence[dict[str, Any]], counts: Path) -> Any:
-    """A figure of the measured curves and of the samples per client and class; None where there is neither."""
+    """A figure of the measured curves and of the samples per client and class; None if there are neither."""
     from matplotlib.figure import Figure
 
     curves = [name for name in CURVES if any(name in row for row in rows)]

@@ -1,4 +1,4 @@
-"""What a round cost: floats sent, steps and gradients computed, and virtual seconds."""
+"""The costs of a round: floats sent, local steps, gradients and virtual seconds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from raylfl.runtime.round.state import RoundResult
 
 
 class CostModel:
-    """Counts what was really sent and computed in the rounds of one experiment."""
+    """Counts what was sent and computed in the rounds of one experiment."""
 
     def __init__(self, experiment: Experiment, planner: Planner, cut: Cut | None):
         self.e, self.planner, self.cut = experiment, planner, cut
 
     def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Costs:
-        """The costs of one round. second: the second broadcast, to every received client, if there was one."""
+        """The costs of one round; second: the second broadcast, to every received client, if there was one."""
         algorithm, r, reports = self.e.algorithm, result.round, result.reports.rows
         sampled, steps, down, up = len(r.cohort), int(r.steps.sum()), floats_in(broadcast), result.up_floats
         gradients, exchanged = int(reports["gradients"].sum()), 0
@@ -30,13 +30,13 @@ class CostModel:
         uplink, downlink = sent.uplink + exchanged, sent.downlink + exchanged
         if second is not None:
             downlink += floats_in(second) * len(r.received_view.cohort)
-        if self.planner.samples_by_norm:  # all available clients fetch, work, and send a norm each
+        if self.planner.samples_by_norm:  # all available clients receive x, train and send one norm
             uplink, downlink = uplink + len(reports), downlink + (len(reports) - sampled) * down
             steps = self._steps_of_available(result)
         return Costs(uplink, downlink, sent.peer, steps, gradients)
 
     def seconds(self, result: RoundResult, costs: Costs) -> tuple[float, float]:
-        """(virtual seconds of a round, and of its computation alone), by the `system` clock."""
+        """(virtual seconds of a round, virtual seconds of its computation alone), by the `system` clock."""
         clock, r, run = self.e.config.system, result.round, self.e.world
         if not len(r.cohort):
             return 0.0, 0.0

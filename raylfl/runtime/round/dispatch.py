@@ -1,4 +1,4 @@
-"""The cohort's local work: cut into tasks, handed to a backend, and collected at the server."""
+"""The cohort's local work: split into tasks, submitted to a backend, and collected at the server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import Executor
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
-LARGE = 32 * 2**20  # bytes from which malloc gives memory back to the system
+LARGE = 32 * 2**20  # bytes of a block from which malloc returns freed memory to the system
 
 
 class Dispatch:
@@ -38,7 +38,7 @@ class Dispatch:
         self._width = len(backend.initial()[0])
 
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
-        """The local work of round r, from this broadcast on."""
+        """Starts the local work of round r from this broadcast."""
         tasks = self._tasks(r)
         client_states = [[state.clients.get(c) for c in task.clients] for task in tasks]
         received, last_loss = [bool(b) for b in r.received], state.last_finite_loss
@@ -46,9 +46,9 @@ class Dispatch:
         return work.then(lambda results: self._collect(r, results, last_loss))
 
     def _tasks(self, r: Round) -> list[Task]:
-        """The cohort cut into micro-cohorts of consecutive clients: one client each, or for vectorised calls
-        chunks of nearly equal size. Which clients share a call follows from the cohort and the config, not from the
-        number of workers.
+        """The cohort as tasks of consecutive clients: one client each, or chunks of nearly equal size if vectorised.
+
+        The tasks depend on the cohort and the config, not on the number of workers.
         """
         count = len(r.cohort)
         alone = self.backend.one_by_one or self.algorithm.topology.sequential
@@ -66,7 +66,10 @@ class Dispatch:
         ]
 
     def _collect(self, r: Round, results: Sequence[TaskResult], last_loss: float) -> RoundResult:
-        """Received uploads in cohort order; failures by `runtime.on_client_error` and `runtime.on_nonfinite`."""
+        """The round result: received uploads in cohort order.
+
+        Failures are treated as `runtime.on_client_error` and `runtime.on_nonfinite` say.
+        """
         reports = ClientReports.joined([result.reports for result in results])
         self.ways.update(reports.ways)
         events = self._failures(r, reports, last_loss)
@@ -91,13 +94,13 @@ class Dispatch:
         return RoundResult(r, reports, uploads, states, width, events)
 
     def _upload_floats(self, uploads: State) -> int:
-        """Floats of one client's upload, without what the server knows already."""
+        """Floats of one client's upload, without the parts in `server_known`."""
         return floats_in({k: v[0] for k, v in uploads.items() if k not in self.algorithm.server_known})
 
     def _failures(self, r: Round, reports: ClientReports, last_loss: float) -> list[str]:
-        """One line for each upload that is dropped; raises for what `fail` says must end the run.
+        """One line for each dropped upload. Raises ClientFailed or NonFinite if the policy is `fail`.
 
-        last_loss: the last finite mean loss of the run, for clients that had none of their own.
+        last_loss: the last finite mean loss of the run, for clients without a finite loss of their own.
         """
         events = []
         for report in reports.bad:
@@ -107,7 +110,7 @@ class Dispatch:
                 attempts = 1 + self.runtime.client_retries
                 text = f"client {client} failed in round {r.index} after {attempts} attempts: {reason}"
                 if self.runtime.on_client_error == "fail":
-                    raise ClientFailed(f"{text} (runtime.on_client_error=drop goes on without it)\n{error}")
+                    raise ClientFailed(f"{text} (runtime.on_client_error=drop continues without it)\n{error}")
             else:
                 last = last if np.isfinite(last) else last_loss
                 text = f"client {client} sent a non-finite update in round {r.index}; last finite loss {last:.6g}"
@@ -118,9 +121,9 @@ class Dispatch:
 
 
 class UploadMemory:
-    """Matrices [n, d] of large uploads, in the memory of the round before once that is no longer referenced.
+    """Matrices [n, d] of large uploads, which reuse the memory of the previous round if it is no longer referenced.
 
-    Fresh memory of hundreds of MB costs as much in page faults as the copy itself.
+    The page faults of hundreds of MB of new memory cost as much as the copy itself.
     """
 
     def __init__(self) -> None:
@@ -128,7 +131,7 @@ class UploadMemory:
         self._in_use: dict[str, weakref.ref[np.ndarray]] = {}
 
     def stack(self, name: str, pieces: Sequence[Tensor]) -> Tensor:
-        """Rows of all pieces [n_j, ...] in one tensor [sum n_j, ...] of its own memory."""
+        """The rows of all pieces [n_j, ...] copied into one tensor [sum n_j, ...]."""
         shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
         size, dtype = math.prod(shape), pieces[0].numpy().dtype
         if size * dtype.itemsize < LARGE:
@@ -145,11 +148,10 @@ class UploadMemory:
 def calls(count: int, width: int, runtime: RuntimeConfig) -> int:
     """The number of vectorised calls of nearly equal size for a cohort, given d.
 
-    `runtime.micro_cohort` is the largest number of clients in a call; null stands for a rule:
-
-    A call holds as many clients as have 2^18 parameters together, but 32 at least, as more are little faster then,
-    and 128 at most. Calls are a multiple of 4, which 1, 2 or 4 workers share evenly, or one a client where there are
-    fewer. But on a GPU each has 2^20 parameters, else all clients: with less the GPU waits for the host's next step.
+    `runtime.micro_cohort` is the largest number of clients in a call. null stands for this rule: on a CPU a call holds
+    as many clients as have 2^18 parameters together, at least 32 (more are hardly faster) and at most 128; on a GPU it
+    has 2^20 parameters or all clients, because a GPU with less work waits for the host. The number of calls is rounded
+    up to a multiple of 4, which 1, 2 or 4 workers share evenly, or to one per client if there are fewer clients.
     """
     if runtime.micro_cohort:
         return -(-count // runtime.micro_cohort)

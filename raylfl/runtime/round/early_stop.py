@@ -1,4 +1,4 @@
-"""Early stopping (`stop`): when a run may end before its last round."""
+"""Early stopping (`stop`): the rule that ends a run before its last round."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from raylfl.config.schema import StopConfig
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.errors import BadConfig
 
-LATE = ("train", "update", "algo", "inconsistency")  # groups that a round without uploads may lack
+LATE = ("train", "update", "algo", "inconsistency")  # metric groups that a round without uploads may lack
 
 
 class EarlyStop:
-    """Sees the metrics of every round; `reason` says why the run ends after the last one, None: it goes on."""
+    """The stopping rule. `reason`: why the run ends after the last round that was seen; None: it continues."""
 
     def __init__(self, config: StopConfig):
         self.config = config
@@ -23,7 +23,7 @@ class EarlyStop:
         self._sign = 1.0 if better else -1.0
 
     def see(self, metrics: dict[str, Any]) -> None:
-        """Take one round's row. Raises BadConfig if the first one lacks the metric."""
+        """Takes the metrics of one round. Raises BadConfig if the first round lacks the metric."""
         metric, r = self.config.metric, int(metrics["round"])
         if metric is None:
             return

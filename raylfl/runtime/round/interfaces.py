@@ -1,4 +1,4 @@
-"""What the round asks of its parts: who takes part, what it cost, what is measured."""
+"""Interfaces of the round's parts: the planner, the cost model and the measurements."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ Metrics = dict[str, Any]
 
 
 class Plans(Protocol):
-    """Draws the rounds (`Planner`)."""
+    """The planner, which draws the rounds (`Planner`)."""
 
     def plan(self, r: int, server: ServerState) -> Round:
-        """Round r as it is sent out."""
+        """Round r before its local work."""
 
     def sampled(self, result: RoundResult, server: ServerState) -> RoundResult:
-        """What reaches the server, of a method that samples clients by what they computed; else the result itself."""
+        """The round result after sampling by update norms, for methods that do so; otherwise the result itself."""
 
     def prefetch(self, r: int) -> None:
-        """Draws round r ahead of time, where that is possible."""
+        """Draws round r ahead of time, if possible."""
 
     def row(self, r: Round) -> Row:
         """The line of participation.jsonl."""
 
 
 class Counts(Protocol):
-    """Counts what rounds cost (`CostModel`)."""
+    """The cost model, which counts the costs of rounds (`CostModel`)."""
 
     def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Costs:
-        """Floats, steps and gradients."""
+        """The floats, local steps and gradients of a round."""
 
     def seconds(self, result: RoundResult, costs: Costs) -> tuple[float, float]:
-        """Virtual seconds of the round, and of its computation alone."""
+        """(virtual seconds of the round, virtual seconds of its computation alone)."""
 
 
 class Measures(Protocol):
-    """Measures rounds (`Measurements`)."""
+    """The measurements of rounds (`Measurements`)."""
 
     def of_round(
         self, result: RoundResult, state: FederationState, before: ServerState, info: Info, last: bool

@@ -1,4 +1,4 @@
-"""The federated round, from the draw to its metrics. It knows a Backend, not Ray."""
+"""The federated round, from the draw to its metrics. It uses a Backend and does not depend on Ray."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from raylfl.runtime.round.plan import Planner, check_sampling
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import Backend, Executor
 
-UnderWay = Generator[None, None, tuple[Metrics, Row]]  # a round between two of its pauses
+UnderWay = Generator[None, None, tuple[Metrics, Row]]  # a round in progress, at one of its pauses
 
 
 class Federation:
-    """A run, round by round: an algorithm on a backend, and what plans, counts and measures its rounds."""
+    """A run, round by round: an algorithm, a backend, and the planner, cost model and measurements of its rounds."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Federation:
         self.costs, self.measurements, self.state = costs, measurements, state
         self.keeps_client_state, self.averages_buffers = keeps_client_state, averages_buffers
         self.fault: Fault = fault or (lambda phase, r: None)
-        self.whole = True  # the state is that after the last round handed out: no round has begun to change it
+        self.whole = True  # the state is that after the last yielded round; no later round has begun to change it
 
     @staticmethod
     def of(experiment: Experiment, backend: Backend, fault: Fault | None = None) -> Federation:
@@ -69,11 +69,11 @@ class Federation:
         )
 
     def round(self, last: bool) -> UnderWay:
-        """One round; returns its (metrics, participation row). last: of the run, which is always evaluated.
+        """One round; returns (metrics, participation row). last: the last round of a run is always evaluated.
 
-        It pauses twice: while the clients work, and while the model is evaluated. The rounds before and after use
-        these pauses, see `rounds`. A round is a transaction: nothing of `state` changes until all uploads are in and
-        the server step is done; then everything changes together, and only then is the round written down.
+        The generator pauses twice: during the local work, and during the evaluation. `rounds` uses these pauses to
+        overlap rounds. A round is a transaction: `state` does not change until all uploads are received and the server
+        step is done. Then everything changes together, and only then is the round recorded.
         """
         algorithm, state, r = self.algorithm, self.state, self.state.round
 
@@ -118,11 +118,11 @@ class Federation:
         return measured.result(), self.planner.row(result.round)
 
     def rounds(self, until: int) -> Iterator[tuple[Metrics, Row]]:
-        """(metrics, participation row) of each round from `state.round` on; the state is then after that round.
+        """(metrics, participation row) of each round from `state.round` on; `state` is then the state after that round.
 
-        Two rounds overlap: the clients of round r + 1 start to work before round r is evaluated and handed out, and
-        the cohort of round r + 2 is drawn meanwhile where it does not depend on uploads. If round r + 1 fails to
-        start, round r is handed out first.
+        Two rounds overlap: the local work of round r + 1 starts before round r is evaluated and yielded, and the cohort
+        of round r + 2 is drawn meanwhile if it does not depend on uploads. If round r + 1 fails to start, round r is
+        yielded first.
         """
         stamp = time.perf_counter()
         before: UnderWay | None = None
@@ -157,17 +157,17 @@ class Federation:
             )
 
     def _updated_clients(self, after: ServerState, uploads: State, result: RoundResult) -> State | None:
-        """The received clients' states once the server's second broadcast reaches them; None without one."""
+        """The received clients' states after the second broadcast; None if there is none."""
         if not overrides(self.algorithm, "update_clients"):
             return None
         states = self.backend.get(result.client_states)
         rows = {name: torch.cat([state[name] for state in states]) for name in states[0]}
-        buffers = {BUFFERS: rows.pop(BUFFERS)} if BUFFERS in rows else {}  # not the algorithm's business
+        buffers = {BUFFERS: rows.pop(BUFFERS)} if BUFFERS in rows else {}  # the algorithm does not handle buffers
         answered = self.algorithm.update_clients(after, uploads, rows, result.round.received_view)
         return None if answered is None else {**answered, **buffers}
 
     def _commit(self, result: RoundResult, after: ServerState, broadcast: State, answered: State | None) -> None:
-        """Everything that the round changes, at once."""
+        """Applies all changes of the round to `state`."""
         state, received = self.state, result.round.received_view.cohort
         handles = result.client_states
         if answered is not None:

@@ -1,4 +1,4 @@
-"""The metrics of a round, under their fixed names, after the server's step."""
+"""The metrics of a round, under their fixed names, after the server step."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ from raylfl.runtime.workers.backend import Backend
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk
 
-GROUP = 16  # clients whose full gradients a worker adds up before they travel; fixed, so that the sum's order is
+GROUP = 16  # clients whose full gradients a worker adds up before sending them; fixed, as is the order of the sum
 
 
 class Measurements:
-    """Measures what `eval` asks for; every value is that after the round's server step."""
+    """The measurements selected by `eval`; every value is measured after the server step of the round."""
 
     def __init__(self, experiment: Experiment, backend: Backend, planner: Planner):
         self.e, self.backend, self.planner = experiment, backend, planner
         optimum = experiment.optimum
         self.optimum = None if optimum is None else torch.from_numpy(optimum.x.copy())
-        self._predicted: tuple[bytes, dict[str, float]] = b"", {}  # the last Omega, and where it leads
+        self._predicted: tuple[bytes, dict[str, float]] = b"", {}  # the last Omega, and its prediction
 
     def of_round(
         self, result: RoundResult, state: FederationState, before: ServerState, info: Info, last: bool
     ) -> Deferred[Metrics]:
-        """One row of metrics.jsonl. state: after the round, and until the row is waited for; before: the server as
-        the round was drawn. Evaluations are sent at once, the rest is computed while the workers carry them out.
+        """One row of metrics.jsonl.
+
+        state: after the round, unchanged until the row is awaited; before: the server state when the round was drawn.
+        Evaluations are submitted at once; the other metrics are computed meanwhile.
         """
         r, config = result.round, self.e.config.eval
         broadcast: State = {"x": state.server["x"]}
@@ -84,7 +86,7 @@ class Measurements:
         return metrics
 
     def _evaluations(self, broadcast: State, r: int, cohort: Ints) -> Deferred[dict[str, float]]:
-        """Test and validation set; training data of participants, of random clients, of every client (fairness)."""
+        """Evaluations on the test and validation sets, and on training data of participants, random and all clients."""
         config, setup, shards = self.e.config.eval, self.e.setup, self.e.setup.shards
         count = setup.population.count
         jobs: list[tuple[str, str, Ints]] = []  # (name, kind, indices)
@@ -104,12 +106,12 @@ class Measurements:
         return results.then(lambda logged: summary([name for name, _ in pieces], logged))
 
     def _chunks(self, kind: str, ids: Ints) -> list[Chunk]:
-        """An evaluation in pieces, a batch each, which any worker may take; or in one."""
+        """An evaluation in chunks of one batch each, for any worker, or in a single chunk."""
         size = max(len(ids), 1) if kind in self.backend.whole else self.e.config.eval.batch_size
         return [Chunk(kind, ids[k : k + size], k // size) for k in range(0, len(ids), size)]
 
     def _objective(self, broadcast: State) -> Deferred[dict[str, float]]:
-        """global/loss = F(x), global/grad_norm = |grad F(x)|, over all clients' data."""
+        """Metrics `global/loss` = F(x) and `global/grad_norm` = |grad F(x)|, over the data of all clients."""
         count = self.e.setup.population.count
         groups = [list(range(k, min(k + GROUP, count))) for k in range(0, count, GROUP)]
 
@@ -123,10 +125,10 @@ class Measurements:
         return self.backend.objective(broadcast, groups).then(measured)
 
     def _inconsistency(self, r: int, server: ServerState) -> dict[str, float]:
-        """inconsistency/chi2 = chi2(w || Omega) of round r, where the expected coefficients are known; where the data
-        know the optimum for any weights, inconsistency/predicted_distance, too.
+        """Metric `inconsistency/chi2` = chi2(w || Omega) of round r, if the expected coefficients are known.
 
-        server: as it was when the round was drawn.
+        With data whose optimum is known for any weights also `inconsistency/predicted_distance`. server: the state when
+        the round was drawn.
         """
         e = self.e
         if self.planner.replayed:
@@ -142,8 +144,9 @@ class Measurements:
         return {"inconsistency/chi2": chi2(e.world.population.weights, omega)} | self._prediction(omega)
 
     def _prediction(self, omega: Floats) -> dict[str, float]:
-        """inconsistency/predicted_distance = |x_Omega - x*| / |x*| (|x_Omega - x*| where x* = 0): the value at which
-        global/distance stalls for small eta if Omega stays as it is; x_Omega = argmin sum_i Omega_i f_i.
+        """Metric `inconsistency/predicted_distance` = |x_Omega - x*| / |x*| (|x_Omega - x*| if x* = 0).
+
+        It is the limit of `global/distance` for small eta and constant Omega; x_Omega = argmin sum_i Omega_i f_i.
         """
         known = self.e.optimum
         if known is None or known.of is None or self.optimum is None:
@@ -156,8 +159,9 @@ class Measurements:
 
 
 def summary(names: Sequence[str], results: Sequence[Logged]) -> dict[str, float]:
-    """What was logged over the chunks of each evaluation as metrics, `name/metric`; evaluations of single clients
-    (`client i`) as fairness among them.
+    """Metrics `name/metric` of each evaluation, from the logs of its chunks.
+
+    Evaluations of single clients (`client i`) give the metrics of `fairness`.
     """
     parts: dict[str, list[Logged]] = {}
     for name, result in zip(names, results, strict=True):
@@ -177,7 +181,7 @@ def summary(names: Sequence[str], results: Sequence[Logged]) -> dict[str, float]
 
 
 def fairness(accuracy: np.ndarray) -> dict[str, float]:
-    """clients/accuracy_mean, _std, and _p10: the mean accuracy of the worst tenth of the clients (at least one)."""
+    """Metrics `clients/accuracy_mean`, `_std` and `_p10` (mean accuracy of the worst tenth, at least one client)."""
     worst = np.sort(accuracy)[: max(1, len(accuracy) // 10)]
     return {
         "clients/accuracy_mean": float(accuracy.mean()),

@@ -1,4 +1,4 @@
-"""A round as it is drawn, before any local work: cohort, draws, links, steps. A function of (seed, r)."""
+"""The plan of a round before its local work: cohort, draws, links and local steps, a function of (seed, r)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Planner:
         self.replayed = experiment.participation if isinstance(experiment.participation, Trace) else None
         self.samples_by_norm = experiment.algorithm.samples_by_norm and self.replayed is None
         self._ahead: Round | None = None
-        self._systems: dict[int, SystemInfo] = {}  # of this round and the one before, which is still measured
+        self._systems: dict[int, SystemInfo] = {}  # of this round and the previous one, which is still being measured
 
     def lr(self, r: int) -> float:
         """eta of round r as configured, before any calibration."""
         return self.e.rule.lr * self.e.rule.lr_schedule.over_rounds(r)
 
     def system(self, r: int) -> SystemInfo:
-        """What is known of all N clients before round r is drawn; computed once a round, O(N)."""
+        """The system state of all N clients before round r is drawn; computed once per round, in O(N)."""
         if r not in self._systems:
             self._systems = {k: known for k, known in self._systems.items() if k == r - 1}
             self._systems[r] = self._system_info(r)
@@ -62,7 +62,7 @@ class Planner:
         return isinstance(self.e.participation, (Independent, Full)) and not self._samples()
 
     def marginals(self, c: SystemInfo, server: ServerState) -> Floats | None:
-        """E[s_i] of the round that `c` describes, [N], by the process or by the method's own p; None: not known."""
+        """E[s_i] of the round with system state c, [N], of the process or the method's own p; None: not known."""
         e = self.e
         if e.algorithm.samples_by_norm:
             return None
@@ -73,13 +73,13 @@ class Planner:
         return e.participation.marginals(e.world, c.index)
 
     def draw(self, r: int, server: ServerState) -> tuple[Draw, Floats | None]:
-        """(the sampled clients, the p [N] they were sampled by, where the method itself samples)."""
+        """(sampled clients, probabilities p [N] if the method itself samples, else None)."""
         e = self.e
         if self.replayed:
             row = self.replayed.row(r)
             p = np.asarray(row["p"]) if "p" in row else None
             return e.participation.draw(r, e.world), p
-        if self.samples_by_norm:  # at first every available client computes; the server samples by the norms
+        if self.samples_by_norm:  # at first every available client trains; then the server samples by the norms
             return Draw.once(np.flatnonzero(self.system(r).available)), None
         if e.algorithm.full_participation(server, r):
             return Draw.once(self.everyone), None
@@ -89,7 +89,7 @@ class Planner:
         return e.participation.draw(r, e.world), None
 
     def sample(self, p: Floats, r: int) -> Draw:
-        """M draws with replacement from an algorithm's own p [N]."""
+        """A draw of M clients with replacement, from an algorithm's own p [N]."""
         assert isinstance(self.e.participation, Sampler)
         return self.e.participation.draw_from(p, r, self.e.world)
 
@@ -97,7 +97,7 @@ class Planner:
         return overrides(self.e.algorithm, "probabilities")
 
     def plan(self, r: int, server: ServerState) -> Round:
-        """Round r: the sampled clients, how much they work, whose upload will be received."""
+        """Round r: the sampled clients, their local work, and the uploads that will be received."""
         if self._ahead is not None and self._ahead.index == r:
             return self._ahead
         planned = self.round_of(r, *self.draw(r, server))
@@ -106,10 +106,9 @@ class Planner:
         return planned
 
     def sampled(self, result: RoundResult, server: ServerState) -> RoundResult:
-        """What reaches the server of a method that samples clients by the norms of the updates that all computed.
+        """The round result after sampling by update norms, for methods with `samples_by_norm`; else the result itself.
 
-        A client whose work failed, or was not finite, counts as not available in this round. For all other methods
-        the result itself.
+        A client whose work failed or was not finite counts as not available in this round.
         """
         if not self.samples_by_norm:
             return result
@@ -128,16 +127,16 @@ class Planner:
         return replace(result, round=planned, uploads=uploads, client_states=states)
 
     def prefetch(self, r: int) -> None:
-        """Draws round r ahead of time, where it does not depend on the rounds before."""
+        """Draws round r ahead of time, if it does not depend on earlier rounds."""
         algorithm = self.e.algorithm
         if self.replayed or not (
             algorithm.samples_by_norm or self._samples() or overrides(algorithm, "full_participation")
         ):
-            with suppress(Exception):  # raised again by `plan`, once the round before has been handed out
+            with suppress(Exception):  # `plan` raises it again, after the previous round has been yielded
                 self._ahead = self.plan(r, {})
 
     def round_of(self, r: int, drawn: Draw, p: Floats | None) -> Round:
-        """The round with this cohort: its order (a ring's is a fresh random one), work, links and eta."""
+        """The round with this cohort: its order (in a ring a new random one), local work, links and eta."""
         e = self.e
         cohort, draws = drawn.cohort, drawn.draws
         if not self.replayed:
@@ -169,7 +168,7 @@ class Planner:
         )
 
     def row(self, r: Round) -> Row:
-        """The line of participation.jsonl; with p where the method sampled, with q where links change."""
+        """The row of participation.jsonl; with p if the method itself sampled, with q if links change."""
         dynamic = getattr(self.e.link, "dynamic", False)
         q = self._failure(r.index, self.everyone) if dynamic else None
         return make_row(r.index, r.cohort, r.draws, r.received, r.steps, r.probabilities, q)
@@ -207,12 +206,12 @@ def dropped(r: Round, clients: set[int]) -> Round:
 
 
 def check_sampling(experiment: Experiment) -> None:
-    """Raises BadConfig where the method samples clients itself but no number of draws M is configured."""
+    """Checks that M is configured for a method that samples clients itself; raises BadConfig."""
     samples = overrides(experiment.algorithm, "probabilities")
     if samples and not isinstance(experiment.participation, (Sampler, Trace)):
         resolved = experiment.config.resolved
         raise BadConfig(
             f"participation.name={resolved['participation']['name']}, but must be one with a size "
             f"(uniform, say): algorithm {resolved['algorithm']['name']} draws participation.size clients itself; "
-            "an availability process goes into participation.availability"
+            "set an availability process as participation.availability"
         )

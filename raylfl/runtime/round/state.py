@@ -1,4 +1,4 @@
-"""What a run carries from round to round, and what came of one round."""
+"""The state of a run between rounds, and the result of one round."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from raylfl.runtime.workers.task import ClientReports
 
 @dataclass
 class FederationState:
-    """All that the next round needs; what a checkpoint holds.
+    """The state that the next round needs and a checkpoint holds.
 
-    server: the algorithm's; buffers [b]: the module's (averaged); clients: handles of the states of the clients that
-    have taken part; changed: clients whose state is newer than the last checkpoint; seconds: the virtual clock.
+    server: the algorithm's server state; buffers: the module's averaged buffers [b]; clients: handles of the states of
+    clients that have taken part; changed: clients whose state is newer than the last checkpoint; seconds: the virtual
+    clock.
     """
 
     round: int
@@ -34,11 +35,11 @@ class FederationState:
 
 @dataclass
 class RoundResult:
-    """What the server received in a round.
+    """The result of a round at the server.
 
-    round: as drawn, with the uploads that really were received; reports: of every client that worked; uploads: rows
-    of the received clients (of a ring the last one's), in cohort order; client_states: their new states; up_floats:
-    of one client's upload; events: a line for each upload that was dropped.
+    round: the round as drawn, with the uploads that were really received; reports: of every client that trained;
+    uploads: rows of the received clients (in a ring of the last one), in cohort order; client_states: their new states;
+    up_floats: floats of one client's upload; events: one line for each dropped upload.
     """
 
     round: Round

@@ -1,1 +1,1 @@
-"""What a worker does with a task, in any process, and how work is asked of it."""
+"""Workers, which carry out tasks in any process, and the backend interface to them."""

@@ -1,7 +1,7 @@
-"""A module's Python attributes: as it was made for each client, so that none sees what another left behind.
+"""Restoration of a module's Python attributes before each client, so that clients do not affect each other.
 
-Parameters and buffers are not among them: they travel. Counters, lists and the states of metric objects would stay with
-the worker, and results would depend on which worker a client is sent to.
+Parameters and buffers are sent with each task. Counters, lists and the states of metric objects, however, would stay in
+the worker, and results would depend on the worker that a client is sent to.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 CONTAINERS = (list, dict, set, deque)
-TORCH = frozenset(vars(nn.Module()))  # what torch keeps in a module's attributes
+TORCH = frozenset(vars(nn.Module()))  # attributes that torch itself keeps in a module
 
 
 class Attributes:
-    """The attributes of a module and its parts as they are now; lists, dicts and sets with what they hold."""
+    """A snapshot of the attributes of a module and its parts, including the content of lists, dicts and sets."""
 
     def __init__(self, module: nn.Module):
         self._metrics: list[Any] = [part for part in module.modules() if resettable(part)]
@@ -40,12 +40,12 @@ class Attributes:
 
     @property
     def generators(self) -> list[str]:
-        """Names of random generators among the attributes: their state is not put back."""
+        """Names of random generators among the attributes; their state is not restored."""
         kinds = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
         return [name for name, value in self._named if isinstance(value, kinds)]
 
     def restore(self) -> None:
-        """Put all of them back; metric objects are reset."""
+        """Restores all attributes and resets metric objects."""
         for now, plain, containers in self._parts:
             if len(now) > len(plain) + len(containers) + len(TORCH):
                 for name in [n for n in now if n not in plain and n not in containers and n not in TORCH]:
@@ -57,7 +57,7 @@ class Attributes:
             metric.reset()
 
     def changed_tensors(self) -> list[str]:
-        """Names of tensors, neither trained nor buffers, that were changed in place: `restore` does not undo that."""
+        """Names of tensors changed in place that are no parameters or buffers; `restore` does not undo the change."""
         return [name for name, (tensor, version) in self._versions.items() if tensor._version != version]
 
 

@@ -1,4 +1,4 @@
-"""Where the local work of a cohort is carried out: here or on actors. The round loop knows only this."""
+"""The backend interface between the round loop and workers, and its implementation in the calling process."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult
 from raylfl.runtime.workers.worker import Worker
 
 T = TypeVar("T")
-Handle = Any  # of a client's state or a broadcast: the tensors themselves, or a reference to them
+Handle = Any  # a client state or broadcast: the tensors themselves, or a reference to them
 
 
 class Executor(ABC):
-    """Carries out the local work of cohorts. Client states stay behind handles: only requested ones travel.
+    """Carries out the local work of cohorts. Client states are handles, so that only requested states are sent.
 
-    Each call returns at once with a `Deferred`, so that the caller can do other work meanwhile; whether anything
-    happens before its result is waited for is up to the backend.
+    Each call returns a `Deferred` at once. The work may start then or when the result is awaited, depending on the
+    backend.
     """
 
     @abstractmethod
     def initial(self) -> tuple[Tensor, Tensor]:
-        """(x [d], buffers [b]) of the freshly made module."""
+        """(x [d], buffers [b]) of the initial module."""
 
     one_by_one: str | None
-    """Why workers take clients one by one; None: a micro-cohort in one vectorised call."""
+    """The reason why workers run clients one by one; None: a micro-cohort runs in one vectorised call."""
 
     @abstractmethod
     def put(self, state: State) -> Handle:
-        """A handle to these tensors, for a broadcast or a client's state."""
+        """A handle to these tensors, for a broadcast or a client state."""
 
     @abstractmethod
     def get(self, handles: Sequence[Handle]) -> list[State]:
-        """The tensors behind handles; read-only."""
+        """The tensors behind the handles, read-only."""
 
     @abstractmethod
     def run(
         self, tasks: Sequence[Task], broadcast: State, client_states: Sequence[Sequence[Handle | None]]
     ) -> Deferred[list[TaskResult]]:
-        """The results in task order. A task that keeps failing has `errors` in its reports, and no rows."""
+        """Runs the tasks; results in task order. A task that keeps failing has `errors` in its reports and no rows."""
 
     @abstractmethod
     def run_ring(
@@ -62,13 +62,13 @@ class Executor(ABC):
         client_states: Sequence[Sequence[Handle | None]],
         received: Sequence[bool],
     ) -> Deferred[list[TaskResult]]:
-        """One client a task, each starting from the last result that was received; the results in task order.
+        """Runs the tasks of a ring, one client each, from the last received result before it; results in task order.
 
-        Only the last received result reaches the server and has uploads; the others pass from worker to worker.
+        Only the last received result reaches the server and has uploads; the others are sent from worker to worker.
         """
 
     def traffic(self) -> dict[str, int]:
-        """Bytes that crossed process boundaries since the last call, as metrics; none in one process."""
+        """Bytes sent between processes since the last call, as metrics; no metrics for a single process."""
         return {"traffic/sent_bytes": 0, "traffic/received_bytes": 0}
 
 
@@ -83,31 +83,31 @@ class Backend(Executor):
 
     @abstractmethod
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> Deferred[list[Logged]]:
-        """What the module logs over each chunk, in order."""
+        """Evaluates the broadcast model on each chunk; the values that the module logs, in order."""
 
     @abstractmethod
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> Deferred[list[tuple[float, Tensor]]]:
-        """Loss and gradient of F restricted to each group of clients, in order."""
+        """(loss, gradient [d]) of F restricted to each group of clients, in order."""
 
     @abstractmethod
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        """The module's state_dict at these parameters."""
+        """The module's state_dict at these parameters [d] and buffers [b]."""
 
     def describe(self) -> dict[str, Any]:
-        """What summary.json says about where the run ran."""
+        """The entries of summary.json about the place of execution."""
         return {"backend": type(self).__name__, "workers": self.workers}
 
     @abstractmethod
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Releases all resources. Safe to call twice."""
 
 
 class InProcess(Executor):
-    """Local work in the calling process, carried out when it is waited for."""
+    """Local work in the calling process, carried out when its result is awaited."""
 
     @abstractmethod
     def attempt(self, task: Task, broadcast: State, client_states: Sequence[Handle | None]) -> TaskResult:
-        """One task; after failed attempts its reports have `errors`."""
+        """The result of one task; if all attempts fail, its reports have `errors`."""
 
     def put(self, state: State) -> Handle:
         return state
@@ -149,7 +149,7 @@ class InProcess(Executor):
 
 
 class LocalBackend(InProcess, Backend):
-    """A worker in the calling process, for debugging, for tests, and for models too small to pay for actors."""
+    """A worker in the calling process, for debugging, tests, and models too small for actors."""
 
     workers = 1
 
@@ -169,7 +169,7 @@ class LocalBackend(InProcess, Backend):
             try:
                 with time_limit(self.timeout):
                     outcome = TaskResult(task, *self.worker.run(task, broadcast, client_states))
-            except TimeoutError as error:  # it struck between the worker's own lines
+            except TimeoutError as error:  # raised outside of the worker's own handling
                 outcome = TaskResult(task, ClientReports.failed(task.clients, str(error)))
             if not outcome.failed:
                 break
@@ -186,7 +186,7 @@ class LocalBackend(InProcess, Backend):
         return sum(-(-len(chunk.indices) // self._batch_size) for chunk in chunks)
 
     def _within(self, items: int, measure: Callable[[], T]) -> T:
-        """Raises RaylflError where a measurement takes `client_timeout` for each of its items, and more."""
+        """The result of `measure`. Raises RaylflError if it takes longer than `client_timeout` for each item."""
         try:
             with time_limit(patience(self.timeout, items)):
                 return measure()
@@ -201,10 +201,10 @@ class LocalBackend(InProcess, Backend):
 
 
 def patience(timeout: float | None, items: int) -> float | None:
-    """Seconds that a call may take which measures so many chunks of samples or groups of clients."""
+    """The time limit in seconds of a call that measures `items` chunks of samples or groups of clients."""
     return None if timeout is None else timeout * max(items, 1)
 
 
 def first_row(uploads: State) -> State:
-    """One client's upload (rows [1, ...]) as the broadcast that the next in the ring starts from."""
+    """One client's upload (rows [1, ...]) as the broadcast for the next client of the ring."""
     return {name: rows[0] for name, rows in uploads.items()}

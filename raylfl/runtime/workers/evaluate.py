@@ -1,4 +1,4 @@
-"""Measuring a module on data, through its own evaluation step and hooks."""
+"""Evaluation of a module on data, through its own evaluation step and hooks."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ LOG = (  # positional arguments of LightningModule.log after name and value, and
 
 
 class Recorder:
-    """Stands in for `LightningModule.log` and `log_dict`: passes values on to the log of what is under way."""
+    """A replacement for `LightningModule.log` and `log_dict`, which passes values to the current log."""
 
     def __init__(self) -> None:
         self._to: Any = None
 
     def attach(self, module: Any) -> None:
-        """Have this module log here."""
+        """Redirects the logging of this module to this recorder."""
         module.log, module.log_dict = self.log, self.log_dict
 
     @contextmanager
     def into(self, log: Any) -> Iterator[None]:
-        """Within it values go to this log; outside of any, nowhere."""
+        """A context in which values go to this log; outside of any such context they are dropped."""
         before, self._to = self._to, log
         try:
             yield
@@ -47,21 +47,21 @@ class Recorder:
             self._to = before
 
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
-        """As LightningModule.log."""
+        """Replaces `LightningModule.log`."""
         if self._to is not None:
             self._to.log(name, value, **dict(zip(LOG, args, strict=False)), **options)
 
     def log_dict(self, dictionary: Mapping[str, Any], *args: Any, **options: Any) -> None:
-        """As LightningModule.log_dict; a MetricCollection is one, too."""
+        """Replaces `LightningModule.log_dict`; also takes a MetricCollection."""
         for name, value in dictionary.items():
             self.log(name, value, *args, **options)
 
 
 class Evaluator:
-    """Measures a module on batches.
+    """Evaluates a module on batches.
 
-    The test set goes through `test_step` and its hooks, all other data through `validation_step` and its hooks; where
-    the module has only one of the two, that one serves all. A module with neither is measured by its training loss.
+    The test set goes through `test_step` and its hooks, all other data through `validation_step` and its hooks. If the
+    module has only one of the two, it serves all data. A module with neither is measured by its training loss.
     """
 
     def __init__(self, module: Any, recorder: Recorder):
@@ -69,12 +69,12 @@ class Evaluator:
         self.left_out: set[str] = set()  # names logged with on_epoch=False
 
     def stage(self, kind: str) -> str | None:
-        """`test` or `validation`, whichever step and hooks this kind of data goes through; None: neither is there."""
+        """The stage (`test` or `validation`) whose step and hooks serve this kind of data; None: there is none."""
         stages = ("test", "validation") if kind == "test" else ("validation", "test")
         return next((stage for stage in stages if overrides(self.module, f"{stage}_step")), None)
 
     def whole(self, kind: str) -> bool:
-        """Whether an evaluation on this kind of data is one worker's: the module has hooks that see all of it."""
+        """Whether one worker evaluates this kind of data as a whole, because the module has hooks that need it all."""
         return any(self._hook(kind, part) for part in WHOLE)
 
     def _hook(self, kind: str, part: str) -> Callable[..., Any] | None:
@@ -83,9 +83,9 @@ class Evaluator:
 
     @torch.no_grad()
     def measure(self, kind: str, batches: Iterable[Batch], first: int = 0) -> Logged:
-        """What is logged over these batches, the first of which is number `first` of the evaluation.
+        """The values logged over these batches, the first of which is number `first` of the evaluation.
 
-        `loss` is always among it: where the step logs none, the loss it returns, or else the training loss.
+        `loss` is always included: the logged loss, or else the loss that the step returns, or else the training loss.
         """
         log = EvaluationLog()
         for metric in metrics_of(self.module):

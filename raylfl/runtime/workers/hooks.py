@@ -1,4 +1,4 @@
-"""Lightning's hooks: which of them a run calls, which it refuses, and which it names in a warning. One table."""
+"""The table of Lightning's hooks: those that a run calls, refuses, or ignores with a warning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Verdict = Literal["called", "refused", "ignored"]
 
 @dataclass(frozen=True)
 class Hook:
-    """What happens to a hook that a module overrides. note: when it is called; or what to use in its place."""
+    """The treatment of a hook that a module overrides; note: when it is called, or what to use instead."""
 
     verdict: Verdict
     note: str
@@ -31,7 +31,7 @@ def _ignored(why: str) -> Hook:
     return Hook("ignored", why)
 
 
-LOCAL_WORK = (  # called around and within a client's local work
+LOCAL_WORK = (  # hooks called around and within a client's local work
     "on_train_start",
     "on_train_epoch_start",
     "on_train_batch_start",
@@ -40,7 +40,7 @@ LOCAL_WORK = (  # called around and within a client's local work
     "on_train_epoch_end",
     "on_train_end",
 )
-WHOLE = ("start", "epoch_start", "epoch_end", "end")  # on_validation_...: of an evaluation as a whole
+WHOLE = ("start", "epoch_start", "epoch_end", "end")  # on_validation_...: hooks of an evaluation as a whole
 BATCH = ("batch_start", "batch_end")
 
 HOOKS: dict[str, Hook] = {
@@ -104,19 +104,19 @@ HOOKS: dict[str, Hook] = {
 
 
 def overrides(module: Any, name: str) -> bool:
-    """Whether the module's class has a method of its own under this name of Lightning's."""
+    """Whether the module's class overrides this method of LightningModule."""
     from lightning.pytorch import LightningModule
 
     return getattr(type(module), name, None) is not getattr(LightningModule, name, None)
 
 
 def overridden(module: Any, verdict: Verdict) -> list[str]:
-    """The hooks of this verdict that the module overrides."""
+    """The overridden hooks of the module with this verdict."""
     return [name for name, hook in HOOKS.items() if hook.verdict == verdict and overrides(module, name)]
 
 
 def refuse(module: Any) -> None:
-    """Raises BadConfig that names every overridden hook that local work cannot follow, each with its remedy."""
+    """Checks the module for hooks that local work cannot honour. Raises BadConfig that names each with its remedy."""
     problems = [
         f"model {type(module).__name__} overrides {name}, which is not called here: {HOOKS[name].note}"
         for name in overridden(module, "refused")

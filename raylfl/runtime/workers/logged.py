@@ -1,7 +1,7 @@
-"""What a module logs (`self.log`) while it is evaluated, kept until it is reduced over the whole evaluation.
+"""Values that a module logs (`self.log`) during an evaluation, kept until they are reduced over all of its batches.
 
-A number is kept a batch, with its weight. A torchmetrics object keeps its own state: it is computed once, over all
-batches of an evaluation, whichever worker saw them.
+A number is kept for each batch, with its weight. A torchmetrics object keeps its own state and is computed once, over
+all batches of the evaluation on all workers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from raylfl.errors import BadConfig
 
 PREFIXES = ("test/", "test_", "val/", "val_", "valid/", "valid_", "validation/", "validation_", "train/", "train_")
-REDUCTIONS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  # of values and their weights
+REDUCTIONS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  # functions of values and weights
     "mean": lambda values, weights: sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights),
     "sum": lambda values, weights: math.fsum(values),
     "min": lambda values, weights: min(values),
@@ -27,7 +27,7 @@ REDUCTIONS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  
 
 
 def canonical(name: str) -> str:
-    """`val_acc`, `test/accuracy`, ... -> `accuracy`."""
+    """The canonical name of a metric: `val_acc`, `test/accuracy`, ... -> `accuracy`."""
     for prefix in PREFIXES:
         if name.startswith(prefix):
             name = name[len(prefix) :]
@@ -40,30 +40,30 @@ def canonical(name: str) -> str:
 
 @dataclass
 class Series:
-    """The values of one name, a batch each, and how many samples each stands for."""
+    """The values logged under one name, one per batch, with their numbers of samples."""
 
     reduce: str
     values: list[float] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
 
     def add(self, value: float, weight: float) -> None:
-        """One more batch."""
+        """Adds the value of one batch."""
         self.values.append(value)
         self.weights.append(weight)
 
     def drop_last(self) -> None:
-        """Forget the last batch."""
+        """Removes the value of the last batch."""
         del self.values[-1], self.weights[-1]
 
     @property
     def reduced(self) -> float:
-        """One number: the sample-weighted mean, or what `reduce_fx` says."""
+        """The sample-weighted mean of the values, or their reduction by `reduce_fx`."""
         return float(REDUCTIONS[self.reduce](self.values, self.weights))
 
 
 @dataclass
 class Logged:
-    """What was logged over some batches of one evaluation; travels from worker to server.
+    """The values logged over some batches of one evaluation, sent from worker to server.
 
     metrics: torchmetrics objects by name, with their states over these batches.
     """
@@ -73,7 +73,7 @@ class Logged:
 
     @staticmethod
     def joined(parts: Sequence[Logged]) -> Logged:
-        """All parts of one evaluation, in their order."""
+        """The parts of one evaluation joined in their order."""
         whole = Logged()
         for part in parts:
             for name, series in part.series.items():
@@ -85,7 +85,7 @@ class Logged:
         return whole
 
     def results(self) -> dict[str, float]:
-        """One number a name; a metric that computes several gives one for each, `name_key`."""
+        """One number per name; a metric with several results gives one number for each, under `name_key`."""
         found = {name: series.reduced for name, series in self.series.items()}
         for name, metric in self.metrics.items():
             found |= _computed(name, metric.compute())
@@ -99,7 +99,7 @@ def _computed(name: str, value: Any) -> dict[str, float]:
 
 
 def as_number(name: str, value: Any) -> float:
-    """The value as a float. Raises BadConfig where it is not one number."""
+    """The value as a float. Raises BadConfig if it is not a single number."""
     if isinstance(value, Tensor) and value.numel() == 1:
         return float(value.detach())
     try:
@@ -109,7 +109,7 @@ def as_number(name: str, value: Any) -> float:
 
 
 def not_a_number(name: str, value: Any) -> BadConfig:
-    """The error of a logged value that is not one number."""
+    """The error for a logged value that is not a single number."""
     what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
     return BadConfig(
         f"the model logs {name} as {what}, but must log one number, a tensor with one entry, or a torchmetrics "
@@ -118,18 +118,20 @@ def not_a_number(name: str, value: Any) -> BadConfig:
 
 
 def is_metric(value: Any) -> bool:
-    """Whether this is a torchmetrics Metric; its package is the user's, and is not imported here."""
+    """Whether the value is a torchmetrics Metric, tested without importing torchmetrics."""
     return all(hasattr(value, name) for name in ("_reductions", "_defaults", "compute", "reset"))
 
 
 def metrics_of(module: nn.Module) -> list[Any]:
-    """All metric objects that are registered in the module, those inside others included."""
+    """All metric objects registered in the module, nested ones included."""
     return [part for part in module.modules() if is_metric(part)]
 
 
 def merged(metrics: Sequence[Any]) -> Any:
-    """The first of these metrics of one kind, with the states of all: reduced as torchmetrics reduces them over
-    processes. Metrics inside of others (wrappers, sums of metrics) are merged one by one.
+    """The first of these metrics of one kind, with the merged states of all.
+
+    States are reduced as torchmetrics reduces them over processes. Nested metrics (wrappers, sums of metrics) are
+    merged one by one.
     """
     if len(metrics) == 1:
         return metrics[0]
@@ -146,17 +148,17 @@ def merged(metrics: Sequence[Any]) -> Any:
 
 
 class EvaluationLog:
-    """Takes what a module logs while it is evaluated: batch by batch, and between the batches in its hooks."""
+    """The log of one evaluation, for values of batches and for values that hooks log between batches."""
 
     def __init__(self) -> None:
         self.logged = Logged()
-        self.left_out: set[str] = set()  # names logged with on_epoch=False: values of a batch, not of the evaluation
+        self.left_out: set[str] = set()  # names logged with on_epoch=False, which have no value for the evaluation
         self._samples: int | None = None  # of the current batch; None between batches
         self._in_batch: set[str] = set()
         self._objects: dict[str, Any] = {}
 
     def begin_batch(self, samples: int) -> None:
-        """What is logged from here on belongs to a batch of so many samples."""
+        """Begins a batch of this many samples; later values belong to it."""
         self._samples, self._in_batch = samples, set()
 
     @property
@@ -165,11 +167,11 @@ class EvaluationLog:
         return "loss" in self._in_batch
 
     def end_batch(self) -> None:
-        """What is logged from here on is about the whole evaluation."""
+        """Ends the batch; later values belong to the whole evaluation."""
         self._samples = None
 
     def log(self, name: str, value: Any, **options: Any) -> None:
-        """Take one value; options: as of `LightningModule.log`."""
+        """Adds one value; options as in `LightningModule.log`."""
         if options.get("on_epoch") is False:
             self.left_out.add(name)
         elif is_metric(value):
@@ -187,15 +189,15 @@ class EvaluationLog:
         self.logged.series[name].add(value, (self._samples or 1) if weight is None else weight)
 
     def finish(self) -> Logged:
-        """All of it; the metric objects as copies, which later batches do not change."""
+        """The logged values, with copies of the metric objects, which later batches do not change."""
         self.logged.metrics = {name: copy.deepcopy(metric).cpu() for name, metric in self._objects.items()}
-        for metric in self._objects.values():  # also those that are not registered in the module
+        for metric in self._objects.values():  # including metric objects that are not registered in the module
             metric.reset()
         return self.logged
 
 
 def reduction(name: str, options: Mapping[str, Any]) -> str:
-    """`reduce_fx` of `LightningModule.log` by its name. Raises BadConfig for others than Lightning takes."""
+    """The name of the `reduce_fx` of `LightningModule.log`. Raises BadConfig for one that Lightning does not accept."""
     given = options.get("reduce_fx", "mean")
     found = given if isinstance(given, str) else getattr(given, "__name__", str(given))
     found = {"amax": "max", "amin": "min", "avg": "mean"}.get(found, found)

@@ -1,4 +1,4 @@
-"""What a worker works with: the module, how images lie in its memory, the device and the precision."""
+"""The set-up of a worker: module, memory layout of images, device and precision."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides, refuse
 
 
 def make_module(model: ComponentConfig, seed: int) -> Any:
-    """The LightningModule of `model`, its initial weights a function of the seed alone."""
+    """The LightningModule of `model`; its initial weights are a function of the seed."""
     from lightning.pytorch import LightningModule
 
-    with torch_defaults():  # what the module's file sets in torch as it is imported ends here
+    with torch_defaults():  # undoes torch settings that the module's file makes on import
         if model.name is not None:
             from raylfl.models import MODELS
 
@@ -51,14 +51,15 @@ def layout_for(
     setup: WorkerSetup,
     layers: Callable[[], list[torch.nn.Module] | None],
 ) -> str:
-    """How images and weights of convolutions lie in memory, under `runtime.layout`:
+    """The memory layout of images and convolution weights under `runtime.layout`.
 
-    contiguous ([n, c, h, w], as torch has it), channels_last ([n, h, w, c]), or batch_last ([c, h, w, n], for chains
-    of layers without autograd). auto: for float32 on a CPU batch_last for chains of few channels, else channels_last;
-    contiguous elsewhere. A rule and never a timing, since the last bits differ. Always contiguous where the module's
-    own optimizer moves the weights, or its hooks see them. Raises BadConfig for batch_last where it cannot be.
+    contiguous: [n, c, h, w], torch's default; channels_last: [n, h, w, c]; batch_last: [c, h, w, n], for chains of
+    layers without autograd. auto: for float32 on a CPU, batch_last for chains with few channels and channels_last
+    otherwise; contiguous in all other cases. It is a rule and never a timing, because the last bits differ. The layout
+    is always contiguous if the module's own optimizer moves the weights or its hooks see them.
 
-    layers: the chain that the module's step is, if it is one; called only where it decides.
+    layers: the chain of layers of the module's step, if it is one; called only if it matters. Raises BadConfig for
+    batch_last if the module is no such chain.
     """
     setting, quick = setup.runtime.layout, device.type == "cpu" and setup.dtype == "float32"
     moved_elsewhere = setup.optimizer == "module" or any(overrides(module, name) for name in LOCAL_WORK)
@@ -80,7 +81,7 @@ def layout_for(
 
 
 def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractContextManager[Any]]]:
-    """The worker's device and precision context, through Lightning Fabric; fixes torch's threads."""
+    """(device, precision context) of a worker, from Lightning Fabric; also sets torch's number of threads."""
     from lightning.fabric import Fabric
 
     torch.set_num_threads(setup.runtime.threads)

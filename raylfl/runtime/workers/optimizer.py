@@ -1,4 +1,4 @@
-"""The module's own optimizer and learning-rate schedulers (`local.optimizer: module`), fresh for each local work."""
+"""The module's own optimizer and schedulers (`local.optimizer: module`), new for each client and round."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ OptimizerStep = Callable[[Tensor], None]
 
 
 def module_step(flat: FlatModule, steps_per_epoch: int) -> OptimizerStep:
-    """A step of what `configure_optimizers` returns, along v [1, d] in place of the gradient.
+    """A step function of the optimizer from `configure_optimizers`, with v [1, d] in place of the gradient.
 
-    Schedulers are stepped as Lightning does: those with `interval: step` after each local step, the others after each
-    pass over the client's data; each by its `frequency`. Raises BadConfig for what local steps cannot follow.
+    Schedulers step as in Lightning: with `interval: step` after each local step, otherwise after each pass over the
+    client's data; each by its `frequency`. Raises BadConfig for optimizers that local steps cannot use.
     """
     optimizer, schedulers = _configured(flat.module)
     done = 0
@@ -39,7 +39,7 @@ def module_step(flat: FlatModule, steps_per_epoch: int) -> OptimizerStep:
 
 
 def _configured(module: Any) -> tuple[torch.optim.Optimizer, list[Any]]:
-    """(the optimizer, Lightning's LRSchedulerConfigs), read by Lightning's own rules."""
+    """(optimizer, Lightning's LRSchedulerConfigs) of the module, parsed by Lightning."""
     from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.pytorch.core import optimizer as rules
 

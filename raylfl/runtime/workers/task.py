@@ -1,4 +1,4 @@
-"""What travels between the round loop and the workers: plain values, safe to send and to repeat."""
+"""The messages between the round loop and the workers: plain values that can be sent and resent."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from raylfl.core.population import Floats, Ints
 
 
 class Chunk(NamedTuple):
-    """Samples to be measured on: of the test set, the validation set, or the clients' training data."""
+    """Samples of an evaluation, from the test set, the validation set, or the clients' training data."""
 
     kind: str  # test, val or train
     indices: Ints
-    first: int = 0  # the number of its first batch in the evaluation that it is a part of
+    first: int = 0  # the number of its first batch within the evaluation
 
 
 @dataclass(frozen=True)
 class Task:
-    """The local work of a micro-cohort in one round: a pure function of this, the broadcast and its states."""
+    """The local work of a micro-cohort in one round; its result depends on task, broadcast and client states only."""
 
     round: int
     clients: tuple[int, ...]
@@ -35,25 +35,24 @@ class Task:
 
     @property
     def load(self) -> int:
-        """Sample gradients to compute, the measure by which work is shared out."""
+        """The number of sample gradients, by which work is distributed."""
         return int(np.dot(self.steps, self.batch_sizes))
 
 
 REPORT = np.dtype(
     [
         ("client", np.int64),
-        ("loss", np.float64),  # mean over its local steps; nan where it made none
-        ("last_loss", np.float64),  # the last finite one
+        ("loss", np.float64),  # mean over its local steps; nan without steps
+        ("last_loss", np.float64),  # the last finite loss
         ("gradients", np.int64),  # sample gradients computed
-        ("finite", np.bool_),  # whether it came back, and all that it came back with is a number
+        ("finite", np.bool_),  # whether its work succeeded with finite results only
     ]
 )
 
 
 @dataclass
 class ClientReports:
-    """What the server learns of some clients' work beside their uploads: a row of `REPORT` a client, and for those that
-    failed the traceback that ended it.
+    """Reports of clients' local work beside their uploads: one row of `REPORT` per client.
 
     logged: what modules logged in training, a number a client [C] by name; nan where a client logged none. ways: how
     many local steps were taken which way, by all of these clients together; a slice from the first has them all.
@@ -66,7 +65,7 @@ class ClientReports:
 
     @staticmethod
     def of(clients: Sequence[int], **columns: Any) -> ClientReports:
-        """A report for each of these clients; columns that are not given are 0."""
+        """One report for each of these clients; missing columns are 0."""
         rows = np.zeros(len(clients), REPORT)
         rows["client"] = clients
         for name, values in columns.items():
@@ -75,7 +74,7 @@ class ClientReports:
 
     @staticmethod
     def failed(clients: Sequence[int], error: str) -> ClientReports:
-        """Reports of clients whose work ended in an error."""
+        """Reports of clients whose local work ended in an error."""
         nothing = ClientReports.of(clients, loss=np.nan, last_loss=np.nan)
         return ClientReports(nothing.rows, dict.fromkeys(clients, error))
 
@@ -104,11 +103,11 @@ class ClientReports:
         return rows
 
     def losses(self, clients: Ints) -> Floats:
-        """The mean losses of the given clients, a subset of the reported ones, in the order of the reports."""
+        """The mean losses of the given clients, a subset of the reported clients, in the order of the reports."""
         return self.rows["loss"][self._of(clients)]
 
     def logs(self, clients: Ints) -> dict[str, Floats]:
-        """The means of what these clients' training steps logged."""
+        """The values that these clients' training steps logged, each a mean over the steps."""
         return {name: values[self._of(clients)] for name, values in self.logged.items()}
 
     def _of(self, clients: Ints) -> slice | np.ndarray:
@@ -120,7 +119,7 @@ class ClientReports:
 
 @dataclass
 class TaskResult:
-    """A task's result; rows of uploads and client states align with its clients. Empty where it failed."""
+    """The result of a task; rows of uploads and client states align with its clients. Empty if the task failed."""
 
     task: Task
     reports: ClientReports

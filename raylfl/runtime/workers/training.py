@@ -1,4 +1,4 @@
-"""A module's local work as Lightning would tell it: hooks, batch_idx, and what it logs."""
+"""Lightning's view of local work: hooks, batch_idx and logged values."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ REDUCE: dict[str, Callable[..., Any]] = {"mean": np.mean, "sum": np.sum, "min": 
 
 
 class TrainingLog:
-    """Takes what a module logs in the local steps of some clients, and reduces it over each client's steps.
+    """The log of some clients' local steps, reduced over the steps of each client.
 
-    The loss is not taken: `train/loss` is the mean of the losses that training_step returns.
+    A logged loss is ignored: `train/loss` is the mean of the losses that training_step returns.
     """
 
     def __init__(self, step: StepLog, clients: int):
         self.step, self.clients = step, clients
         self._reduce: dict[str, str] = {}
         self._steps: list[tuple[Sequence[int], dict[str, Tensor]]] = []
-        self.objects: dict[str, Any] = {}  # metric objects, of the one client
+        self.objects: dict[str, Any] = {}  # metric objects of a single client
 
     def log(self, name: str, value: Any, **options: Any) -> None:
-        """Take one value; options: as of `LightningModule.log`."""
+        """Adds one value; options as in `LightningModule.log`."""
         self.step.hear(name, value, options)
         name = canonical(name)
         if name == "loss":
@@ -54,12 +54,12 @@ class TrainingLog:
         self.step.values[name] = value if value.is_floating_point() else value.float()
 
     def keep(self, rows: Sequence[int]) -> None:
-        """What the current step logged is of these clients."""
+        """Stores the values of the current step for the clients in these rows."""
         if values := self.step.take():
             self._steps.append((list(rows), values))
 
     def results(self) -> dict[str, Floats]:
-        """One number a client and name, float64 [C]; nan where a client logged none."""
+        """One number per client, float64 [C], by name; nan where a client logged none."""
         found = {name: np.full(self.clients, np.nan) for name in dict.fromkeys([*self._reduce, *self.objects])}
         for name, how in self._reduce.items():
             steps = [(rows, values[name]) for rows, values in self._steps if name in values]
@@ -75,7 +75,7 @@ class TrainingLog:
 
 
 class Training:
-    """What a worker knows of its module's training: its hooks, and how `training_step` is called."""
+    """The training of a worker's module: its hooks, and the way in which `training_step` is called."""
 
     def __init__(self, flat: FlatModule, recorder: Recorder):
         module: Any = flat.module
@@ -83,8 +83,8 @@ class Training:
         self.log = StepLog()
         self.hooks = {name: getattr(module, name) for name in LOCAL_WORK if overrides(module, name)}
         self._objects = False  # whether training_step logs metric objects
-        self.step: int | None = None  # the local step under way
-        self.returned: Any = None  # by training_step, for on_train_batch_end
+        self.step: int | None = None  # the current local step
+        self.returned: Any = None  # the last result of training_step, for on_train_batch_end
         self._uses_index = uses_index(module)
         if self.hooks or self._uses_index or takes_only_a_batch(module, "training_step"):
             module.training_step = self._adapted(module.training_step)
@@ -101,9 +101,9 @@ class Training:
 
     @contextmanager
     def observed(self, clients: int, steps: int, steps_per_epoch: int) -> Iterator[LocalObserver]:
-        """Within it the module logs into the observer, which is to be told of the local work of so many clients.
+        """A context with the observer of the local work of `clients` clients, into which the module logs.
 
-        steps, steps_per_epoch: K_i, and in how many a client sees all its data; used where there is one client.
+        steps: K_i; steps_per_epoch: steps in one pass over the client's data; both used for a single client only.
         """
         observer = LocalObserver(self, TrainingLog(self.log, clients), steps, steps_per_epoch)
         self.log.take()
@@ -116,38 +116,38 @@ class Training:
 
     @property
     def ours(self) -> bool:
-        """Whether `training_step` is that of a shipped model, which logs nothing."""
+        """Whether `training_step` belongs to a shipped model, which logs nothing."""
         cls: Any = type(self.flat.module)
         return str(cls.training_step.__module__).startswith("raylfl.models")
 
     @property
     def alone(self) -> str | None:
-        """Why clients go one by one: hooks and metric objects are for one client at a time. None: they need not."""
+        """The reason why clients must run one by one (hooks, metric objects); None: they need not."""
         if self.hooks:
             return f"the model's {next(iter(self.hooks))} is called for one client at a time"
         return "the model's training_step logs a metric object" if self._objects else None
 
     def logged_in(self, batch: Batch) -> str | None:
-        """What a trial step logs, as a `reason`; None: nothing, or it fails."""
+        """The names that a trial step logs, as a `reason`; None: it logs nothing, or fails."""
         with self.observed(1, 1, 1) as observer:
             try:
                 self.flat.module.training_step(batch.content, 0)  # type: ignore[operator]
             except Exception:
-                return None  # which is for the check to say
+                return None  # `check` reports the failure
             self._objects = bool(observer.log.objects)
             names = [*self.log.take(), *observer.log.objects]
         return f"logs {', '.join(names)}" if names else None
 
     @property
     def reason(self) -> str | None:
-        """Why each local step must go through training_step itself (which ...); None: there may be other ways."""
+        """The reason why local steps must call training_step, as `training_step ...`; None: they need not."""
         if self.hooks:
             return f"has {next(iter(self.hooks))} beside it"
         return "uses batch_idx" if self._uses_index else None
 
 
 class LocalObserver(Observer):
-    """Calls the hooks of one client's local work."""
+    """An observer of the local solver that calls the hooks of a client's local work."""
 
     def __init__(self, training: Training, log: TrainingLog, steps: int, steps_per_epoch: int):
         self.training, self.log = training, log
@@ -159,7 +159,7 @@ class LocalObserver(Observer):
         return hook(*args) if hook else None
 
     def begin(self) -> None:
-        self.log.step.take()  # of a full gradient before the first step
+        self.log.step.take()  # drops values logged by a full gradient before the first step
         self._call("on_train_start")
 
     def before_step(self, t: int, batches: Sequence[Batch]) -> None:
@@ -185,7 +185,7 @@ class LocalObserver(Observer):
         for p, own in zip(parameters, views, strict=True):
             if p.grad is None:
                 own.zero_()
-            elif p.grad is not own:  # replaced, and not changed in place
+            elif p.grad is not own:  # replaced instead of changed in place
                 own.copy_(p.grad)
             p.grad = None
 
@@ -202,7 +202,7 @@ class LocalObserver(Observer):
             self.log.keep([0])
 
     def _outputs(self, losses: Tensor) -> dict[str, Any]:
-        """As Lightning hands on what training_step returned: a dict with a detached loss."""
+        """The outputs for on_train_batch_end as in Lightning: a dict with the detached loss."""
         returned, self.training.returned = self.training.returned, None
         outputs = dict(returned) if isinstance(returned, Mapping) else {}
         detached = {k: v.detach() if isinstance(v, Tensor) else v for k, v in outputs.items()}
@@ -210,7 +210,7 @@ class LocalObserver(Observer):
 
 
 def uses_index(module: Any) -> bool:
-    """Whether `training_step` looks at its batch_idx, or hands it on; True where its code cannot be read."""
+    """Whether `training_step` uses its batch_idx; True if its source code is not available."""
     code = getattr(getattr(type(module), "training_step", None), "__code__", None)
     if code is None:
         return True

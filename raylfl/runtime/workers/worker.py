@@ -1,4 +1,4 @@
-"""A worker: a module, a local solver and the shards of all clients. Plain code, which an actor wraps."""
+"""A worker: a module, a local solver and the shards of all clients. It is plain code, which an actor wraps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from raylfl.runtime.workers.training import Training, TrainingLog
 
 
 class Worker:
-    """Carries out tasks: a pure function of (task, broadcast, client states), safe to repeat elsewhere."""
+    """Carries out tasks. A result is a function of (task, broadcast, client states) and can be repeated elsewhere."""
 
     def __init__(self, setup: WorkerSetup):
         self.setup = setup
@@ -59,7 +59,7 @@ class Worker:
         self.training = Training(self.flat, self.recorder)
         self.attributes = Attributes(module)
         self.x0, self.buffers0 = self.flat.params.to("cpu", copy=True), self.flat.read_buffers().cpu()
-        images_last = self.layout != "contiguous"  # measured faster so, whatever the order of the weights
+        images_last = self.layout != "contiguous"  # faster for any layout of the weights
         self.train = self._source(setup.train, self.layout == "channels_last")
         self.measured = self.train.measuring(images_last)
         self.sources = {  # what evaluations read from
@@ -79,7 +79,7 @@ class Worker:
         self.oracle: Oracle = self.loop if self.one_by_one else self._vectorized()
 
     def _layers(self, chains: Chains) -> list[nn.Module] | None:
-        """The chain of layers that the module's step is, seen on two samples; None where it is none, or logs."""
+        """The layers of the module's step, found on two samples; None if it is no chain of layers or logs values."""
         module, dtype = chains.module, next(chains.module.parameters()).dtype
         heard, attributes = TrainingLog(StepLog(), 1), Attributes(module)
         try:
@@ -98,7 +98,7 @@ class Worker:
         return VectorizedOracle(self.flat, self.loop.autocast, by_hand, self.training.log)
 
     def _training_step_only(self) -> str | None:
-        """Why no step may go around `training_step`: hooks, or something logged in a trial on one sample."""
+        """The reason why all steps must call `training_step`: hooks, or values logged in a trial on one sample."""
         if self.training.ours:
             return self.training.reason
         with private_randomness(keyed_int(self.setup.seed, "check")), self.loop.autocast():
@@ -109,7 +109,7 @@ class Worker:
         return self.training.reason or logged
 
     def _refusal(self) -> str | None:
-        """Why clients go one by one; None: a micro-cohort goes in one vectorised call."""
+        """The reason why clients run one by one; None: a micro-cohort runs in one vectorised call."""
         algorithm, setup = self.algorithm, self.setup
         if algorithm.cut is not None or algorithm.topology.sequential:
             return f"{type(algorithm).__name__} works with one client at a time"
@@ -118,7 +118,7 @@ class Worker:
         if self.training.alone:
             return self.training.alone
         if setup.train.arrays is None:
-            return "the data set hands out samples one by one"
+            return "the data set returns samples one by one"
         reason = refusal(self.flat, self.device, setup.runtime.vectorize)
         return reason or self._large_samples() or self._vmap_refusal()
 
@@ -136,7 +136,7 @@ class Worker:
             self.attributes.restore()
 
     def _vmap_refusal(self) -> str | None:
-        """A trial on two clients of one sample each: what vmap cannot do shows here."""
+        """The reason why vmap cannot run the model, from a trial on two clients of one sample each; None: it can."""
         oracle = self._vectorized()
         first = self.setup.shards.indices[:1]
         x = oracle.workspace(2).copy_(self.x0)
@@ -150,7 +150,7 @@ class Worker:
         return None
 
     def _cut(self, layer: str) -> Cut:
-        """What passes the cut behind this layer, from a step on the first samples that a client owns."""
+        """The cut after this layer, measured in a step on the first samples that have an owner."""
         batch, module = self.train.batch(self.setup.shards.indices[:2]), self.flat.module
         module.train()
         with private_randomness(keyed_int(self.setup.seed, "check")):
@@ -168,10 +168,10 @@ class Worker:
     def run(
         self, task: Task, broadcast: State, client_states: Sequence[State | None]
     ) -> tuple[ClientReports, State, list[State]]:
-        """(reports, uploads with rows [C, ...], new states a client); an exception becomes an error in the reports.
+        """(reports, uploads with rows [C, ...], one new state per client); exceptions become errors in the reports.
 
-        Leaves the global generators seeded: they are the worker's where it has a process of its own.
-        Where a micro-cohort fails, its halves are tried: so a failure is one client's, and memory may suffice.
+        If a micro-cohort fails, its halves are tried, so that a failure concerns a single client and memory may
+        suffice. The global generators are left seeded; a caller in the same process must restore them.
         """
         if len(task.clients) <= self.most_clients:
             try:
@@ -191,7 +191,7 @@ class Worker:
     def _in_halves(
         self, task: Task, broadcast: State, client_states: Sequence[State | None]
     ) -> tuple[ClientReports, State, list[State]]:
-        """Two smaller micro-cohorts, one after the other; rows of zeros stand for clients that failed."""
+        """The results of two smaller micro-cohorts, one after the other; failed clients have rows of zeros."""
         middle, reports, ups, new = len(task.clients) // 2, [], [], []
         for part in (slice(0, middle), slice(middle, None)):
             half = replace(
@@ -215,7 +215,7 @@ class Worker:
         return ClientReports.joined(reports), rows, new if some else []
 
     def _out_of_memory(self) -> str:
-        """A last line for the error, with the measured peak."""
+        """An explanation for an out-of-memory error, with the measured peak of GPU memory."""
         torch.cuda.empty_cache()
         gib = 2**30
         peak = torch.cuda.max_memory_allocated(self.device) / gib if self.device.type == "cuda" else float("nan")
@@ -261,19 +261,19 @@ class Worker:
         return reports, uploads, new_own
 
     def _steps_per_epoch(self, task: Task) -> int:
-        """In how many local steps the task's first client sees all of its data; of use where it is the only one."""
+        """The number of local steps in one pass over the data of the task's first client."""
         client, batch_size = task.clients[0], task.batch_sizes[0]
         count = len(self.setup.trained_on(client))
         return max(1, -(-count // batch_size)) if batch_size > 0 else 1
 
     def _to_training(self) -> None:
-        """Training mode, as the module's own `train` has it; a walk over its parts is cheaper than that call."""
+        """Sets training mode as the module's own `train` does; cheaper than that call."""
         if [m.training for m in self._parts] != self._modes:
             self.flat.module.train()
             self._modes = [m.training for m in self._parts]
 
     def _received(self, broadcast: State) -> State:
-        """The broadcast on the device, where it comes to once however many tasks start from it."""
+        """The broadcast on the device; it is copied once for all tasks that start from it."""
         if self.device.type == "cpu":
             return dict(broadcast)
         if broadcast is not self._broadcast[0]:
@@ -285,7 +285,7 @@ class Worker:
         return {name: torch.cat([(state or fresh)[name] for state in client_states]).to(self.device) for name in fresh}
 
     def _finite_rows(self, result: LocalResult) -> np.ndarray:
-        """Whether all that a client came back with is finite, bool [C]."""
+        """The mask of clients whose whole result is finite, bool [C]."""
         good: np.ndarray = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
         for rows in result.uploads.values():
             good &= finite_rows(rows).cpu().numpy()
@@ -327,7 +327,7 @@ class Worker:
         )
 
     def optimizer_step(self, steps_per_epoch: int = 1) -> OptimizerStep | None:
-        """A fresh step function of the module's own optimizer, where `local.optimizer: module` asks for it."""
+        """A new step function of the module's own optimizer if `local.optimizer` is `module`, else None."""
         if self.setup.optimizer != "module" or self.algorithm.own_step:
             return None
         return module_step(self.flat, steps_per_epoch)
@@ -335,7 +335,7 @@ class Worker:
     def _solve_merged(
         self, task: Task, broadcast: State, states: State, observer: Observer, optimizer_step: OptimizerStep | None
     ) -> LocalResult:
-        """K steps on F = sum_i w_i f_i itself, by the one client that owns the data of all N.
+        """K steps on F = sum_i w_i f_i, by the one client that owns the data of all N clients.
 
         Exact for full batches; mini-batches draw each sample of client i with probability w_i / n_i.
         """
@@ -381,7 +381,7 @@ class Worker:
 
     @torch_defaults()
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> list[Logged]:
-        """What the module logs over each chunk."""
+        """The values that the module logs over each chunk."""
         self.attributes.restore()
         self._load(broadcast)
         self.flat.module.eval()
@@ -402,7 +402,7 @@ class Worker:
             yield source.batch(part)
 
     def _seed_evaluation(self, samples: Ints) -> None:
-        """The global generators by the first of these samples: the same on every worker."""
+        """Seeds the global generators with the first of these samples, the same on every worker."""
         seed_everything(keyed_int(self.setup.seed, "evaluate", *samples[:1]))
 
     @torch_defaults()
