@@ -16,15 +16,15 @@ from raylfl.report.runs import Floats, Group, RunRecord
 from raylfl.report.style import MUTED, Line, LogTicks
 from raylfl.report.wording import axis_name, is_percent, number
 
-MAX_POINTS = 800  # of a line; more are not seen, but written into every picture
-STEPS = (1, 2, 2.5, 5, 10)  # between ticks
-FAR = 4  # times the cost of the cheapest curve
+MAX_POINTS = 800  # points of a line; more are invisible but enlarge every figure
+STEPS = (1, 2, 2.5, 5, 10)  # distances between ticks
+FAR = 4  # ratio of the largest to the smallest cost from which the axis is logarithmic
 LOG = ("loss", "distance", "distance_abs", "grad_norm")
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The mean of some seeds and the band around it along one axis: all [P], in the order of rounds."""
+    """The mean over seeds and the band around it along one axis: arrays [P], in the order of rounds."""
 
     x: Floats
     mean: Floats
@@ -33,11 +33,11 @@ class Curve:
 
 
 def curve(group: Group, metric: str, axis: str = "rounds", *, band: str = "minmax", window: int = 1) -> Curve | None:
-    """The group's curve; None where no seed has both the metric and the axis.
+    """The curve of a group; None if no seed has both the metric and the axis.
 
-    A point is one round: its x and y are means over the seeds that measured the metric in that round.
-    Each seed is smoothed by a trailing moving average over `window` measured values first.
-    band: `minmax` (all seeds lie in it) or `std` (mean -+ sample standard deviation).
+    A point is one round: its x and y are means over the seeds that measured the metric in that round. Each seed is
+    first smoothed by a trailing moving average over `window` measured values. band: `minmax` (range of the seeds) or
+    `std` (mean -+ sample standard deviation).
     """
     seeds = [_series(run, metric, axis, window) for run in group.runs]
     rounds = np.unique(np.concatenate([rounds for rounds, _, _ in seeds]))
@@ -57,7 +57,7 @@ def curve(group: Group, metric: str, axis: str = "rounds", *, band: str = "minma
 
 
 def _series(run: RunRecord, metric: str, axis: str, window: int) -> tuple[Floats, Floats, Floats]:
-    """Rounds, costs and values of one seed where the value is finite."""
+    """(rounds, costs, values) of one seed, for finite values only."""
     values, spent = run.column(metric), cost(run, axis)
     if spent is None:
         return np.empty(0), np.empty(0), np.empty(0)
@@ -66,7 +66,7 @@ def _series(run: RunRecord, metric: str, axis: str, window: int) -> tuple[Floats
 
 
 def default_window(groups: Sequence[Group], metric: str) -> int:
-    """One fiftieth of the measured points of noisy metrics (accuracies, training and test loss), else 1.
+    """The default smoothing window: a fiftieth of the measured points for noisy metrics (accuracies, losses), else 1.
 
     Short curves (under 200 points) and distances, whose decay an average would delay, are not smoothed.
     """
@@ -83,10 +83,10 @@ def draw(
     *,
     target: float | None = None,
 ) -> None:
-    """Lines, bands, labels and scales of one panel.
+    """Draws lines, bands, labels and scales of one panel.
 
-    Losses, distances and gradient norms are drawn on a log scale if no value is negative. There a curve that
-    diverges may leave the frame, so that the others stay readable.
+    Losses, distances and gradient norms are drawn on a log scale if no value is negative. A diverging curve may then
+    leave the frame, so that the others stay readable.
     """
     data = [item for item, _ in curves]
     log = wants_log(metric, data)
@@ -104,7 +104,7 @@ def draw(
 
 
 def wants_log(metric: str, curves: Sequence[Curve]) -> bool:
-    """Whether the metric decays over orders of magnitude by nature and has positive values, none negative."""
+    """Whether the metric typically decays over orders of magnitude and its values are positive."""
     if metric.rpartition("/")[2] not in LOG:
         return False
     values = np.concatenate([item.mean for item in curves])
@@ -142,7 +142,7 @@ def _thin_band(x: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, Fl
 
 
 def _format_x(ax: Axes, axis: str, curves: Sequence[Curve]) -> None:
-    """From 0, or by log where the costs of the curves differ so much that a linear axis would hide some."""
+    """Formats the x axis: linear from 0, or logarithmic if the costs of the curves differ by more than `FAR`."""
     ends = [float(item.x.max()) for item in curves]
     if axis != "rounds" and min(ends) > 0 and max(ends) > FAR * min(ends):
         ax.set_xscale("log")
@@ -158,14 +158,14 @@ def _format_x(ax: Axes, axis: str, curves: Sequence[Curve]) -> None:
 
 
 def _cap(ax: Axes, curves: Sequence[Curve]) -> None:
-    """Cut a log axis at 100 times the largest first value where a curve exceeds that."""
+    """Limits a log axis to 100 times the largest first value."""
     cap = 100 * max(item.mean[0] for item in curves)
     if cap > 0 and max(item.mean.max() for item in curves) > cap:
         ax.set_ylim(top=cap)
 
 
 def log_axis(axis: Axis, low: float, high: float) -> None:
-    """Ticks of a log axis: powers of ten over two decades or more; 1, 2, 5; on short axes plain steps."""
+    """Sets the ticks of a log axis: powers of ten over two decades or more, else 1, 2, 5, or plain steps if short."""
     decades = math.log10(high / low)
     axis.set_minor_formatter(NullFormatter())
     if decades >= 2:

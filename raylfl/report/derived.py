@@ -1,10 +1,10 @@
 """Figures derived from the rounds of pooled seeds: costs to a target, last-k means, bests, moving averages.
 
-Conventions, the same everywhere:
+Conventions:
     std is the sample standard deviation (ddof 1), nan for a single value;
-    round r of `metrics.jsonl` is 0-based and its values are those after its server step, so reaching a target
-    in row r took r + 1 rounds;
-    values that are not finite (a diverged run) are worse than any finite one and make a mean infinite.
+    rounds in `metrics.jsonl` are 0-based and values are measured after the server step, so that a target reached in
+    row r took r + 1 rounds;
+    non-finite values (a diverged run) are worse than any finite value and make a mean infinite.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAIN_METRICS = ("test/accuracy", "global/distance", "train/loss", "test/loss", "
 
 @dataclass(frozen=True)
 class Axis:
-    """What a curve may be drawn against: the sum of some cumulative metrics, or rounds."""
+    """An x axis of curves: the sum of some cumulative metrics, or rounds."""
 
     key: str
     label: str
@@ -46,7 +46,7 @@ AXES = {
 
 @dataclass(frozen=True)
 class Stat:
-    """Mean and sample standard deviation of `count` values; `of` says how many there could have been."""
+    """Mean and sample standard deviation of `count` values, out of `of` possible values."""
 
     mean: float
     std: float
@@ -71,10 +71,10 @@ class Stat:
 
 
 def main_metric(runs: Sequence[RunRecord]) -> str:
-    """`test/accuracy` if measured, else `global/distance`, else `train/loss`, else another loss, else any.
+    """The main metric: the first measured of `test/accuracy`, `global/distance`, `train/loss`, other losses, any.
 
-    One that all runs with rounds have measured goes before one that only some have; `train/loss` if no run
-    has rounds.
+    A metric that all runs have measured takes precedence over one that only some have. `train/loss` if no run has
+    rounds.
     """
     started = [run for run in runs if len(run.rounds)]
     others = dict.fromkeys(name for run in started for name in run.metrics)
@@ -87,9 +87,9 @@ def main_metric(runs: Sequence[RunRecord]) -> str:
 
 
 def cost(run: RunRecord, axis: str) -> Floats | None:
-    """What each row had cost in all [R]: rounds (r + 1), floats sent over all links, local steps, virtual s.
+    """The cumulative cost at each row [R]: rounds (r + 1), floats sent, local steps or virtual seconds.
 
-    None where the run did not count it.
+    None if the run did not count it.
     """
     if axis == "rounds":
         return run.rounds.astype(np.float64) + 1
@@ -98,7 +98,7 @@ def cost(run: RunRecord, axis: str) -> Floats | None:
 
 
 def counted_axes(runs: Sequence[RunRecord]) -> list[str]:
-    """The axes that some run has counted; computation time only where it says more than the local steps."""
+    """The axes that some run has counted; computation time only if it differs from the local steps."""
     counted = [axis for axis in AXES if any(cost(run, axis) is not None for run in runs)]
     pairs = [(cost(run, "computation"), cost(run, "steps")) for run in runs]
     known = [(time, steps) for time, steps in pairs if time is not None]
@@ -108,9 +108,9 @@ def counted_axes(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds") -> float | None:
-    """What the first row whose metric reaches the target had cost; None if none does (or it was not counted).
+    """The cost until the metric first reaches the target; None if it never does, or the cost was not counted.
 
-    Reaching is >= for metrics of which more is better, <= for the others.
+    A target is reached by values >= target for metrics of which larger is better, by values <= target for others.
     """
     values, spent = run.column(metric), cost(run, axis)
     reached = values >= target if higher_is_better(metric) else values <= target  # False for nan
@@ -120,13 +120,13 @@ def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds") 
 
 
 def group_to_target(group: Group, metric: str, target: float, axis: str = "rounds") -> Stat:
-    """`to_target` over the seeds that reach the target: count of `of` seeds do."""
+    """The statistic of `to_target` over the seeds that reach the target: `count` of `of` seeds."""
     costs = [to_target(run, metric, target, axis) for run in group.runs]
     return Stat.over([value for value in costs if value is not None], of=len(costs))
 
 
 def tail(run: RunRecord, metric: str, last: int) -> Floats:
-    """The values measured in the run's last `last` rounds; at least the newest one measured."""
+    """The values measured in the run's last `last` rounds, or the newest measured value if there are none."""
     values = run.column(metric)
     seen = ~np.isnan(values)
     if not seen.any():
@@ -136,22 +136,22 @@ def tail(run: RunRecord, metric: str, last: int) -> Floats:
 
 
 def last_k(group: Group, metric: str, last: int) -> Stat:
-    """Mean and std with the seeds and the last k rounds pooled: the measure of the SFL paper's Table 3."""
+    """Mean and std over the pooled seeds and last k rounds, as in the SFL paper's Table 3."""
     return Stat.over(np.concatenate([tail(run, metric, last) for run in group.runs]))
 
 
 def final(group: Group, metric: str) -> Stat:
-    """Mean and std over seeds of the newest value measured."""
+    """Mean and std over seeds of the newest measured value."""
     return Stat.over(np.concatenate([tail(run, metric, 1)[-1:] for run in group.runs]), of=len(group.runs))
 
 
 def best(group: Group, metric: str) -> Stat:
-    """Mean and std over seeds of each seed's best value: the measure of the FedAWARE paper's Table 1."""
+    """Mean and std over seeds of each seed's best value, as in the FedAWARE paper's Table 1."""
     return Stat.over([best_value(run, metric) for run in group.runs if run.measured(metric)], of=len(group.runs))
 
 
 def best_value(run: RunRecord, metric: str) -> float:
-    """The run's largest finite value (smallest where less is better); nan if it has none."""
+    """The run's best finite value (largest or smallest, depending on the metric); nan if it has none."""
     finite = run.column(metric)[np.isfinite(run.column(metric))]
     if not len(finite):
         return math.nan
@@ -159,9 +159,9 @@ def best_value(run: RunRecord, metric: str) -> float:
 
 
 def moving_average(values: npt.ArrayLike, window: int) -> Floats:
-    """Trailing mean: entry r is the mean of the finite values among r - window + 1 .. r (fewer at the start).
+    """The trailing moving average: entry r is the mean of the finite values among r - window + 1 .. r.
 
-    What is not finite stays as it is, so that a curve has points only where something was measured.
+    Non-finite entries stay unchanged, so that a curve has points only where a value was measured.
 
     >>> moving_average([1.0, 2.0, 6.0], 3).tolist()
     [1.0, 1.5, 3.0]
@@ -175,15 +175,15 @@ def moving_average(values: npt.ArrayLike, window: int) -> Floats:
 
 
 def default_last(groups: Sequence[Group]) -> int:
-    """A tenth of the longest run's rounds, from 1 to 100 (the SFL paper: 100 of 4000, 40 of 1000)."""
+    """The default k of last-k means: a tenth of the longest run's rounds, from 1 to 100 (SFL: 100 of 4000)."""
     lengths = [int(run.rounds[-1]) + 1 for group in groups for run in group.runs if len(run.rounds)]
     return min(max(max(lengths, default=1) // 10, 1), 100)
 
 
 def default_target(groups: Sequence[Group], metric: str) -> float | None:
-    """The median over settings of the best value, made rounder and easier: about half of them reach it.
+    """The default target: the median over settings of the best value, rounded so that it is easier to reach.
 
-    Accuracies are cut to a multiple of 0.05; losses and distances are raised to one digit, below 0.1 to a
+    Accuracies are rounded down to a multiple of 0.05; losses and distances are rounded up to one digit, below 0.1 to a
     power of ten. None if nothing was measured.
     """
     bests = [best(group, metric).mean for group in groups]
@@ -201,7 +201,7 @@ def default_target(groups: Sequence[Group], metric: str) -> float | None:
 
 
 def score(group: Group, metric: str, last: int) -> float:
-    """`last_k` as a number of which more is always better; -inf for diverged or unmeasured settings."""
+    """The last-k mean as a number of which larger is better; -inf for diverged or unmeasured settings."""
     mean = last_k(group, metric, last).mean
     if not math.isfinite(mean):
         return -math.inf
@@ -209,12 +209,12 @@ def score(group: Group, metric: str, last: int) -> float:
 
 
 def best_setting(groups: Sequence[Group], metric: str, last: int) -> Group:
-    """The group with the best last-k mean; the first of equals."""
+    """The group with the best last-k mean; the first one if several are equal."""
     return max(groups, key=lambda group: score(group, metric, last))
 
 
 def by_method(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Method -> its groups, in order of appearance."""
+    """The groups of each method, in order of appearance."""
     methods: dict[str, list[Group]] = {}
     for group in groups:
         methods.setdefault(group.method, []).append(group)
@@ -222,10 +222,10 @@ def by_method(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def profile(groups: Sequence[Group], key: str, metric: str, last: int) -> dict[str, list[tuple[float, Stat]]]:
-    """Method -> [(value of a numeric key, last-k statistic)], sorted by value: a learning-rate profile.
+    """Profiles over a numeric key, such as the learning rate: method -> [(value, last-k statistic)], sorted by value.
 
-    Where several groups of a method share the value (other options vary too), the best of them stands for it.
-    Groups whose value is no number are left out.
+    If several groups of a method share a value (because other options vary), the best of them is taken. Groups with a
+    non-numeric value are left out.
     """
     curves = {}
     for method, own in by_method(groups).items():

@@ -1,4 +1,4 @@
-"""Settings that belong in one picture: a facet for each world, methods as lines, the best tuning of each."""
+"""Facets: the settings of one figure, one facet for each world, with the best tuning of each method as a line."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MAX_LINES = 8  # more cannot be told apart by colour
 class Facet:
     """The settings that share a world.
 
-    label: what tells the world from the others, "" if there is but one. names: what tells each setting from
-    the others of this world.
+    label: the keys that distinguish this world from the others, "" for a single world. names: the keys that distinguish
+    each setting from the others of this world.
     """
 
     label: str
@@ -26,15 +26,15 @@ class Facet:
 
     @staticmethod
     def of(label: str, groups: Sequence[Group]) -> Facet:
-        """The facet of these settings, named among themselves."""
+        """The facet of these settings, with names that distinguish them."""
         names = labels([group.setting for group in groups]) if groups else []
         return Facet(label, list(groups), dict(zip(groups, names, strict=True)))
 
     def best(self, metric: str, last: int) -> tuple[Facet, str]:
-        """As many of the settings as one picture can show, and a sentence saying which ("" for all of them).
+        """(facet with as many settings as one figure can show, a sentence on the selection; "" for all settings).
 
-        All, while they can be told apart; else the best of each method by the last-k mean; for a single
-        method the best few. They keep their names.
+        At most `MAX_LINES` settings are shown: otherwise the best of each method by the last-k mean, or the best few of
+        a single method. They keep their names.
         """
         total = len(self.groups)
         if total <= MAX_LINES:
@@ -53,7 +53,7 @@ class Facet:
 def world_keys(groups: Sequence[Group]) -> list[str]:
     """The world's keys that differ between settings of one method.
 
-    A key that follows from the method (FedACS draws with replacement, the others do not) makes no new world.
+    A key that depends on the method only (FedACS draws with replacement, others do not) makes no new world.
     """
     keys = [key for key in varying([group.setting for group in groups]) if is_world(key)]
     methods = by_method(groups).values()
@@ -61,7 +61,7 @@ def world_keys(groups: Sequence[Group]) -> list[str]:
 
 
 def facets(groups: Sequence[Group]) -> list[Facet]:
-    """The groups split by world. A single method's settings, if few, stay together: worlds are the lines."""
+    """The groups split by world. The settings of a single method, if few, stay together, with worlds as lines."""
     if len(by_method(groups)) == 1 and len(groups) <= MAX_LINES:
         return [Facet.of("", groups)]
     return split(groups, world_keys(groups))

@@ -1,4 +1,4 @@
-"""The pictures of a report: blocks of panels under one legend, composed for print, single for the page."""
+"""The figures of a report: blocks of panels under one legend, composed for print or single for the page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_DIAGNOSTIC = ("cost/", "time/", "traffic/", "cohort/")
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture: what it shows in words, how to draw it, its size in inches."""
+    """One panel: its title in words, its drawing function, and its size in inches."""
 
     title: str
     draw: Callable[[Axes], None]
@@ -35,7 +35,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Block:
-    """Panels that share a legend; name is the file it is saved under."""
+    """Panels that share a legend; name: the name of the file."""
 
     name: str
     title: str
@@ -46,7 +46,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Look:
-    """What every picture of a report needs: metric, last k, target, window (None: automatic), styles."""
+    """The settings of all figures of a report: metric, last k, target, window (None: automatic) and styles."""
 
     metric: str
     last: int
@@ -56,12 +56,12 @@ class Look:
     methods: Mapping[str, Line]
 
     def average(self, groups: Sequence[Group], metric: str) -> int:
-        """Measured rounds in the moving average of a metric; 1: none."""
+        """The number of measured rounds in the moving average of a metric; 1: no smoothing."""
         return default_window(groups, metric) if self.window is None else self.window
 
 
 def losses(groups: Sequence[Group], metric: str) -> list[str]:
-    """The losses to show beside the main metric: test loss, else the global one; training loss."""
+    """The losses shown beside the main metric: the test loss (or else the global loss) and the training loss."""
     measured = measured_in(groups)
     held_out = [name for name in ("test/loss", "global/loss") if name in measured][:1]
     return [name for name in (*held_out, "train/loss") if name in measured and name != metric]
@@ -80,12 +80,12 @@ def convergence(part: Facet, look: Look) -> Block:
 
 
 def costs(part: Facet, look: Look) -> Block | None:
-    """The main metric against traffic, local steps and virtual time; None if none of them was counted."""
+    """The main metric against traffic, local steps and virtual time; None if none of these was counted."""
     part, _ = part.best(look.metric, look.last)
     axes = counted_axes([run for group in part.groups for run in group.runs])
     panels = [_panel(part, look, look.metric, axis) for axis in axes if axis != "rounds"]
     drawn = [panel for panel in panels if panel]
-    caption = "The same lines against what they cost; floats are counted up, down and between clients."
+    caption = "The same lines against their costs; floats are counted up, down and between clients."
     return Block("costs", part.label, caption, drawn, _legend(part, look, [look.metric])) if drawn else None
 
 
@@ -110,7 +110,7 @@ def _panel(part: Facet, look: Look, metric: str, axis: str = "rounds") -> Panel 
 
 
 def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str) -> Block:
-    """The metrics against rounds, and how they were drawn."""
+    """The metrics against rounds, with a caption about bands and smoothing."""
     caption = []
     if max(len(group.runs) for group in part.groups) > 1:
         reach = {
@@ -130,14 +130,14 @@ def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str
 
 
 def _legend(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str, Line]]:
-    """The lines of these metrics: a setting that measured none of them has none."""
+    """The legend entries of settings that measured at least one of these metrics."""
     lines = line_styles(part.groups, look.methods)
     drawn = [group for group in part.groups if any(run.measured(name) for run in group.runs for name in metrics)]
     return [(part.names[group], lines[group]) for group in drawn]
 
 
 def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
-    """World x method; None for a single world or a single method."""
+    """The heat-map of world x method; None for a single world or a single method."""
     methods = by_method([group for part in parts for group in part.groups])
     if len(parts) < 2 or len(methods) < 2:
         return None
@@ -154,13 +154,13 @@ def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
 
 
 def tuning(groups: Sequence[Group], look: Look) -> list[Block]:
-    """Profiles over what is tuned: one block for every numeric key that a method varied."""
+    """Profiles over tuned keys: one block for every numeric key that a method varied."""
     caption = f"Mean ± std over seeds and {last_text(look.last)}; rings mark each method's best value."
     return [block for key in tuned_keys(groups) if (block := _profile(groups, look, key, caption))]
 
 
 def trends(groups: Sequence[Group], look: Look) -> list[Block]:
-    """Profiles over the numeric keys of the world: how much heterogeneity costs each method."""
+    """Profiles over numeric keys of the world, which show the effect of heterogeneity on each method."""
     caption = f"Mean ± std over seeds and {last_text(look.last)}; of each method its best tuning."
     return [block for key in world_keys(groups) if (block := _profile(groups, look, key, caption, best=False))]
 
@@ -196,7 +196,7 @@ def single(panel: Panel) -> Figure:
 
 
 def composed(block: Block) -> Figure:
-    """All panels of a block, three or two side by side, the legend above: for papers and slides."""
+    """All panels of a block in one figure for papers and slides, two or three side by side, with the legend above."""
     columns = 2 if len(block.panels) == 4 else min(3, len(block.panels))
     rows = math.ceil(len(block.panels) / columns)
     width, height = block.panels[0].size
@@ -215,11 +215,11 @@ def composed(block: Block) -> Figure:
 
 
 def legend_columns(entries: Sequence[tuple[str, Line]], width: float) -> int:
-    """How many entries of a legend fit side by side into so many inches."""
+    """The number of legend entries that fit side by side into `width` inches."""
     longest = max((len(label) for label, _ in entries), default=0)
     return max(1, min(len(entries), int(width / (0.075 * longest + 0.6))))
 
 
 def legend_handles(entries: Sequence[tuple[str, Line]]) -> list[Line2D]:
-    """What a legend needs to show the entries as they are drawn."""
+    """The matplotlib handles of the legend entries."""
     return [Line2D([], [], label=label, **line.options()) for label, line in entries]

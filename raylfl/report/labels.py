@@ -1,8 +1,8 @@
 """Labels of configs for legends and tables, from the keys in which they differ.
 
-A key has one of three roles. `algorithm.name` is the *method*; what a researcher tunes (learning rate,
-clipping, the algorithm's own options) is *tuned*; everything else that defines a run (data, model, partition,
-participation, links, number of local steps, ...) is the *world*, which a fair comparison keeps the same.
+A key has one of three roles. `algorithm.name` is the *method*. Learning rate, clipping and the algorithm's own options
+are *tuned*. All other keys that define a run (data, model, partition, participation, links, number of local steps, ...)
+are the *world*, which is equal in a fair comparison.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DISPLAY = {
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, keys dotted: {"local": {"lr": 0.1}} -> {"local.lr": 0.1}. Lists are values."""
+    """Nested mappings as one with dotted keys: {"local": {"lr": 0.1}} -> {"local.lr": 0.1}. Lists are values."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
@@ -58,7 +58,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def canonical(value: Any) -> str:
-    """A text that is equal exactly for equal values (2 and 2.0 are equal, true and 1 are not)."""
+    """A canonical text: equal if and only if the values are equal (2 equals 2.0, true differs from 1)."""
     return json.dumps(_whole(value), sort_keys=True, default=str)
 
 
@@ -71,17 +71,17 @@ def _whole(value: Any) -> Any:
 
 
 def method_of(flat: Mapping[str, Any]) -> str:
-    """`algorithm.name`, `?` in a config that has none."""
+    """The method: `algorithm.name`, or `?` in a config without it."""
     return str(flat.get(METHOD, "?"))
 
 
 def display(method: str) -> str:
-    """A method's name as its paper writes it; a name this module does not know stays as it is."""
+    """A method's name as its paper writes it; unknown names are unchanged."""
     return DISPLAY.get(method, method)
 
 
 def is_world(key: str) -> bool:
-    """Whether a key describes the world that all methods share: neither the method nor tuned."""
+    """Whether a key belongs to the world: it is neither the method nor tuned."""
     group, _, rest = key.partition(".")
     if group == "local":
         return rest.split(".")[0] not in TUNED_LOCAL
@@ -89,9 +89,9 @@ def is_world(key: str) -> bool:
 
 
 def varying(flats: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys that are not equal in all: the method first, then the world, then what is tuned.
+    """The keys whose values differ: the method first, then keys of the world, then tuned keys.
 
-    A key that some configs lack counts as None there: a resolved config says null for `not set`.
+    A missing key counts as None, because a resolved config has null for a value that is not set.
     """
     keys = dict.fromkeys(key for flat in flats for key in flat)
     differ = [key for key in keys if len({canonical(flat.get(key)) for flat in flats}) > 1]
@@ -99,24 +99,24 @@ def varying(flats: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def labels(flats: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One short label a config, distinct for distinct configs: `FOCUS, lr=0.01`; see `tell_apart`."""
+    """One short label per config, distinct for distinct configs: `FOCUS, lr=0.01`; see `tell_apart`."""
     texts = tell_apart(flats, varying(flats), {key for flat in flats for key in flat})
     return distinct([text or display(method_of(flat)) for text, flat in zip(texts, flats, strict=True)])
 
 
 def tell_apart(flats: Sequence[Mapping[str, Any]], keys: Sequence[str], known: Iterable[str]) -> list[str]:
-    """What of these keys tells each config from the others: `partition=dirichlet, alpha=0.1`; "" for a single one.
+    """For each config the keys and values that distinguish it: `partition=dirichlet, alpha=0.1`; "" for a single one.
 
-    Keys are taken in their order, each only where it tells this config from one that agrees with it on the keys
-    already taken; so options that merely follow from another key stay out. All differences are in
-    `tables.differences`. known: every key there is, for short names.
+    Keys are used in their order, and only where they distinguish the config from one that agrees with it on all keys
+    used so far; options that follow from another key are therefore left out. `tables.differences` has all
+    differences. known: all keys, for short names.
     """
     names = short_keys(keys, known)
     return [_label(flat, flats, keys, names) for flat in flats]
 
 
 def distinct(texts: Sequence[str]) -> list[str]:
-    """The texts, equal ones numbered (values that differ only where `show_value` cuts): `a`, `a (2)`."""
+    """The texts, with equal ones numbered: `a`, `a (2)` (they are equal if `show_value` cuts the difference)."""
     seen: Counter[str] = Counter()
     numbered = []
     for text in texts:
@@ -142,7 +142,7 @@ def _label(
 
 
 def say(key: str, value: Any, name: str) -> str:
-    """One key with its value, for a label: `lr=0.01`, `FOCUS`, `partition=dirichlet`, `model=LeNet5`."""
+    """A key with its value for a label: `lr=0.01`, `FOCUS`, `partition=dirichlet`, `model=LeNet5`."""
     if key == METHOD:
         return display(str(value))
     if key.endswith(".class_path"):
@@ -176,7 +176,7 @@ def _endings(key: str) -> list[str]:
 
 
 def show_value(value: Any) -> str:
-    """A config value for people: numbers short, `none`, lists longer than four cut in the middle."""
+    """A config value as short text: rounded numbers, `none`, lists of more than four entries cut in the middle."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -193,7 +193,7 @@ def show_value(value: Any) -> str:
 
 
 def order_key(value: Any) -> tuple[int, float, str]:
-    """Sorts numbers by size before texts by letter; None comes first."""
+    """A sort key: None first, then numbers by size, then texts in alphabetical order."""
     if value is None:
         return (0, 0.0, "")
     if isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):

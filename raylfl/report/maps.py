@@ -1,4 +1,4 @@
-"""Heat-maps of world x method, and profiles over one key: one number a setting instead of a curve."""
+"""Heat-maps of world x method, and profiles over one key: one number per setting instead of a curve."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from raylfl.report.wording import axis_name, is_percent, number
 
 
 def heat_values(parts: Sequence[Facet], metric: str, last: int) -> tuple[list[str], list[str], Floats]:
-    """Worlds, methods and the last-k mean of each method's best tuning in each world.
+    """(worlds, methods, last-k means [worlds, methods] of each method's best tuning in each world).
 
-    [worlds, methods]; nan where a method was not run, inf where its best tuning diverged.
+    nan: the method was not run; inf: its best tuning diverged.
     """
     methods = list(by_method([group for part in parts for group in part.groups]))
     values = np.full((len(parts), len(methods)), math.nan)
@@ -33,7 +33,7 @@ def heat_values(parts: Sequence[Facet], metric: str, last: int) -> tuple[list[st
 
 
 def draw_heat_map(ax: Axes, parts: Sequence[Facet], metric: str, last: int) -> None:
-    """The map with its numbers, the best of each row in bold; lighter is better."""
+    """Draws the heat-map with its numbers, the best of each row in bold; lighter is better."""
     worlds, methods, values = heat_values(parts, metric, last)
     scaled = values * (100 if is_percent(metric) else 1)
     shade = _shades(values, metric)
@@ -65,7 +65,7 @@ def draw_heat_map(ax: Axes, parts: Sequence[Facet], metric: str, last: int) -> N
 
 
 def _shades(values: Floats, metric: str) -> Floats:
-    """0 for the worst finite value, 1 for the best, nan where there is none; positive losses by their log."""
+    """Shades from 0 (worst finite value) to 1 (best), nan without a value; positive losses on a log scale."""
     finite = np.where(np.isfinite(values), values, math.nan)
     if is_percent(metric):
         good = finite
@@ -86,7 +86,7 @@ def draw_profile(
     *,
     best: bool = True,
 ) -> None:
-    """Last-k mean (error bars: std) over a key's values, a line a method; best: ring each method's best."""
+    """Draws last-k means (error bars: std) over a key's values, one line per method; best: marks each method's best."""
     scale = 100.0 if is_percent(metric) else 1.0
     means = [stat.mean * scale for points in profiles.values() for _, stat in points if math.isfinite(stat.mean)]
     log = not is_percent(metric) and bool(means) and min(means) > 0
@@ -98,7 +98,7 @@ def draw_profile(
         x = np.array([value for value, _ in kept])
         y = np.array([stat.mean for _, stat in kept]) * scale
         error = np.nan_to_num(np.array([stat.std for _, stat in kept])) * scale
-        below = np.minimum(error, y * 0.9) if log else error  # a bar to below zero has no place on a log axis
+        below = np.minimum(error, y * 0.9) if log else error  # a log axis cannot show an error bar that reaches 0
         ax.errorbar(x, y, yerr=[below, error], fmt="none", ecolor=line.hex, elinewidth=0.9, alpha=0.6, capsize=2)
         ax.plot(x, y, label=display(method), **line.options())
         if not best:

@@ -1,4 +1,4 @@
-"""One composed picture of a report: the main metric, a loss, the data partition and a small table."""
+"""The overview figure of a report: the main metric, a loss, the data partition and a small table."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ GAP = 3.2  # characters between two columns
 def overview(
     part: Facet, look: Look, table: Table, title: str, partition: Callable[[Axes], None] | None
 ) -> Figure | None:
-    """The picture of one world: its curves, its partition (else a cost), its rows of the summary table.
+    """The overview of one world: its curves, its partition (or else a cost), and its rows of the summary table.
 
-    None where nothing was measured.
+    None if nothing was measured.
     """
     curves, spent = convergence(part, look), costs(part, look)
     draws = [panel.draw for panel in curves.panels[:2]]
@@ -55,13 +55,13 @@ def overview(
 
 
 def draw_table(ax: Axes, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Setting, last k, best, rounds and floats to target; columns as wide as their texts, best in bold."""
+    """Draws setting, last k, best, rounds and floats to target; columns as wide as their texts, best in bold."""
     columns = [column for column in table.columns if column.key in {"setting", "last", "best", "rounds", "floats"}]
     shown = _top(rows, columns)
     heads = [column.head.replace(", last", "\nlast").replace(" to target", "\nto target") for column in columns]
     texts = [[_cut(column.show(row[column.key])) for row in shown] for column in columns]
     widths = [max(map(len, (*head.split("\n"), *own))) + GAP for head, own in zip(heads, texts, strict=True)]
-    size = min(8.5, 560 / sum(widths))  # points: what fills the panel's width
+    size = min(8.5, 560 / sum(widths))  # font size in points that fills the panel's width
     ax.axis("off")
     ax.set(xlim=(0, sum(widths) - GAP), ylim=(MAX_ROWS + 2.4, -0.2))
     left = 0.0
@@ -80,7 +80,7 @@ def draw_table(ax: Axes, table: Table, rows: Sequence[dict[str, Any]]) -> None:
     note = textwrap.fill(table.caption, 74)
     ax.text(0, len(shown) + 1.9, note, fontsize=7.5, color=MUTED, va="top", linespacing=1.35)
     for drawn in ax.texts:
-        drawn.set_in_layout(False)  # a wide one would narrow the curves above
+        drawn.set_in_layout(False)  # otherwise a wide table would narrow the curves above
 
 
 def _cut(text: str, most: int = 28) -> str:
@@ -88,7 +88,7 @@ def _cut(text: str, most: int = 28) -> str:
 
 
 def _top(rows: Sequence[dict[str, Any]], columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """At most MAX_ROWS rows: the best by last k, in the table's order."""
+    """The best MAX_ROWS rows by last k, in the table's order."""
     sign = next(-1 if column.better == "max" else 1 for column in columns if column.key == "last")
     ranked = sorted(rows, key=lambda row: (not math.isfinite(rank(row["last"])), sign * rank(row["last"])))
     chosen = [id(row) for row in ranked[:MAX_ROWS]]

@@ -1,4 +1,4 @@
-"""`raylfl report`: run directories to one self-contained page, its pictures and tables as files beside it."""
+"""`raylfl report`: one self-contained page from run directories, with its figures and tables as files beside it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raylfl.report.tables import Table
 from raylfl.report.wording import metric_name, target_text
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-MAX_DETAILED = 3  # worlds; with more of them each gets its curves, but no diagnostics
+MAX_DETAILED = 3  # largest number of worlds with diagnostics; with more worlds only curves are drawn
 
 
 def write_report(
@@ -35,13 +35,12 @@ def write_report(
     band: str = "minmax",
     pdf: bool = True,
 ) -> Path:
-    """Write `index.html`, `report.png` and every figure and table into out_dir; returns the page's path.
+    """Writes `index.html`, `report.png` and every figure and table into out_dir; returns the path of the page.
 
-    target: of the main metric, a fraction for accuracies (None: `default_target`). last: rounds of the
-    last-k mean (None: `default_last`). metric: None for `main_metric`. window: of the moving average in
-    measured rounds, 1 for none (None: `default_window`). band: `minmax` or `std` over seeds. pdf: figures
-    as PDF too, which doubles the time.
-    Raises BadValue if there is no run, or for a metric that no run has measured.
+    target: target of the main metric, a fraction for accuracies (None: `default_target`). last: rounds of the last-k
+    mean (None: `default_last`). metric: the main metric (None: `main_metric`). window: measured rounds in the moving
+    average, 1 for no smoothing (None: `default_window`). band: `minmax` or `std` over seeds. pdf: figures also as PDF,
+    which doubles the time. Raises BadValue if there is no run, or if no run has measured the metric.
     """
     runs, left_out = read_runs(paths)
     groups, look = _look(runs, target, last, metric, window, band)
@@ -67,7 +66,7 @@ def write_report(
 def summary_table(
     paths: Paths, target: float | None = None, last: int | None = None, metric: str | None = None
 ) -> Table:
-    """The page's summary of all settings, for the terminal (`render.to_rich`). Raises as `write_report`."""
+    """The summary table of all settings, for the terminal (`render.to_rich`). Raises BadValue as `write_report`."""
     groups, look = _look(read_runs(paths, tell=lambda text: None)[0], target, last, metric, window=None, band="minmax")
     return tables.summary(facets(groups), look.metric, last=look.last, target=look.target)
 
@@ -80,7 +79,7 @@ def _look(
     window: int | None,
     band: str,
 ) -> tuple[list[Group], Look]:
-    """The runs' groups, and every default settled."""
+    """(groups of the runs, look of the figures with all defaults filled in). Raises BadValue for bad options."""
     groups = group_runs(runs)
     metric = metric or main_metric(runs)
     measured = figures.measured_in(groups)
@@ -102,7 +101,7 @@ def _title(runs: Sequence[RunRecord]) -> str:
 
 
 def _summary(sheet: Sheet, parts: Sequence[Facet], look: Look) -> Table:
-    """The settings that the curves show (returned); where there are more, all of them folded below."""
+    """Adds the summary of the settings in the curves, and returns it; all settings follow folded if there are more."""
     best = [part.best(look.metric, look.last)[0] for part in parts]
     summary = tables.summary(best, look.metric, last=look.last, target=look.target)
     shown = sheet.table(summary)
@@ -116,7 +115,7 @@ def _summary(sheet: Sheet, parts: Sequence[Facet], look: Look) -> Table:
 
 
 def _world(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> list[Part]:
-    """The curves of one world."""
+    """The parts with the curves of one world."""
     suffix = f"_{slug(part.label)}" if part.label else ""
     shown = heading(part.label) + sheet.block(figures.convergence(part, look), suffix)
     shown += sheet.block(figures.costs(part, look), suffix, legend=False)

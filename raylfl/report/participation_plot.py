@@ -1,6 +1,6 @@
-"""Pictures of participation: raster, frequencies against their nominal values, gaps between rounds.
+"""Figures of participation: raster, frequencies against their nominal values, gaps between rounds.
 
-Reads the rows of a `participation.jsonl`, so it shows what happened, whatever process or algorithm chose.
+They are drawn from the rows of a `participation.jsonl`, so that they show the clients really sampled.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from raylfl.report.style import INK, MUTED, PALETTE, Drawing, rc
 
 IDLE, LOST, RECEIVED = 0, 1, 2  # entries of `states`
 _ASKED, _LOST = PALETTE[0], PALETTE[1]
-_CELLS = (360, 900)  # clients x rounds that a raster resolves in print; above, cells are averaged
-_LINEAR_GAPS = 40  # longest gap that still gets a bar of its own
+_CELLS = (360, 900)  # clients x rounds that a printed raster resolves; larger rasters are averaged
+_LINEAR_GAPS = 40  # longest gap with a bar of its own
 
 
 def states(rows: Sequence[dict[str, Any]], count: int) -> Ints:
-    """State of client i in the j-th row, int64 [N, R]: IDLE, LOST (sampled, upload lost) or RECEIVED."""
+    """The state of each client in each row, int64 [N, R]: IDLE, LOST (sampled, upload lost) or RECEIVED."""
     table = np.full((count, len(rows)), IDLE)
     for place, row in enumerate(rows):
         table[row["cohort"], place] = np.where(row["received"], RECEIVED, LOST)
@@ -33,7 +33,7 @@ def states(rows: Sequence[dict[str, Any]], count: int) -> Ints:
 
 
 def frequencies(rows: Sequence[dict[str, Any]], count: int) -> Floats:
-    """How often a round drew client i, float64 [N]: sum of draws / R, the empirical E[s_i]."""
+    """The empirical E[s_i], float64 [N]: sum of the draws of client i / R."""
     total = np.zeros(count)
     for row in rows:
         total[row["cohort"]] += row["draws"]
@@ -41,16 +41,16 @@ def frequencies(rows: Sequence[dict[str, Any]], count: int) -> Floats:
 
 
 def gaps(table: Ints) -> tuple[Ints, Ints]:
-    """Rounds from one participation of a client to its next: (lengths >= 1, client of each), all clients."""
+    """The gaps of all clients: (rounds from one participation to the next, >= 1; client of each gap)."""
     clients, rounds = np.nonzero(table != IDLE)  # sorted by client, then round
     same = clients[1:] == clients[:-1]
     return np.diff(rounds)[same], clients[1:][same]
 
 
 def memoryless(table: Ints, clients: Ints, lengths: Ints) -> Floats:
-    """Share of gaps of these lengths if every client tossed a coin of its own frequency each round.
+    """The expected share of gaps of these lengths if participation were independent from round to round.
 
-    sum_i c_i f_i (1 - f_i)^(g-1) / sum_i c_i, f_i: share of rounds with client i, c_i: its gaps.
+    sum_i c_i f_i (1 - f_i)^(g-1) / sum_i c_i; f_i: share of rounds with client i, c_i: its number of gaps.
     """
     weight = np.bincount(clients, minlength=len(table)) / len(clients)
     f = (table != IDLE).mean(axis=1)
@@ -62,9 +62,9 @@ def memoryless(table: Ints, clients: Ints, lengths: Ints) -> Floats:
 def participation_figure(
     rows: Sequence[dict[str, Any]], count: int, nominal: Floats | None = None, title: str = ""
 ) -> Figure:
-    """The three panels as a figure of 7.2 x 5.4 inches; nothing is written.
+    """The three panels as a figure of 7.2 x 5.4 inches.
 
-    rows: of a participation.jsonl, in order of rounds; count: N; nominal: E[s_i] a round [N], if known
+    rows: rows of a participation.jsonl, in order of rounds; count: N; nominal: E[s_i] per round [N], if known
     (`Participation.marginals`, averaged over the rounds if it varies).
     """
     with rc():
@@ -80,7 +80,7 @@ def participation_figure(
 
 
 def _raster(ax: Axes, table: Ints, first: int) -> None:
-    """Clients x rounds, one cell each; where there are more than print resolves, cells are averaged."""
+    """Draws clients x rounds, one cell each; cells are averaged if there are more than print resolves."""
     count, rounds = table.shape
     colors = np.array([to_rgb("white"), to_rgb(_LOST), to_rgb(_ASKED)])
     image = _pooled(_pooled(colors[table], _CELLS[0], 0), _CELLS[1], 1)
@@ -91,7 +91,7 @@ def _raster(ax: Axes, table: Ints, first: int) -> None:
     ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     ax.grid(False)
     sampled, lost = int((table != IDLE).sum()), int((table == LOST).sum())
-    ax.set_title(f"Sampled: {sampled / max(rounds, 1):.3g} of {count} clients a round")
+    ax.set_title(f"Sampled: {sampled / max(rounds, 1):.3g} of {count} clients per round")
     handles = [Patch(facecolor=_ASKED, label="received")]
     if lost:
         handles.append(Patch(facecolor=_LOST, label=f"lost ({lost / sampled:.0%})"))
@@ -100,7 +100,7 @@ def _raster(ax: Axes, table: Ints, first: int) -> None:
 
 
 def _legend_beside_title(ax: Axes, **options: Any) -> None:
-    """A one-line legend right above the axes, where it hides no data."""
+    """Draws a one-line legend above the axes, where it hides no data."""
     spot: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.005, 0.995), "borderaxespad": 0.2}
     ax.legend(ncols=4, fontsize=7.5, columnspacing=0.9, handletextpad=0.4, **spot, **options)
 
@@ -116,10 +116,10 @@ def _pooled(image: Floats, cells: int, axis: int) -> Floats:
 
 
 def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Floats | None) -> None:
-    """Empirical frequency of every client; with nominal: clients sorted by it, and a band.
+    """Draws the empirical frequency of every client; with nominal frequencies, clients are sorted and a band shown.
 
-    The band is +-2 standard deviations of the mean of R independent rounds: wider scatter means that rounds
-    depend on each other (markov) or that draws are not what they should be.
+    The band is +-2 standard deviations of the mean of R independent rounds. Wider scatter means that rounds depend on
+    each other (markov), or that the draws are wrong.
     """
     seen, place = frequencies(rows, count), np.arange(count)
     size = float(np.clip(600 / max(count, 1), 2, 14))
@@ -130,7 +130,7 @@ def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Fl
         "zorder": 3,
         "alpha": 0.9 if count < 300 else 0.5,
     }
-    ax.set_title("How often")
+    ax.set_title("Frequency of participation")
     ax.set_ylabel("draws per round" if _most(rows) != 1 else "share of rounds")
     if nominal is None:
         ax.scatter(place, seen, label="seen", **dots)
@@ -139,7 +139,7 @@ def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Fl
         order = np.argsort(nominal, kind="stable")
         mean = np.asarray(nominal, dtype=np.float64)[order]
         spread = 2 * np.sqrt(mean * np.maximum(1 - mean / _most(rows), 0) / max(len(rows), 1))
-        x = np.concatenate([place - 0.5, [count - 0.5]])  # steps: one tread a client
+        x = np.concatenate([place - 0.5, [count - 0.5]])  # edges of the steps, one step per client
         low, high = (np.append(edge, edge[-1]) for edge in (np.maximum(mean - spread, 0), mean + spread))
         band: dict[str, Any] = {"step": "post", "color": MUTED, "alpha": 0.22, "linewidth": 0}
         ax.fill_between(x, low, high, label="±2 sd", **band)
@@ -154,13 +154,13 @@ def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Fl
 
 
 def _most(rows: Sequence[dict[str, Any]]) -> float:
-    """The most a round can draw of one client: M with replacement (mean over rounds), else 1."""
+    """The largest possible number of draws of one client in a round: M with replacement (mean over rounds), else 1."""
     repeated = any(max(row["draws"], default=1) > 1 for row in rows)
     return float(np.mean([sum(row["draws"]) for row in rows])) if repeated else 1.0
 
 
 def _gaps(ax: Axes, table: Ints) -> None:
-    """Histogram of gap lengths, share per round of length; log bins where gaps get long."""
+    """Draws the histogram of gap lengths, as share per round of length; logarithmic bins for long gaps."""
     lengths, clients = gaps(table)
     never = int((table == IDLE).all(axis=1).sum())
     ax.set_title("Gaps between participations" + (f" ({never} never sampled)" if never else ""))

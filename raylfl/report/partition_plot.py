@@ -1,9 +1,9 @@
-"""Pictures of a partition: samples of each class at each client.
+"""Figures of a partition: samples of each class at each client.
 
-counts [N, K] are samples of class c at client i (`raylfl.heterogeneity.partition.stats.class_counts`);
-classes are the K names, by default 0..K-1. Above MAX_BUBBLES clients or classes a bubble plot becomes a
-heat-map. So many clients are sorted by their most frequent class, and above MAX_COLUMNS only every k-th of
-them is drawn; the axis label says so.
+counts [N, K]: samples of class c at client i (`raylfl.heterogeneity.partition.stats.class_counts`); classes: the K
+names, by default 0..K-1. With more than MAX_BUBBLES clients or classes a bubble plot becomes a heat-map whose clients
+are sorted by their most frequent class. With more than MAX_COLUMNS clients only every k-th client is drawn. The axis
+label states both.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 from raylfl.core.population import Floats, Ints
 from raylfl.report.style import INK, PALETTE, PAPER, Drawing, rc
 
-MAX_BUBBLES = 60  # columns or rows; beyond, bubbles are dots
-MAX_COLUMNS = 600  # beyond, columns are thinner than a printed dot
-MAX_NUMBERS = 12  # columns and rows of a heat-map that shows its numbers
+MAX_BUBBLES = 60  # columns or rows; with more, bubbles would be dots
+MAX_COLUMNS = 600  # with more, columns would be thinner than a printed dot
+MAX_NUMBERS = 12  # largest number of columns and rows of a heat-map with numbers
 _TEN = (*PALETTE, "#8a9a2e", "#a97b50")  # olive and brown: most data here has ten classes
 _HEAT = LinearSegmentedColormap.from_list("heat", [to_rgba(PALETTE[0], alpha) for alpha in (0.0, 1.0)])
 # from transparent, so that an empty cell has the colour of the page, light or dark
 
 
 def bubble(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None:
-    """Client x class, area = samples; the largest bubble just fits its cell, reference sizes stand beside."""
+    """Draws client x class as bubbles whose area is the number of samples, with a key of sizes."""
     clients, rows = counts.shape
     if max(clients, rows) > MAX_BUBBLES:
         heat(ax, counts, classes)
@@ -43,15 +43,16 @@ def bubble(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None
     nice = _round_down(largest)
     i, c = np.nonzero(counts)
     _circles(ax, counts, np.sqrt(counts[i, c] / largest), np.column_stack([i, c]), class_colors(rows)[c])
-    _size_key(ax, counts, [size for size in (nice, nice // 10)[:rows] if size])  # a row each
+    _size_key(ax, counts, [size for size in (nice, nice // 10)[:rows] if size])  # one row each
     _label(ax, counts, classes)
     ax.grid(True)
 
 
 def heat(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None, largest: int | None = None) -> None:
-    """Client x class, shade = samples, by square root so that small numbers show; numbers where they fit.
+    """Draws client x class as a heat-map; the shade is the square root of the number of samples.
 
-    largest: the samples of the darkest shade, for several maps on one scale; None: the largest count.
+    Numbers are written if they fit. largest: number of samples of the darkest shade, for several maps on one scale;
+    None: the largest count.
     """
     top = max(largest or int(counts.max()), 1)
     norm = PowerNorm(0.5, vmin=0, vmax=top)
@@ -70,7 +71,7 @@ def heat(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None, largest: 
 
 
 def stacked(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None:
-    """A bar a client, made of its classes: samples per client and their mix."""
+    """Draws one stacked bar per client: its samples of each class."""
     order = columns(counts)
     tops = np.cumsum(counts[order], axis=1)
     names, colors = _names(counts, classes), class_colors(counts.shape[1])
@@ -78,7 +79,7 @@ def stacked(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> Non
     edges = np.arange(len(order))[:, None] + np.array([-0.5 + gap, 0.5 - gap])
     for c, color in enumerate(colors):
         low, high = tops[:, c] - counts[order, c], tops[:, c]
-        # one shape for all bars of a class: N K single ones would take seconds
+        # one shape for all bars of a class, because N K single shapes would take seconds
         ax.fill_between(*_steps(edges, low, high), color=color, linewidth=0)
     _class_key(ax, names, colors)
     _label_clients(ax, counts)
@@ -88,7 +89,7 @@ def stacked(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> Non
 
 
 def figure(counts: Ints, classes: Sequence[Any] | None = None, title: str = "") -> Figure:
-    """Bubbles above, bars below, on one client axis; nothing is written."""
+    """A figure with bubbles above and bars below, on one client axis."""
     clients, rows = counts.shape
     width = min(max(1.7 + 0.25 * clients, 5.0), 9.5)
     cell = (width - 1.5) / min(clients, MAX_BUBBLES)
@@ -106,7 +107,7 @@ def figure(counts: Ints, classes: Sequence[Any] | None = None, title: str = "") 
 
 
 def grid(panels: Mapping[str, Ints], across: int = 3, classes: Sequence[Any] | None = None) -> Figure:
-    """Several partitions, titles to counts [N, K], as heat-maps on one scale (SFL, Fig. 7)."""
+    """A figure of several partitions (title -> counts [N, K]) as heat-maps on one scale, as in SFL, Fig. 7."""
     across = min(across, len(panels))
     down = -(-len(panels) // across)
     largest = max(int(counts.max()) for counts in panels.values())
@@ -126,7 +127,7 @@ def grid(panels: Mapping[str, Ints], across: int = 3, classes: Sequence[Any] | N
 
 
 def columns(counts: Ints) -> Ints:
-    """The clients in the order in which they are drawn: by id, or sorted and thinned where they are many."""
+    """The clients in drawing order: by id, or, if there are many, sorted by class and thinned."""
     if len(counts) <= MAX_BUBBLES:
         return np.arange(len(counts))
     order = np.lexsort((-counts.max(axis=1), counts.argmax(axis=1)))
@@ -134,19 +135,19 @@ def columns(counts: Ints) -> Ints:
 
 
 def class_colors(count: int) -> Floats:
-    """RGBA of `count` classes [K, 4], the same in every panel; above ten they are shades of one scale."""
+    """RGBA colours of `count` classes [K, 4], equal in every panel; more than ten are shades of one scale."""
     if count <= len(_TEN):
         return np.array([to_rgba(color) for color in _TEN[:count]])
     return matplotlib.colormaps["turbo"](np.linspace(0.04, 0.96, count))
 
 
 def _inches(ax: Axes) -> Floats:
-    """Width and height of the axes, as the figure is now."""
+    """The current width and height of the axes in inches."""
     return np.array(ax.bbox.size) / ax.figure.dpi
 
 
 def _circles(ax: Axes, counts: Ints, diameters: Floats, centres: Floats, colors: Any, **options: Any) -> None:
-    """Circles whose diameter 1 is 0.94 of the shorter side of a cell, though no more than 0.36 inches."""
+    """Draws circles; diameter 1 is 0.94 of the shorter side of a cell, at most 0.36 inches."""
     wide, tall = _inches(ax) / counts.shape
     side: Literal["x", "y"] = "x" if wide < tall else "y"
     size, angles = min(0.94, 0.36 / min(wide, tall)) * diameters, np.zeros_like(diameters)
@@ -155,7 +156,7 @@ def _circles(ax: Axes, counts: Ints, diameters: Floats, centres: Floats, colors:
 
 
 def _class_key(ax: Axes, names: Sequence[str], colors: Floats) -> None:
-    """The classes' colours to the right of the axes, stacked like the bars; of very many classes a few."""
+    """Draws the key of class colours to the right of the axes, stacked like the bars; only a few of many classes."""
     few = len(names) if len(names) <= 2 * len(_TEN) else 8
     some = np.linspace(0, len(names) - 1, few).round().astype(int)
     handles = [Patch(facecolor=colors[c], label=names[c]) for c in some[::-1]]
@@ -166,7 +167,7 @@ def _class_key(ax: Axes, names: Sequence[str], colors: Floats) -> None:
 
 
 def _size_key(ax: Axes, counts: Ints, sizes: Sequence[int]) -> None:
-    """Reference circles to the right of the axes, from the top row downwards."""
+    """Draws reference circles to the right of the axes, from the top row downwards."""
     points = ax.figure.dpi_scale_trans
     beside = blended_transform_factory(ax.transAxes, ax.transData)
     top = counts.shape[1] - 1  # its centre; the axes end 0.6 above
@@ -189,14 +190,14 @@ def _round_down(value: int) -> int:
 
 
 def _steps(edges: Floats, low: Ints, high: Ints) -> tuple[Floats, Floats, Floats]:
-    """x, lower and upper outline of bars with these edges [N, 2], apart where edges leave a gap."""
+    """(x, lower outline, upper outline) of bars with these edges [N, 2]; gaps between edges stay gaps."""
     nothing = np.full((len(edges), 1), math.nan)
     outline = [np.hstack([np.repeat(side[:, None], 2, axis=1), nothing]).ravel() for side in (low, high)]
     return np.hstack([edges, edges[:, 1:]]).ravel(), outline[0], outline[1]
 
 
 def _label(ax: Axes, counts: Ints, classes: Sequence[Any] | None) -> None:
-    """Both axes of a client x class panel."""
+    """Labels both axes of a client x class panel."""
     rows, names = counts.shape[1], _names(counts, classes)
     _label_clients(ax, counts)
     ax.set(ylabel="class", ylim=(-0.6, rows - 0.4))
@@ -208,7 +209,7 @@ def _label(ax: Axes, counts: Ints, classes: Sequence[Any] | None) -> None:
 
 
 def _label_clients(ax: Axes, counts: Ints) -> None:
-    """Label the client axis with ids, or with how clients were sorted and thinned."""
+    """Labels the client axis with ids, or with the sorting and thinning of clients."""
     shown, clients = len(columns(counts)), len(counts)
     ax.set_xlim(-0.6, shown - 0.4)
     if clients <= MAX_BUBBLES:

@@ -1,4 +1,4 @@
-"""Pictures of partitions and participation in a report, one for each distinct world."""
+"""Figures of partitions and participation in a report, one for each distinct world."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from raylfl.report.labels import display, method_of
 from raylfl.report.participation_plot import participation_figure
 from raylfl.report.runs import Group, Ints, RunRecord
 
-MAX_PICTURES = 6  # of a kind: a page is no place for the partitions of a whole sweep
-_COMPARED = 100  # rounds that tell two participations apart
+MAX_PICTURES = 6  # figures of each kind, so that a sweep does not fill the page
+_COMPARED = 100  # rounds in which two participations are compared
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A finished figure, the file it is saved under, its caption."""
+    """A figure with its file name and caption."""
 
     name: str
     caption: str
@@ -31,7 +31,7 @@ class Picture:
 
 
 def partition_pictures(groups: Sequence[Group]) -> list[Picture]:
-    """Bubbles (area = samples of a class at a client) and bars of the partitions that differ."""
+    """Figures of the distinct partitions: bubbles (area: samples of a class at a client) and bars."""
     pictures = []
     for name, label, run in _distinct(groups, ("partition", "data", "num_clients"), "partition", _counts):
         assert run.partition_counts is not None
@@ -44,7 +44,7 @@ def partition_pictures(groups: Sequence[Group]) -> list[Picture]:
 
 
 def participation_pictures(groups: Sequence[Group]) -> list[Picture]:
-    """Raster, frequencies and gaps of the recorded participations that differ."""
+    """Figures of the distinct recorded participations: raster, frequencies and gaps."""
     pictures = []
     keys = ("participation", "link", "num_clients")
     for name, label, run in _distinct(groups, keys, "participation", _cohorts):
@@ -54,7 +54,7 @@ def participation_pictures(groups: Sequence[Group]) -> list[Picture]:
 
 
 def partition_drawer(groups: Sequence[Group]) -> Callable[[Axes], None] | None:
-    """Draws the partition of the first run that kept one; None where none did."""
+    """A function that draws the partition of the first run with class counts; None if there is no such run."""
     for run in (run for group in groups for run in group.runs):
         if run.partition_counts is not None:
             classes, counts = run.partition_counts
@@ -64,16 +64,16 @@ def partition_drawer(groups: Sequence[Group]) -> Callable[[Axes], None] | None:
 
 def _draw_partition(ax: Axes, counts: Ints, classes: list[str]) -> None:
     partition_plot.bubble(ax, counts, classes)
-    if len(counts) <= partition_plot.MAX_BUBBLES:  # fewer labels than in a figure of its own
+    if len(counts) <= partition_plot.MAX_BUBBLES:  # with fewer labels than in a separate figure
         ax.xaxis.set_major_locator(MaxNLocator(10, integer=True, steps=[1, 2, 5, 10]))
 
 
 def _distinct(
     groups: Sequence[Group], config_groups: Sequence[str], name: str, content: Callable[[RunRecord], Any]
 ) -> list[tuple[str, str, RunRecord]]:
-    """(file name, label, run) of the worlds whose content differs; runs of equal seed are compared.
+    """(file name, label, run) of worlds with distinct content; runs of equal seed are compared.
 
-    The label names the world, and the method where methods of one world differ (they sample for themselves).
+    The label names the world, and also the method if methods of one world differ (because they sample themselves).
     """
     keys = [key for key in world_keys(groups) if key.split(".")[0] in config_groups]
     found = []
@@ -95,6 +95,6 @@ def _counts(run: RunRecord) -> bytes | None:
 
 
 def _cohorts(run: RunRecord) -> str | None:
-    """Cohorts and received uploads as a text, sorted: a ring orders the same cohort for itself."""
+    """Cohorts and received uploads as a text, sorted, because a ring only changes the order of a cohort."""
     rows = [sorted(zip(row["cohort"], row["received"], strict=True)) for row in run.participation[:_COMPARED]]
     return repr(rows) if rows else None

@@ -1,4 +1,4 @@
-"""Tables to Markdown, LaTeX (booktabs), CSV, HTML and the terminal."""
+"""Rendering of tables as Markdown, LaTeX (booktabs), CSV, HTML and for the terminal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LATEX = {
 
 
 def to_markdown(table: Table) -> str:
-    """A GitHub table; best values in **bold**, block headings as rows of their own."""
+    """A table in GitHub Markdown; best values in **bold**, block headings as separate rows."""
     lines = ["| " + " | ".join(_md(column.head) for column in table.columns) + " |"]
     lines.append("| " + " | ".join("---:" if column.numeric else "---" for column in table.columns) + " |")
     for heading, rows in table.cells():
@@ -77,13 +77,13 @@ def to_latex(table: Table) -> str:
 
 
 def latex(text: str) -> str:
-    """Text with LaTeX's special characters escaped; 1.2e-12 becomes 1.2 x 10^-12 in maths."""
+    """Text with LaTeX's special characters escaped; 1.2e-12 becomes 1.2 x 10^-12 in math mode."""
     escaped = "".join(_LATEX.get(char, char) for char in text)
     return re.sub(r"\b(\d+(?:\.\d+)?)e(-?\d+)\b", r"$\1\\times10^{\2}$", escaped)
 
 
 def to_csv(table: Table) -> str:
-    """Raw numbers, one line a row; a statistic becomes four columns: KEY_mean, _std, _count, _of."""
+    """A table as CSV with raw numbers; a statistic becomes four columns: KEY_mean, _std, _count, _of."""
     records = []
     for row in table.rows:
         record: dict[str, Any] = {"block": row["block"]} if any("block" in r for r in table.rows) else {}
@@ -100,7 +100,7 @@ def to_csv(table: Table) -> str:
 
 
 def csv_text(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """Cells under their heads. A text that a spreadsheet would run as a formula gets an apostrophe before it."""
+    """Lines as CSV under their head. A text that a spreadsheet would run as a formula gets a leading apostrophe."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([[_inert(cell) for cell in line] for line in (head, *lines)])
     return text.getvalue()
@@ -118,19 +118,19 @@ def _inert(cell: Any) -> Any:
 
 @cache
 def template() -> jinja2.Template:
-    """The page, page.html.j2; its macro `table` makes a <table>."""
+    """The page template page.html.j2, whose macro `table` makes a <table>."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.get_template("page.html.j2")
 
 
 def to_html(table: Table) -> str:
-    """A <table> with best values in <b>; the caption is left to the page."""
+    """A <table> with best values in <b>, without a caption."""
     return str(vars(template().make_module())["table"](table))
 
 
 def to_rich(table: Table) -> RichTable:
-    """For the terminal; best values in bold."""
+    """A table for the terminal; best values in bold."""
     shown = RichTable(caption=escape(table.caption), caption_justify="left", header_style="bold")
     for column in table.columns:
         shown.add_column(escape(column.head), justify="right" if column.numeric else "left", overflow="fold")

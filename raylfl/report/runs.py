@@ -1,8 +1,8 @@
-"""Run directories as plain data: read them, find them, pool the seeds of one setting.
+"""Run directories as plain data: reading, finding, and pooling the seeds of one setting.
 
-Finished, running and crashed runs are read alike: a missing summary marks an unfinished run. What is damaged is left
-out and said: a line of a `.jsonl` file or a whole file (`RunRecord.faults`), or the run, if its config is unreadable
-(`read_runs`). Needs neither torch nor Ray.
+Finished, running and crashed runs are read alike; a missing summary marks an unfinished run. Damaged parts are left out
+and reported: a line of a `.jsonl` file or a whole file in `RunRecord.faults`, a run with an unreadable config by
+`read_runs`. Neither torch nor Ray is needed.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ from raylfl.runtime.records.lines import lines, read_rows
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, some ten times faster
-DEEPEST, LARGEST = 50, 100_000  # levels and values of a config or summary; no run writes so many
-UNREADABLE = (OSError, ValueError, RecursionError, yaml.YAMLError)  # ValueError: wrong bytes and broken JSON, too
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, about ten times faster
+DEEPEST, LARGEST = 50, 100_000  # largest depth and number of values of a config or summary; runs stay far below
+UNREADABLE = (OSError, ValueError, RecursionError, yaml.YAMLError)  # ValueError: also wrong bytes and broken JSON
 log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class RunRecord:
-    """One run as it lies on disk.
+    """The content of a run directory.
 
-    rounds: the 0-based rounds that have a row [R], increasing. metrics: name -> values [R], nan where the
-    round did not measure it, inf where it measured something that is not finite (the run diverged).
-    summary: empty while the run is unfinished. faults: what cannot be read, in words; other files add to it when
-    they are read.
+    rounds: the 0-based rounds that have a row [R], increasing. metrics: name -> values [R]; nan if a round did not
+    measure it, inf if the value was not finite (the run diverged). summary: empty while the run is unfinished. faults:
+    descriptions of unreadable parts; files that are read later add to it.
     """
 
     path: Path
@@ -54,7 +53,7 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        """Whether `summary.json` was written, which a run does last."""
+        """Whether the run has finished: `summary.json`, its last file, exists."""
         return bool(self.summary)
 
     @property
@@ -63,11 +62,11 @@ class RunRecord:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """What of the config tells one setting from another, in dotted keys."""
+        """The part of the config that identifies the setting, with dotted keys."""
         return flatten(identity(self.config, of="group"))
 
     def column(self, name: str) -> Floats:
-        """The metric's values [R]; all nan where the run never measured it."""
+        """The metric's values [R]; all nan if the run never measured it."""
         return self.metrics.get(name, np.full(len(self.rounds), np.nan))
 
     def measured(self, name: str) -> bool:
@@ -81,7 +80,7 @@ class RunRecord:
         return self._rows("participation.jsonl", lambda row: _is_participation(row, most))
 
     def _rows(self, name: str, sound: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-        """The sound rows of a file; the others become a fault."""
+        """The valid rows of a file; the others are added to `faults`."""
         found = read_rows(self.path / name)
         good = {number: row for number, row in zip(found.numbers, found.rows, strict=True) if sound(row)}
         damaged = sorted({*found.damaged, *found.numbers} - set(good))
@@ -91,7 +90,7 @@ class RunRecord:
 
     @property
     def clients(self) -> int:
-        """N: of the config; where the data decide, of the partition; at least every client that took part."""
+        """The number of clients N, from the config or the partition; at least the clients that took part."""
         if self.config.get("num_clients"):
             return int(self.config["num_clients"])
         if self.partition_counts is not None:
@@ -100,7 +99,7 @@ class RunRecord:
 
     @cached_property
     def partition_counts(self) -> tuple[list[str], Ints] | None:
-        """Class names and samples per client and class [N, classes]; None where the run kept no counts."""
+        """(class names, samples per client and class [N, classes]); None if the run has no counts."""
         path = self.path / "partition_counts.json"
         if not path.exists():
             return None
@@ -117,14 +116,14 @@ class RunRecord:
         return names, counts
 
     def complete(self, rounds: int) -> bool:
-        """Whether it was finished with so many rounds, and all of their rows can be read."""
+        """Whether the run finished with this many rounds and all of their rows can be read."""
         rows = min(len(self.rounds), len(self.participation))
         return self.finished and rows >= rounds and not self.faults
 
 
 @dataclass(eq=False)
 class Group:
-    """The seeds of one setting. label tells it from the other groups; runs are sorted by seed."""
+    """The runs of one setting, sorted by seed; label: its name, distinct among the groups."""
 
     label: str
     setting: dict[str, Any]
@@ -136,7 +135,7 @@ class Group:
 
 
 def load_run(path: str | os.PathLike[str]) -> RunRecord:
-    """Read one run directory. Raises BadValue if it is none, or if its `config.yaml` cannot be read."""
+    """The run in a directory. Raises BadValue if it is no run directory or its `config.yaml` cannot be read."""
     folder = Path(path)
     if not is_run(folder):
         need = "a run's directory (config.yaml and metrics.jsonl)"
@@ -154,9 +153,9 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
 def read_runs(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], tell: Callable[[str], None] = log.warning
 ) -> tuple[list[RunRecord], list[str]]:
-    """The runs at and below the given paths, and a sentence on each that cannot be read, which `tell` gets, too.
+    """(runs at and below the given paths, one sentence on each unreadable run, which is also passed to `tell`).
 
-    Raises BadConfig if there is none that can be.
+    Raises BadConfig if there is no readable run.
     """
     runs, left_out = [], []
     for path in find_runs(paths):
@@ -171,7 +170,7 @@ def read_runs(
 
 
 def readable(folder: Path) -> RunRecord | None:
-    """The run of a directory; None where there is none, or none that can be read."""
+    """The run in a directory; None if there is none or it cannot be read."""
     try:
         return load_run(folder)
     except BadValue:
@@ -184,10 +183,10 @@ def is_run(folder: Path) -> bool:
 
 
 def find_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """The run directories at and below the given ones, each once, sorted within each path.
+    """The run directories at and below the given paths, each once, sorted within each path.
 
-    Raises BadValue for a path that is no directory, and where none of them holds a run (`runs/digits/*` may well
-    include a report).
+    Raises BadValue for a path that is no directory, and if no path holds a run. Some paths may hold none, such as a
+    report in `runs/digits/*`.
     """
     given = [Path(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     found: dict[Path, Path] = {}
@@ -205,16 +204,16 @@ def find_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
 def _below(top: Path) -> Iterable[Path]:
     for folder, names, _ in os.walk(top):
         if is_run(Path(folder)):
-            names.clear()  # a run holds no runs
+            names.clear()  # a run directory contains no other runs
             yield Path(folder)
         names[:] = [name for name in names if not name.startswith(".")]
 
 
 def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
-    """Pool runs whose settings are equal, in the order world, method, tuned values.
+    """Groups of runs with equal settings, in the order world, method, tuned values.
 
-    Of two runs with equal setting and seed only the one with more rounds counts (the later path of equals):
-    they are the same experiment, and pooling both would make the spread over seeds too small.
+    Of two runs with equal setting and seed only the one with more rounds counts (if equal, the later path): they are
+    the same experiment, and pooling both would make the spread over seeds too small.
     """
     groups: dict[str, Group] = {}
     for run in runs:
@@ -233,7 +232,7 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    """The config of a run. Raises one of UNREADABLE where it cannot be one."""
+    """The config of a run. Raises one of UNREADABLE if it cannot be read or is no config."""
     text = path.read_text(encoding="utf-8")
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):  # libyaml's loader would overflow the C stack
@@ -251,7 +250,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _sound(value: Any) -> Any:
-    """The value as it is. Raises ValueError where it is nested too deep, too large, or a number beyond all bounds."""
+    """The unchanged value. Raises ValueError if it is nested too deep, too large, or contains an extreme number."""
     waiting, seen = [(value, 0)], 0
     while waiting:
         item, depth = waiting.pop()
@@ -274,12 +273,12 @@ def _summary(path: Path) -> dict[str, Any]:
 
 
 def _is_round(row: dict[str, Any]) -> bool:
-    """Whether a row says its round."""
+    """Whether a row has a valid round number."""
     return isinstance(row.get("round"), int) and 0 <= row["round"] < 2**53
 
 
 def _is_participation(row: dict[str, Any], clients: float) -> bool:
-    """Whether a row names clients that there are, with as many draws and answers."""
+    """Whether a row names existing clients, with equally many draws and received flags."""
     try:
         cohort, draws, received = (np.array(row[key]) for key in ("cohort", "draws", "received"))
     except (KeyError, ValueError):  # ValueError: lists of unequal length in a list
@@ -295,7 +294,7 @@ def _is_participation(row: dict[str, Any], clients: float) -> bool:
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Ints, dict[str, Floats]]:
-    """Rows to columns; of two rows of one round (a resumed run) the later holds."""
+    """(rounds [R], columns by name) of these rows; of two rows of one round the later one counts."""
     by_round = {row["round"]: row for row in rows}
     ordered = [by_round[r] for r in sorted(by_round)]
     names = dict.fromkeys(key for row in ordered for key, value in row.items() if _is_number(value))

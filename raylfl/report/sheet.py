@@ -1,4 +1,4 @@
-"""A report's page and the files beside it: parts go in as tables and figures, `page.html.j2` says how they look."""
+"""The page of a report and the files beside it; `page.html.j2` determines the appearance of tables and figures."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from raylfl.report.render import FORMATS, template
 from raylfl.report.svg import inline_svg, legend_key
 from raylfl.report.tables import Table
 
-Part = dict[str, Any]  # `kind` and what the template shows of it
-PIXELS = 110  # on the page, of an inch of a figure
+Part = dict[str, Any]  # `kind`, and the values that the template shows
+PIXELS = 110  # on the page, for one inch of a figure
 
 
 class Sheet:
-    """The page's folder (made if need be) and its sections so far.
+    """The page's folder (created if missing) and its sections so far.
 
-    pdf: whether figures are saved as vector graphics for papers too, which takes as long as all the rest.
-    `table`, `block` and `pictures` write their files and return the parts to put into a section.
+    pdf: whether figures are also saved as vector graphics, which takes as long as all the rest. `table`, `block` and
+    `pictures` write their files and return the parts for a section.
     """
 
     def __init__(self, folder: Path, pdf: bool = True):
@@ -36,12 +36,12 @@ class Sheet:
         folder.mkdir(parents=True, exist_ok=True)
 
     def section(self, name: str, heading: str, parts: Sequence[Part]) -> None:
-        """Append a section; an empty one is left out."""
+        """Appends a section; an empty one is left out."""
         if parts:
             self._sections.append({"name": name, "heading": heading, "parts": parts})
 
     def table(self, table: Table | None) -> list[Part]:
-        """The table, as NAME.md, NAME.tex and NAME.csv beside the page, too; nothing for None."""
+        """The parts of a table, also written as NAME.md, NAME.tex and NAME.csv; no parts for None."""
         if table is None:
             return []
         files = {f"{table.name}.{ending}": convert(table) for ending, convert in FORMATS.items()}
@@ -50,7 +50,7 @@ class Sheet:
         return [{"kind": "table", "table": table, "files": list(files)}]
 
     def block(self, block: Block | None, suffix: str = "", legend: bool = True) -> list[Part]:
-        """The panels as inline SVG under one legend; composed as PNG and PDF beside the page. Nothing for None."""
+        """The panels as inline SVG under one legend, also written as PNG and PDF; no parts for None."""
         if block is None or not block.panels:
             return []
         keys = [(legend_key(line), label) for label, line in block.legend]
@@ -65,7 +65,7 @@ class Sheet:
         return [part | {"text": block.caption, "files": files}]
 
     def pictures(self, pictures: Sequence[Picture]) -> list[Part]:
-        """Pictures of the clients: bitmaps on white paper, for they may have thousands of cells."""
+        """Figures of the clients as bitmaps, because they may have thousands of cells."""
         shown = []
         for picture in pictures:
             files = self._save(picture.figure, picture.name)
@@ -75,19 +75,19 @@ class Sheet:
         return [{"kind": "pictures", "pictures": shown}] if shown else []
 
     def _save(self, figure: Figure, name: str) -> list[str]:
-        """The figure as files; their names."""
+        """Saves a figure and returns the names of its files."""
         name = slug(name)
         self._names[name] += 1
-        name += f"_{self._names[name]}" * (self._names[name] > 1)  # two labels may agree in what files allow
+        name += f"_{self._names[name]}" * (self._names[name] > 1)  # two labels may give the same file name
         figure.savefig(self.folder / f"{name}.png")
         if not self.pdf:
             return [f"{name}.png"]
-        figure.set_layout_engine("none")  # as it has just been laid out
+        figure.set_layout_engine("none")  # the layout has just been computed
         figure.savefig(self.folder / f"{name}.pdf", metadata={"CreationDate": None})
         return [f"{name}.png", f"{name}.pdf"]
 
     def write(self, title: str, facts: Sequence[tuple[str, str]], notes: Sequence[str]) -> Path:
-        """Write `index.html`: facts (name, value) and notes stand above the sections. Returns its path."""
+        """Writes `index.html`, with facts (name, value) and notes above the sections; returns its path."""
         path = self.folder / "index.html"
         page = template().render(title=title, facts=facts, notes=notes, sections=self._sections)
         path.write_text(page.strip() + "\n", encoding="utf-8")
@@ -95,12 +95,12 @@ class Sheet:
 
 
 def heading(text: str) -> list[Part]:
-    """A heading inside a section; nothing for an empty one."""
+    """A heading inside a section; no parts for an empty text."""
     return [{"kind": "heading", "text": text}] if text else []
 
 
 def folded(text: str, parts: Sequence[Part]) -> list[Part]:
-    """Parts behind a heading that opens them; nothing where there are none."""
+    """Parts folded under a heading that opens them; none if there are no parts."""
     return [{"kind": "folded", "text": text, "parts": parts}] if parts else []
 
 

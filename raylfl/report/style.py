@@ -1,8 +1,8 @@
-"""The look of pictures: palette, line styles, matplotlib settings.
+"""The style of figures: palette, line styles, matplotlib settings.
 
-The colours are from Okabe & Ito (2008), distinguishable for colour-blind readers, with wine and grey in place
-of yellow and black, which one of a light and a dark page would swallow. A method has its colour wherever that
-is free, so it looks the same in every report; dash and marker repeat what the colour says, for print in grey.
+The colours are from Okabe & Ito (2008), distinguishable for colour-blind readers, with wine and grey in place of yellow
+and black, which are invisible on a light or a dark page. A method has the same colour in every report if that colour is
+free; dash and marker repeat the information of the colour for grey print.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from matplotlib.ticker import LogFormatterSciNotation
 from raylfl.report.derived import by_method
 from raylfl.report.runs import Group
 
-INK, MUTED, GRID, PAPER = "#1b1f24", "#656d77", "#e4e7eb", "#fefefe"  # svg.py gives them to the theme
+INK, MUTED, GRID, PAPER = "#1b1f24", "#656d77", "#e4e7eb", "#fefefe"  # svg.py replaces them by colours of the theme
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#5f6570", "#e69f00", "#56b4e9", "#882255")
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 1.6), (1.2, 1.4), (6, 1.5, 1.2, 1.5))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
@@ -43,7 +43,7 @@ PREFERRED = {
 
 @dataclass(frozen=True)
 class Line:
-    """How one setting is drawn: indices into PALETTE, DASHES and MARKERS."""
+    """The line style of one setting: indices into PALETTE, DASHES and MARKERS."""
 
     color: int = 0
     dash: int = 0
@@ -76,7 +76,7 @@ class Drawing(Figure):
 
 
 class LogTicks(LogFormatterSciNotation):
-    """Numbers on a log axis in plain text, 10⁻³ and 2×10⁻³, as text is no mathtext under `rc`."""
+    """Tick labels of a log axis in plain text, 10⁻³ and 2×10⁻³, because `rc` switches mathtext off."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         text = re.sub(r"^\$\\mathdefault\{(.*)\}\$$", r"\1", super().__call__(x, pos)).replace(r"\times", "×")
@@ -134,9 +134,9 @@ def rc() -> AbstractContextManager[None]:
 
 
 def line_styles(groups: Sequence[Group], methods: Mapping[str, Line]) -> dict[Group, Line]:
-    """A style for every line of one picture: colour by method, dash and marker by setting within the method.
+    """A style for every line of one figure: colour by method, dash and marker by setting within the method.
 
-    methods: `method_styles` of the whole report. Settings of a single method are told apart by colour too.
+    methods: `method_styles` of the whole report. Settings of a single method also have different colours.
     """
     parts = by_method(groups)
     if len(parts) == 1 and len(groups) > 1:
@@ -151,10 +151,10 @@ def line_styles(groups: Sequence[Group], methods: Mapping[str, Line]) -> dict[Gr
 
 
 def method_styles(methods: Sequence[str]) -> dict[str, Line]:
-    """A style for every method of a report; no two agree while there are at most 32.
+    """A style for every method of a report, all different for up to 32 methods.
 
-    A method takes its preferred colour unless another has it, then the first free one; when all are taken,
-    colours repeat with another dash.
+    A method has its preferred colour, or the first free one if another method has that. If none is free, colours
+    repeat with another dash.
     """
     taken: dict[str, int] = {}
     for method in sorted(methods, key=lambda name: PREFERRED.get(name, len(PALETTE))):

@@ -27,10 +27,10 @@ _SHAPES = (  # the markers of style.MARKERS around (17, 6)
 
 
 def inline_svg(figure: Figure, prefix: str, title: str) -> str:
-    """The figure as an <svg> element without size, namespace or metadata: it fills its container's width.
+    """The figure as an <svg> element without size, namespace or metadata, which fills the width of its container.
 
-    prefix keeps the ids of several figures in one page apart. The colours of `raylfl.report.style` become CSS
-    variables (--ink, --muted, --grid, --s0 ...), which the page defines for both themes.
+    prefix: a prefix for ids, unique within the page. The colours of `raylfl.report.style` become CSS variables (--ink,
+    --muted, --grid, --s0 ...), which the page defines for both themes.
     """
     text = io.StringIO()
     figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})

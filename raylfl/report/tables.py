@@ -1,6 +1,6 @@
-"""The tables of a report as data: rows are dicts, columns know their heading, format and which value is best.
+"""The tables of a report as data: rows are dicts; columns define heading, format and the best value.
 
-`raylfl.report.render` writes them as Markdown, LaTeX, CSV, HTML and for the terminal.
+`raylfl.report.render` renders them as Markdown, LaTeX, CSV, HTML and for the terminal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COST_HEADS = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column. show: a cell's value to text; better: `max` or `min` where the best is to stand out."""
+    """One column; show: converts a cell's value to text; better: `max` or `min` if the best value is highlighted."""
 
     key: str
     head: str
@@ -51,9 +51,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its file name, its caption, its columns and one dict a row.
+    """A table: its file name, its caption, its columns, and one dict per row.
 
-    Rows may carry `block`: rows of one block stand together under that heading and compete for best.
+    Rows may have an entry `block`: the rows of one block stand under that heading, and the best value is per block.
     """
 
     name: str
@@ -62,14 +62,14 @@ class Table:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def blocks(self) -> dict[str, list[dict[str, Any]]]:
-        """Block heading -> its rows; one block "" where there are none."""
+        """The rows of each block by heading; a single block "" if rows have none."""
         parts: dict[str, list[dict[str, Any]]] = {}
         for row in self.rows:
             parts.setdefault(str(row.get("block", "")), []).append(row)
         return parts
 
     def best_in(self, rows: Sequence[dict[str, Any]], column: Column) -> float | None:
-        """The best value of a column among the rows; None where nothing competes."""
+        """The best value of a column among the rows; None if the column has no best value."""
         values = [rank(row.get(column.key)) for row in rows]
         finite = [value for value in values if math.isfinite(value)]
         if column.better is None or len(rows) < 2 or not finite:
@@ -90,14 +90,14 @@ class Table:
 
 
 def rank(value: Any) -> float:
-    """A cell as a number to compare; nan for texts, and for costs that not every seed has."""
+    """A cell as a number for comparison; nan for texts, and for costs that some seeds lack."""
     if isinstance(value, Stat):
         return value.mean if value.count and value.count >= value.of else math.nan
     return float(value) if isinstance(value, int | float) else math.nan
 
 
 def summary(parts: Sequence[Facet], metric: str, *, last: int, target: float | None, name: str = "summary") -> Table:
-    """One row a setting: last-k mean +- std, final and best value, and what the target cost (experiments.md).
+    """The summary table, one row per setting: last-k mean +- std, final and best value, and the costs to the target.
 
     The last-k statistic pools the seeds and the last `last` rounds; the others are over seeds.
     """
@@ -143,15 +143,15 @@ def summary(parts: Sequence[Facet], metric: str, *, last: int, target: float | N
 
 
 def seeds_text(group: Group) -> str:
-    """`3`, or `3 (1 unfinished)`."""
+    """The number of seeds as text: `3`, or `3 (1 unfinished)`."""
     unfinished = sum(not run.finished for run in group.runs)
     return f"{len(group.runs)} ({unfinished} unfinished)" if unfinished else str(len(group.runs))
 
 
 def best_settings(parts: Sequence[Facet], metric: str, last: int) -> Table | None:
-    """The best tuning of every method in every world, by the last-k mean: a best-learning-rate table.
+    """The best tuning of every method in every world by the last-k mean, such as the best learning rates.
 
-    None where no method was tried with more than one tuning.
+    None if no method was tried with more than one tuning.
     """
     keys = tuned_keys([group for part in parts for group in part.groups])
     if not keys:
@@ -175,7 +175,7 @@ def best_settings(parts: Sequence[Facet], metric: str, last: int) -> Table | Non
 
 
 def differences(groups: Sequence[Group]) -> Table | None:
-    """Every config key that is not equal in all settings; None if all are."""
+    """The table of config keys that differ between settings; None if there are none."""
     keys = varying([group.setting for group in groups])
     if not keys:
         return None
@@ -185,19 +185,19 @@ def differences(groups: Sequence[Group]) -> Table | None:
         | {key: show_value(group.setting[key]) if key in group.setting else "–" for key in keys}
         for group in groups
     ]
-    return Table("differences", "Where the configs differ; all other keys agree.", columns, rows)
+    return Table("differences", "Keys in which the configs differ; all other keys agree.", columns, rows)
 
 
 def common(groups: Sequence[Group]) -> Table:
-    """The config keys that all settings share."""
+    """The table of config keys that all settings share."""
     differ = set(varying([group.setting for group in groups]))
     shared = {key: value for key, value in groups[0].setting.items() if key not in differ}
     rows = [{"key": key, "value": show_value(value)} for key, value in shared.items()]
-    return Table("config", "What all settings share.", [Column("key", "key"), Column("value", "value")], rows)
+    return Table("config", "Keys that all settings share.", [Column("key", "key"), Column("value", "value")], rows)
 
 
 def environment(runs: Sequence[RunRecord]) -> Table | None:
-    """Versions, commit and host out of the summaries; None if no run has finished."""
+    """The table of versions, commits and hosts from the summaries; None if no run has finished."""
     values: dict[str, dict[str, str]] = {}
     for run in runs:
         for key, value in flatten({key: run.summary[key] for key in ENVIRONMENT if key in run.summary}).items():
@@ -209,12 +209,12 @@ def environment(runs: Sequence[RunRecord]) -> Table | None:
         texts = list(seen.values())
         more = f" … ({len(texts)} values)" if len(texts) > 3 else ""
         rows.append({"key": key, "value": "; ".join(texts[:3]) + more})
-    caption = "Where and with what the finished runs were made."
+    caption = "Versions and machines of the finished runs."
     return Table("environment", caption, [Column("key", "key"), Column("value", "value")], rows)
 
 
 def run_list(groups: Sequence[Group]) -> Table:
-    """Every run: directory, setting, seed, rounds done of planned, state, real seconds."""
+    """The table of all runs: directory, setting, seed, rounds done of planned, state, real seconds."""
     runs = [run for group in groups for run in group.runs]
     top = os.path.commonpath([run.path.resolve().parent for run in runs])
     rows = []

@@ -1,8 +1,7 @@
-"""`raylfl report --wandb ENTITY/PROJECT`: the same runs as a report at wandb, its panels grouped by algorithm.
+"""`raylfl report --wandb ENTITY/PROJECT`: a report of the same runs at wandb, with panels grouped by algorithm.
 
-The runs themselves must be there (`wandb sync` sends offline runs); their group is the
-experiment's or sweep's name. Needs wandb's reports package, wandb-workspaces, and a login to save; everything
-up to the save works without a connection.
+The runs themselves must be at wandb (`wandb sync` sends offline runs); their group is the name of the experiment or
+sweep. It needs the package wandb-workspaces and a login to save; everything before the save works offline.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from raylfl.report.runs import RunRecord, read_runs
 from raylfl.report.wording import axis_name, metric_name
 from raylfl.runtime.records.wandb_run import base_url, logged_in, unreachable
 
-SECTIONS = {  # heading -> how the names of its metrics begin
+SECTIONS = {  # heading -> prefixes of its metrics' names
     "Test set": ("test/",),
     "Training": ("train/", "global/"),
     "Clients": ("clients/", "participants/", "random/", "cohort/", "update/", "inconsistency/"),
     "Costs": ("cost/", "time/", "traffic/"),
     "Algorithm": ("algo/",),
 }
-MOST_COLUMNS = 8  # of parallel coordinates
+MOST_COLUMNS = 8  # largest number of columns of parallel coordinates
 
 
 @dataclass(frozen=True)
 class Outline:
-    """What a report shows, in plain values.
+    """The content of a report as plain values.
 
-    groups: wandb's, one an experiment or sweep. sections: heading -> metrics that were measured.
-    keys: config keys that differ, for parallel coordinates. summary: a Markdown table.
+    groups: wandb groups, one per experiment or sweep. sections: heading -> measured metrics. keys: config keys that
+    differ, for parallel coordinates. summary: a Markdown table.
     """
 
     title: str
@@ -51,7 +50,7 @@ class Outline:
 
 
 def outline(paths: Sequence[Path]) -> Outline:
-    """The report of these runs; raises BadValue where there are none."""
+    """The content of the report of these runs. Raises BadValue if there are none."""
     runs, _ = read_runs(paths)
     names = list(dict.fromkeys(str(run.config.get("name", run.path.parent.name)) for run in runs))
     metric = main_metric(runs)
@@ -72,7 +71,7 @@ def shared_keys(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def sections(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
-    """Every measured metric under its heading; what no heading claims under `More`."""
+    """All measured metrics under their headings; metrics without a heading are under `More`."""
     measured = dict.fromkeys(name for run in runs for name in run.metrics if run.measured(name))
     found: dict[str, list[str]] = {}
     for name in measured:
@@ -82,7 +81,7 @@ def sections(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
 
 
 def build(content: Outline, entity: str, project: str) -> Any:
-    """wandb's Report object, not yet saved; raises BadConfig where its package is missing."""
+    """An unsaved wandb Report object. Raises BadConfig if its package is missing."""
     require("wandb_workspaces", what="--wandb")
     wr = importlib.import_module("wandb_workspaces.reports.v2")
 
@@ -105,7 +104,7 @@ def build(content: Outline, entity: str, project: str) -> Any:
 
 
 def line(wr: Any, metric: str) -> Any:
-    """One metric over the rounds: a line an algorithm, the mean, and the range over its runs."""
+    """A panel of one metric over rounds: one line per algorithm, the mean and the range over its runs."""
     return wr.LinePlot(
         title=axis_name(metric),
         x="round",
@@ -119,13 +118,13 @@ def line(wr: Any, metric: str) -> Any:
 
 
 def publish(paths: Sequence[Path], target: str) -> str:
-    """Build the report and save it at ENTITY/PROJECT; returns its address."""
+    """Builds the report and saves it at ENTITY/PROJECT; returns its address."""
     entity, slash, project = target.partition("/")
     if not (entity and slash and project) or "/" in project:
         raise BadValue("--wandb", got=target, need="ENTITY/PROJECT")
     report = build(outline(paths), entity, project)
     url = base_url()
-    if not logged_in():  # wandb would ask for it, in the middle of a script
+    if not logged_in():  # otherwise wandb would prompt for a login
         raise RaylflError(f"not logged in at {url}: `wandb login`, or set WANDB_API_KEY")
     reason = unreachable(url)
     if reason:

@@ -1,4 +1,4 @@
-"""Metrics and numbers in the words that tables, axes and captions share."""
+"""Texts for metrics and numbers, shared by tables, axes and captions."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NAMES = {
 
 
 def metric_name(metric: str) -> str:
-    """A metric's name for people; an unknown one (`algo/support`) stays as it is."""
+    """A metric's readable name; an unknown one (`algo/support`) is unchanged."""
     return NAMES.get(metric, metric)
 
 
 def is_percent(metric: str) -> bool:
-    """Whether the metric is a fraction that people read in per cent."""
+    """Whether the metric is a fraction that is shown in per cent."""
     return "accuracy" in metric
 
 
@@ -41,7 +41,7 @@ def axis_name(metric: str) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """`value` with so many significant digits: 0.1235, 1.2e-12, 12 346; `–` for nan, `∞` for inf.
+    """A number with `digits` significant digits: 0.1235, 1.2e-12, 12 346; `–` for nan, `∞` for inf.
 
     >>> number(0.123456), number(1.234e-12), number(float("nan"))
     ('0.1235', '1.234e-12', '–')
@@ -58,19 +58,19 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def target_text(metric: str, target: float) -> str:
-    """`test accuracy ≥ 70 %`, `relative distance to optimum ≤ 1e-6`."""
+    """A target as text: `test accuracy ≥ 70 %`, `relative distance to optimum ≤ 1e-6`."""
     sign = "≥" if higher_is_better(metric) else "≤"
     value = f"{number(100 * target)}\u202f%" if is_percent(metric) else number(target)
     return f"{metric_name(metric)} {sign} {value}"
 
 
 def last_text(last: int) -> str:
-    """`the last 20 rounds`."""
+    """The last k rounds as text: `the last 20 rounds`."""
     return f"the last {last} rounds" if last > 1 else "the last round"
 
 
 def stat_text(stat: Stat, metric: str = "") -> str:
-    """`78.43 ± 2.46` (in per cent where the metric is a fraction), `diverged`, `–`."""
+    """A statistic as text: `78.43 ± 2.46` (fractions in per cent), `diverged`, `–`."""
     if not stat.count:
         return "–"
     if not math.isfinite(stat.mean):
@@ -83,7 +83,7 @@ def stat_text(stat: Stat, metric: str = "") -> str:
 
 
 def cost_text(stat: Stat) -> str:
-    """`78.7 ± 4.9`, `9.75M ± 0.61M`; `68.0 (2 of 3)` where only some seeds got there, `–` where none did."""
+    """A cost as text: `78.7 ± 4.9`, `9.75M ± 0.61M`; `68.0 (2 of 3)` if only some seeds reached it, `–` if none did."""
     if not stat.count:
         return "–"
     text = count_text(stat.mean)
@@ -93,9 +93,9 @@ def cost_text(stat: Stat) -> str:
 
 
 def count_text(value: float, like: float | None = None) -> str:
-    """A count or a time, three digits and a suffix: 68.5, 3550, 12.3k, 1.23M, 4.56G; whole numbers plain.
+    """A count or time as text of three digits and a suffix: 68.5, 3550, 12.3k, 1.23M, 4.56G.
 
-    like: the number whose suffix and decimals to use, for a spread beside its mean.
+    like: the number whose suffix and decimals are used, for a std beside its mean.
     """
     like = value if like is None else like
     scale, suffix = next(((by, text) for least, by, text in _SUFFIXES if abs(like) >= least), (1.0, ""))

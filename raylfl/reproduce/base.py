@@ -1,8 +1,8 @@
 """The contract of reproductions: a paper's figure or table has a name, runs, and claims to check.
 
 A `PaperResult` gets the runs of its settings from the `RunCache` and returns `Findings`: tables with our numbers beside
-the published ones, a verdict for each of the paper's claims, and figures. The modules of this package, one a
-paper, register theirs.
+the published ones, a verdict on each of the paper's claims, and figures. Each module of this package registers the
+results of one paper.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SCALES = ("smoke", "paper")
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, whether it holds (None: not decided here), and the numbers that decide.
+    """A claim of the paper: its text, whether it holds (None: not decided here), and the numbers behind the verdict.
 
-    remark: what is known about a claim that does not hold.
+    remark: an explanation of a claim that does not hold.
     """
 
     text: str
@@ -44,7 +44,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Findings:
-    """The outcome of a reproduction. figures: by file name, without ending. notes: for the reader."""
+    """The outcome of a reproduction; figures: by file name without ending; notes: remarks for the reader."""
 
     tables: Sequence[Table] = ()
     claims: Sequence[Claim] = ()
@@ -53,10 +53,10 @@ class Findings:
 
 
 class PaperResult(ABC):
-    """A figure or table of a paper. The first line of a subclass's docstring says what it shows.
+    """A figure or table of a paper; the first line of a subclass's docstring describes it.
 
-    scales: at which it can be run; none where it is exact, small and always run whole. choices: the keys by which
-    `--only` chooses from its cells. shares: the name under which its runs lie, where other experiments have the same.
+    scales: the scales at which it can be run; none if it is exact, small and always run as a whole. choices: the keys
+    by which `--only` selects its cells. shares: the name of the folder of its runs, if other experiments share them.
     """
 
     scales: ClassVar[tuple[str, ...]] = ()
@@ -65,11 +65,11 @@ class PaperResult(ABC):
 
     @abstractmethod
     def run(self, cache: RunCache) -> Findings:
-        """Make the runs and compare. Raises BadConfig (DataMissing) before the first of them starts."""
+        """Makes the runs and compares them. Raises BadConfig (DataMissing) before the first run starts."""
 
 
 def find(name: str) -> PaperResult:
-    """The experiment of that name; raises BadConfig naming the nearest."""
+    """The experiment of this name. Raises BadConfig, with the nearest known name, if there is none."""
     names = EXPERIMENTS.names()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
@@ -81,11 +81,11 @@ def find(name: str) -> PaperResult:
 
 
 def published(text: str) -> Stat:
-    """A published `78.43±2.46` (per cent, the std may be missing) as a statistic of fractions."""
+    """A published number such as `78.43±2.46` (in per cent, the std may be missing) as a statistic of fractions."""
     mean, _, std = text.partition("±")
     return Stat(float(mean) / 100, float(std) / 100 if std else math.nan, 1, 1)
 
 
 def cost_or_dash(value: float) -> str:
-    """A cost for people, `–` where it is not finite: the goal was never reached."""
+    """A cost as text; `–` if it is not finite, because the goal was never reached."""
     return count_text(value) if math.isfinite(value) else "–"

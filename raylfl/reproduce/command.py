@@ -1,4 +1,4 @@
-"""`raylfl reproduce`: names to experiments, findings to the terminal and to files."""
+"""`raylfl reproduce`: runs experiments by name and writes their findings to the terminal and to files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult, fin
 from raylfl.reproduce.choice import choice
 
 VERDICTS = {True: "yes", False: "NO", None: "?"}
-WIDTH = 160  # where there is no terminal: wide enough for every table
+WIDTH = 160  # columns without a terminal, wide enough for every table
 SMOKE_NOTE = (
     "smoke: the paper's code and config on the bundled digits, fewer rounds, clients and seeds; its levels are not "
     "comparable with the published ones, only the order"
@@ -35,11 +35,11 @@ def reproduce(
     processes: int | None = None,
     estimate: bool = False,
 ) -> None:
-    """Every experiment in turn: runs, tables, verdicts, figures, in runs/reproduce/NAME (image data: NAME/SCALE).
+    """Carries out the experiments one by one; runs, tables, verdicts and figures are in runs/reproduce/NAME[/SCALE].
 
-    overrides: `key=value` for all runs. only: `key=value,value`, the cells to run. processes: runs at a time, None: one
-    a CPU. estimate: say how long the runs would take instead. Raises BadConfig for an unknown name before anything is
-    run.
+    overrides: `key=value` for all runs. only: `key=value,value`, the cells to run. processes: number of runs at a time;
+    None: one per CPU. estimate: only estimate the duration of the runs. Raises BadConfig for an unknown name before
+    anything is run.
     """
     from raylfl.reproduce.run_cache import RunCache
 
@@ -81,7 +81,7 @@ def _estimate(experiment: PaperResult, *options: Any) -> None:
 
 
 def show(findings: Findings, notes: Sequence[str]) -> None:
-    """Tables, then a verdict for each claim, on stdout."""
+    """Prints tables, then a verdict on each claim."""
     console = Console(width=None if Console().is_terminal else WIDTH, highlight=False)
     for table in findings.tables:
         console.print(to_rich(table))
@@ -94,8 +94,8 @@ def show(findings: Findings, notes: Sequence[str]) -> None:
 def _verdicts(claims: Sequence[Claim]) -> RichTable:
     table = RichTable(box=None, pad_edge=False, header_style="bold")
     table.add_column("holds", justify="center")
-    table.add_column("what must come out")
-    table.add_column("what did", style="dim")
+    table.add_column("claim")
+    table.add_column("result", style="dim")
     colours = {True: "green", False: "bold red", None: "yellow"}
     for claim in claims:
         verdict = f"[{colours[claim.holds]}]{VERDICTS[claim.holds]}[/]"
@@ -105,7 +105,7 @@ def _verdicts(claims: Sequence[Claim]) -> RichTable:
 
 
 def write(folder: Path, findings: Findings, notes: Sequence[str]) -> list[Path]:
-    """Figures as PNG, tables as Markdown and CSV, verdicts as verdicts.json; returns the figures and the verdicts."""
+    """Writes figures (PNG), tables (Markdown, CSV) and verdicts.json; returns the paths of figures and verdicts."""
     folder.mkdir(parents=True, exist_ok=True)
     for table in findings.tables:
         _write_table(folder, table)
@@ -125,7 +125,7 @@ def _write_table(folder: Path, table: Table) -> None:
 
 
 def list_experiments() -> None:
-    """Names, what they show, and the scales they can be run at."""
+    """Prints the names of all experiments, their content and their scales."""
     table = RichTable(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()

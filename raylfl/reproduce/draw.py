@@ -1,4 +1,4 @@
-"""The figures of reproductions: panels of curves, the same line for the same method in every panel."""
+"""The figures of reproductions: panels of curves, with the same line style for a method in every panel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOLLOW: dict[str, Any] = {"dashes": (3, 2), "markerfacecolor": "white", "markere
 
 @dataclass(frozen=True)
 class Plot:
-    """One panel: lines by name, what is measured, against what (`derived.AXES`)."""
+    """One panel: lines by name, the metric, and the x axis (`derived.AXES`)."""
 
     heading: str
     lines: Mapping[str, Group]
@@ -35,14 +35,14 @@ class Plot:
     limits: tuple[float | None, float | None] = (
         None,
         None,
-    )  # of y; None: as the data have it; what is below lies on it
-    right: float | None = None  # end of x
-    start: float | None = None  # the metric before round 0, where it is known
-    factors: Mapping[str, float] = field(default_factory=dict)  # of a line's costs, where they are counted otherwise
+    )  # limits of y; None: from the data; smaller values are drawn at the lower limit
+    right: float | None = None  # upper limit of x
+    start: float | None = None  # the metric before round 0, if known
+    factors: Mapping[str, float] = field(default_factory=dict)  # factor of a line's costs, if counted differently
 
 
 def curves(plots: Sequence[Plot], styles: Mapping[str, Line], size: tuple[float, float] = PANEL) -> Figure:
-    """The panels under one legend. styles: name of a line -> its look, in the order of the legend."""
+    """A figure of the panels under one legend; styles: name of a line -> its style, in the order of the legend."""
     panels = [Panel(plot.heading, _drawer(plot, styles), size, plot.heading) for plot in plots]
     shown = {name for plot in plots for name in plot.lines}
     legend = [(name, line) for name, line in styles.items() if name in shown]
@@ -51,7 +51,7 @@ def curves(plots: Sequence[Plot], styles: Mapping[str, Line], size: tuple[float,
 
 
 def styles(methods: Mapping[str, str]) -> dict[str, Line]:
-    """Name of a line -> its look, from name -> method: the colours that the method has in every report."""
+    """The styles of lines by name, from their methods; a method has the same colour in every report."""
     looks = method_styles(list(methods.values()))
     return {name: looks[method] for name, method in methods.items()}
 
@@ -72,7 +72,7 @@ def _drawer(plot: Plot, looks: Mapping[str, Line]) -> Callable[[Axes], None]:
 
 
 def _counted(item: Curve, factor: float, bottom: float | None, start: float | None) -> Curve:
-    """The curve from its start on, with its costs times a factor, and no lower than the panel's floor."""
+    """The curve with its start point, costs times `factor`, and values not below `bottom`."""
     first = [] if start is None else [start]
     floor = -np.inf if bottom is None else bottom
     x = np.concatenate([[0.0] * len(first), item.x * factor])
@@ -86,7 +86,7 @@ def sweeps(
     metric: str,
     label: str,
 ) -> Figure:
-    """A metric over something tuned, by method: ours filled with full lines, the published hollow and dashed.
+    """A figure of a metric over a tuned value, by method: ours filled with solid lines, published hollow and dashed.
 
     panels: heading -> method -> (ours, published), both value -> statistic; published may be empty.
     """
@@ -112,7 +112,7 @@ def sweeps(
 def beside(
     panels: Mapping[str, Mapping[str, Mapping[str, tuple[Stat, Stat]]]], looks: Mapping[str, Line], metric: str
 ) -> Figure:
-    """Means with their std, ours (filled) next to the published (hollow), method beside method in every cell.
+    """A figure of means with std for each cell and method, ours (filled) beside published (hollow).
 
     panels: heading -> cell -> method -> (ours, published).
     """
@@ -145,7 +145,7 @@ def _point(ax: Axes, x: float, stat: Stat, line: Line, metric: str, hollow: bool
 
 
 def _with_published(panels: Sequence[Panel], looks: Mapping[str, Line]) -> Figure:
-    """The panels under one legend, which also says what is ours."""
+    """The panels under one legend, which also explains filled and hollow markers."""
     kinds = [
         Line2D([], [], color=MUTED, marker="o", label="ours"),
         Line2D([], [], color=MUTED, marker="o", label="published", **HOLLOW),

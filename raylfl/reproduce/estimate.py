@@ -1,4 +1,4 @@
-"""`raylfl reproduce --estimate`: how long the runs would take here, from short ones of each kind."""
+"""`raylfl reproduce --estimate`: the expected duration of the runs, from short runs of each kind."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from raylfl.report.labels import canonical
 from raylfl.report.runs import load_run
 from raylfl.runtime.records.summary import cpu_model
 
-LONG = 24.0  # hours; beyond it a line says that this machine is none for it
+LONG = 24.0  # hours above which a line says that this machine is too slow
 
 
 def estimate(configs: Sequence[dict[str, Any]], processes: int) -> list[str]:
-    """A line for each kind of run and one for all. A kind is the data, the model, the method and the clients.
+    """One line for each kind of run (data, model, method, clients), and one for all runs.
 
-    Of each kind the run with the fewest local steps is made until its first evaluation; the others are taken as longer
-    by their local steps, which is a bit too much, as an evaluation does not grow with them.
+    Of each kind the run with the fewest local steps is made until its first evaluation. The durations of the others are
+    scaled by their local steps, which is slightly too long, because the time of an evaluation does not grow with them.
     """
     kinds: dict[str, list[dict[str, Any]]] = {}
     for config in configs:
@@ -46,7 +46,7 @@ def _work(config: dict[str, Any]) -> float:
 
 
 def _per_round(config: dict[str, Any]) -> float:
-    """Seconds a round, evaluation included, of a short run in a temporary folder."""
+    """Seconds per round, evaluation included, of a short run in a temporary folder."""
     short = copy.deepcopy(config)
     rounds = max(2, min(int(config["eval"]["every"]), 25))
     short["rounds"], short["checkpoint"]["every"] = rounds, 0

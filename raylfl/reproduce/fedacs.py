@@ -17,11 +17,11 @@ from raylfl.reproduce.setting import setting
 
 
 class Quadratics(PaperResult):
-    """Runs of some methods on the quadratics of fig. 4 under some systems of heterogeneity."""
+    """Runs of several methods on the quadratics of fig. 4, in several systems of heterogeneity."""
 
     panels: ClassVar[Mapping[str, list[str]]]  # heading -> presets
     methods: ClassVar[Mapping[str, dict[str, Any]]]  # name -> options
-    looks: ClassVar[Mapping[str, str]]  # name -> the method whose line it has
+    looks: ClassVar[Mapping[str, str]]  # name -> the method whose line style it has
     rounds: ClassVar[int]
     tail: ClassVar[int]
     options: ClassVar[dict[str, Any]] = {}
@@ -51,7 +51,7 @@ class Quadratics(PaperResult):
 
     @abstractmethod
     def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
-        """What must come out of the runs."""
+        """The claims, judged by the runs."""
 
     def _table(self, limits: Mapping[str, Mapping[str, Limit]]) -> Table:
         rows = [
@@ -144,7 +144,7 @@ class Fig7(Quadratics):
         "FedAU": "fedau",
         "FedACS": "fedacs",
     }
-    # M = 6 draws with replacement from p = w: what the forms of app. I.2 are derived for
+    # M = 6 draws with replacement from p = w, as assumed in app. I.2
     options: ClassVar = {
         "data.init_args.num_clients": 20,
         "participation.replace": True,
@@ -172,7 +172,7 @@ class Fig7(Quadratics):
 
 
 def _as_predicted(limits: Mapping[str, Mapping[str, Limit]], tolerance: float) -> Claim:
-    """Not the paper's words but its theory: [3] eqs. (4)-(6) say where each method ends."""
+    """The claim that every method ends where eqs. (4)-(6) of [3] predict; the paper does not state it."""
     off = {
         f"{panel.split(':')[0]}, {name}": limit.surprise
         for panel, lines in limits.items()

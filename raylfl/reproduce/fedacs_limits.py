@@ -1,4 +1,4 @@
-"""Where a method ends on the quadratics of FedACS [3], measured and predicted."""
+"""The limit of a method on the quadratics of FedACS [3], measured and predicted."""
 
 from __future__ import annotations
 
@@ -14,17 +14,14 @@ DISTANCE = "global/distance_abs"
 
 @dataclass(frozen=True)
 class Limit:
-    """Where a method ends on the quadratics of fig. 4, from the records of one run.
-
-    tail: its last rounds, the mean over which is taken.
-    """
+    """The limit of a method on the quadratics of fig. 4, from one run; tail: number of averaged last rounds."""
 
     run: RunRecord
     tail: int
 
     @cached_property
     def optimum(self) -> Floats:
-        """x* = mean of the E_m, [d]."""
+        """The optimum x* = mean of the E_m, [d]."""
         from raylfl.reproduce.probes.quadratics import TracedQuadratics
 
         return TracedQuadratics(**self.run.config["data"]["init_args"]).optimum().numpy()
@@ -38,19 +35,19 @@ class Limit:
 
     @property
     def bias(self) -> float:
-        """|tail mean of x_r - x*|."""
+        """The bias |tail mean of x_r - x*|."""
         return float(np.linalg.norm(self.mean - self.optimum))
 
     @property
     def distance(self) -> float:
-        """The tail mean of |x_r - x*|: the bias and the noise of single rounds."""
+        """The tail mean of |x_r - x*|, which contains the bias and the noise of single rounds."""
         return float(self.run.column(DISTANCE)[-self.tail :].mean())
 
     @cached_property
     def predicted(self) -> Floats | None:
-        """The minimiser of the surrogate sum_i Omega_i f_i, [3] eqs. (4)-(6), [d]; None where Omega is not known.
+        """The minimiser [d] of the surrogate sum_i Omega_i f_i, [3] eqs. (4)-(6); None if Omega is not known.
 
-        Omega is the mean over the tail's rounds where the system changes. It holds for eta -> 0: at eta > 0 a
+        If the system changes, Omega is the mean over the rounds of the tail. It is exact for eta -> 0; at eta > 0 a
         client moves by 1 - (1-eta)^K instead of eta K.
         """
         from raylfl.config.load import load_config
@@ -74,10 +71,10 @@ class Limit:
 
     @property
     def predicted_bias(self) -> float:
-        """|predicted - x*|; nan where it is not known."""
+        """The predicted bias |predicted - x*|; nan if it is not known."""
         return float("nan") if self.predicted is None else float(np.linalg.norm(self.predicted - self.optimum))
 
     @property
     def surprise(self) -> float:
-        """|tail mean - predicted|; nan where it is not known."""
+        """The prediction error |tail mean - predicted|; nan if it is not known."""
         return float("nan") if self.predicted is None else float(np.linalg.norm(self.mean - self.predicted))

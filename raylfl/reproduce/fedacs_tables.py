@@ -16,7 +16,7 @@ from raylfl.reproduce.setting import Setting, setting
 
 ACCURACY = "test/accuracy"
 AXES = ("rounds", "computation")
-# all with equal effective steps (App. I.2); the forms of the methods are its eqs. (111)-(116)
+# all methods with equal effective steps (App. I.2), in the forms of its eqs. (111)-(116)
 METHODS: dict[str, dict[str, Any]] = {
     "FedACS": {"algorithm.name": "fedacs"},
     "FedAvg": {"algorithm.name": "fedavg", "algorithm.aggregate": "anonymous"},
@@ -28,13 +28,13 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 LOOKS = {name: str(options["algorithm.name"]) for name, options in METHODS.items()}
 SEEDS = (0, 1, 2)  # the paper: "multiple runs"
-NEVER = math.inf  # a dash in the tables; FedAU has one everywhere
+NEVER = math.inf  # a dash in the tables, as for FedAU everywhere
 Published = Mapping[str, tuple[float, float]]  # method -> rounds, seconds
 
 
 @dataclass(frozen=True)
 class Task:
-    """A column of a table: data, network, target accuracy, and the published costs of reaching it.
+    """A column of a table: data, network, target accuracy, and the published costs to reach it.
 
     smoke: the target on the digits.
     """
@@ -48,14 +48,17 @@ class Task:
 
 
 def _costs(text: str) -> dict[str, tuple[float, float]]:
-    """`68 3548.6, 93 5470.4, ...` in the order FedACS, FedAvg, c-a-FedAvg, FedVARP, FedNova, OS; `- -` for never."""
+    """The (rounds, seconds) of each method, from `68 3548.6, 93 5470.4, ...`; `- -`: never.
+
+    The order is FedACS, FedAvg, c-a-FedAvg, FedVARP, FedNova, OS.
+    """
     pairs = [[NEVER if x == "-" else float(x) for x in pair.split()] for pair in text.split(",")]
     names = [name for name in METHODS if name != "FedAU"]
     return {name: (a, b) for name, (a, b) in zip(names, pairs, strict=True)} | {"FedAU": (NEVER, NEVER)}
 
 
 class Efficiency(PaperResult):
-    """Rounds and total computation time until a test accuracy is first reached, seven methods."""
+    """Rounds and total computation time of seven methods until a test accuracy is first reached."""
 
     scales = SCALES
     stem: ClassVar[str]
@@ -96,7 +99,7 @@ class Efficiency(PaperResult):
         return setting("", bases, dict(task.options) | smoke)
 
     def claims(self, ours: Mapping[str, Mapping[str, Sequence[Stat]]]) -> list[Claim]:
-        """Sec. 6: FedACS needs the fewest rounds (OS apart) and less computation than FedAvg."""
+        """The claims of Sec. 6: FedACS needs the fewest rounds (OS excepted) and less computation than FedAvg."""
         claims = []
         for task in self.tasks:
             spent = {name: _reached(stats[0]) for name, stats in ours[task.heading].items()}
@@ -137,7 +140,7 @@ UNITS = "our computation time is counted in local steps, the paper's in seconds 
 
 
 def _reached(stat: Stat) -> float:
-    """The mean cost; inf unless every seed got there."""
+    """The mean cost; inf unless every seed reached the target."""
     return stat.mean if stat.count == stat.of else NEVER
 
 
@@ -182,7 +185,7 @@ class Table1(Efficiency):
     )
 
 
-# The text of the paper drops the dashes of table 4; its ratios (1.06x rounds, 1.34x seconds) place the numbers of OS.
+# The paper's text lacks the dashes of table 4; its ratios (1.06x rounds, 1.34x seconds) identify the numbers of OS.
 @EXPERIMENTS.register("fedacs/table4", paper="FedACS [3] table 4, fig. 9")
 class Table4(Efficiency):
     """Rounds and computation to a target accuracy in the static system."""

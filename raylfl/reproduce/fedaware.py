@@ -19,7 +19,7 @@ SYSTEMS = {
     "hybrid": "preset/fedaware_hybrid",
     "hybrid+": "preset/fedaware_hybrid_plus",
 }
-# name -> algorithm, the option tuned and its grid (App. C.1)
+# name -> algorithm, tuned option and its grid (App. C.1)
 METHODS: dict[str, tuple[str, str | None, Sequence[float]]] = {
     "FedAvg": ("fedavg", None, ()),
     "FedAvgM": ("fedavgm", "algorithm.beta", (0.7, 0.9, 0.97, 0.997)),
@@ -41,18 +41,18 @@ TABLE1 = {  # statistical only, hybrid, hybrid+
     "FedDyn": "58.88±0.41 56.85±0.28 56.13±0.41",
     "FedAWARE": "64.54±0.38 61.41±0.20 61.28±0.39",
 }
-SEEDS = (0, 1, 2)  # the paper does not say how many
+SEEDS = (0, 1, 2)  # the paper does not give the number of seeds
 SEARCH_SEED = 0
 
 
 def world(
     cache: RunCache, label: str, system: str, more: Sequence[str] = (), options: Mapping[str, Any] | None = None
 ) -> Setting:
-    """One of SYSTEMS at the cache's scale, under FedAvg until a method is named; more: configs on top."""
+    """The setting of one of SYSTEMS at the cache's scale, with FedAvg as method; more: further configs on top."""
     bases = ["reproduce/fedaware_table1", SYSTEMS[system], *more, cache.pick("reproduce/smoke", "reproduce/paper")]
     smoke: dict[str, Any] = {"local.lr": 0.05}  # 0.01 would have learnt nothing after 100 rounds
     if not more:
-        smoke["data.init_args.upscale"] = 20  # the least of which the paper's convolutions leave something
+        smoke["data.init_args.upscale"] = 20  # the smallest images for which the paper's convolutions have an output
     if system != "statistical only":
         smoke["partition.min_size"] = 2  # 1,438 digits over 50 clients
     if system == "hybrid+":
@@ -61,7 +61,7 @@ def world(
 
 
 def variants(base: Setting, names: Sequence[str], smoke: bool) -> dict[str, list[Setting]]:
-    """Each method with every value of what it tunes; the middle value alone in a smoke run."""
+    """The settings of each method: every value of its tuned option, or only the middle value in a smoke run."""
     out = {}
     for name in names:
         key, option, grid = METHODS[name]
@@ -72,7 +72,7 @@ def variants(base: Setting, names: Sequence[str], smoke: bool) -> dict[str, list
 
 
 def tuned(cache: RunCache, systems: Mapping[str, Setting], names: Sequence[str]) -> dict[str, dict[str, Group]]:
-    """System -> method -> its best variant (by the best accuracy on one seed) on all seeds."""
+    """For each system and method the best variant (by the best accuracy on one seed), on all seeds."""
     tries = {label: variants(base, names, cache.scale == "smoke") for label, base in systems.items()}
     flat = [(label, name, s) for label, own in tries.items() for name, settings in own.items() for s in settings]
     groups = cache.groups([s for _, _, s in flat], [SEARCH_SEED])
@@ -121,7 +121,7 @@ class Table1(PaperResult):
 
     @staticmethod
     def claims(ours: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
-        """Sec. 5: FedAWARE is best in every system, and every method loses from statistical-only to hybrid+."""
+        """The claims of Sec. 5: FedAWARE is best in every system; all methods lose from statistical-only to hybrid+."""
         claims = []
         for label in SYSTEMS:
             order = sorted(METHODS, key=lambda name: -ours[name][label].mean)

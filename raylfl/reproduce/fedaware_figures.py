@@ -20,7 +20,7 @@ DIVERSITY = "update/diversity"
 
 
 class Curves(PaperResult):
-    """Curves of several metrics, a panel each."""
+    """Curves of several metrics, one panel for each."""
 
     scales = SCALES
     stem: ClassVar[str]
@@ -29,7 +29,7 @@ class Curves(PaperResult):
 
     @abstractmethod
     def measured(self, cache: RunCache) -> list[Group]:
-        """The runs of a line each, in the order of `looks`."""
+        """The runs of each line, in the order of `looks`."""
 
     def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
@@ -58,18 +58,18 @@ class Curves(PaperResult):
 
 
 class Lines(Curves):
-    """A setting a line."""
+    """Curves with one setting per line."""
 
     @abstractmethod
     def settings(self, cache: RunCache) -> list[Setting]:
-        """Names of the lines in the order of `looks`."""
+        """The settings of the lines, in the order of `looks`."""
 
     def measured(self, cache: RunCache) -> list[Group]:
         return cache.groups(self.settings(cache), cache.pick((0,), SEEDS))
 
 
 def diverse(lines: Mapping[str, Group], rivals: Sequence[str], last: int) -> Claim:
-    """Sec. 5: FedAWARE keeps a higher gradient diversity than the others."""
+    """The claim of Sec. 5 that FedAWARE keeps a higher gradient diversity than the others."""
     values = {name: last_k(lines[name], DIVERSITY, last).mean for name in ("FedAWARE", *rivals)}
     order = sorted(values, key=lambda name: -values[name])
     told = ", ".join(f"{name} {number(values[name], 3)}" for name in order)
@@ -89,7 +89,7 @@ class Fig3(Lines):
         return [base.with_(f"alpha {alpha}", {"partition.alpha": alpha}) for alpha in self.alphas]
 
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
-        """Sec. 3: less heterogeneity, better convergence, and its gradient diversity tells."""
+        """The claim of Sec. 3: less heterogeneity gives better convergence, as the gradient diversity shows."""
         ends = {name: last_k(group, ACCURACY, cache.pick(20, 50)).mean for name, group in lines.items()}
         told = ", ".join(f"{name} {100 * mean:.1f}" for name, mean in ends.items())
         first, *_, last = ends.values()

@@ -24,9 +24,9 @@ METHODS = {
     "SCAFFOLD": "scaffold",
     "ProxSkip": "scaffnew",
 }
-EXACT = 1e-12  # relative distance that counts as exact; rounding ends at about 1e-15
+EXACT = 1e-12  # relative distance that counts as exact; rounding allows about 1e-15
 GOALS = (1e-6, EXACT)
-# Fig. 4 counts the variates of ProxSkip as sent; ours follow from the next x, so a run's own count is half of that
+# Fig. 4 counts the variates of ProxSkip as sent; ours follow from the next x, so that a run counts half of that
 COUNTED = {"ProxSkip": 2.0}
 COUNTED_NOTE = "floats as the paper counts them: 2d each way for SCAFFOLD and ProxSkip (our ProxSkip sends d)"
 REMARKS = {
@@ -68,7 +68,7 @@ class Fig4(PaperResult):
         return Findings([_table(panels)], self.claims(panels), {"fig4": figure}, [COUNTED_NOTE])
 
     def claims(self, panels: Panels) -> list[Claim]:
-        """What must come out, FOCUS first; the caption's identities last."""
+        """The claims of fig. 4: those about FOCUS first, the identities of the caption last."""
         within = {panel: rounds for panel, (_, rounds, _) in self.panels.items()}
         spent = {panel: _cost(lines, "FOCUS", EXACT, "rounds") for panel, lines in panels.items()}
         straight = {panel: straightness(_distance(lines["FOCUS"])) for panel, lines in panels.items()}
@@ -143,13 +143,13 @@ def _distance(group: Group) -> Floats:
 
 
 def level(group: Group) -> float:
-    """The median of the last tenth of the rounds: where a method ends, without the noise of single rounds."""
+    """The level at which a method ends: the median of the last tenth of its rounds."""
     values = _distance(group)
     return float(np.median(values[-max(len(values) // 10, 1) :]))
 
 
 def _cost(lines: Mapping[str, Group], name: str, goal: float, axis: str) -> float:
-    """What a method took to come within `goal` of the optimum, as counted in fig. 4; inf if it never did."""
+    """The cost until a method first comes within `goal` of the optimum, as counted in fig. 4; inf if it never does."""
     spent = to_target(lines[name].runs[0], DISTANCE, goal, axis)
     if spent is None:
         return float("inf")
@@ -157,20 +157,20 @@ def _cost(lines: Mapping[str, Group], name: str, goal: float, axis: str) -> floa
 
 
 def straightness(distance: Floats) -> float:
-    """R^2 of a line through log |x_r - x*| until EXACT is reached: 1 for exact linear convergence."""
+    """The R^2 of a line through log |x_r - x*| until EXACT is reached; 1 for exact linear convergence."""
     until = int(np.argmax(distance <= EXACT)) or len(distance)
     logs = np.log10(distance[:until])
     return float(np.corrcoef(np.arange(until), logs)[0, 1] ** 2)
 
 
 def stalled(distance: Floats) -> bool:
-    """Nearer than the start (1), far from exact, and hardly nearer in the last quarter than in the one before."""
+    """Whether a method stalls: closer than the start (1), far from exact, and hardly closer in the last quarter."""
     before, after = (np.median(part) for part in np.array_split(distance, 4)[2:])
     return bool(1e-6 < after < 1 and after > before / 2)
 
 
 def _same(lines: Mapping[str, Group], *names: str) -> Claim:
-    """Caption of fig. 4: under full participation these are one method."""
+    """The claim in the caption of fig. 4 that these methods are identical under full participation."""
     first = _distance(lines[names[0]])
     apart = max(float(np.abs(_distance(lines[name]) - first).max()) for name in names[1:])
     text = f"under full participation {', '.join(names)} are identical"

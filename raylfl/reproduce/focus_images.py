@@ -29,7 +29,7 @@ class Fig9(PaperResult):
         from raylfl.reproduce import draw
 
         more = cache.pick(["reproduce/smoke"], ["reproduce/paper"])
-        # smoke: 300 rounds instead of 10,000, with steps that get somewhere in them
+        # smoke: 300 rounds instead of 10,000, with larger steps
         options = cache.pick({"num_clients": 32, "rounds": 300, "local.batch_size": 16, "local.lr": 0.02}, {})
         panels = {"Bernoulli": {}, "Markov": {"participation": MARKOV}}
         settings = [
@@ -75,7 +75,7 @@ class Fig9(PaperResult):
         return Findings([table], claims, {"fig9": draw.curves(plots, draw.styles(self.methods))}, NOTES)
 
 
-# the paper gives no rates; these keep a client on a fifth of the time, as the Bernoulli runs do, in spells of 5
+# the paper gives no rates; with these a client is on a fifth of the time, as in the Bernoulli runs, for 5 rounds
 MARKOV = {"name": "markov", "p_on": 0.05, "p_off": 0.2}
 NOTES = [
     "the paper's text has neither the Markov runs nor their rates: off to on 0.05, on to off 0.2 here; the logs are "

@@ -9,12 +9,12 @@ import numpy as np
 
 from raylfl.core.population import Ints
 
-CIFAR10 = (5000,) * 10  # training images a class
+CIFAR10 = (5000,) * 10  # training images per class
 MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 
 
 def counts_of(partition: Mapping[str, Any], sizes: Sequence[int], clients: int, seed: int = 0) -> Ints:
-    """Samples per client and class [N, K] of a partition, given as in a config, of n_c samples a class."""
+    """Samples per client and class [N, K] of a partition with the options of a config; sizes: samples per class n_c."""
     from raylfl.config.components import build
     from raylfl.heterogeneity.partition.base import PARTITIONS, Samples
     from raylfl.heterogeneity.partition.stats import class_counts

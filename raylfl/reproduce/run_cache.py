@@ -1,8 +1,8 @@
-"""The runs of a reproduction: found if they exist, else resumed or run, several at a time.
+"""The cache of a reproduction's runs: existing runs are reused, others are resumed or run, several at a time.
 
-A run's folder is named after its setting and a digest of its config, so that a second call repeats nothing, an
-interrupted run is resumed, and a changed setting is a new run. Runs in process (`runtime.backend:
-local`) are spread over processes, one a CPU; runs on Ray follow each other on one connection.
+A run's folder is named after its setting and a digest of its config. A second call therefore repeats nothing, an
+interrupted run is resumed, and a changed setting is a new run. Runs with `runtime.backend: local` are distributed over
+processes, one per CPU; runs on Ray use one connection, one after the other.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from raylfl.report.runs import Group, RunRecord, load_run
 from raylfl.reproduce.choice import Choice
 from raylfl.reproduce.setting import Setting
 
-DIVERGED = "diverged.txt"  # in the folder of a run that ended that way: running it again would too
+DIVERGED = "diverged.txt"  # marks the folder of a diverged run, which is not repeated
 MEASURES = ("test/accuracy", "test/loss", "train/loss", "global/distance", "global/distance_abs")
 LINE_SECONDS = 2.0  # between progress lines
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run that must exist: its resolved config and its folder."""
+    """A required run: its resolved config and its folder."""
 
     label: str
     config: dict[str, Any]
@@ -49,12 +49,11 @@ class Job:
 
 
 class RunCache:
-    """Makes runs for one experiment.
+    """The runs of one experiment.
 
-    folder: gets the runs (in `runs/`) and what is made of them. scale: `smoke` or `paper`. overrides:
-    `key=value` for every run, from the command line. processes: at most so many at a time; None: one a CPU.
-    only: the cells to run, where the experiment can be cut. runs: another folder whose `runs/` to use, where other
-    experiments have the same.
+    folder: for the runs (in `runs/`) and the findings. scale: `smoke` or `paper`. overrides: `key=value` for every run,
+    from the command line. processes: largest number of processes at a time; None: one per CPU. only: the selected
+    cells. runs: another folder whose `runs/` is used, if other experiments share the runs.
     """
 
     def __init__(
@@ -73,13 +72,13 @@ class RunCache:
         self.only = only or Choice()
 
     def pick(self, smoke: Any, paper: Any) -> Any:
-        """The one of the two that belongs to this scale."""
+        """The value for the scale of this cache."""
         return smoke if self.scale == "smoke" else paper
 
     def groups(self, settings: Sequence[Setting], seeds: Sequence[int] = (0,)) -> list[Group]:
-        """A group a setting, in order, with one run a seed; a setting that comes twice is run once.
+        """One group per setting, in order, with one run per seed; equal settings share their runs.
 
-        A run that diverged has inf as its last values, so that it is worse than any other.
+        A diverged run has inf as its last values, so that it is worse than any other.
         """
         seeds = [seed for seed in seeds if self.only.keeps(seed=seed)]
         jobs = [[self._job(setting, seed) for seed in seeds] for setting in settings]
@@ -112,12 +111,12 @@ class RunCache:
                 say(f"         {count}/{len(waiting)} done after {now - started:.0f} s: {_outcome(job)}")
 
     def _finished(self, jobs: Sequence[Job]) -> Iterator[Job]:
-        """The jobs in the order in which they end."""
+        """Carries out the jobs; yields them in the order in which they end."""
         processes = min(self.processes, len(jobs))
         if jobs[0].config["runtime"]["backend"] == "ray" or processes == 1:
             yield from _one_by_one(jobs)
             return
-        context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half way
+        context = multiprocessing.get_context("spawn")  # a fork would lose torch's threads
         with ProcessPoolExecutor(processes, mp_context=context) as pool:
             futures = {pool.submit(make_run, job.config, job.path): job for job in jobs}
             try:
@@ -157,12 +156,12 @@ def machine(scale: str) -> list[str]:
 
 
 def _cpus() -> int:
-    """CPUs that this process may use, where the system can tell."""
+    """The number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_data(jobs: Sequence[Job]) -> None:
-    """Raises DataMissing now for what the last of many runs would miss hours later."""
+    """Checks the data of all jobs before the first run; raises DataMissing."""
     from raylfl.data_source import load_data
 
     for job in {canonical(job.config["data"]): job for job in jobs}.values():
@@ -186,7 +185,7 @@ def _one_by_one(jobs: Sequence[Job]) -> Iterator[Job]:
 
 
 def make_run(config: dict[str, Any], path: Path, watch: Any = None) -> None:
-    """Run a config in this folder, or resume the run there; may be called in another process."""
+    """Runs a config in this folder, or resumes the run there; can be called in another process."""
     from raylfl import api
 
     try:
@@ -197,7 +196,7 @@ def make_run(config: dict[str, Any], path: Path, watch: Any = None) -> None:
             api.run(config, (), watch)
     except NonFinite as error:
         (path / DIVERGED).write_text(f"{error}\n")
-        (path / "metrics.jsonl").touch()  # where not even round 0 was finished
+        (path / "metrics.jsonl").touch()  # missing if not even round 0 was finished
 
 
 def _as_override(value: Any) -> str:

@@ -9,22 +9,22 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Setting:
-    """The config of a line of a figure or a cell of a table, without the seed.
+    """The config of a line in a figure or a cell in a table, without the seed.
 
-    label: its name, different for every setting of an experiment. config: a config as `load_config` takes it;
-    its `base:` names files of conf/.
+    label: its name, unique within an experiment. config: a config for `load_config`, whose `base:` names files in
+    conf/.
     """
 
     label: str
     config: Mapping[str, Any]
 
     def with_(self, label: str, options: Mapping[str, Any]) -> Setting:
-        """The same with these dotted keys changed: {"local.lr": 0.1}."""
+        """This setting with another label and these dotted keys changed, such as {"local.lr": 0.1}."""
         return Setting(label, layered(self.config, options))
 
 
 def setting(label: str, bases: Sequence[str], options: Mapping[str, Any] | None = None) -> Setting:
-    """A setting of the files `bases` (later ones win) with dotted keys changed."""
+    """A setting from the files `bases` (later ones win), with these dotted keys changed."""
     return Setting(label, layered({"base": list(bases)}, options or {}))
 
 

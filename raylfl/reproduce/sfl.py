@@ -19,7 +19,7 @@ ACCURACY = "test/accuracy"
 METHODS = {"PFL": "fedavg", "SFL": "sfl"}
 CLIP = {"PFL": 10, "SFL": 50}
 GRID = {"PFL": (0.01, 0.03, 0.1, 0.3), "SFL": (0.003, 0.01, 0.03, 0.1)}
-SEARCH_SEED = 1234  # App. G.3; one of the three seeds of the tables, so that its run counts there too
+SEARCH_SEED = 1234  # App. G.3; one of the three seeds of the tables, so that its runs are reused there
 SEEDS = (SEARCH_SEED, 0, 1)
 CLOSE = 0.03  # App. G.3: learning rates within 3 points of the best are tried in the long run
 TASKS: dict[str, list[str]] = {
@@ -37,7 +37,7 @@ TASKS: dict[str, list[str]] = {
 OPTIONS = {"MNIST, MLP": {"model.init_args.dropout": 0.5}}  # in the authors' code; the paper does not mention it
 VARIANTS = {"MNIST, MLP without dropout": "MNIST, MLP"}  # as the paper prints it -> the published row, of its code
 CHOICES = ("task", "classes", "steps", "method", "lr", "seed")
-SMOKE_MODEL: dict[str, dict[str, Any]] = {  # the paper's networks on 8x8 digits, narrow where they are deep
+SMOKE_MODEL: dict[str, dict[str, Any]] = {  # the paper's networks on 8x8 digits; deep ones are narrow
     "logistic": {},
     "MLP": {},
     "LeNet-5": {"data.init_args.upscale": 28},
@@ -49,7 +49,7 @@ SMOKE_MODEL: dict[str, dict[str, Any]] = {  # the paper's networks on 8x8 digits
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a table: which data and model, C classes a client, K local steps, PFL or SFL, max norm."""
+    """One entry of a table: data and model, C classes per client, K local steps, PFL or SFL, max norm."""
 
     task: str
     classes: int
@@ -66,7 +66,7 @@ class Cell:
         return only.keeps(task=self.task, classes=self.classes, steps=self.steps, method=self.method)
 
     def setting(self, lr: float, rounds: int, scale: str) -> Setting:
-        """The cell at a learning rate."""
+        """The setting of this cell with a learning rate."""
         bases = [
             "reproduce/sfl_images",
             *TASKS[self.task],
@@ -89,7 +89,7 @@ class Cell:
 
 
 def cells(tasks: Iterable[str], classes: Sequence[int], steps: Sequence[int]) -> list[Cell]:
-    """Every combination, with the max norms of the paper's tables."""
+    """The cells of all combinations, with the max norms of the paper's tables."""
     return [
         Cell(task, c, k, method, CLIP[method]) for task in tasks for c in classes for k in steps for method in METHODS
     ]
@@ -106,8 +106,8 @@ def best_rates(
 ) -> dict[Cell, float]:
     """The best learning rate of each cell by its mean over the last rounds, on one seed (App. G.3).
 
-    stages: (rounds, last rounds to average) of each search; after all but the last one every rate within CLOSE of
-    the best stays.
+    stages: (rounds, averaged last rounds) of each search; after every stage except the last, all rates within CLOSE of
+    the best continue.
     """
     left = {cell: list(rates) for cell, rates in grids.items()}
     for rounds, last in stages:
@@ -122,11 +122,11 @@ def best_rates(
 
 
 class Accuracies(PaperResult):
-    """PFL against SFL at their best learning rates: the mean over seeds and the last rounds."""
+    """PFL against SFL at their best learning rates: means over seeds and the last rounds."""
 
     scales, choices, shares = SCALES, CHOICES, "sfl/images"
     numbers: ClassVar[dict[str, dict[str, str]]]
-    stages: ClassVar[Sequence[tuple[int, int]]]  # (rounds, last rounds to average) of the searches; the last: the runs'
+    stages: ClassVar[Sequence[tuple[int, int]]]  # (rounds, averaged last rounds) of the searches and, last, of the runs
     smoke_tasks: ClassVar[Sequence[str]]
     smoke_grid: ClassVar[Mapping[str, Sequence[float]]] = {"PFL": (0.1, 0.3), "SFL": (0.03, 0.1)}
     stem: ClassVar[str]
@@ -166,7 +166,7 @@ class Accuracies(PaperResult):
         return out
 
     def claims(self, ours: Mapping[Cell, Stat], theirs: Mapping[Cell, Stat]) -> list[Claim]:
-        """Sec. 4.2: SFL is better on extremely heterogeneous data; and whether the orders agree."""
+        """The claims of Sec. 4.2: SFL is better on extremely heterogeneous data; the orders agree with the paper's."""
         pairs = [(cell, sfl) for cell in ours if cell.method == "PFL" and (sfl := _other(cell, "SFL")) in ours]
         if not pairs:
             return []

@@ -1,4 +1,4 @@
-"""SFL [2] (Li & Lyu, NeurIPS 2023): pictures of the Extended Dirichlet partition, figure 7."""
+"""SFL [2] (Li & Lyu, NeurIPS 2023): the Extended Dirichlet partition, figure 7."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ExDir(PaperResult):
         return Findings([self._table(counts)], self.claims(counts), {"exdir": figure})
 
     def claims(self, counts: Mapping[tuple[int, float], Ints]) -> list[Claim]:
-        """Caption of fig. 7, and the definition."""
+        """The claims in the caption of fig. 7 and in the definition."""
         single = [np.sort(counts[1, alpha].max(axis=1)) for alpha in self.alphas]
         left_over = {key: sum(MNIST) - int(item.sum()) for key, item in counts.items()}
         most = {key: int((item > 0).sum(axis=1).max()) for key, item in counts.items()}
@@ -83,6 +83,6 @@ class ExDir(PaperResult):
 
 
 def unevenness(counts: Ints) -> float:
-    """Std over mean of a class's samples at the clients that have some, mean over the classes."""
+    """The mean over classes of std / mean of a class's samples, over the clients that own some."""
     owned = [column[column > 0] for column in counts.T]
     return float(np.mean([column.std() / column.mean() for column in owned]))

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 DISTANCE = "global/distance_abs"  # |x|, as x* = 0
 METHODS = {"PFL": "fedavg", "SFL": "sfl"}
 RATES = (0.003, 0.006, 0.01, 0.03, 0.06, 0.1, 0.3, 0.6)
-SEEDS = (0, 1, 2, 3, 4)  # of SFL's order; PFL with both clients leaves nothing to chance, one seed is all
+SEEDS = (0, 1, 2, 3, 4)  # for SFL's random order; PFL with both clients is deterministic and needs one seed
 EXACT = 1e-12
 LAST = 50
-Pairs = list[list[float]]  # [A, B] of f = A x^2 + B x, a client each
+Pairs = list[list[float]]  # [A, B] of f = A x^2 + B x for each client
 
 
 def pairs(delta: float, zeta: float) -> Pairs:
@@ -35,7 +35,7 @@ def pairs(delta: float, zeta: float) -> Pairs:
 
 @dataclass(frozen=True)
 class Duel:
-    """One group of clients: every learning rate of both methods on one seed, and the best of each on all.
+    """The runs of one group of clients: all learning rates of both methods on one seed, the best on all seeds.
 
     rates: method -> learning rate -> group.
     """
@@ -45,7 +45,7 @@ class Duel:
     best: Mapping[str, Group]
 
     def end(self, name: str) -> float:
-        """Mean |x| over the seeds and the last rounds."""
+        """The mean |x| over the seeds and the last rounds."""
         return last_k(self.best[name], DISTANCE, LAST).mean
 
     @property
@@ -54,7 +54,7 @@ class Duel:
         return max(self.end(name) for name in METHODS) < EXACT
 
     def rounds_to(self, name: str, goal: float) -> float:
-        """Mean number of rounds to |x| <= goal; inf if a seed never gets there."""
+        """The mean number of rounds to |x| <= goal; inf if a seed never reaches it."""
         spent = [to_target(run, DISTANCE, goal) for run in self.best[name].runs]
         return float("inf") if None in spent else float(np.mean([s for s in spent if s is not None]))
 
@@ -63,7 +63,7 @@ class Duel:
 
 
 def duels(cache: RunCache, groups: Mapping[str, Pairs]) -> dict[str, Duel]:
-    """All runs: a grid search on the first seed, then the best learning rate of each method on all seeds."""
+    """Makes all runs: a grid search on the first seed, then the best learning rate of each method on all seeds."""
     base = setting("", ["reproduce/sfl_fig1"])
     grid = {
         (label, name, lr): base.with_(
@@ -92,7 +92,7 @@ def duels(cache: RunCache, groups: Mapping[str, Pairs]) -> dict[str, Duel]:
 
 
 def _rank(group: Group) -> tuple[float, float]:
-    """The smaller the better: where it ends, all that is exact being equal; then the rounds it took."""
+    """A sort key, smaller is better: the final distance (all exact ones are equal), then the number of rounds."""
     spent = to_target(group.runs[0], DISTANCE, EXACT)
     return max(last_k(group, DISTANCE, LAST).mean, EXACT), float("inf") if spent is None else spent
 
@@ -100,8 +100,8 @@ def _rank(group: Group) -> tuple[float, float]:
 def local_weights(clients: Pairs, lr: float, steps: int) -> np.ndarray:
     """Omega of PFL at a finite learning rate, up to a factor: (1 - (1 - 2 eta A_i)^K) / (2 eta A_i), K for A_i = 0.
 
-    A client moves by eta Omega_i grad f_i(x) in K steps, so that PFL ends where sum_i Omega_i grad f_i = 0.
-    For eta -> 0 all are K, and PFL would end in x*.
+    A client moves by eta Omega_i grad f_i(x) in K steps, so that PFL ends where sum_i Omega_i grad f_i = 0. For
+    eta -> 0 all Omega_i are K, and PFL ends in x*.
     """
     curvature = np.array([2 * lr * a for a, _ in clients])
     moved = 1 - (1 - curvature) ** steps
@@ -111,7 +111,7 @@ def local_weights(clients: Pairs, lr: float, steps: int) -> np.ndarray:
 
 
 def predicted_limit(clients: Pairs, lr: float, steps: int = 10) -> float:
-    """|x| where PFL ends: the minimiser of the surrogate with the weights `local_weights`."""
+    """The limit |x| of PFL: the minimiser of the surrogate with the weights `local_weights`."""
     from raylfl.data.quadratics import Coefficients
     from raylfl.diagnostics.surrogate import fixed_point
 
@@ -135,7 +135,7 @@ class Simulations(PaperResult):
         return Findings([self._table(found)], self.claims(found), {self.stem: figure}, [NOTE])
 
     def claims(self, found: Mapping[str, Duel]) -> list[Claim]:
-        """Sec. 4.1 of the paper, group by group."""
+        """The claims of Sec. 4.1, group by group."""
         claims = []
         for label, duel in found.items():
             delta, zeta = self.groups[label]
@@ -157,7 +157,7 @@ class Simulations(PaperResult):
 
     @staticmethod
     def _limits(found: Mapping[str, Duel]) -> Claim:
-        """Not in the paper: where PFL has to end at each learning rate, and where it does."""
+        """The claim, not in the paper, that PFL ends at each learning rate where the surrogate predicts."""
         off = [
             abs(group.runs[0].column(DISTANCE)[-1] - predicted_limit(duel.clients, lr)) / max(duel.clients[0][1], 1)
             for duel in found.values()
@@ -194,7 +194,7 @@ NOTE = "PFL has no random part here (both clients, full batches): one seed is ru
 
 
 def _plot(label: str, duel: Duel) -> draw.Plot:
-    """|x| over rounds; the first few where all methods are exact, which takes no more at the best learning rates."""
+    """The panel of |x| over rounds; only the first rounds if both methods are exact, which they soon are."""
     from raylfl.reproduce import draw
 
     if duel.exact:

@@ -33,24 +33,24 @@ Sweep = Mapping[float, Stat]  # learning rate (or local steps) -> accuracy
 
 
 def published_sweep(text: str, method: str) -> dict[float, Stat]:
-    """Four numbers of table 7 or 10 by the learning rates of the method's grid."""
+    """The four numbers of a row of table 7 or 10, by the learning rates of the method's grid."""
     return {lr: published(value) for lr, value in zip(GRID[method], text.split(), strict=True)}
 
 
 def best(sweep: Sweep) -> float:
-    """The learning rate with the highest accuracy; the first of equals; one that diverged is never it."""
+    """The learning rate with the highest accuracy (the first if several are equal), never one that diverged."""
     return max(sweep, key=lambda lr: sweep[lr].mean if np.isfinite(sweep[lr].mean) else -1.0)
 
 
 class Rates(PaperResult):
-    """Accuracy of every learning rate of the grid, on one seed."""
+    """The accuracy of every learning rate of the grid, on one seed."""
 
     scales, choices, shares = SCALES, CHOICES, "sfl/images"
     stem: ClassVar[str]
 
     @abstractmethod
     def numbers(self, scale: str) -> dict[Cell, dict[float, Stat]]:
-        """The published numbers of the cells to run at this scale."""
+        """The published numbers of the cells that are run at this scale."""
 
     def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
@@ -68,7 +68,7 @@ class Rates(PaperResult):
     def panels(
         self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep]
     ) -> dict[str, dict[str, tuple[Sweep, Sweep]]]:
-        """Heading -> method -> (ours, published)."""
+        """The content of the panels: heading -> method -> (ours, published)."""
         out: dict[str, dict[str, tuple[Sweep, Sweep]]] = {}
         for cell in ours:
             out.setdefault(self.heading(cell), {})[cell.method] = (ours[cell], theirs[cell])
@@ -78,7 +78,7 @@ class Rates(PaperResult):
         return f"{cell.task}, {cell.row}"
 
     def claims(self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep]) -> list[Claim]:
-        """Sec. 4.2: the best learning rate of SFL is the smaller one; and whether the best ones agree."""
+        """The claims of Sec. 4.2: the best learning rate of SFL is smaller; the best rates agree with the paper's."""
         both: dict[str, dict[str, float]] = {self.heading(cell): {} for cell in ours}
         for cell, sweep in ours.items():
             both[self.heading(cell)][cell.method] = best(sweep)
@@ -98,7 +98,7 @@ class Rates(PaperResult):
         ]
 
     def table(self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep], last: int) -> Table:
-        """A row a cell, a column a learning rate, ours beside the published."""
+        """The table with one row per cell and one column per learning rate, ours beside the published numbers."""
         rates = sorted({lr for sweep in ours.values() for lr in sweep})
         rows = [
             {"block": self.heading(cell), "method": cell.method}
@@ -167,7 +167,7 @@ class Table7(Rates):
         }
 
     def heading(self, cell: Cell) -> str:
-        # the two methods have norms of their own, which table 7 pairs: 20 with 100, 10 with 50, 5 with 20
+        # the methods have different norms, which table 7 pairs: 20 with 100, 10 with 50, 5 with 20
         tight = {None: "no clipping", 20: "loose", 100: "loose", 10: "medium", 50: "medium", 5: "tight"}
         word = "tight" if cell.method == "SFL" and cell.clip == 20 else tight[cell.clip]
         return f"{cell.row}, {word}"

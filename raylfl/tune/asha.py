@@ -1,9 +1,9 @@
 """ASHA over settings: the seeds of a setting continue or stop together, by their mean at each rung.
 
 Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, Alg. 2, one bracket for each algorithm
-in each world. Ray Tune's scheduler decides trial by trial: with several seeds it would stop some seeds of a setting
-and finish others, and rank settings by different numbers of seeds. Here a seed that reaches a rung before the others
-is paused, which frees its place, until the last of them is there.
+in each world. Ray Tune's scheduler decides trial by trial: with several seeds it would stop some seeds of a setting,
+finish others, and rank settings by different numbers of seeds. Here a seed that reaches a rung early is paused, which
+frees its place, until the last seed of the setting has reached the rung.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Scores = Iterable[tuple[int, float]]  # (rounds done, score so far), in order
 
 
 class SettingAsha(FIFOScheduler):
-    """Stops a setting at a rung where the mean of its seeds is below the best 1 / reduction of those before it.
+    """ASHA over settings: a setting continues past a rung if its mean over seeds is in the best 1 / reduction so far.
 
-    grace: rounds to the first rung; rounds: of a run, at whose end nothing is stopped; seeds: of each setting. Only
-    settings of one kind (`comparable`: the algorithm and the world) compete: a harder partition is not stopped for
-    being harder.
+    grace: rounds before the first rung; rounds: length of a run; seeds: number of seeds of each setting. Only settings
+    of one kind (`comparable`: the same algorithm in the same world) compete, so that a setting is not stopped because
+    its partition is harder.
     """
 
     def __init__(self, grace: int, reduction: float, rounds: int, seeds: int, places: Places):
@@ -36,18 +36,18 @@ class SettingAsha(FIFOScheduler):
         count = max(0, math.ceil(math.log(max(rounds / grace, 1), reduction) - 1e-9))
         self.rungs = [math.ceil(grace * reduction**k - 1e-9) for k in range(count)]
         self.reduction, self.seeds, self.places = reduction, seeds, places
-        self.passed: dict[tuple[int, int], bool] = {}  # (setting, rung) -> whether it went on
+        self.passed: dict[tuple[int, int], bool] = {}  # (setting, rung) -> whether it continued
         self._scores: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)  # (setting, rung) -> seed -> score
         self._means: dict[tuple[str, int], list[float]] = defaultdict(list)  # (kind, rung) -> means of the settings
         self._lost: dict[int, int] = defaultdict(int)  # setting -> seeds that failed for good
-        self._parked: dict[str, tuple[Any, int, int]] = {}  # trial id -> trial, setting and rung it waits at
+        self._parked: dict[str, tuple[Any, int, int]] = {}  # trial id -> paused trial, its setting, its rung
         places.promised = self.waiting
 
     # -- what Ray Tune calls -----------------------------------------------------------------------------------
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         own = trial.config["trial"]
-        ended = "state" in result  # it diverged, or cannot be: it ends by itself
+        ended = "state" in result  # it diverged, or its values are invalid: it ends by itself
         for rung in self._reached(result[TIME]):
             self._scores[own["setting"], rung].setdefault(own["seed"], result[SCORE])
             on = self._decide(own, rung)
@@ -60,7 +60,7 @@ class SettingAsha(FIFOScheduler):
         return TrialScheduler.CONTINUE
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """A seed that failed for good: the others decide without it."""
+        """Notes that a seed has failed for good; the other seeds decide without it."""
         own = trial.config["trial"]
         self._lost[own["setting"]] += 1
         for rung in self.rungs:
@@ -71,7 +71,7 @@ class SettingAsha(FIFOScheduler):
         self._parked.pop(trial.trial_id, None)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """Paused seeds of decided settings first; called at every step, so the seeds of stopped ones end here, too."""
+        """The next trial: first paused seeds of settings that continue. Paused seeds of stopped settings end here."""
         for trial, setting, rung in list(self._parked.values()):
             on = self.passed.get((setting, rung))
             if trial.status != "PAUSED" or on is None:
@@ -85,7 +85,7 @@ class SettingAsha(FIFOScheduler):
         return next((trial for trial in tune_controller.get_trials() if trial.status == "PENDING"), None)
 
     def waiting(self) -> bool:
-        """Whether a paused seed may continue: it has its place before any new trial."""
+        """Whether a paused seed can continue; it takes precedence over new trials."""
         return any(self.passed.get((setting, rung)) for _, setting, rung in self._parked.values())
 
     # -- rungs -------------------------------------------------------------------------------------------------
@@ -98,14 +98,14 @@ class SettingAsha(FIFOScheduler):
         self.places.taken.discard(trial.trial_id)
 
     def _decide(self, own: Mapping[str, Any], rung: int) -> bool | None:
-        """Whether the setting continues past the rung; None while seeds of it are on their way there."""
+        """Whether the setting continues past the rung; None while some of its seeds have not reached the rung."""
         place = own["setting"], rung
         if place not in self.passed and len(self._scores[place]) >= self.seeds - self._lost[own["setting"]]:
             self._enter(own, rung, None)
         return self.passed.get(place)
 
     def _enter(self, own: Mapping[str, Any], rung: int, on: bool | None) -> None:
-        """Enter the setting's mean at the rung; on: the decision of an earlier session, if there was one."""
+        """Enters the setting's mean at the rung; on: the decision of an earlier session, if there was one."""
         place, kind = (own["setting"], rung), (comparable(own["values"]), rung)
         mean = float(np.mean(list(self._scores[place].values())))
         before = self._means[kind]
@@ -116,10 +116,10 @@ class SettingAsha(FIFOScheduler):
     # -- resumed sweeps ----------------------------------------------------------------------------------------
 
     def replay(self, runs: Iterable[tuple[Mapping[str, Any], Scores, str]]) -> None:
-        """Learn what was decided before a sweep was interrupted, from its trials, their scores, and how they ended.
+        """Restores the decisions of an interrupted sweep from its trials, their scores and their ends.
 
-        A setting went on past a rung where any of its seeds has more rounds than that, and was stopped where one of
-        them was stopped there. What was not decided yet is, once its seeds report again.
+        A setting continued past a rung if any of its seeds has more rounds, and was stopped there if one of its seeds
+        was stopped there. Open decisions are made when the seeds report again.
         """
         known = [(own, list(scores), state) for own, scores, state in runs]
         for own, scores, state in known:

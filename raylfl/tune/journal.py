@@ -1,7 +1,7 @@
-"""The journal of a sweep, trials.jsonl: its trials and how each ended; only ever appended to.
+"""The journal of a sweep, trials.jsonl: an append-only list of its trials and how each ended.
 
-A trial's own state is its run directory; the journal says what else a resumed sweep must know: the values that
-were drawn, and which runs a scheduler stopped or a divergence ended, so that they are not taken up again.
+A trial's own state is its run directory. The journal adds what a resumed sweep needs: the values that were drawn, and
+the runs that a scheduler stopped or that diverged, which are not continued.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from raylfl.runtime.records.lines import read_rows
 from raylfl.tune.space import Values
 
 FINISHED, STOPPED, DIVERGED, FAILED = "finished", "stopped", "diverged", "failed"
-OVER = (FINISHED, STOPPED, DIVERGED)  # a failed trial is tried again when the sweep is resumed
+OVER = (FINISHED, STOPPED, DIVERGED)  # final states; a failed trial is repeated when the sweep is resumed
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a sweep. id: of its run directory; trials of one `setting` differ in their seed alone.
+    """One run of a sweep.
 
-    parent: the run of an earlier stage that this one continues, if any.
+    id: the name of its run directory; setting: trials of one setting differ only in their seed; parent: the run of an
+    earlier stage that this one continues, if any.
     """
 
     id: str
@@ -40,7 +41,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class End:
-    """How a trial ended: finished, stopped (by the scheduler), diverged or failed, and why."""
+    """The end of a trial: its state (finished, stopped by the scheduler, diverged or failed) and the reason."""
 
     state: str
     reason: str = ""
@@ -50,7 +51,7 @@ TRIAL, END = TypeAdapter(Trial), TypeAdapter(End)
 
 
 def ends(folder: Path) -> dict[str, str]:
-    """How the trials of the sweep in this directory ended, as far as they have: id -> state; empty without a sweep."""
+    """The states of the ended trials of the sweep in this directory, by id; empty without a sweep."""
     found, _ = _entries(folder / "trials.jsonl")
     return {name: entry.state for name, entry in found if isinstance(entry, End)}
 
@@ -58,8 +59,8 @@ def ends(folder: Path) -> dict[str, str]:
 class Journal:
     """The trials of a sweep directory, in the order in which they were planned, and their ends.
 
-    damaged: the numbers of lines that cannot be read, or are not what was written. Their trials are planned again and
-    continue from their run directories.
+    damaged: the numbers of lines that cannot be read or do not match their checksum. Their trials are planned again
+    and continue from their run directories.
     """
 
     def __init__(self, folder: Path):
@@ -76,7 +77,7 @@ class Journal:
                 self.ends[name] = entry
 
     def _heal(self) -> None:
-        """Cut off a last line that a crash left half written, so that the next one starts afresh."""
+        """Removes an incomplete last line, left by a crash."""
         data = self.path.read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
@@ -84,7 +85,7 @@ class Journal:
                 file.truncate(whole)
 
     def plan(self, *trials: Trial) -> None:
-        """Remember new trials; those already known are passed over."""
+        """Adds new trials; trials that are in the journal already are skipped."""
         new = [trial for trial in trials if trial.id not in self.trials]
         self.trials |= {trial.id: trial for trial in new}
         self._append([asdict(trial) for trial in new])
@@ -97,11 +98,11 @@ class Journal:
         return [trial for trial in self.trials.values() if trial.stage == stage]
 
     def is_over(self, trial: Trial) -> bool:
-        """Whether there is nothing left to do for it."""
+        """Whether the trial is in a final state."""
         return self.state(trial) in OVER
 
     def state(self, trial: Trial) -> str:
-        """How it ended; "" if it has not."""
+        """The state in which the trial ended; "" if it has not ended."""
         return self.ends[trial.id].state if trial.id in self.ends else ""
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
@@ -114,7 +115,7 @@ class Journal:
 
 
 def _entries(path: Path) -> tuple[list[tuple[str, Trial | End]], list[int]]:
-    """The sound entries of a journal by the trial's id, and the numbers of the lines that hold none."""
+    """(valid entries of a journal with the trial's id, numbers of the other lines)."""
     found = read_rows(path)
     entries = {number: _entry(row) for number, row in zip(found.numbers, found.rows, strict=True)}
     bad = [number for number, entry in entries.items() if entry is None]
@@ -122,7 +123,7 @@ def _entries(path: Path) -> tuple[list[tuple[str, Trial | End]], list[int]]:
 
 
 def _entry(row: dict[str, Any]) -> tuple[str, Trial | End] | None:
-    """A line without its checksum; None if that does not match, or if keys or types fit no entry."""
+    """The (trial id, entry) of a line; None if its checksum, keys or types are wrong."""
     check = row.pop("check", None)  # lines of older sweeps have none
     if check not in (None, _check(row)) or not isinstance(row.get("id"), str):
         return None

@@ -1,4 +1,4 @@
-"""Checks, before the first trial, that runs will measure the metric by which a sweep is judged."""
+"""The check, before the first trial, that runs will measure the metric of a sweep."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raylfl.errors import BadConfig, BadValue
 if TYPE_CHECKING:
     from raylfl.parts import Experiment
 
-EVALUATION = ("loss", "accuracy")  # of shipped models; one's own may log more
+EVALUATION = ("loss", "accuracy")  # metrics of shipped models; other models may log more
 NAMES: dict[str, tuple[str, ...]] = {  # docs/heterogeneity.md, "What is measured"
     "train": ("loss",),
     "test": EVALUATION,
@@ -31,9 +31,9 @@ KNOWN = [f"{group}/{name}" for group, names in NAMES.items() for name in names]
 
 
 def require_measured(metric: str, experiment: Experiment) -> None:
-    """Raises BadConfig for a metric that no round measures, with the key that would have it measured.
+    """Checks that runs measure the metric. Raises BadConfig with the key that switches it on.
 
-    What only a model or an algorithm of one's own knows (test/f1, algo/...) passes.
+    Metrics that only a user's own model or algorithm can log (test/f1, algo/...) are accepted.
     """
     group, _, name = metric.partition("/")
     own = group in ("test", "val", "train", "participants", "random") and experiment.config.model.name is None

@@ -1,7 +1,7 @@
 """Settings proposed by Optuna, an optional dependency; the mean of a setting's seeds is one observation.
 
-Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019; its default sampler
-(TPE), seeded. Conditions are followed as the values are drawn, so that no draw is wasted on an inactive key.
+Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019; its default sampler (TPE),
+seeded. Conditions are evaluated while values are drawn, so that no value is drawn for an inactive key.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from raylfl.tune.space import Domain, Space, Values
 
 
 def require_optuna() -> None:
-    """Raise MissingExtra if Optuna is not installed."""
+    """Checks that Optuna is installed; raises MissingExtra."""
     require("optuna", what="search=optuna", instead="search=random")
 
 
 class OptunaSettings:
-    """Proposes settings one after the other and learns their scores; more is better."""
+    """Optuna's proposals of settings; it learns their scores, of which larger is better."""
 
     def __init__(self, space: Space, seed: int, base: Mapping[str, Any]):
         require_optuna()
@@ -39,7 +39,7 @@ class OptunaSettings:
         return self.space.point(lambda key, domain: suggest(trial, self.name(key, domain), domain), self.base)
 
     def learn(self, setting: int, score: float | None) -> None:
-        """The mean score of a setting that was proposed; None: it failed."""
+        """Reports the mean score of a proposed setting to Optuna; None: the setting failed."""
         import optuna
 
         trial = self._asked.pop(setting)
@@ -49,7 +49,7 @@ class OptunaSettings:
             self.study.tell(trial, score)
 
     def remember(self, setting: int, values: Values) -> None:
-        """A setting that was proposed before the sweep was interrupted: open again."""
+        """Restores a setting that was proposed before the sweep was interrupted, without a score."""
         named: dict[str, Any] = {}
 
         def note(key: str, domain: Domain) -> Any:
@@ -64,14 +64,14 @@ class OptunaSettings:
         self._asked[setting] = trial
 
     def name(self, key: str, domain: Domain) -> str:
-        """Alternatives of one key are different parameters to Optuna, as their ranges differ."""
+        """The name of an Optuna parameter; alternatives of one key have different names, as their ranges differ."""
         domains = self.space.keys[key]
         return key if len(domains) == 1 else f"{key}#{domains.index(domain)}"
 
 
 def suggest(trial: Any, name: str, domain: Domain) -> Any:
     """The value of a domain that Optuna's trial suggests."""
-    if domain.kind == "choice":  # by position: a value may be a whole group of keys
+    if domain.kind == "choice":  # by position, because a value may be a whole group of keys
         return domain.args[trial.suggest_categorical(name, list(range(len(domain.args))))]
     low, high = domain.args
     if domain.kind == "randint":

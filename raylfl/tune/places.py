@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 
 class Places:
-    """How many trials may be under way at once (None: as many as fit); a paused trial leaves its place.
+    """A limit on running trials (None: as many as fit), which does not count paused trials.
 
-    Ray Tune's own limit counts paused trials: with `concurrent` paused ones no other would ever start.
+    Ray Tune's own limit counts paused trials: with `concurrent` paused trials no other trial would ever start.
     """
 
     def __init__(self, limit: int | None = None):
         self.limit, self.taken = limit, set[str]()
-        self.promised: Callable[[], bool] = lambda: False  # whether a paused trial is to have the next one
+        self.promised: Callable[[], bool] = lambda: False  # whether the next place is reserved for a paused trial
 
     @property
     def free(self) -> bool:

@@ -1,4 +1,4 @@
-"""The trials of a stage handed to Ray Tune one after the other: planned ones, then settings that Optuna proposes."""
+"""Searchers that give the trials of a stage to Ray Tune one by one: planned trials, or settings from Optuna."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raylfl.tune.trial import as_config
 
 
 class Planned(Searcher):
-    """Trials in their order, as places get free."""
+    """A searcher that returns planned trials in their order, as places become free."""
 
     def __init__(self, trials: Sequence[Trial], places: Places):
         super().__init__()
@@ -23,7 +23,7 @@ class Planned(Searcher):
 
     @property
     def complete(self) -> bool:
-        """Whether all trials were handed out."""
+        """Whether all trials have been returned."""
         return not self.waiting
 
     def suggest(self, trial_id: str) -> Any:
@@ -35,21 +35,21 @@ class Planned(Searcher):
         return as_config(self.next(trial_id))
 
     def next(self, trial_id: str) -> Trial:
-        """The trial that Ray Tune will know by this id."""
+        """The next trial, which Ray Tune knows by this id."""
         return self.waiting.pop(0)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         self.places.taken.discard(trial_id)
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing to save: the journal has all that was planned."""
+        """Does nothing: the journal holds all planned trials."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """See `save`."""
+        """Does nothing, see `save`."""
 
 
 class Proposals(Planned):
-    """Optuna's settings as trials, a setting's seeds one after the other; open ones of an earlier run first."""
+    """A searcher that returns Optuna's settings, seed by seed; open trials of an earlier session come first."""
 
     def __init__(self, stage: StageView, left: Sequence[Trial], places: Places):
         super().__init__(left, places)
@@ -78,7 +78,7 @@ class Proposals(Planned):
         return self._ids[trial_id]
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """The journal is written after this, in the watcher: what counts here is the run itself."""
+        """Reports the end of a trial to Optuna, from its run directory; `TrialLog` writes the journal later."""
         super().on_trial_complete(trial_id, result, error)
         trial = self._ids.pop(trial_id)
         self._learn(trial.setting, trial)

@@ -1,6 +1,6 @@
-"""Resources of a trial, a bundle for its server and one for each worker, and how many trials fit.
+"""Resources of a trial (one bundle for its server and one for each worker), and the number of trials that fit.
 
-Ray Tune waits without end, with a warning, for a placement group that no node can hold; a sweep refuses it.
+Ray Tune waits for ever, with a warning, for a placement group that no node can hold; a sweep refuses it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ EPSILON = 1e-9
 
 
 def bundles(runtime: RuntimeConfig, workers: int) -> list[Bundle]:
-    """The server's bundle first (it takes no CPU: while it works the workers wait), then one a worker.
+    """The bundles of a trial: first the server's (no CPU: it works while the workers wait), then one per worker.
 
-    In process (`runtime.backend=local`) server and worker are one, and have one bundle.
+    With `runtime.backend=local` server and worker are one process with one bundle.
     """
     each: Bundle = {"CPU": runtime.cpus_per_worker}
     if runtime.gpus_per_worker:
@@ -29,7 +29,7 @@ def bundles(runtime: RuntimeConfig, workers: int) -> list[Bundle]:
 
 
 def capacity(trial: Sequence[Bundle], nodes: Sequence[Bundle], most: int = 10_000) -> int:
-    """How many trials fit at once, each bundle on one node (first fit, large nodes first)."""
+    """The number of trials that fit at once, each bundle on one node (first fit, large nodes first)."""
     share = next((bundle["GPU"] for bundle in trial if "GPU" in bundle), 0.0)
     free = sorted((_whole_shares(node, share) for node in nodes), key=lambda node: -node.get("CPU", 0.0))
     for count in range(most):
@@ -43,7 +43,7 @@ def capacity(trial: Sequence[Bundle], nodes: Sequence[Bundle], most: int = 10_00
 
 
 def _whole_shares(node: Bundle, share: float) -> Bundle:
-    """The node without what fractions leave over: three times 0.4 GPU need two GPUs."""
+    """The node without GPU remainders that no worker can use: three times 0.4 GPU need two GPUs."""
     if not 0 < share < 1:
         return dict(node)
     a_gpu = math.floor(1 / share + EPSILON) * share
@@ -51,10 +51,9 @@ def _whole_shares(node: Bundle, share: float) -> Bundle:
 
 
 def choose_workers(runtime: RuntimeConfig, clients: int, concurrent: int | None, nodes: Sequence[Bundle]) -> int:
-    """Workers of one trial: `runtime.workers`; else as many as `concurrent` trials leave room for; else one.
+    """The number of workers of a trial: `runtime.workers`, or as many as `concurrent` trials leave room for, or one.
 
-    One worker a trial, and many trials, has the least waiting. Raises BadConfig with the arithmetic where not
-    even one trial fits.
+    Many trials with one worker each wait least. Raises BadConfig, with the arithmetic, if not even one trial fits.
     """
     wanted = runtime.workers or 1
     if runtime.workers is None and concurrent is not None and runtime.backend == "ray":
@@ -69,7 +68,7 @@ def _fits(runtime: RuntimeConfig, workers: int, trials: int, nodes: Sequence[Bun
 
 
 def refusal(runtime: RuntimeConfig, workers: int, nodes: Sequence[Bundle]) -> str:
-    """The message of a trial that cannot run here: what it needs, and what the cluster has."""
+    """The message for a trial that cannot run here, with its needs and the cluster's resources."""
     keys = ("CPU", "GPU") if runtime.gpus_per_worker else ("CPU",)
     need = " and ".join(
         f"{workers} x {each:g} {key}s = {workers * each:g}"

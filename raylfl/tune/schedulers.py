@@ -1,7 +1,7 @@
-"""Schedulers decide which trials continue: all (fifo), the better settings at each rung (asha), mutations (pbt).
+"""Schedulers, which decide which trials continue: fifo (all), asha (the better settings), pbt (mutated copies).
 
-ASHA: `raylfl.tune.asha`. PBT: Jaderberg et al., "Population Based Training of Neural Networks", 2017, Ray Tune's.
-Time is counted in rounds.
+ASHA: `raylfl.tune.asha`. PBT: Jaderberg et al., "Population Based Training of Neural Networks", 2017, as implemented
+by Ray Tune. Time is counted in rounds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raylfl.tune.places import Places
 from raylfl.tune.score import SCORE, TIME
 from raylfl.tune.space import Domain, Space
 
-FIXED = ("algorithm.name",)  # of the keys that PBT may reach, those that cannot change under a run
+FIXED = ("algorithm.name",)  # keys that cannot change during a run, among the keys that PBT may change
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Fifo(Options):
     """Every trial runs to its last round."""
 
     def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
-        """The scheduler of Ray Tune; seed: of the sweep itself; seeds: of each setting; places: see there."""
+        """The Ray Tune scheduler; seed: the sweep's own seed; seeds: number of seeds of each setting."""
         from ray.tune.schedulers import FIFOScheduler
 
         return FIFOScheduler()
@@ -35,7 +35,8 @@ class Fifo(Options):
 class Asha(Options):
     """At rounds grace, grace * reduction, ... a setting continues if its mean is in the best 1 / reduction so far.
 
-    Only settings of one kind compete: the same algorithm in the same world. All seeds of a setting continue, or none.
+    Rungs are at rounds grace, grace * reduction, ... Only settings with the same algorithm in the same world compete.
+    All seeds of a setting continue, or none.
     """
 
     grace: Annotated[int, Ge(1), Doc("rounds before a setting may be stopped; null: a tenth of the rounds")] | None = (
@@ -63,7 +64,7 @@ class Pbt(Options):
         return self.interval or max(rounds // 10, 1)
 
     def check(self, space: Space) -> None:
-        """Values change under a run: they must be drawn, apply to all, and leave its state's meaning alone."""
+        """Checks that PBT can mutate every key of the space during a run; raises BadConfig."""
         for key, domains in space.keys.items():
             place = f"space.{key}"
             if key in FIXED or key.partition(".")[0] not in ("local", "algorithm"):
@@ -94,7 +95,7 @@ class Pbt(Options):
 
 
 def mutation(domain: Domain) -> Any:
-    """The domain as Ray Tune writes it; a choice is a list, so that PBT moves to a neighbouring value."""
+    """The domain in Ray Tune's form; a choice is a list, so that PBT moves to a neighbouring value."""
     from ray import tune
 
     if domain.kind == "choice":
@@ -103,7 +104,7 @@ def mutation(domain: Domain) -> Any:
 
 
 def within(config: dict[str, Any], space: Space) -> dict[str, Any]:
-    """A mutated trial config with its values brought back into their ranges."""
+    """A mutated trial config with its values clipped to their ranges."""
     values = config["trial"]["values"]
     for key, (domain, *_) in space.keys.items():
         if domain.kind == "randint":
@@ -118,7 +119,7 @@ SCHEDULERS: dict[str, type[Fifo] | type[Asha] | type[Pbt]] = {"fifo": Fifo, "ash
 
 
 def parse_scheduler(content: Any) -> Scheduler:
-    """`asha`, or {name: asha, grace: 20}; raises BadConfig naming what is wrong."""
+    """The scheduler from `asha` or {name: asha, grace: 20}. Raises BadConfig for another form."""
     options = {"name": content} if isinstance(content, str) else content
     if not isinstance(options, Mapping) or options.get("name") not in SCHEDULERS:
         raise BadValue("scheduler", got=content, need=f"one of {', '.join(SCHEDULERS)}", hint="or {name: ..., options}")

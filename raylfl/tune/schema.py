@@ -38,8 +38,8 @@ class SweepConfig(Score):
 class Stage(Options):
     """One part of a coarse-then-fine search: settings within reach of the best continue in the next stage.
 
-    The SFL paper (app. G.3): 1000 rounds and 3 points of accuracy, then 4000 rounds decide. The best is that of
-    the same algorithm in the same world, so every algorithm keeps candidates.
+    The SFL paper (app. G.3) has 1000 rounds and 3 points of accuracy, then 4000 rounds. The best setting is that of the
+    same algorithm in the same world, so that every algorithm keeps candidates.
     """
 
     rounds: Annotated[int, Ge(1), Doc("rounds of each of its runs")]
@@ -50,4 +50,4 @@ class Stage(Options):
 
 
 SWEEP_KEYS = tuple(keys_of(SweepConfig))
-LATER = ("concurrent", "retries")  # may be changed when a sweep is resumed; `runtime` may, too
+LATER = ("concurrent", "retries")  # keys that may change when a sweep is resumed, as may those of `runtime`

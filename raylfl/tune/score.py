@@ -32,14 +32,14 @@ class Score(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.mode == "target") != (self.target is not None):
-            raise BadValue("target", got=self.target, need="given exactly where mode is target")
+            raise BadValue("target", got=self.target, need="given if and only if mode is target")
 
     @property
     def more_is_better(self) -> bool:
         return self.mode != "target" and higher_is_better(self.metric)
 
     def window(self, rounds: int) -> int:
-        """Rounds in the last-k mean of a run of so many rounds."""
+        """The number of rounds in the last-k mean of a run of `rounds` rounds."""
         return self.last or min(max(rounds // 10, 1), 100)
 
     def of(self, run: RunRecord) -> float | None:
@@ -55,16 +55,17 @@ class Score(Options):
         return value if math.isfinite(value) else None
 
     def ranked(self, score: float | None) -> float:
-        """A score as a number of which more is better."""
+        """A score as a number of which larger is better; `WORST` for None."""
         if score is None:
             return WORST
         return score if self.more_is_better else -score
 
 
 class Running:
-    """The score of a run under way, of which more is better: what schedulers compare after a round.
+    """The score of a running trial, by which schedulers compare trials; larger is better.
 
-    For `target` it is the best value so far: of two runs after equally many rounds the nearer one will be sooner there.
+    For `target` it is the best value so far: of two runs with equally many rounds, the one closer to the target is
+    expected to reach it first.
     """
 
     def __init__(self, score: Score, rounds: int):

@@ -1,4 +1,4 @@
-"""Population based training whose draws follow from a seed, and which leaves complete runs as they are."""
+"""Population based training with seeded draws, which leaves complete runs unchanged."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from raylfl.core.oracle import private_randomness
 class SeededPBT(PopulationBasedTraining):
     """Ray Tune's PBT with two changes.
 
-    rounds: of a run. Ray Tune would pause a run at its last round, too, and repeat its last rounds; here it ends. A
-    run that diverged before (its report has a `state`) may still take the state of another.
-    seed: with the run and the round it determines which of the best runs is copied and how values change. Ray Tune
-    draws from Python's and numpy's global generators.
+    rounds: length of a run. Ray Tune would pause a run even at its last round and repeat its last rounds; here the run
+    ends. A run that diverged earlier (its report has a `state`) may still take the state of another run.
+    seed: with the run and the round it determines the run that is copied and the mutations. Ray Tune draws from
+    Python's and numpy's global generators instead.
     """
 
     def __init__(self, rounds: int, seed: int, time_attr: str, **options: Any):

@@ -20,7 +20,7 @@ MOST = 20  # settings in the terminal; settings.csv has all
 
 
 def finish(result: SweepResult, say: Callable[[str], None]) -> int:
-    """Table, report, folder, failures; returns the exit code: 1 where a trial failed for good."""
+    """Prints table, report, folder and failures; returns the exit code, 1 if a trial failed for good."""
     print_table(terminal_table(result.sweep, result.settings))
     if len(result.settings) > MOST:
         say(f"the best {MOST} of {len(result.settings)} settings: {shown(result.folder / 'settings.csv')} has all")
@@ -40,7 +40,7 @@ def finish(result: SweepResult, say: Callable[[str], None]) -> int:
 
 
 def terminal_table(sweep: Sweep, groups: Sequence[SettingRow]) -> Table:
-    """The best settings, and only the keys in which any of them differ."""
+    """The table of the best settings, with the keys in which they differ."""
     values = {key: {json.dumps(g.values.get(key), default=str) for g in groups} for key in sweep.space.keys}
     keys = [key for key, different in values.items() if len(different) > 1]
     table = Table(box=None, pad_edge=False)
@@ -59,7 +59,7 @@ def terminal_table(sweep: Sweep, groups: Sequence[SettingRow]) -> Table:
 
 
 def meaning(sweep: Sweep) -> str:
-    """What the score is, in a few words: `mean of the last 4 rounds`."""
+    """A description of the score: `mean of the last 4 rounds`."""
     if sweep.score.mode == "target":
         return f"rounds to {sweep.score.target:g}"
     last = sweep.score.window(sweep.stages[-1].rounds)
@@ -69,7 +69,7 @@ def meaning(sweep: Sweep) -> str:
 
 
 def score_text(stat: Stat) -> str:
-    """`0.912 ± 0.004`; a dash where no seed has a score."""
+    """A score as text: `0.912 ± 0.004`; a dash if no seed has a score."""
     if not math.isfinite(stat.mean):
         return "-"
     return f"{stat.mean:.4g}" + (f" ± {stat.std:.2g}" if math.isfinite(stat.std) else "")

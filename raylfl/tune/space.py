@@ -1,4 +1,4 @@
-"""The search space of a sweep: config keys, the values they take, and on which condition.
+"""The search space of a sweep: config keys, their values, and conditions on other keys.
 
     space:
       algorithm.name: {grid: [focus, fedavg]}
@@ -8,9 +8,9 @@
       algorithm.gamma: {uniform: [0.1, 1], when: {algorithm.name: [focus]}}   # else left alone
       partition: {grid: [{name: iid}, {name: dirichlet, alpha: 0.1}]}         # a whole group
 
-`grid` runs every value; the others are drawn: `choice` from a list, `uniform` and `loguniform` [low, high] are
-real numbers (four digits are kept, so that they can be read and typed again), `randint` [low, high] whole ones
-below high, as in Ray Tune. A condition looks at other keys of the space, else at the config.
+`grid` runs every value; the other domains are drawn: `choice` from a list, `uniform` and `loguniform` [low, high] give
+real numbers (rounded to four digits, so that they can be read and typed), `randint` [low, high] whole numbers below
+high, as in Ray Tune. A condition refers to other keys of the space, or to the config.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RANGES = ("uniform", "loguniform", "randint")
 
 @dataclass(frozen=True)
 class Domain:
-    """What a key may be: `args` are the values of a grid or choice, else [low, high]."""
+    """The values that a key may take; `args` are the values of a grid or choice, otherwise [low, high]."""
 
     kind: str
     args: list[Any]
@@ -44,7 +44,7 @@ class Domain:
 
     @staticmethod
     def parse(key: str, content: Any) -> Domain:
-        """One alternative of the space's `key`; raises BadConfig naming what is wrong with it."""
+        """One alternative of the space's `key`. Raises BadConfig for another form."""
         place = f"space.{key}"
         kinds = [*LISTS, *RANGES]
         if not isinstance(content, Mapping):
@@ -69,7 +69,7 @@ class Domain:
         return Domain(kind, args, {str(k): v if isinstance(v, list) else [v] for k, v in when.items()})
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """One value; a grid has none to draw."""
+        """A drawn value; not for a grid."""
         assert self.kind != "grid"
         if self.kind == "choice":
             return self.args[int(rng.integers(len(self.args)))]
@@ -86,7 +86,7 @@ class Domain:
 
 
 def _number(value: Any) -> Any:
-    """`1e-3` is a text to yaml; here it is the number that was meant."""
+    """The value, with texts such as `1e-3` (no number in yaml) converted to numbers."""
     if isinstance(value, str):
         try:
             return float(value)
@@ -107,13 +107,13 @@ def _check_range(place: str, kind: str, args: list[Any]) -> None:
 
 @dataclass(frozen=True)
 class Space:
-    """Keys with their alternatives, ordered so that a condition looks only at keys before it."""
+    """A search space: keys with their alternatives, ordered so that a condition refers only to earlier keys."""
 
     keys: dict[str, list[Domain]]
 
     @staticmethod
     def parse(content: Mapping[str, Any]) -> Space:
-        """The space of a sweep file; raises BadConfig with every mistake found."""
+        """The space of a sweep file. Raises BadConfig that lists every mistake."""
         keys: dict[str, list[Domain]] = {}
         problems: list[str] = []
         for key, alternatives in content.items():
@@ -131,7 +131,7 @@ class Space:
         return {domain.kind for domains in self.keys.values() for domain in domains}
 
     def points(self, samples: int, seed: int, base: Mapping[str, Any]) -> list[Values]:
-        """Every grid point with `samples` draws of the rest, each point once; base: the config's own values.
+        """All grid points with `samples` draws of the other domains, each point once; base: the config's own values.
 
         Draw k of a key is the same at all grid points, so that all algorithms get the same learning rates.
         """
@@ -147,7 +147,7 @@ class Space:
         return list(found.values())
 
     def point(self, draw: Draw, base: Mapping[str, Any]) -> Values:
-        """The one point of a space without grids whose values `draw` chooses."""
+        """The point of a space without grids with values chosen by `draw`."""
         return next(self._expand({}, list(self.keys), draw, base))
 
     def _expand(self, values: Values, keys: Sequence[str], draw: Draw, base: Mapping[str, Any]) -> Iterator[Values]:
@@ -173,7 +173,7 @@ class Space:
 
 
 def look_up(key: str, values: Values, base: Mapping[str, Any]) -> Any:
-    """The value of a dotted key in a point of the space, else in the config; None where neither has it."""
+    """The value of a dotted key in a point of the space, or else in the config, or else None."""
     parts = key.split(".")
     for cut in range(len(parts), 0, -1):
         head = ".".join(parts[:cut])
@@ -183,7 +183,7 @@ def look_up(key: str, values: Values, base: Mapping[str, Any]) -> Any:
 
 
 def comparable(values: Values) -> str:
-    """The algorithm and the world of a setting as a text; settings with equal texts are compared."""
+    """The algorithm and world of a setting as a text; settings with equal texts are compared."""
     flat = flatten(values)
     return canonical({k: v for k, v in flat.items() if is_world(k) or k in (METHOD, METHOD.partition(".")[0])})
 
@@ -197,14 +197,14 @@ def _inside(value: Any, parts: Sequence[str]) -> Any:
 
 
 def _ordered(keys: dict[str, list[Domain]]) -> dict[str, list[Domain]]:
-    """The keys in the order of the file, but each after the keys that its conditions look at."""
+    """The keys in the order of the file, except that each comes after the keys of its conditions."""
     done: dict[str, list[Domain]] = {}
 
     def add(key: str, chain: tuple[str, ...]) -> None:
         if key in done:
             return
         if key in chain:
-            raise BadConfig(f"space: the conditions go round in a circle: {' -> '.join((*chain, key))}")
+            raise BadConfig(f"space: the conditions depend on each other: {' -> '.join((*chain, key))}")
         for wanted in {w: None for domain in keys[key] for w in domain.when}:
             for other in keys:
                 if other != key and (wanted == other or wanted.startswith(f"{other}.")):

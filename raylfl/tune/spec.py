@@ -1,4 +1,4 @@
-"""A sweep file: a config, with the keys of `SweepConfig` beside it.
+"""A sweep file: a config plus the keys of `SweepConfig`.
 
     base: digits                    # any experiment; other config keys may stand here too: rounds: 50
     space: {local.lr: {grid: [0.01, 0.03, 0.1]}}
@@ -30,12 +30,12 @@ from raylfl.tune.schema import SWEEP_KEYS, Stage, SweepConfig
 from raylfl.tune.score import Score
 from raylfl.tune.space import Space, Values, look_up
 
-CHECKED = 200  # settings of a large space that are composed before anything starts
+CHECKED = 200  # largest number of settings that are checked before anything starts
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep, checked. base: the merged config with interpolations untouched, as `${seed}` differs by trial."""
+    """A checked sweep; base: the merged config, with interpolations unresolved, as `${seed}` differs between trials."""
 
     name: str
     options: SweepConfig
@@ -51,12 +51,12 @@ class Sweep:
 
     @property
     def content(self) -> dict[str, Any]:
-        """All of it as plain values: sweep.yaml, from which a sweep is resumed."""
+        """The whole sweep as plain values: the content of sweep.yaml, from which it is resumed."""
         return {"name": self.name, **asdict(self.options), "base": self.base}
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The config that the space departs from, for its conditions to look at."""
+        """The base config as plain values, for the conditions of the space."""
         return compose(self.base, [f"seed={self.seeds(0)[0]}", f"rounds={self.stages[0].rounds}"])
 
     def seeds(self, stage: int) -> list[int]:
@@ -69,14 +69,14 @@ class Sweep:
         return int(self.base.get("seed", 0))
 
     def overrides(self, values: Values, seed: int, rounds: int) -> list[str]:
-        """A trial's values as `key=value` items, groups before the keys inside them."""
+        """The values of a trial as `key=value` items, groups before the keys inside them."""
         items = {"seed": seed, "rounds": rounds, **values}
         if isinstance(self.scheduler, Pbt):
             items["checkpoint.every"] = self.scheduler.every(rounds)
         return [f"{key}={json.dumps(items[key])}" for key in sorted(items, key=lambda key: key.count("."))]
 
     def config(self, trial: Trial, folder: Path) -> Config:
-        """The config of a trial's run, which lives in the sweep's folder."""
+        """The config of a trial's run, whose directory is in the sweep's folder."""
         place = {
             "name": folder.name,
             "logging.dir": str(folder.parent),
@@ -87,7 +87,7 @@ class Sweep:
         return load_config(self.base, [*own, *(f"{key}={json.dumps(value)}" for key, value in place.items())])
 
     def trials(self, stage: int, setting: int, values: Values, parents: Mapping[int, str] | None = None) -> list[Trial]:
-        """The trials of one setting, a seed each; parents: by seed, the runs that they continue."""
+        """The trials of one setting, one per seed; parents: the runs that they continue, by seed."""
         keys = [look_up(f"algorithm.{key}", values, self.plain) for key in NAMING]
         algorithm = next(filter(None, keys), DEFAULTS["algorithm"]["name"])
         rounds = self.stages[stage].rounds
@@ -106,7 +106,7 @@ class Sweep:
         ]
 
     def points(self) -> list[Values]:
-        """The settings of grids and random draws, in order; of what Optuna will propose, some that it might."""
+        """The settings of grids and random draws, in order; for Optuna, random examples of its proposals."""
         return self.space.points(self.options.samples, self.draws_from, self.plain)
 
 
@@ -114,7 +114,7 @@ def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     """The checked sweep of a path or a bare name (`digits_lr` for conf/sweep/digits_lr.yaml).
 
     overrides: `key=value` for keys of the sweep (samples=20, scheduler.grace=5, space.local.lr={grid: [1]}) and
-    of the config (rounds=20, runtime.workers=2). Raises BadConfig with all mistakes found.
+    of the config (rounds=20, runtime.workers=2). Raises BadConfig that lists all mistakes.
     """
     path = find_sweep(source)
     own = [item for item in overrides if item.partition("=")[0].partition(".")[0] in SWEEP_KEYS]
@@ -129,8 +129,8 @@ def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     sweep = make_sweep({"name": named[-1] if named else path.stem, **part, "base": merged})
     if not sweep.space.keys and len(sweep.seeds(0)) == 1:
         raise BadConfig(
-            f"{source} has no space and one seed, so there is nothing to sweep: raylfl run {source}, or say what to "
-            "try: 'space.local.lr={grid: [0.01, 0.1]}' or 'seeds=[0, 1, 2]'"
+            f"{source} has no space and one seed, so there is nothing to sweep: use raylfl run {source}, or add values "
+            "to try: 'space.local.lr={grid: [0.01, 0.1]}' or 'seeds=[0, 1, 2]'"
         )
     return sweep
 
@@ -147,7 +147,7 @@ def find_sweep(source: str | Path) -> Path:
 
 
 def _override(part: dict[str, Any], item: str) -> None:
-    """`samples=4`, `scheduler.grace=5`, `space.local.lr={grid: [1]}`: a key, or one inside its group."""
+    """Applies one override, such as `samples=4`, `scheduler.grace=5` or `space.local.lr={grid: [1]}`."""
     (key, *inner), value = override(item)
     if not inner:
         part[key] = value
@@ -160,7 +160,7 @@ def _override(part: dict[str, Any], item: str) -> None:
 
 
 def make_sweep(content: Mapping[str, Any]) -> Sweep:
-    """The sweep of plain values (sweep.yaml); raises BadConfig with all mistakes found."""
+    """The sweep from plain values (sweep.yaml). Raises BadConfig that lists all mistakes."""
     options_part = {key: value for key, value in content.items() if key in SWEEP_KEYS and value is not None}
     base = dict(content["base"])
     known = (*keys_of(TopConfig), *GROUPS)
@@ -182,7 +182,7 @@ def make_sweep(content: Mapping[str, Any]) -> Sweep:
 
 
 def parse_stages(content: Sequence[Any], rounds: int) -> list[Stage]:
-    """The stages; one with the config's rounds where there are none."""
+    """The stages of a sweep; a single stage with the config's rounds if none are given."""
     if not content:
         return [Stage(rounds)]
     stages = [typed(Stage, entry, f"stages[{k}]") for k, entry in enumerate(content) if isinstance(entry, Mapping)]
@@ -190,14 +190,14 @@ def parse_stages(content: Sequence[Any], rounds: int) -> list[Stage]:
         raise BadValue("stages", got=content, need="a list of {rounds: ..., within: ...}")
     for k, stage in enumerate(stages):
         if (stage.within is None) != (k == len(stages) - 1):
-            raise BadValue(f"stages[{k}].within", got=stage.within, need="given in every stage but the last")
+            raise BadValue(f"stages[{k}].within", got=stage.within, need="given in every stage except the last")
         if k and stage.rounds < stages[k - 1].rounds:
             raise BadValue(f"stages[{k}].rounds", got=stage.rounds, need=f">= {stages[k - 1].rounds}, as before it")
     return stages
 
 
 def check_together(sweep: Sweep) -> None:
-    """Checks keys against each other; raises BadConfig."""
+    """Checks the keys of a sweep against each other; raises BadConfig."""
     options, kinds = sweep.options, sweep.space.kinds
     if options.samples > 1 and not kinds - {"grid"}:
         raise BadValue(
@@ -228,7 +228,10 @@ def check_together(sweep: Sweep) -> None:
 
 
 def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:
-    """Every setting composed (of many, some), so that unknown keys and values out of range end here."""
+    """Checks the settings (at most `CHECKED` of them) for unknown keys and bad values, and returns one config.
+
+    Raises BadConfig that lists every mistake with the settings concerned.
+    """
     chosen = points[:: max(1, -(-len(points) // CHECKED))]
     problems: dict[str, list[Values]] = {}
     first: Config | None = None
@@ -246,7 +249,7 @@ def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:
 
 
 def show(values: Values) -> str:
-    """`local.lr=0.1, algorithm.name=focus`."""
+    """The values of a setting as text: `local.lr=0.1, algorithm.name=focus`."""
     return ", ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in values.items())
 
 

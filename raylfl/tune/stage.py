@@ -1,4 +1,4 @@
-"""One stage of a sweep on Ray Tune: the trials left to do, their resources, their ends."""
+"""One stage of a sweep on Ray Tune: its open trials, their resources and their ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StageRun:
     """One stage of a sweep; carries out the trials that are not over."""
 
     def __init__(self, sweep: Sweep, index: int, folder: Path, journal: Journal, trial: Sequence[Bundle], say: Say):
-        """trial: the bundles of one trial, the server's and one a worker."""
+        """Stage number `index` of a sweep; trial: the bundles of one trial, for the server and each worker."""
         self.sweep, self.index, self.folder, self.journal, self.say = sweep, index, folder, journal, say
         self.bundles = list(trial)
         self.job = Job(sweep.content, str(folder), max(len(trial) - 1, 1), shlex.join(sys.argv))
@@ -48,7 +48,7 @@ class StageRun:
             self.total = sweep.options.samples * len(sweep.seeds(0))
 
     def carry_out(self) -> None:
-        """Run until every trial is over or has failed; raises KeyboardInterrupt if it is interrupted."""
+        """Runs until every trial is over or has failed. Raises KeyboardInterrupt if it is interrupted."""
         left = [trial for trial in self.journal.of_stage(self.index) if not self._is_over(trial)]
         if not left and not self.searching:
             return
@@ -60,9 +60,9 @@ class StageRun:
             raise KeyboardInterrupt
 
     def _searcher(self, left: Sequence[Trial]) -> Planned | None:
-        """Hands out the trials where Ray Tune's own list of them will not do: see `Places`, `Proposals`."""
+        """The searcher that returns the trials; None: Ray Tune's own list suffices. See `Places` and `Proposals`."""
         concurrent = self.sweep.options.concurrent
-        if self.searching:  # Optuna should know how the first settings did before it proposes the last
+        if self.searching:  # Optuna should learn from the first settings before it proposes the last ones
             concurrent = concurrent or max(capacity(self.bundles, nodes_of_cluster()), 1)
             return Proposals(self, left, Places(concurrent))
         return Planned(left, Places(concurrent)) if isinstance(self.sweep.scheduler, Asha) else None
@@ -79,7 +79,7 @@ class StageRun:
             tune.with_resources(patient(tune.with_parameters(trainable, job=self.job)), resources),
             param_space=None if searcher is not None else space,
             tune_config=tune.TuneConfig(
-                num_samples=self.total if searcher is not None else 1,  # at most; `searcher` says when it is over
+                num_samples=self.total if searcher is not None else 1,  # an upper limit; `searcher` ends the search
                 search_alg=searcher,
                 scheduler=scheduler,
                 max_concurrent_trials=sweep.options.concurrent if searcher is None else None,
@@ -97,7 +97,7 @@ class StageRun:
         )
 
     def _is_over(self, trial: Trial) -> bool:
-        """Whether nothing is left to do; notes runs that completed unseen, or were damaged since they finished."""
+        """Whether a trial needs no further work; notes runs that completed unnoticed or were damaged later."""
         complete = self.is_complete(trial)
         if complete and trial.id not in self.journal.ends:
             self.journal.end(trial.id, FINISHED)
@@ -111,7 +111,7 @@ class StageRun:
         return run is not None and run.complete(trial.rounds)
 
     def _earlier(self) -> Iterator[tuple[dict[str, Any], list[tuple[int, float]], str]]:
-        """Each trial that has run, its scores by rounds done, and how it ended ("" if it has not)."""
+        """(trial, its scores by rounds done, its final state or "") of each trial that has run."""
         for trial in self.journal.of_stage(self.index):
             if is_run(self.folder / trial.id):
                 running = Running(self.sweep.score, trial.rounds)
@@ -123,7 +123,7 @@ class StageRun:
     # -- ends of trials ------------------------------------------------------------------------------------
 
     def end(self, trial: Trial, last: Mapping[str, Any] | None, error: str = "") -> str:
-        """Write the end of a trial to the journal; returns the line about it."""
+        """Writes the end of a trial to the journal; returns a line for the user about it."""
         said = last or {}
         if "state" not in said and self.is_complete(trial):
             state, reason = FINISHED, ""
@@ -144,8 +144,10 @@ class StageRun:
 
 @contextmanager
 def handlers_kept() -> Iterator[None]:
-    """Restores the handlers of SIGINT and SIGUSR1: Ray Tune installs its own and does not remove them, so that a later
-    Ctrl-C would be lost."""
+    """A context that restores the handlers of SIGINT and SIGUSR1.
+
+    Ray Tune installs its own handlers and does not remove them, so that a later Ctrl-C would be lost.
+    """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
     try:
         yield
@@ -157,12 +159,12 @@ def handlers_kept() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences Ray Tune's output, log files and changes of the working directory; `TrialLog` prints the news."""
+    """A context without Ray Tune's output, log files and working directories; `TrialLog` reports instead."""
     ours = {
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
         "TUNE_RESULT_BUFFER_LENGTH": "1",
-        "TUNE_MAX_PENDING_TRIALS_PG": "16",  # else a searcher's trials would start one after the other
+        "TUNE_MAX_PENDING_TRIALS_PG": "16",  # otherwise a searcher's trials would start one after the other
         "RAY_AIR_NEW_OUTPUT": "0",
         "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     }

@@ -1,4 +1,4 @@
-"""What the parts of a stage (its proposals, its log) see of it."""
+"""The interface of a stage for its parts (proposals, log)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raylfl.tune.spec import Sweep
 
 
 class StageView(Protocol):
-    """A stage of a sweep under way (`raylfl.tune.stage.StageRun`)."""
+    """A running stage of a sweep (`raylfl.tune.stage.StageRun`)."""
 
     sweep: Sweep
     journal: Journal
@@ -19,7 +19,7 @@ class StageView(Protocol):
     total: int
 
     def say(self, text: str) -> None:
-        """Tells a line."""
+        """Reports one line to the user."""
 
     def is_complete(self, trial: Trial) -> bool:
         """Whether the trial has finished with an undamaged directory."""
@@ -28,4 +28,4 @@ class StageView(Protocol):
         """The trial's score; None before it has one."""
 
     def end(self, trial: Trial, last: Mapping[str, Any] | None, error: str = "") -> str:
-        """Writes down how the trial ended; a line for the log."""
+        """Records the end of a trial; returns a line for the user about it."""

@@ -1,7 +1,7 @@
-"""`raylfl sweep`: from a file to trials, tables and a report; and resuming it after any interruption.
+"""`raylfl sweep`: runs the trials of a sweep file, writes tables and a report, and resumes interrupted sweeps.
 
-runs/<name>-<date>-<time>/ holds sweep.yaml (the whole request), trials.jsonl (the journal), trials.csv and
-settings.csv, report/, and the trials' ordinary run directories beside them: <setting>-<algorithm>-s<seed>/.
+runs/<name>-<date>-<time>/ holds sweep.yaml (the whole sweep), trials.jsonl (the journal), trials.csv and settings.csv,
+report/, and the ordinary run directories of the trials: <setting>-<algorithm>-s<seed>/.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A sweep that ran to its end. settings: of the last stage, the best first; failed: trial -> reason."""
+    """The result of a complete sweep; settings: those of the last stage, the best first; failed: trial -> reason."""
 
     folder: Path
     settings: list[SettingRow]
@@ -50,18 +50,18 @@ class SweepResult:
 
 
 def sweep(source: str | Path, overrides: Sequence[str] = (), say: Say = print) -> SweepResult:
-    """Carry out the sweep of a file, or of a name under conf/sweep/; say: takes one line of news.
+    """Carries out the sweep of a file, or of a name under conf/sweep/; say: takes one line for the user.
 
-    Raises BadConfig for mistakes and for resources that cannot be, before the first trial.
+    Raises BadConfig, before the first trial, for mistakes and for resources that the cluster lacks.
     """
     spec = load_sweep(source, overrides)
     return carry_out(spec, tried(spec), None, say)
 
 
 def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print) -> SweepResult:
-    """Resume a sweep: trials that are over stay, the others, failed ones too, continue from their checkpoints.
+    """Resumes a sweep: trials that are over stay; all others, failed ones included, continue from their checkpoints.
 
-    overrides: `concurrent`, `retries` and keys of `runtime`; raises BadConfig for others.
+    overrides: `concurrent`, `retries` and keys of `runtime`. Raises BadConfig for other keys.
     """
     folder = Path(path).expanduser().resolve()
     if not (folder / "sweep.yaml").is_file():
@@ -71,14 +71,14 @@ def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print) ->
         key = item.partition("=")[0]
         if key not in LATER and not key.startswith("runtime."):
             raise BadConfig(
-                f"{key} defines the sweep: of a resumed one only {', '.join(LATER)} and runtime.* may change"
+                f"{key} defines the sweep: when a sweep is resumed, only {', '.join(LATER)} and runtime.* may change"
             )
     spec = make_sweep(changed(content, overrides))
     return carry_out(spec, tried(spec), folder, say)
 
 
 def changed(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """sweep.yaml with `concurrent=2` or `runtime.workers=1` put in."""
+    """The content of sweep.yaml with overrides such as `concurrent=2` or `runtime.workers=1` applied."""
     base = dict(content["base"])
     given = tree(override(item) for item in overrides)
     own = {key: given.pop(key) for key in LATER if key in given}
@@ -87,7 +87,7 @@ def changed(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
 
 
 def tried(spec: Sweep) -> Experiment:
-    """Compose every setting and try one of them on a first batch, so that mistakes are found here."""
+    """Checks every setting and tries one of them on a first batch, so that mistakes are found before Ray starts."""
     from raylfl.api import checked
 
     if spec.options.search == "optuna":
@@ -98,7 +98,7 @@ def tried(spec: Sweep) -> Experiment:
 
 
 def new_folder(spec: Sweep) -> Path:
-    """runs/<name>-<date>-<time>, so that two sweeps of one file never mix."""
+    """Creates the folder runs/<name>-<date>-<time>, a new one for every sweep."""
     logged = {key: value for key, value in (spec.base.get("logging") or {}).items() if key == "dir"}
     base = LoggingConfig(**logged).folder
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -116,7 +116,7 @@ def new_folder(spec: Sweep) -> Path:
 
 
 def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say) -> SweepResult:
-    """All stages, then the tables; folder: None for a new one, made once the resources prove possible."""
+    """Runs all stages, then writes the tables; folder: None for a new one, created once the resources suffice."""
     from raylfl.runtime.ray.cluster import cluster_for
 
     runtime, clients = experiment.config.runtime, experiment.clients
@@ -140,7 +140,7 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say
 
 
 def run_stages(spec: Sweep, folder: Path, journal: Journal, trial: Sequence[Bundle], fit: int, say: Say) -> None:
-    """One stage after the other; raises KeyboardInterrupt where one was told to stop."""
+    """Runs one stage after the other. Raises KeyboardInterrupt if one is interrupted."""
     from raylfl.tune.stage import SCRATCH, StageRun
 
     for index in range(len(spec.stages)):
@@ -152,7 +152,7 @@ def run_stages(spec: Sweep, folder: Path, journal: Journal, trial: Sequence[Bund
 
 
 def announcement(stage: StageRun, fit: int) -> str:
-    """`digits_lr: 9 settings x 3 seeds = 27 trials of 40 rounds, 2 at once, each 1 server + 1 worker -> ...`."""
+    """The line `digits_lr: 9 settings x 3 seeds = 27 trials of 40 rounds, 2 at once, each 1 server + 1 worker ...`."""
     options, seeds = stage.sweep.options, len(stage.sweep.seeds(stage.index))
     workers = len(stage.bundles) - 1
     each = f"each 1 server + {counted(workers, 'worker')}" if workers else "each in one process"
@@ -162,12 +162,12 @@ def announcement(stage: StageRun, fit: int) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """`1 trial`, `2 trials`."""
+    """A number with its noun: `1 trial`, `2 trials`."""
     return f"{count} {what}{'s' * (count != 1)}"
 
 
 def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
-    """Write the trials of a stage to the journal: all settings at first, later the ones within reach of the best."""
+    """Writes the trials of a stage to the journal: all settings in the first stage, later those close to the best."""
     if index == 0:
         if spec.options.search == "random":
             for setting, values in enumerate(spec.points()):
@@ -189,7 +189,7 @@ def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One process a sweep: the second is refused."""
+    """A context with the lock on a sweep's folder. Raises BadConfig if another process holds it."""
     with open(folder / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -202,10 +202,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGTERM (`ray job stop`, Slurm) as Ctrl-C, at which Ray Tune ends its trials and returns."""
+    """A context in which SIGTERM (`ray job stop`, Slurm) acts as Ctrl-C: Ray Tune ends its trials and returns."""
 
     def as_interrupt(number: int, frame: FrameType | None) -> None:
-        handler = signal.getsignal(signal.SIGINT)  # of a job in the background Ctrl-C is ignored; this is not Ctrl-C
+        handler = signal.getsignal(signal.SIGINT)  # ignored for jobs in the background, where SIGTERM must still count
         (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
     try:

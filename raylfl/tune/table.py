@@ -1,4 +1,4 @@
-"""The tables of a sweep, trials and settings with their seeds pooled, and the settings that continue."""
+"""The tables of a sweep (trials; settings with pooled seeds), and the settings that continue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from raylfl.tune.spec import Sweep
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial with its result. state: `open` while it has not ended."""
+    """A trial with its result; state: `open` while it has not ended."""
 
     trial: Trial
     state: str
@@ -29,12 +29,12 @@ class TrialRow:
     rounds: int
     score: float | None
     seconds: float
-    values: Values  # PBT's newest, else the trial's
+    values: Values  # with PBT the newest values
 
 
 @dataclass
 class SettingRow:
-    """The seeds of one setting in one stage; the score is that of the seeds that ran to their last round."""
+    """The seeds of one setting in one stage; the score is over the seeds that ran to their last round."""
 
     stage: int
     setting: int
@@ -51,13 +51,13 @@ class SettingRow:
 
     @property
     def score(self) -> Stat:
-        """Over the finished seeds; if there are none, over the ones that a scheduler stopped."""
+        """The score over the finished seeds, or, if there are none, over the stopped seeds."""
         chosen = [row for row in self.rows if row.state == FINISHED or not self.finished]
         return Stat.over([row.score for row in chosen if row.score is not None], of=len(self.rows))
 
 
 def trial_rows(sweep: Sweep, folder: Path, journal: Journal) -> list[TrialRow]:
-    """All trials, in the order in which they were planned."""
+    """The rows of all trials, in the order in which they were planned."""
     rows = []
     for trial in journal.trials.values():
         end, path = journal.ends.get(trial.id), folder / trial.id
@@ -78,7 +78,7 @@ def _nan(run: RunRecord) -> Any:
 
 
 def setting_rows(sweep: Sweep, rows: Sequence[TrialRow], stage: int) -> list[SettingRow]:
-    """The settings of a stage, the best first: by seeds with a score, then by their mean; stopped settings last."""
+    """The settings of a stage, the best first: by number of scored seeds, then by mean; stopped settings last."""
     groups: dict[int, SettingRow] = {}
     for row in rows:
         if row.trial.stage == stage:
@@ -97,7 +97,7 @@ def ranked(sweep: Sweep, group: SettingRow) -> float:
 
 
 def survivors(sweep: Sweep, groups: Sequence[SettingRow], within: float) -> list[SettingRow]:
-    """The settings within reach of the best of the same algorithm in the same world, in order of number."""
+    """The settings within `within` of the best of the same algorithm in the same world, by setting number."""
     alive = [group for group in groups if group.finished]
     best: dict[str, float] = {}
     for group in alive:
@@ -110,7 +110,7 @@ def survivors(sweep: Sweep, groups: Sequence[SettingRow], within: float) -> list
 
 
 def write_tables(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRow]:
-    """trials.csv and settings.csv; returns the settings of the last stage that has any, the best first."""
+    """Writes trials.csv and settings.csv; returns the settings of the last stage with settings, the best first."""
     rows = trial_rows(sweep, folder, journal)
     keys = list(sweep.space.keys)
     named = f"{sweep.options.mode}:{sweep.score.metric}"

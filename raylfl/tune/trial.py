@@ -1,7 +1,7 @@
-"""One trial: an ordinary run whose server is the trial's own process, and which reports after every round.
+"""A trial: an ordinary run whose server is the trial's own process, and which reports after every round.
 
-Ray Tune starts this process in the trial's placement group; the worker actors that it makes are put there, too.
-A trial can be repeated at any time: it continues from its run directory.
+Ray Tune starts this process in the trial's placement group, which also holds its worker actors. A trial can be
+repeated at any time: it continues from its run directory.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from raylfl.tune.score import SCORE, TIME, WORST, Running
 from raylfl.tune.spec import Sweep, make_sweep, show
 
 STATE = ("checkpoints", "metrics.jsonl", "participation.jsonl", "partition.json", "partition_counts.json")
-OWN = ("wandb_id.txt", "lineage.txt", "log.txt")  # what stays where a trial takes another's state
+OWN = ("wandb_id.txt", "lineage.txt", "log.txt")  # files that a trial keeps when it takes another trial's state
 LOCK_SECONDS = 300  # how long a trial waits for the previous owner of its directory or process to shut down
 Report = Callable[[dict[str, Any], Path | None], None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all trials of a sweep share: its content (of sweep.yaml), its folder, and the workers of a trial.
+    """The data shared by all trials of a sweep: the content of sweep.yaml, its folder, and the workers of a trial.
 
     command: the command line of the sweep; None: that of this process.
     """
@@ -51,19 +51,19 @@ class Job:
 
 
 def trainable(config: dict[str, Any], job: Job) -> None:
-    """Ray Tune's function: the trial in config["trial"], from another's checkpoint where PBT says so."""
+    """Ray Tune's function: runs the trial in config["trial"], from another trial's checkpoint if PBT gives one."""
     import torch
     from ray import tune
 
     torch.set_num_threads(1)
-    # a trial that was stopped saves its state before another takes its process; Ray Tune would wait for two seconds
+    # a stopped trial must save its state before another trial takes its process; Ray Tune waits for two seconds only
     os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = str(LOCK_SECONDS)
     checkpoint = tune.get_checkpoint()
 
     def report(row: dict[str, Any], snapshot: Path | None) -> None:
         tune.report(row, checkpoint=tune.Checkpoint.from_directory(str(snapshot)) if snapshot else None)
 
-    # PBT copies the whole config of the run whose state is taken: the name alone stays one's own
+    # PBT copies the whole config of the other trial; only the name is the trial's own
     trial = replace(Trial(**config["trial"]), id=tune.get_context().get_trial_name())
     if checkpoint is None:
         run_trial(job, trial, report)
@@ -73,8 +73,10 @@ def trainable(config: dict[str, Any], job: Job) -> None:
 
 
 def patient(function: Callable[[dict[str, Any]], None]) -> Any:
-    """The trainable class of a function, whose cleanup waits for the function's thread. Ray Tune would end the process
-    while a stopped trial still writes its checkpoint and closes its loggers."""
+    """The trainable class of a function, with a cleanup that waits for the function's thread.
+
+    Ray Tune would end the process while a stopped trial still writes its checkpoint and closes its loggers.
+    """
     from ray.train._internal.session import get_session
     from ray.tune.trainable.function_trainable import wrap_function
 
@@ -82,7 +84,7 @@ def patient(function: Callable[[dict[str, Any]], None]) -> Any:
         def cleanup(self) -> None:
             session = get_session()
             if session is not None:
-                with suppress(Exception):  # of the trial: raised by Ray Tune's own cleanup
+                with suppress(Exception):  # an error of the trial, which Ray Tune's own cleanup raises
                     session.finish(timeout=LOCK_SECONDS)
             super().cleanup()
 
@@ -90,10 +92,11 @@ def patient(function: Callable[[dict[str, Any]], None]) -> Any:
 
 
 def run_trial(job: Job, trial: Trial, report: Report, taken: Path | None = None) -> None:
-    """Run a trial, or the rest of it; `report` gets a row a round, the last one once the run is complete.
+    """Runs a trial, or the rest of it; `report` gets one row per round, the last one after the run is complete.
 
-    taken: a snapshot to continue from instead of the run's own state. A run that diverges, or whose values cannot
-    be, is reported as such: to try it again would not help. Other errors are raised, for Ray Tune to try again.
+    taken: a snapshot to continue from instead of the run's own state. A run that diverges or has invalid values is
+    reported with that state, because a repetition would fail as well. Other errors are raised, so that Ray Tune
+    repeats the trial.
     """
     sweep, folder = make_sweep(job.content), Path(job.folder) / trial.id
     try:
@@ -126,12 +129,12 @@ def _rounds(
             if score is None:
                 continue
             last = {TIME: done, SCORE: score, sweep.score.metric: metrics.get(sweep.score.metric)}
-            if done < trial.rounds and (fresh or not every):  # PBT's time never goes back
+            if done < trial.rounds and (fresh or not every):  # PBT needs increasing rounds
                 with snapshot(run_dir.path, due=bool(every) and done % every == 0) as copy:
                     report(last, copy)
     if last is None:
         raise BadConfig(f"metric={sweep.score.metric} was never measured in {run_dir.path.name}")
-    report(last, None)  # only now: a scheduler that stops a trial at its last round finds it complete
+    report(last, None)  # at the end, so that a trial stopped at its last round is complete
 
 
 Rows = Generator[tuple[dict[str, Any], bool], None, None]
@@ -155,7 +158,7 @@ def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: in
             for metrics in stream:
                 try:
                     yield metrics, metrics not in before[metrics["round"] : metrics["round"] + 1]
-                except GeneratorExit:  # stopped by the scheduler, it can be resumed by hand
+                except GeneratorExit:  # stopped by the scheduler; the run can be resumed by hand
                     session.checkpoints.save(session.federation.state, backend)
                     raise
     finally:
@@ -163,7 +166,7 @@ def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: in
 
 
 def make_backend(experiment: Experiment, run_dir: RunDirectory, workers: int) -> Backend:
-    """Workers in this process, or actors, which inherit its placement group."""
+    """The backend of a trial: workers in this process, or actors, which inherit its placement group."""
     if experiment.config.runtime.backend == "local":
         return LocalBackend(experiment.setup)
     import ray
@@ -177,7 +180,7 @@ def make_backend(experiment: Experiment, run_dir: RunDirectory, workers: int) ->
 
 @contextmanager
 def opened(folder: Path, command: str | None) -> Iterator[RunDirectory]:
-    """The run directory, made where it is missing; waits while the process of an earlier attempt still ends."""
+    """A context with the run directory, created if missing; waits for the process of an earlier attempt to end."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
@@ -194,11 +197,11 @@ def opened(folder: Path, command: str | None) -> Iterator[RunDirectory]:
         run_dir.close()
 
 
-# -- a run's state, elsewhere ------------------------------------------------------------------------------------
+# -- copies of a run's state -------------------------------------------------------------------------------------
 
 
 def copy_state(source: Path, target: Path) -> None:
-    """Make a run directory with the state of another; it appears complete or not at all."""
+    """Makes a run directory with the state of another, atomically."""
     aside = target.with_name(f".{target.name}.incoming")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -211,7 +214,7 @@ def copy_state(source: Path, target: Path) -> None:
 
 
 def continue_from(parent: Path, folder: Path, resolved: dict[str, Any]) -> None:
-    """Copy the state of a shorter run of the same setting; nothing, so a start from round 0, where that is refused."""
+    """Copies the state of a shorter run of the same setting; if that is refused, the run starts from round 0."""
     try:
         refuse_changes(load_config(parent / "config.yaml").resolved, resolved)
     except BadConfig:  # values in phases, which end at fractions of all rounds
@@ -220,10 +223,10 @@ def continue_from(parent: Path, folder: Path, resolved: dict[str, Any]) -> None:
 
 
 def take_over(folder: Path, taken: Path, resolved: dict[str, Any], values: str) -> None:
-    """Replace a run's state by a snapshot of it, or of another run; from here on `resolved` defines it.
+    """Replaces a run's state by a snapshot of it or of another run; from then on `resolved` defines the run.
 
-    A checkpoint holds the config that it belongs to, and a resumed run refuses others; here other values are the
-    intention, so it is rewritten. Logs kept elsewhere (wandb) continue.
+    A checkpoint holds the config of its run, and a resumed run refuses another config. As other values are intended
+    here, the config in the checkpoint is rewritten. External logs (wandb) continue.
     """
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
@@ -247,7 +250,7 @@ def take_over(folder: Path, taken: Path, resolved: dict[str, Any], values: str) 
 
 @contextmanager
 def snapshot(folder: Path, due: bool) -> Iterator[Path | None]:
-    """A copy of the run's state for as long as Ray Tune needs to store it; None where none is due."""
+    """A context with a copy of the run's state, which Ray Tune stores meanwhile; None if none is due."""
     if not due:
         yield None
         return
@@ -262,5 +265,5 @@ def snapshot(folder: Path, due: bool) -> Iterator[Path | None]:
 
 
 def as_config(trial: Trial) -> dict[str, Any]:
-    """What Ray Tune holds of a trial; PBT changes the values in it."""
+    """The Ray Tune config of a trial; PBT changes the values in it."""
     return {"trial": asdict(replace(trial, values=dict(trial.values)))}

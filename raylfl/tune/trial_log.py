@@ -1,4 +1,4 @@
-"""The news of a sweep while it runs; trials that end are written to the journal."""
+"""The progress lines of a running sweep; the ends of trials are written to the journal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from raylfl.tune.score import TIME
 from raylfl.tune.stage_view import StageView
 
 Say = Callable[[str], None]
-PULSE_SECONDS = 30.0  # between lines on what is running
+PULSE_SECONDS = 30.0  # between lines about running trials
 
 
 class TrialLog(Callback):
-    """Writes the ends of trials to the journal and says them; from time to time a line on running trials."""
+    """A callback that records and reports the ends of trials, and reports running trials from time to time."""
 
     def __init__(self, stage: StageView, left: int):
         self.stage = stage

@@ -180,7 +180,9 @@ def test_a_resumed_sweep_stays_the_same_but_for_where_and_how_often(tmp_path):
     assert (other.options.concurrent, other.options.retries) == (2, 5)
     assert other.base["runtime"] == {"backend": "ray", "cpus_per_worker": 1.0, "workers": 3}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(BadConfig, match=r"samples defines the sweep: of a resumed one only concurrent, retries and"):
+    with pytest.raises(
+        BadConfig, match=r"samples defines the sweep: when a sweep is resumed, only concurrent, retries and"
+    ):
         resume(tmp_path, ["samples=4"])
     with pytest.raises(BadConfig, match=r"not a sweep's directory"):
         resume(tmp_path / "elsewhere")

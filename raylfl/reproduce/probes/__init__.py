@@ -1,1 +1,1 @@
-"""Data and models that measure more than runs usually do; reproductions name them by class_path."""
+"""Data and models with additional measurements; reproductions select them by class_path."""

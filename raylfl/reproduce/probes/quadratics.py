@@ -1,6 +1,6 @@
 """The quadratics of FedACS with the server's parameters in the records: `test/x0`, `test/x1`, ... every round.
 
-The mean of x_r over many rounds is where a method is heading; the mean of |x_r - x*| is that and its noise.
+The mean of x_r over many rounds estimates a method's limit; the mean of |x_r - x*| also contains the noise of rounds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from raylfl.models.problem import Quadratic
 
 
 class TracedQuadratics(Quadratics):
-    """`quadratics` with a test set of one sample (its values do not matter): there is an evaluation to log in."""
+    """The data `quadratics` with a test set of one arbitrary sample, so that there is an evaluation that can log."""
 
     def __init__(self, num_clients: int = 30, dim: int = 10, seed: int = 0):
         super().__init__(num_clients, dim, seed)
@@ -21,7 +21,7 @@ class TracedQuadratics(Quadratics):
 
 
 class TracedQuadratic(Quadratic):
-    """`quadratic` whose evaluation logs the parameters themselves, by coordinate."""
+    """The model `quadratic`, whose evaluation logs the parameters by coordinate."""
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         for j, value in enumerate(self.x.tolist()):
