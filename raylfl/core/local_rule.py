@@ -17,8 +17,8 @@ from raylfl.options import Doc, Ge, Gt, Le, Lt, Options
 class Schedule(Options):
     """Local learning rates: eta_r over rounds, and eta_t = eta_r f(t) over the local steps of a round.
 
-    constant: 1; exponential: decay^r; sqrt: 1/sqrt(1 + r/period); `step_` variants do the same in t, from eta
-    anew every round (FedACS fig. 4, lr decay: step_exponential).
+    constant: 1; exponential: decay^r; sqrt: 1/sqrt(1 + r/period). The `step_` variants apply the same factors to the
+    local step t and start again from eta in every round (FedACS, fig. 4 uses step_exponential).
 
     >>> [Schedule("exponential", decay=0.5).over_rounds(r) for r in range(3)]
     [1.0, 0.5, 0.25]
@@ -50,8 +50,8 @@ class Schedule(Options):
 class LocalRule(Options):
     """Options of the local solver: learning rate, schedule, momentum, weight decay and clipping.
 
-    A step, in this order: scale g by min(1, clip_norm/(|g| + 1e-6)); add weight_decay x; take the algorithm's
-    direction v; buffer <- momentum buffer + v (0 at the start of every round); x <- x - eta_t buffer.
+    Each local step, in this order: g <- g min(1, clip_norm/(|g| + 1e-6)); g <- g + weight_decay x; v: the algorithm's
+    direction; buffer <- momentum buffer + v (buffer = 0 at the start of a round); x <- x - eta_t buffer.
     """
 
     lr: Annotated[float, Gt(0), Doc("the local learning rate eta")] = 0.1
@@ -65,10 +65,11 @@ class LocalRule(Options):
 
 
 def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> Floats:
-    """The accumulation vector a_i in R^K, with U_i = eta G_i a_i: weights of the K gradients (FedNova; FedACS sec. 2).
+    """The accumulation vector a_i [K], the weights of the K gradients G_i [d, K] in U_i = eta G_i a_i.
 
-    SGD: ones. Momentum rho: (1 - rho^{K-t})/(1 - rho). Proximal mu: (1 - eta mu)^{K-1-t}. Step schedule:
-    eta_t/eta. In general: the adjoint recursion of (buffer, x) backwards from x_K, of which these are special cases.
+    Source: FedNova (Wang et al. 2020, sec. 3); FedACS, sec. 2. SGD: ones. Momentum rho: (1 - rho^{K-t})/(1 - rho).
+    Proximal mu: (1 - eta mu)^{K-1-t}. Step schedule: eta_t/eta. The code computes the adjoint recursion of (buffer, x)
+    backwards from x_K, of which these are special cases.
 
     >>> a_vector(3, LocalRule(momentum=0.5), lr=0.1).tolist()
     [1.75, 1.5, 1.0]
@@ -83,7 +84,7 @@ def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> F
 
 
 def a_norm(steps: Sequence[int] | np.ndarray, rule: LocalRule, lr: float, proximal: float = 0.0) -> Floats:
-    """Norms |a_i|_1 of the accumulation vectors for each K_i, float64 [C]; K_i itself for plain SGD.
+    """Norms |a_i|_1 of the accumulation vectors of each K_i, float64 [C]; equal to K_i for plain SGD.
 
     >>> a_norm([1, 3], LocalRule(momentum=0.5), lr=0.1).tolist()
     [1.0, 4.25]

@@ -163,7 +163,7 @@ class LoopOracle(Oracle):
         program = self.steps.program(content)
         if program is not None:
             if program.draws and not batch.random:
-                seed_torch(seed())  # a replay draws from nowhere else
+                seed_torch(seed())  # a replay draws from torch's generators only
             self.ways[REPLAYED] += 1
             return self.steps.replay(program, content)
         if not batch.random:

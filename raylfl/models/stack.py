@@ -56,7 +56,7 @@ class Stack:
         return self
 
     def dropout(self, p: float) -> Stack:
-        """In training, entries become 0 with probability p, the others grow by 1/(1 - p); no layer for 0."""
+        """Dropout: in training, entries become 0 with probability p, others grow by 1/(1 - p); no layer for p = 0."""
         return self.add("dropout", nn.Dropout(p), self.shape) if p > 0 else self
 
     def mean(self) -> Stack:

@@ -22,7 +22,7 @@ FIXED = ("algorithm.name",)  # keys that cannot change during a run, among the k
 
 @dataclass
 class Fifo(Options):
-    """Every trial runs to its last round."""
+    """The scheduler that runs every trial to its last round."""
 
     def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
         """The Ray Tune scheduler; seed: the sweep's own seed; seeds: number of seeds of each setting."""
@@ -52,7 +52,7 @@ class Asha(Options):
 
 @dataclass
 class Pbt(Options):
-    """Every `interval` rounds the worst runs take the state of one of the best, and its values a little changed."""
+    """PBT: every `interval` rounds the worst runs take the state of one of the best runs and mutate its values."""
 
     interval: Annotated[int, Ge(1), Doc("rounds; null: a tenth of the rounds")] | None = None
     quantile: Annotated[float, Gt(0), Le(0.5), Doc("the share of the runs that counts as worst, and as best")] = 0.25

@@ -14,8 +14,8 @@ from raylfl.options import Doc, Ge, Options
 from raylfl.report.derived import best_value, tail, to_target
 from raylfl.report.runs import RunRecord
 
-TIME, SCORE = "round", "score"  # what a trial reports after a round
-WORST = -1e30  # of a run that diverged: finite, as percentiles over it must be
+TIME, SCORE = "round", "score"  # keys of a trial's report after a round
+WORST = -1e30  # score of a run that diverged; finite, so that percentiles are finite
 
 
 @dataclass

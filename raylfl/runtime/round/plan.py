@@ -33,7 +33,7 @@ class Planner:
         self._systems: dict[int, SystemInfo] = {}  # of this round and the previous one, which is still being measured
 
     def lr(self, r: int) -> float:
-        """eta of round r as configured, before any calibration."""
+        """The configured eta of round r, before any calibration."""
         return self.e.rule.lr * self.e.rule.lr_schedule.over_rounds(r)
 
     def system(self, r: int) -> SystemInfo:
