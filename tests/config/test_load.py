@@ -104,7 +104,7 @@ def test_a_missing_config_names_the_nearest_and_a_circle_is_found(tmp_path):
         load_config("digitz")
     write(tmp_path, "a.yaml", {"base": "b.yaml"})
     write(tmp_path, "b.yaml", {"base": "a.yaml"})
-    with pytest.raises(BadConfig, match="circle"):
+    with pytest.raises(BadConfig, match="include each other"):
         load_config(tmp_path / "a.yaml")
     (tmp_path / "bad.yaml").write_text("rounds: [1,\n")
     with pytest.raises(BadConfig, match="not readable yaml"):

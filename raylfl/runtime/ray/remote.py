@@ -62,7 +62,7 @@ class RemoteRun:
                     self.cluster.start_again()
                 except (RayActorError, RayTaskError) as error:
                     self._count_restart(loss_behind(error))
-                    self._say("the server actor or its objects were lost: starting again from the newest checkpoint")
+                    self._say("the server actor was lost, or its objects: starting again from the newest checkpoint")
                 self.resume = True
 
     def _attempt(self) -> Rows:
