@@ -339,8 +339,8 @@ def _profile(args: argparse.Namespace) -> None:
     from raylfl.runtime.profile import profile
 
     with working("timing rounds"):
-        timings, kernels = profile(experiment, args.rounds)
-    profile_tables(timings, kernels)
+        timings, kernels, replayed = profile(experiment, args.rounds)
+    profile_tables(timings, kernels, replayed)
 
 
 def _theory(args: argparse.Namespace) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from raylfl.parts import Experiment
     from raylfl.report.runs import RunRecord
     from raylfl.runtime.profile import Timing
+    from raylfl.runtime.step_profile import StepProfile
     from raylfl.theory.summary import Theory
 
 PLAIN_SECONDS = 2.0  # between lines where there is no terminal
@@ -189,8 +190,12 @@ def _numbers(values: Sequence[Any]) -> list[str]:
     return [f"{v:.{3 if fractions else 0}f}" if isinstance(v, float) else str(v) for v in values]
 
 
-def profile_tables(timings: Sequence[Timing], kernels: Sequence[dict[str, Any]]) -> None:
-    """Settings of the oracle with their round times, the fastest first; its phases; its kernels; what to write."""
+def profile_tables(
+    timings: Sequence[Timing], kernels: Sequence[dict[str, Any]], replayed: tuple[Timing, StepProfile] | None
+) -> None:
+    """Settings of the oracle with their round times, the fastest first; its phases; its kernels; the recorded step of
+    the fastest that replays any; what to write.
+    """
     best, rule = timings[0], next(t for t in timings if t.rule)
     say("Forms of the gradient oracle, one process, median rounds:")
     rows_table(
@@ -209,6 +214,8 @@ def profile_tables(timings: Sequence[Timing], kernels: Sequence[dict[str, Any]])
     rows_table([{"phase": n, "ms": 1e3 * s, "% of the round": 100 * s / best.median} for n, s in best.phases.items()])
     say("\nIts kernels:")
     rows_table(kernels)
+    if replayed is not None:
+        _step_table(*replayed)
     if best.rule:
         say("\nThe rule's choice is the fastest here: leave both at auto.")
     else:
@@ -241,6 +248,18 @@ def theory_tables(theory: Theory) -> None:
         table("Rates and limits", rows, ("theorem", "", "value"))
     for note in theory.notes:
         say(f"note: {note}")
+
+
+def _step_table(timing: Timing, step: StepProfile) -> None:
+    """The recorded list with the time of each call, and these against everything else in a round."""
+    say(f"\nThe recorded step of {timing.setting}, call by call:")
+    rows_table([{k: float(v) if k.startswith("us") else escape(v) for k, v in row.items()} for row in step.calls])
+    listed, kernels = (timing.steps_per_round * seconds / timing.median for seconds in (step.seconds, step.kernels))
+    far = step.kernels / max(step.at_peak, 1e-9)
+    say(
+        f"\nOf a round, {kernels:.0%} are these calls, {max(listed - kernels, 0):.0%} Python between them, "
+        f"{max(1 - listed, 0):.0%} everything else. The calls take {far:.1f} times what this machine's peak would."
+    )
 
 
 def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:

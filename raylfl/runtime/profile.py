@@ -20,6 +20,7 @@ from raylfl.config.schema import LAYOUTS, Layout, Vectorize
 from raylfl.errors import BadConfig
 from raylfl.parts import Experiment
 from raylfl.runtime.round.loop import Federation
+from raylfl.runtime.step_profile import StepProfile, step_profile
 from raylfl.runtime.workers.backend import LocalBackend
 
 WARM_UP = 2  # rounds of each setting that are not counted (first allocations, first calls)
@@ -93,8 +94,11 @@ class Candidate:
         return Timing(self.vectorize, self.layout, rule, self.seconds, phases, steps)
 
 
-def profile(experiment: Experiment, rounds: int) -> tuple[list[Timing], list[dict[str, Any]]]:
-    """(timings of the forms of the oracle, fastest first; kernels of the fastest form in one round).
+def profile(
+    experiment: Experiment, rounds: int
+) -> tuple[list[Timing], list[dict[str, Any]], tuple[Timing, StepProfile] | None]:
+    """(timings of the forms of the oracle, fastest first; kernels of the fastest form in one round; the recorded step
+    of the fastest form that replays any).
 
     rounds: number of measured rounds of each form. Everything runs in this process with the config's threads.
     """
@@ -116,7 +120,10 @@ def profile(experiment: Experiment, rounds: int) -> tuple[list[Timing], list[dic
                 candidate.round()
     timings = [candidate.timing(form == rule) for form, candidate in candidates.items()]
     order = sorted(range(len(timings)), key=lambda k: timings[k].median)
-    return [timings[k] for k in order], kernels(list(candidates.values())[order[0]])
+    ordered = [list(candidates.values())[k] for k in order]
+    replays = ((timings[k], step_profile(c.backend.worker)) for k, c in zip(order, ordered, strict=True))
+    replayed = next(((timing, found) for timing, found in replays if found is not None), None)
+    return [timings[k] for k in order], kernels(ordered[0]), replayed
 
 
 def kernels(candidate: Candidate) -> list[dict[str, Any]]:

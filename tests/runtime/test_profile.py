@@ -6,8 +6,10 @@ import torch
 from raylfl.cli import main
 from raylfl.config.load import load_config
 from raylfl.config.schema import LAYOUTS
+from raylfl.core.recorded.calls import Geometry
 from raylfl.experiment import assemble
 from raylfl.runtime.profile import PHASES, profile
+from raylfl.runtime.step_profile import operations
 
 DIGITS = {
     "num_clients": 8,
@@ -41,7 +43,7 @@ def timed(overrides, rounds=4):
     ],
 )
 def test_each_form_that_differs_is_timed_once_and_the_rules_is_marked(overrides, forms, rule):
-    timings, kernels = timed(overrides)
+    timings, kernels, replayed = timed(overrides)
     assert {f"{t.vectorize} {t.layout}" for t in timings} == forms
     assert [f"{t.vectorize} {t.layout}" for t in timings if t.rule] == [rule]
     assert [t.median for t in timings] == sorted(t.median for t in timings)
@@ -52,6 +54,13 @@ def test_each_form_that_differs_is_timed_once_and_the_rules_is_marked(overrides,
         assert 0 < sum(t.phases.values()) < 2 * max(t.seconds)
     assert sum(row["% of the round"] for row in kernels) <= 100.5
     assert any(row["kernel"].startswith("aten::") for row in kernels)
+    timing, step = replayed
+    assert timing.setting.startswith("runtime.vectorize=never")
+    assert 0 < step.kernels < timing.median
+    assert all(row["us"] >= 0 for row in step.calls)
+    products = [row for row in step.calls if row["operator"] in ("mm", "addmm", "convolution")]
+    assert products
+    assert all(row["us at peak"] > 0 for row in products)
 
 
 def test_the_command_prints_what_to_write(tmp_path, capsys, monkeypatch):
@@ -63,6 +72,9 @@ def test_the_command_prints_what_to_write(tmp_path, capsys, monkeypatch):
     assert "runtime.vectorize=never runtime.layout=" in out
     assert "local work" in out
     assert "(auto)" in out
+    assert "The recorded step of" in out
+    assert "_log_softmax" in out
+    assert "everything else" in out
     assert "leave both at auto" in out or "Faster here than the rule" in out
     assert not (tmp_path / "runs").exists()
 
@@ -72,3 +84,17 @@ def test_rounds_must_be_counted(capsys):
         main(["profile", "digits", "--rounds", "0"])
     assert stop.value.code == 2
     assert "must be a whole number >= 1" in capsys.readouterr().err
+
+
+def test_operations_of_products_and_convolutions_are_counted_as_textbooks_do():
+    def shaped(*sizes):
+        return [Geometry(0, size, (1,) * len(size), 0, torch.float32) for size in sizes]
+
+    assert operations("aten::mm", shaped((3, 4), (4, 5)), shaped((3, 5))) == 2 * 3 * 4 * 5
+    assert operations("aten::addmm", shaped((5,), (3, 4), (4, 5)), shaped((3, 5))) == 2 * 3 * 4 * 5
+    assert operations("aten::bmm", shaped((2, 3, 4), (2, 4, 5)), shaped((2, 3, 5))) == 2 * 2 * 3 * 4 * 5
+    x, weight, out = (7, 3, 9, 9), (8, 3, 5, 5), (7, 8, 5, 5)
+    once = 2 * 7 * 8 * 5 * 5 * 3 * 5 * 5
+    assert operations("aten::convolution", shaped(x, weight, (8,)), shaped(out)) == once
+    assert operations("aten::convolution_backward", shaped(out, x, weight), shaped(x, weight, (8,))) == 2 * once
+    assert operations("aten::relu", shaped(x), shaped(x)) == 0

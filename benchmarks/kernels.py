@@ -1,0 +1,135 @@
+"""`python -m benchmarks.kernels [FILE]`: where a round's time goes, kernels against everything else, as a page.
+
+W1 to W5 with modules as users write them, one process and one thread, one client at a time, steps replayed. FILE:
+docs/kernels.md by default.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from benchmarks.workloads import USERS, Workload
+from raylfl.config.load import load_config
+from raylfl.experiment import assemble
+from raylfl.runtime.round.loop import Federation
+from raylfl.runtime.step_profile import SQUARE, Peak, StepProfile, step_profile
+from raylfl.runtime.workers.backend import LocalBackend
+
+ROUNDS, WARM_UP = 12, 4
+DEAREST = 6  # calls shown of each step
+PAGE = """# Kernels, and everything else
+
+Written by `python -m benchmarks.kernels` on a machine with one of its cores in use: torch {torch}, {processor}. One
+thread reaches {gigaflops:.0f} GFLOP/s in a matrix product of {square} x {square} float32 numbers, and {gigabytes:.0f}
+GB/s in copies within its caches; both are measured beside the steps. "At peak" is the time that each call's operations
+or bytes would take at that speed, whichever is more. Modules are those that a user would write
+(`benchmarks/users.py`), one client at a time, each step a replay of its recording: the forms that W1 and W3 take by
+default (batch innermost, whole cohorts) are faster and have no list. Rounds are seconds of the processor, the lower
+quartile, and calls their shortest times: what caches lose to other work in between counts as "rest".
+
+{table}
+
+- **kernels**: within the calls of the recorded list. **list**: Python between these calls. **rest**: everything
+  else in a round: batches, seeds, the step itself, checks, uploads, the server.
+- **x peak**: the time within the calls, as a multiple of what the machine's peak would take.
+
+What the columns teach: {lesson}
+
+## The dearest calls
+
+{calls}
+"""
+
+
+def measured(workload: Workload, peak: Peak) -> tuple[dict[str, Any], StepProfile]:
+    """(shares of a round, the profile of its step)."""
+    config = workload.config(10**6, backend="local", vectorize="never", layout="channels_last", step="recorded")
+    config = workload.config(10**6, backend="local", vectorize="never", layout="channels_last", step="recorded")
+    experiment = assemble(load_config(config))
+    backend = LocalBackend(experiment.setup)
+    rounds = Federation.of(experiment, backend).rounds(10**6)
+    seconds = []
+    for _ in range(WARM_UP + ROUNDS):
+        started = time.process_time()
+        next(rounds)
+        seconds.append(time.process_time() - started)
+    rounds.close()
+    found = step_profile(backend.worker, peak)
+    backend.close()
+    assert found is not None
+    whole, steps = quantiles(seconds[WARM_UP:], n=4)[0], workload.cohort * workload.steps
+    kernels, lists = steps * found.kernels / whole, steps * (found.seconds - found.kernels) / whole
+    lists = max(lists, 0.0)
+    return {
+        "workload": workload.name,
+        "round ms": f"{whole * 1e3:.0f}",
+        "calls a step": len(found.calls),
+        "kernels": f"{kernels:.0%}",
+        "list": f"{lists:.0%}",
+        "rest": f"{max(1 - kernels - lists, 0):.0%}",
+        "x peak": f"{found.kernels / found.at_peak:.1f}",
+    }, found
+
+
+def dearest(found: StepProfile) -> list[dict[str, Any]]:
+    """The operators that take most of a step, all their calls together."""
+    total: dict[str, list[float]] = {}
+    for row in found.calls:
+        entry = total.setdefault(row["operator"], [0, 0.0, 0.0])
+        entry[0] += 1
+        entry[1] += row["us"]
+        entry[2] += row["us at peak"]
+    order = sorted(total.items(), key=lambda item: -item[1][1])[:DEAREST]
+    return [
+        {"operator": name, "calls": int(count), "us": f"{us:.0f}", "share": f"{us / found.kernels / 1e4:.0f}%"}
+        | {"us at peak": f"{least:.0f}"}
+        for name, (count, us, least) in order
+    ]
+
+
+def as_table(rows: list[dict[str, Any]]) -> str:
+    """Rows of equal keys as Markdown."""
+    lines = [f"| {' | '.join(rows[0])} |", f"| {' | '.join('---' for _ in rows[0])} |"]
+    return "\n".join(lines + [f"| {' | '.join(map(str, row.values()))} |" for row in rows])
+
+
+def lesson(rows: list[dict[str, Any]]) -> str:
+    """One sentence on the extremes."""
+    most = max(rows, key=lambda row: int(row["rest"].rstrip("%")))
+    far = max(rows, key=lambda row: float(row["x peak"]))
+    near = min(rows, key=lambda row: float(row["x peak"]))
+    return (
+        f"{most['workload']} spends the largest share outside of its list ({most['rest']}), so there a round gains\n"
+        f"from less Python; {far['workload']}'s calls are the farthest from the peak ({far['x peak']} times), as its\n"
+        f"tensors are small, {near['workload']}'s the nearest ({near['x peak']} times)."
+    )
+
+
+def main() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    peak, rows, calls = Peak.measured(), [], []
+    for workload in USERS.values():
+        row, found = measured(workload, peak)
+        rows.append(row)
+        calls.append(f"{workload.name}, {workload.title}:\n\n{as_table(dearest(found))}")
+    text = PAGE.format(
+        torch=torch.__version__.partition("+")[0],
+        processor=torch.backends.cpu.get_cpu_capability(),
+        gigaflops=peak.operations / 1e9,
+        gigabytes=peak.bytes / 1e9,
+        square=SQUARE,
+        table=as_table(rows),
+        lesson=lesson(rows),
+        calls="\n\n".join(calls),
+    )
+    Path(sys.argv[1] if len(sys.argv) > 1 else "docs/kernels.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The recorded step, call by call: how long each takes here, and how long it would at the machine's peak."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from raylfl.core.oracle import private_randomness
+from raylfl.core.recorded.calls import Call, Geometry
+from raylfl.core.recorded.program import Program
+from raylfl.core.recorded.steps import kind_of, leaves_of
+from raylfl.runtime.workers.worker import Worker
+
+TIMES = 40  # steps, of which the shortest time of each call counts
+SQUARE, STREAM = 768, 2**15  # the matrix product and the numbers copied that stand for the machine's peak
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What one thread reaches here: operations a second in a large matrix product, bytes a second within caches."""
+
+    operations: float
+    bytes: float
+
+    @staticmethod
+    def measured() -> Peak:
+        square, product = torch.randn(SQUARE, SQUARE), torch.empty(SQUARE, SQUARE)
+        numbers, copy = torch.randn(STREAM), torch.empty(STREAM)
+        return Peak(
+            2 * SQUARE**3 / _shortest(lambda: torch.mm(square, square, out=product)),
+            2 * numbers.nbytes / _shortest(lambda: copy.copy_(numbers)),
+        )
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """A step's calls in order, with `us` and `us at peak`; seconds: of one whole replay, Python included."""
+
+    calls: list[dict[str, Any]]
+    seconds: float
+
+    @property
+    def kernels(self) -> float:
+        """Seconds within the calls."""
+        return float(sum(row["us"] for row in self.calls)) / 1e6
+
+    @property
+    def at_peak(self) -> float:
+        """Seconds that the calls would take at the machine's peak."""
+        return float(sum(row["us at peak"] for row in self.calls)) / 1e6
+
+
+def step_profile(worker: Worker, peak: Peak | None = None) -> StepProfile | None:
+    """The profile of the kind of batch that was replayed most; None where no step is replayed."""
+    steps, indices = worker.loop.steps, worker.setup.shards.indices
+    for kind in sorted(steps.kinds.values(), key=lambda kind: -kind.used):
+        if kind.program is None:
+            continue
+        shape = kind.program.recording.geometry[0].shape
+        content = worker.train.batch(indices[: shape[0] if shape else 1]).content
+        if any(kind_of(content) == key[0] and held is kind for key, held in steps.kinds.items()):
+            return _profiled(worker, kind.program, content, peak or Peak.measured())
+    return None
+
+
+def _profiled(worker: Worker, program: Program, content: Any, peak: Peak) -> StepProfile:
+    leaves, row, buffers = (
+        leaves_of(content),
+        worker.flat.params.new_empty(worker.flat.width),
+        worker.flat.read_buffers(),
+    )
+    with private_randomness(0):
+        whole = _shortest(lambda: program(leaves, row))
+        seconds = program.seconds(leaves, row, TIMES)
+    worker.flat.write_buffers(buffers)
+    rows: list[dict[str, Any]] = []
+    for line, call, taken in zip(program.table(), program.calls, seconds, strict=True):
+        least = at_peak(call, program.recording.geometry, peak)
+        rows.append({**line, "us": taken * 1e6, "us at peak": least * 1e6})
+    return StepProfile(rows, whole)
+
+
+def at_peak(call: Call, geometry: dict[int, Geometry], peak: Peak) -> float:
+    """Seconds for a call's operations or for its bytes, whichever is more; 0 for views."""
+    if call.views:
+        return 0.0
+    given, made = ([geometry[k] for k in slots] for slots in (call.slots(), call.results()))
+    moved = sum(math.prod(g.shape) * g.dtype.itemsize for g in [*given, *made])
+    return max(operations(str(call.op._schema.name), given, made) / peak.operations, moved / peak.bytes)
+
+
+def operations(name: str, given: Sequence[Geometry], made: Sequence[Geometry]) -> float:
+    """Multiplications and additions of a matrix product or a convolution; 0 for other calls."""
+    name = name.removeprefix("aten::")
+    if name in ("mm", "bmm", "addmm", "baddbmm"):
+        return 2 * math.prod(made[0].shape) * given[-1].shape[-2]
+    if name == "convolution":
+        return 2 * math.prod(made[0].shape) * math.prod(given[1].shape[1:])
+    if name == "convolution_backward":  # as many again for each gradient, of the input and of the weight
+        wanted = len([g for g in made if len(g.shape) > 1])
+        return 2 * wanted * math.prod(given[0].shape) * math.prod(given[2].shape[1:])
+    return 0.0
+
+
+def _shortest(function: Callable[[], Any]) -> float:
+    best = math.inf
+    for _ in range(TIMES):
+        started = time.thread_time()
+        function()
+        best = min(best, time.thread_time() - started)
+    return best
