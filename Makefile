@@ -34,6 +34,7 @@ lint: setup
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/python docs/reference.py
 
 check: format lint test
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, reduce
 from inspect import get_annotations, signature
 from operator import or_
@@ -30,6 +30,13 @@ from raylfl.errors import BadValue
 OneOrMore = Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
 LIMITS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What to call values of a type that Python cannot name: `Annotated[Any, Kind("a value per client")]`."""
+
+    text: str
 
 
 class Options:
@@ -124,24 +131,34 @@ def json_schema(hint: Any) -> dict[str, Any]:
     return {} if is_dataclass(hint) else _adapter(hint).json_schema()
 
 
-def words(hint: Any, bare: bool = False) -> str:
-    """A declared type in words: `a number in [0, 1), the decay of m`; bare: without the kind where there are limits."""
+def words(hint: Any, bare: bool = False, docs: bool = True) -> str:
+    """A declared type in words: `a number in [0, 1), the decay of m`; bare: without the kind where there are limits.
+
+    docs: with what its `Doc` says, up to a semicolon, where there are limits.
+    """
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
+        named = [part.text for part in args[1:] if isinstance(part, Kind)]
         limits = _limits(args[1:])
-        kind = "" if bare and limits else words(args[0])
-        docs = [part.documentation.partition(";")[0] for part in args[1:] if isinstance(part, Doc)]
-        return ", ".join([" ".join(filter(None, (kind, limits))), *docs])
+        kind = "" if bare and limits else named[0] if named else words(args[0], bare, docs)
+        said = [doc_of(hint).partition(";")[0]] if docs and limits and doc_of(hint) else []
+        return ", ".join([" ".join(filter(None, (kind, limits))), *said])
     if origin in (Union, types.UnionType):
-        said = [words(part, bare) for part in args]
+        said = [words(part, bare, docs) for part in args]
         return (", or " if any(", " in part for part in said) else " or ").join(said)
     if origin is Literal:
         return f"one of {', '.join(map(str, args))}"
     if origin in (list, tuple):
-        return "a list" if args[0] is Any else f"a list, each entry {words(args[0])}"
+        return "a list" if args[0] is Any else f"a list, each entry {words(args[0], docs=docs)}"
     if origin is dict:
         return "a group of keys"
     return WORDS.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def doc_of(hint: Any) -> str:
+    """What the `Doc` of a declared type says; "" without one."""
+    extras = [extra for part in (hint, *_parts(hint)) for extra in getattr(part, "__metadata__", ())]
+    return next((extra.documentation for extra in extras if isinstance(extra, Doc)), "")
 
 
 def _limits(metadata: Sequence[Any]) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from torch import Tensor
@@ -23,6 +23,7 @@ from raylfl.core.algorithm import Algorithm, normalised
 from raylfl.core.population import Floats, Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
 from raylfl.errors import BadValue
+from raylfl.options import Doc
 
 
 class AggregationRule(ABC):
@@ -126,7 +127,10 @@ class Full(AggregationRule):
         return c.population.weights * (marginals * (1.0 - c.failure))
 
 
-Rule = Literal["mean", "weighted", "anonymous", "anonymous_uniform", "anonymous_importance", "full"]
+Rule = Annotated[
+    Literal["mean", "weighted", "anonymous", "anonymous_uniform", "anonymous_importance", "full"],
+    Doc("the weights of the received updates: [algorithms.md](algorithms.md)"),
+]
 RULES: dict[str, AggregationRule] = {
     "mean": Mean(),
     "weighted": Weighted(),

@@ -35,7 +35,7 @@ from raylfl.core.reduce import column, tree_sum
 class Focus(Algorithm):
     """FOCUS / SG-FOCUS: gradient tracking by push-pull, exact under any participation."""
 
-    gamma: float | None = None  # server lr; None: the round's eta, as in Alg. 1
+    gamma: float | None = None  # server lr; null: the round's eta, as in Alg. 1
 
     own_step: ClassVar[bool] = True
     uploads_update: ClassVar[bool] = False

@@ -18,7 +18,7 @@ A client without data (K_i = 0) has no gradient to update c_i with, and keeps it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column, tree_sum
 from raylfl.errors import BadValue
+from raylfl.options import Kind
 
 
 @ALGORITHMS.register("scaffold", paper="Karimireddy et al. 2020")
@@ -36,7 +37,8 @@ class Scaffold(Algorithm):
     """SCAFFOLD: local gradients corrected by control variates, exact under client drift."""
 
     gamma: float = 1.0  # server lr
-    option: Any = 2  # Alg. 1, line 12: 1 (or I), an extra full-batch gradient; 2 (or II), the local steps
+    # Alg. 1, line 12: 1 (or I), an extra full-batch gradient; 2 (or II), the local steps
+    option: Annotated[Any, Kind("1, 2, I or II")] = 2
 
     own_step: ClassVar[bool] = True
 

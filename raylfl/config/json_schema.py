@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any
 
 from raylfl.config.components import keys_of
 from raylfl.config.layers import NAMED
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS, TopConfig
-from raylfl.options import Doc, hints_of, json_schema
+from raylfl.options import doc_of, hints_of, json_schema
 from raylfl.registries import REGISTRIES
 
 Schema = dict[str, Any]
@@ -71,8 +71,4 @@ def _named(group: str, inner: str | None = None) -> Schema:
 
 
 def _value(hint: Any) -> Schema:
-    parts = [hint, *get_args(hint)] if get_origin(hint) is not Annotated else [hint]
-    said = [
-        extra.documentation for part in parts for extra in getattr(part, "__metadata__", ()) if isinstance(extra, Doc)
-    ]
-    return {**({"description": said[0]} if said else {}), "anyOf": [json_schema(hint), REFERENCE]}
+    return {**({"description": doc_of(hint)} if doc_of(hint) else {}), "anyOf": [json_schema(hint), REFERENCE]}

@@ -34,13 +34,20 @@ def folder_name(key: str, value: str) -> None:
 class TopConfig(Options):
     """The top-level keys outside the groups."""
 
-    name: str = "run"  # of the experiment: runs/<name>/<id>
+    name: Annotated[str, Doc("of the experiment: runs go to `runs/<name>/<id>/`")] = "run"
     seed: Annotated[int, Ge(0), Doc("every random draw is keyed by it")] = 0
-    rounds: Annotated[int, Ge(0), Doc("the number of communication rounds")] = 100
-    dtype: Literal["float32", "float64"] = "float32"
-    # null: the number that partition natural or file gives
-    num_clients: Annotated[int, Ge(1), Doc("the number of clients N")] | None = None
-    weights: Literal["uniform", "data_size"] = "uniform"  # importance w_i: uniform 1/N, data_size n_i/n
+    rounds: Annotated[int, Ge(0), Doc("the number of communication rounds; may be raised when a run is resumed")] = 100
+    dtype: Annotated[Literal["float32", "float64"], Doc("of parameters, data and all arithmetic")] = "float32"
+    num_clients: (
+        Annotated[
+            int, Ge(1), Doc("the number of clients N; null: what the partition says (`natural`, `file`), else 10")
+        ]
+        | None
+    ) = None
+    weights: Annotated[
+        Literal["uniform", "data_size"],
+        Doc("importance `w_i` in `F = sum_i w_i f_i`: `uniform` is 1/N, `data_size` is `n_i/n`"),
+    ] = "uniform"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,9 +58,9 @@ class TopConfig(Options):
 class ComponentConfig(Options):
     """`model` and `data`: a shipped `name` or any importable `class_path`, and its constructor's arguments."""
 
-    name: str | None = None
-    class_path: str | None = None
-    init_args: dict[str, Any] = field(default_factory=dict)
+    name: Annotated[str | None, Doc("a shipped one: [models.md](models.md)")] = None
+    class_path: Annotated[str | None, Doc("in place of a name, any importable class: `my_package.Net`")] = None
+    init_args: Annotated[dict[str, Any], Doc("arguments of its constructor")] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,36 +73,59 @@ class ComponentConfig(Options):
 class LocalConfig(LocalRule, LocalWork):
     """`local`: what a client does in a round."""
 
-    sampling: Literal["reshuffle", "with_replacement"] = "reshuffle"  # epoch-wise without replacement, or with
-    optimizer: Literal["sgd", "module"] = "sgd"  # sgd, or module: the module's own configure_optimizers
-    # buffers such as BatchNorm statistics: averaged over the received clients, or local to each client
-    buffers: Literal["average", "local"] = "average"
+    sampling: Annotated[
+        Literal["reshuffle", "with_replacement"], Doc("epoch by epoch in a fresh order, or independent draws")
+    ] = "reshuffle"
+    optimizer: Annotated[
+        Literal["sgd", "module"],
+        Doc("module: the module's own `configure_optimizers`; lr, momentum and weight decay are then its"),
+    ] = "sgd"
+    buffers: Annotated[
+        Literal["average", "local"],
+        Doc("of BatchNorm and the like: averaged over the received clients, or local to each"),
+    ] = "average"
 
 
 @dataclass
 class EvalConfig(Options):
     """`eval`: the measurements and how often they are made; `every: 0` switches them off."""
 
-    # on the test set; the last round is always evaluated
-    every: Annotated[int, Ge(0), Doc("rounds between evaluations (0: never)")] = 1
+    every: Annotated[int, Ge(0), Doc("rounds between evaluations; 0: never; the last round always is evaluated")] = 1
     batch_size: Annotated[int, Ge(1), Doc("samples a forward pass")] = 500
-    global_: bool = field(default=False, metadata={"key": "global"})  # loss and gradient of F, distance
-    clients: bool = False  # accuracy of every client's own data: fairness
-    # accuracy on the training data of this many random clients
-    random_clients: Annotated[int, Ge(0), Doc("clients drawn for an evaluation")] = 0
-    participants: bool = False  # accuracy on the training data of the round's cohort
-    inconsistency: bool = True  # chi2(w||Omega) and the surrogate's optimum, from p, q and a of all N clients
+    global_: Annotated[
+        bool, Doc("`global/loss`, `global/grad_norm`, `global/distance`: a pass over all clients' data")
+    ] = field(default=False, metadata={"key": "global"})
+    clients: Annotated[bool, Doc("accuracy on each client's own data: fairness")] = False
+    random_clients: Annotated[
+        int, Ge(0), Doc("clients drawn for an evaluation; loss and accuracy on their training data")
+    ] = 0
+    participants: Annotated[bool, Doc("loss and accuracy on the training data of the round's received clients")] = False
+    inconsistency: Annotated[
+        bool,
+        Doc(
+            "`inconsistency/chi2`, where it has a closed form, and `inconsistency/predicted_distance`, where the data "
+            "know the optimum for any weights; costs next to nothing"
+        ),
+    ] = True
 
 
 @dataclass
 class StopConfig(Options):
     """`stop`: ends a run early, once a metric reaches its target or no longer improves."""
 
-    metric: str | None = None  # a name in metrics.jsonl; null: all rounds are run
-    target: float | None = None  # stop at this value or a better one
-    # stop after this many
-    patience: Annotated[int, Ge(1), Doc("rounds without a new best value")] | None = None
-    mode: Literal["auto", "max", "min"] = "auto"  # max, min, or auto: max for accuracies, min for all others
+    metric: Annotated[str | None, Doc("a name in `metrics.jsonl`; null: all rounds are run")] = None
+    target: Annotated[float | None, Doc("stop at this value, or at a better one")] = None
+    patience: (
+        Annotated[
+            int,
+            Ge(1),
+            Doc("rounds without a new best value, after which to stop; seen in rounds in which the metric is measured"),
+        ]
+        | None
+    ) = None
+    mode: Annotated[
+        Literal["auto", "max", "min"], Doc("which is better; auto: max for accuracies, min for all others")
+    ] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,39 +140,77 @@ class StopConfig(Options):
 class CheckpointConfig(Options):
     """`checkpoint`: how often the state is saved, and how many checkpoints are kept."""
 
-    # 0: at the end, also when interrupted
-    every: Annotated[int, Ge(0), Doc("rounds between checkpoints (0: only at the end)")] = 50
+    every: Annotated[int, Ge(0), Doc("rounds between checkpoints; 0: only at the end and when interrupted")] = 50
     keep: Annotated[int, Ge(1), Doc("checkpoints kept on disk")] = 2
 
 
 @dataclass
 class RuntimeConfig(Options):
-    """`runtime`: where and how the work is carried out; docs/config.md names the keys that can change bits."""
+    """`runtime`: where the work happens; nothing here changes the result of a run in which nothing fails, except that
+    `threads`, `precision`, `micro_cohort`, `vectorize`, `layout` and the device decide its last bits.
+    """
 
-    backend: Literal["ray", "local"] = "ray"  # local: the same code in the calling process
-    # null: one per client, at most one per CPU slot (or GPU share)
-    workers: Annotated[int, Ge(1), Doc("worker actors")] | None = None
-    cpus_per_worker: Annotated[float, Gt(0)] = 1.0
-    gpus_per_worker: float = 0.0  # workers with fractions share a GPU
-    address: str | None = None  # a running Ray cluster; null: RAY_ADDRESS, or else a cluster started for the run
-    # of a cluster started for the run; null: 0.3 of the memory, allocated as it is used
-    object_store_mb: Annotated[int, Ge(80), Doc("megabytes (Ray's own minimum is 75)")] | None = None
-    # the bits of a run depend on it
+    backend: Annotated[Literal["ray", "local"], Doc("local: the same code in the calling process")] = "ray"
+    workers: (
+        Annotated[int, Ge(1), Doc("worker actors; null: one a client, at most one a CPU slot (or GPU share)")] | None
+    ) = None
+    cpus_per_worker: Annotated[float, Gt(0), Doc("reserved, fractions allowed")] = 1.0
+    gpus_per_worker: Annotated[float, Doc("0.25: four workers share a GPU")] = 0.0
+    address: Annotated[str | None, Doc("of a running cluster; null: `RAY_ADDRESS`, else a Ray of its own")] = None
+    object_store_mb: (
+        Annotated[
+            int,
+            Ge(80),
+            Doc(
+                "megabytes (Ray's own minimum is 75); of a Ray of its own; null: 0.3 of the memory, taken as it is used"
+            ),
+        ]
+        | None
+    ) = None
     threads: Annotated[int, Ge(1), Doc("threads of torch in a worker")] = 1
-    precision: str | None = None  # Fabric's: 32-true, 64-true, bf16-mixed; null: that of dtype
-    # upper limit; null: a fixed rule on d
-    micro_cohort: Annotated[int, Ge(1), Doc("clients a vectorised call")] | None = None
-    vectorize: Vectorize = "auto"  # auto: a fixed rule
-    # recorded: a replay of the step's calls; autograd; auto: recorded where it has the same bits
-    step: Literal["auto", "recorded", "autograd"] = "auto"
-    # memory order of images; auto: a fixed rule
-    layout: Layout = "auto"
-    # afterwards on_client_error applies
+    precision: Annotated[
+        str | None, Doc("`32-true`, `64-true` or `bf16-mixed`, as in Lightning Fabric; null: that of dtype")
+    ] = None
+    micro_cohort: (
+        Annotated[
+            int,
+            Ge(1),
+            Doc(
+                "clients a vectorised call, at most; null: 32 to 128, more the smaller the model, in a multiple of "
+                "four calls (1,000 clients of a small model are 8: lower it where there are more workers); on a GPU "
+                "fewer calls, of 2^20 parameters at least"
+            ),
+        ]
+        | None
+    ) = None
+    vectorize: Annotated[Vectorize, Doc("clients in one vectorised call; auto: by a fixed rule")] = "auto"
+    step: Annotated[
+        Literal["auto", "recorded", "autograd"],
+        Doc(
+            "a client's local step: a replay of its recorded calls, with autograd's bits, or autograd; auto: recorded "
+            "where that is possible; changes no result"
+        ),
+    ] = "auto"
+    layout: Annotated[
+        Layout,
+        Doc(
+            "of images and convolutions in memory: `channels_last` is up to twice as fast on a CPU, `batch_last` "
+            "faster still for chains of few channels, as LeNet-5; auto: by a fixed rule"
+        ),
+    ] = "auto"
     client_retries: Annotated[int, Ge(0), Doc("further attempts at a client's work")] = 2
-    on_client_error: Literal["fail", "drop"] = "fail"  # drop: its upload counts as lost
-    on_nonfinite: Literal["fail", "drop"] = "fail"
-    # for its part of a round
-    client_timeout: Annotated[float, Gt(0), Doc("seconds a worker may take")] | None = None
+    on_client_error: Annotated[
+        Literal["fail", "drop"], Doc("after these attempts; drop: its upload counts as lost")
+    ] = "fail"
+    on_nonfinite: Annotated[Literal["fail", "drop"], Doc("the same for an upload that is not finite")] = "fail"
+    client_timeout: (
+        Annotated[
+            float,
+            Gt(0),
+            Doc("seconds a worker may take; for its share of a round, and for each piece of an evaluation"),
+        ]
+        | None
+    ) = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,11 +230,18 @@ class RuntimeConfig(Options):
 class LoggingConfig(Options):
     """`logging`: records beside metrics.jsonl, which is always written."""
 
-    loggers: OneOrMore = field(default_factory=list)  # of csv, tensorboard, wandb
-    dir: str = field(default_factory=lambda: os.environ.get("RAYLFL_RUNS", "runs"))
-    id: str | None = None  # id of the run; null: seed, date and time
-    project: str = "raylfl"  # W&B project
-    report: bool = True  # write a report page and a figure when the run ends
+    loggers: Annotated[
+        OneOrMore, Doc("one or several of `csv`, `tensorboard`, `wandb`; `metrics.jsonl` is always written")
+    ] = field(default_factory=list)
+    dir: Annotated[str, Doc("where run directories go; the environment's `RAYLFL_RUNS` is the default")] = field(
+        default_factory=lambda: os.environ.get("RAYLFL_RUNS", "runs"), metadata={"default": "runs"}
+    )
+    id: Annotated[
+        str | None,
+        Doc("of the run, a folder's name; null: date, time and seed; an existing id is never overwritten"),
+    ] = None
+    project: Annotated[str, Doc("wandb's")] = "raylfl"
+    report: Annotated[bool, Doc("a page and a picture when the run ends")] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -204,4 +279,5 @@ def keys_text() -> str:
     lines = [
         textwrap.fill(text, 110, initial_indent=f"  {group:15}", subsequent_indent=17 * " ") for group, text in rows
     ]
-    return "\n".join(["keys (group.key=value; docs/config.md explains them, `raylfl list` has the names):", *lines])
+    head = "keys (group.key=value; docs/config.md has meanings, `raylfl schema` types, `raylfl list` names):"
+    return "\n".join([head, *lines])

@@ -26,9 +26,15 @@ class Schedule(Options):
     [1.0, 0.5]
     """
 
-    name: Literal["constant", "exponential", "sqrt", "step_exponential", "step_sqrt"] = "constant"
-    decay: Annotated[float, Gt(0), Le(1), Doc("the factor a round (or a step)")] = 1.0
-    period: Annotated[float, Gt(0), Doc("in rounds (or steps)")] = 1.0
+    name: Annotated[
+        Literal["constant", "exponential", "sqrt", "step_exponential", "step_sqrt"],
+        Doc(
+            "`exponential` is `eta decay^r`; `sqrt` is `eta / sqrt(1 + r/period)`; `step_exponential` and `step_sqrt` "
+            "do the same over the local steps, from eta anew in each round"
+        ),
+    ] = "constant"
+    decay: Annotated[float, Gt(0), Le(1), Doc("the factor a round (or a step); of `exponential`")] = 1.0
+    period: Annotated[float, Gt(0), Doc("in rounds (or steps); of `sqrt`")] = 1.0
 
     def over_rounds(self, r: int) -> float:
         """The factor eta_r / eta_0 of round r."""
@@ -56,9 +62,11 @@ class LocalRule(Options):
 
     lr: Annotated[float, Gt(0), Doc("the local learning rate eta")] = 0.1
     lr_schedule: Schedule = field(default_factory=Schedule)
-    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
-    weight_decay: Annotated[float, Ge(0)] = 0.0
-    clip_norm: Annotated[float, Gt(0)] | None = None
+    momentum: Annotated[float, Ge(0), Lt(1), Doc("of the local solver; its buffer starts at 0 in every round")] = 0.0
+    weight_decay: Annotated[float, Ge(0), Doc("adds `weight_decay * x` to the gradient")] = 0.0
+    clip_norm: (
+        Annotated[float, Gt(0), Doc("longer gradients are scaled down to this norm, before weight decay")] | None
+    ) = None
 
     def step_factor(self, t: int) -> float:
         return self.lr_schedule.over_steps(t)

@@ -21,11 +21,16 @@ Count = Annotated[int, Ge(1)]
 class DataSource(Arguments):
     """Attributes that a run reads; the constructor's arguments are the options.
 
+    num_clients: N.
+    rows_per_client: samples of each client.
+    dim: the length of a sample's vectors.
+    seed: of the data, apart from the run's.
     train_dataset: a map-style data set whose samples are tuples of tensors. test_dataset: another one, or None.
     targets: the label of each training sample, int64 [n], for partitions by label; None: unlabelled.
     client_indices: one list of sample indices per client, for `partition: natural`; None: no clients are defined.
     train_transform, test_transform: applied to the inputs x [B, ...] of a batch each time it is used.
-    in_shape, num_classes: of classification data, after the transform; shipped models adopt them as defaults.
+    num_classes: labels are below it. in_shape: of an input, after the transform; shipped models adopt both as
+    defaults.
     optimum(weights=None): the minimiser x* [d] of sum_i w_i f_i (w uniform by default), where it is known.
     """
 

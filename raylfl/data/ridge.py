@@ -21,6 +21,7 @@ class Ridge(DataSource):
 
     For the model `ridge`. b = a.x_o + noise e; rows a = u z with u ~ U(0.5, 1), z ~ N(0, I_d); x_o ~ N(0, I_d);
     e ~ N(0, 1). Samples are (a [d], b), stored client by client.
+    noise: the standard deviation of the measurements' errors.
     lam: changes the optimum, not the samples; it is also the default of the model's `lam`.
     """
 

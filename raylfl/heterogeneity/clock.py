@@ -10,13 +10,13 @@ Lost uploads take time as well; an empty cohort takes none.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from raylfl.core.population import Floats, Ints
 from raylfl.core.topology import Topology
-from raylfl.heterogeneity.values import POSITIVE, PerClient
+from raylfl.heterogeneity.values import POSITIVE, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 from raylfl.options import Doc, Gt, Options
 
@@ -31,8 +31,8 @@ class Clock(Options):
     is the number of local steps. bandwidth: floats per second and client; null: infinite.
     """
 
-    seconds_per_step: Any = 1.0
-    bandwidth: Annotated[float, Gt(0), Doc("floats per second")] | None = None
+    seconds_per_step: Annotated[ValuePerClient, Doc("drawn once a run")] = 1.0
+    bandwidth: Annotated[float, Gt(0), Doc("floats per second, up and down; null: infinite")] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

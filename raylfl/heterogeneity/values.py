@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -39,6 +39,9 @@ from raylfl.heterogeneity.forms import (
     ValueSpec,
 )
 from raylfl.heterogeneity.world import RunContext
+from raylfl.options import Kind
+
+ValuePerClient = Annotated[Any, Kind("a [value per client](config.md#values-per-client)")]
 
 
 @dataclass(frozen=True)

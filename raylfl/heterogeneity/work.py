@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
 from raylfl.core.population import Ints
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.values import COUNT, PerClient
+from raylfl.heterogeneity.values import COUNT, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
-from raylfl.options import Options
+from raylfl.options import Doc, Options
 
 _BATCH = replace(COUNT, open_top=True)
 DEFAULT_STEPS = 5
@@ -35,10 +35,10 @@ class LocalWork(Options):
     or `full`, or {uniform: [lo, null]} for U{lo..n_i}. dynamic: values are redrawn every round.
     """
 
-    steps: Any = None
-    epochs: Any = None
-    batch_size: Any = 32
-    dynamic: bool = False
+    steps: Annotated[ValuePerClient, Doc("K_i, local steps; 5 where neither steps nor epochs are given")] = None
+    epochs: Annotated[ValuePerClient, Doc("in place of steps: `K_i = epochs * ceil(n_i / batch_size)`")] = None
+    batch_size: Annotated[ValuePerClient, Doc("samples a step; also `full`, or `{uniform: [10, null]}` up to n_i")] = 32
+    dynamic: Annotated[bool, Doc("steps and batch sizes that are drawn are redrawn every round")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,6 +26,7 @@ from raylfl.options import Arguments
 class ShippedModel(Arguments, LightningModule):
     """A LightningModule whose constructor's arguments are its options, kept in `hparams`.
 
+    lr: of SGD, where `local.optimizer` is `module`; `local.lr` counts otherwise.
     from_data: arguments that default to the data's attribute of the same name if the config leaves them out.
     """
 
@@ -48,6 +49,8 @@ def fitted_args(cls: type, init_args: Mapping[str, Any], data: object) -> dict[s
 class Classifier(ShippedModel):
     """A classifier: mean cross-entropy over batches (x [B, *in_shape], y int64 [B]) of one chain of named layers.
 
+    in_shape: of an input x; taken from the data if the config leaves it out.
+    num_classes: labels are below it; taken from the data if the config leaves it out.
     layers: nn.Sequential with names such as conv1, pool1, relu1, fc1; `layers.relu1` is a possible cut of split
     learning.
     """

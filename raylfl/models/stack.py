@@ -9,9 +9,9 @@ from typing import Annotated
 from torch import nn
 
 from raylfl.errors import BadValue
-from raylfl.options import Ge, Lt
+from raylfl.options import Doc, Ge, Lt
 
-Dropout = Annotated[float, Ge(0), Lt(1)]  # the probability p
+Dropout = Annotated[float, Ge(0), Lt(1), Doc("the probability p")]
 
 
 class Stack:

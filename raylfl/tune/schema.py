@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from raylfl.config.components import keys_of
 from raylfl.errors import BadValue
-from raylfl.options import Doc, Ge, Options
+from raylfl.options import Doc, Ge, Kind, Options
 from raylfl.tune.score import Score
 
 
@@ -19,7 +19,9 @@ class SweepConfig(Score):
         default_factory=dict
     )
     seeds: Annotated[list[int] | None, Doc("a setting's seeds are pooled; null: the config's seed alone")] = None
-    scheduler: Annotated[Any, Doc("`fifo`, `asha` or `pbt`, or a group with their options")] = "fifo"
+    scheduler: Annotated[Any, Kind("a name, or a group of keys"), Doc("`fifo`, `asha` or `pbt`; options beside it")] = (
+        "fifo"
+    )
     search: Annotated[Literal["random", "optuna"], Doc("optuna takes a space without grids")] = "random"
     samples: Annotated[int, Ge(1), Doc("draws of what is not a grid")] = 1
     concurrent: Annotated[int, Ge(1), Doc("trials at once; null: as many as fit")] | None = None

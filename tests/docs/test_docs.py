@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 
 import raylfl
+from docs import reference
 from raylfl.algorithms import ALGORITHMS
 from raylfl.config.components import keys_of
 from raylfl.config.load import GROUPS, NAMED_GROUPS, load_config
-from raylfl.config.schema import FIXED_GROUPS, ScheduleConfig, TopConfig
+from raylfl.config.schema import FIXED_GROUPS, TopConfig
 from raylfl.data import DATA
 from raylfl.heterogeneity.links import LINKS
 from raylfl.heterogeneity.participation.base import PARTICIPATION
 from raylfl.heterogeneity.partition.base import PARTITIONS
 from raylfl.models import MODELS
+from raylfl.registries import REGISTRIES
 from raylfl.runtime.workers.hooks import HOOKS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,32 +51,20 @@ def test_every_key_of_the_config_is_in_its_section_of_the_page(group):
         assert f"| `{key}` |" in text, key
 
 
-def test_the_page_invents_no_keys_and_has_the_defaults_right():
-    known = {"top": TopConfig, **FIXED_GROUPS}
-    for part in re.split(r"^## ", (ROOT / "docs/config.md").read_text(), flags=re.MULTILINE):
-        group = "top" if part.startswith("Top level") else part.split("`")[1] if part.startswith("`") else None
-        if group not in known or group in ("model", "data"):
-            continue
-        stated = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]+) \|", part, flags=re.MULTILINE))
-        defaults = {
-            **{f"lr_schedule.{k}": v for k, v in defaults_of(ScheduleConfig).items()},
-            **defaults_of(known[group]),
-        }
-        assert set(stated) <= set(defaults), group
-        for key, default in stated.items():
-            if key not in ("steps", "lr_schedule"):  # 5 stands in for null; a group shown as its name
-                assert default == defaults[key], key
+def test_the_tables_of_the_page_are_those_that_the_annotations_make():
+    """`python docs/reference.py` makes them anew, as `make format` does."""
+    text = reference.PAGE.read_text()
+    assert reference.page(text) == text
 
 
-def defaults_of(cls):
-    shown = {}
-    for key, name in keys_of(cls).items():
-        field = next(f for f in dataclasses.fields(cls) if f.name == name)
-        value = field.default_factory() if field.default is dataclasses.MISSING else field.default
-        shown[key] = (
-            {None: "null", True: "true", False: "false"}.get(value) if isinstance(value, bool | None) else str(value)
-        )
-    return shown
+@pytest.mark.parametrize("group", REGISTRIES)
+def test_every_option_says_what_it_means(group):
+    assert [row[0] for row in reference.options(group) if not row[-1]] == []
+
+
+@pytest.mark.parametrize("group", reference.GROUPS)
+def test_every_key_says_what_it_means(group):
+    assert [row[0] for row in reference.keys(reference.GROUPS[group]) if not row[-1]] == []
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ Bernoulli(q) for success; 1 - q is meant.)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from raylfl.core.population import Floats, Ints
 from raylfl.heterogeneity.links.base import LINKS, Link
-from raylfl.heterogeneity.values import FAILURE, PerClient
+from raylfl.heterogeneity.values import FAILURE, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 
 
@@ -20,10 +19,10 @@ from raylfl.heterogeneity.world import RunContext
 class Bernoulli(Link):
     """Uploads fail with probability q_i, independently.
 
-    q: one value per client in [0, 1) (grammar of `values.py`); dynamic: redrawn every round.
+    q: in [0, 1). dynamic: redrawn every round.
     """
 
-    q: Any = 0.2  # FedACS, Fig. 4, left
+    q: ValuePerClient = 0.2  # FedACS, Fig. 4, left
     dynamic: bool = False
 
     def __post_init__(self) -> None:

@@ -7,13 +7,12 @@ clients and other rounds. The p_i need not sum to 1, and the cohort size varies.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from raylfl.core.population import Floats
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Independent
-from raylfl.heterogeneity.values import PROBABILITY, PerClient
+from raylfl.heterogeneity.values import PROBABILITY, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 
 PAPER = {"ranges": [{"fraction": 0.9, "uniform": [0.1, 0.3]}, {"fraction": 0.1, "uniform": [0.1, 0.9]}]}
@@ -24,11 +23,11 @@ PAPER = {"ranges": [{"fraction": 0.9, "uniform": [0.1, 0.3]}, {"fraction": 0.1, 
 class Bernoulli(Independent):
     """Each client takes part with its own probability p_i, independently.
 
-    p: one value per client (grammar of `values.py`): 0.3, a list, or {ranges: [...]}, drawn once per run; null: as in
+    p: 0.3, a list, or {ranges: [...]}, drawn once per run; null: as in
     FOCUS's experiments, U(0.1, 0.3) for 90 % of the clients and U(0.1, 0.9) for 10 %.
     """
 
-    p: Any = None  # the default is not PAPER itself, because a config's own mapping would be merged into it
+    p: ValuePerClient = None  # the default is not PAPER itself, because a config's own mapping would be merged into it
 
     def __post_init__(self) -> None:
         super().__post_init__()

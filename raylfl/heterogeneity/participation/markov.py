@@ -19,7 +19,7 @@ from raylfl.core.keyed import keyed_uniform
 from raylfl.core.population import Bools, Floats
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Availability
-from raylfl.heterogeneity.values import PROBABILITY, PerClient
+from raylfl.heterogeneity.values import PROBABILITY, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 
 _RATE = replace(PROBABILITY, phases=False)  # a chain with changing rates has no stationary start
@@ -31,14 +31,14 @@ RECENT = 3  # rounds whose states are cached: the next round is drawn before the
 class Markov(Availability):
     """Each client is a two-state chain (off, on) that starts in its stationary distribution.
 
-    p_on = P(off -> on), p_off = P(on -> off): one value per client (grammar of `values.py`). matrix: the same for all
-    clients, [[stay off, off -> on], [on -> off, stay on]], each row with sum 1. on_empty: resample redraws the step
-    from round r - 1 to r for this round only; the chain continues from its first draw, so that a round does not depend
+    p_on: P(off -> on). p_off: P(on -> off). matrix: in place of these, the same for all clients:
+    [[stay off, off -> on], [on -> off, stay on]], each row with sum 1. on_empty: `resample` redraws the step from
+    round r - 1 to r for this round only; the chain continues from its first draw, so that a round does not depend
     on redraws of earlier rounds.
     """
 
-    p_on: Any = None
-    p_off: Any = None
+    p_on: ValuePerClient = None
+    p_off: ValuePerClient = None
     matrix: list[list[float]] | None = None
 
     def __post_init__(self) -> None:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from raylfl.core.population import Floats
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Independent
-from raylfl.heterogeneity.values import PROBABILITY, PerClient
+from raylfl.heterogeneity.values import PROBABILITY, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 from raylfl.options import Doc, Ge, Le
 
@@ -28,10 +28,10 @@ from raylfl.options import Doc, Ge, Le
 class Seasonal(Independent):
     """Availability with probability p_i f(r), f periodic.
 
-    p: one value per client (grammar of `values.py`); period: P, in rounds; amplitude: A.
+    p: of each client, p_i. period: P, in rounds. amplitude: A.
     """
 
-    p: Any = 0.5
+    p: ValuePerClient = 0.5
     period: Annotated[int, Ge(2), Doc("in rounds")] = 20
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from raylfl.heterogeneity.forms import ONCE
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler, sample_with_replacement
 from raylfl.heterogeneity.values import Domain
 from raylfl.heterogeneity.world import RunContext
+from raylfl.options import Kind
 
 _WEIGHT = Domain("a weight, at least 0", 0.0)
 
@@ -37,7 +38,7 @@ class Weighted(Sampler):
     sum to 1; a client of weight 0 is never sampled. replace: true: M i.i.d. draws.
     """
 
-    weights: Any = "random"
+    weights: Annotated[Any, Kind("a list, `random` or `data_size`")] = "random"
     replace: bool = False
 
     def __post_init__(self) -> None:

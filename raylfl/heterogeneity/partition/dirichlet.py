@@ -28,11 +28,11 @@ from raylfl.options import Ge, Gt
 class Dirichlet(Partition):
     """Each class is divided over the clients in proportions ~ Dir(alpha * 1_N).
 
-    alpha     concentration; small: few clients hold most of a class. E[sum_i p_i^2] = (alpha + 1) / (N alpha + 1).
-    min_size  the partition is redrawn until every client has this many samples; 0 allows clients without samples.
-    balance   none: as drawn. cap: a client with n/N samples or more gets no further class, as in the paper's
-              published code. equal: as drawn, then random samples move from clients above n/N to clients below it,
-              until sizes differ by at most one.
+    alpha: concentration; small: few clients hold most of a class. E[sum_i p_i^2] = (alpha + 1) / (N alpha + 1).
+    min_size: the partition is redrawn until every client has this many samples; 0 allows clients without samples.
+    balance: none: as drawn. cap: a client with n/N samples or more gets no further class, as in the paper's
+    published code. equal: as drawn, then random samples move from clients above n/N to clients below it, until
+    sizes differ by at most one.
     """
 
     alpha: Annotated[float, Gt(0)] = 0.1  # FedACS and FedAWARE; FedACS also 0.05, 0.2, 0.35
