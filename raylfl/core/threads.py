@@ -6,13 +6,14 @@ therefore the same for any number of cores.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -53,15 +54,53 @@ def one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with _pools(len(sys.modules)).limit(limits=1):
+        with _pools(loaded_libraries()).limit(limits=1):
             yield
     finally:
         torch.set_num_threads(before)
 
 
 @lru_cache(maxsize=1)
-def _pools(modules: int) -> ThreadpoolController:
-    """The thread pools of the process; keyed by the number of imported modules, as an import may load another BLAS."""
+def _pools(libraries: object) -> ThreadpoolController:
+    """The thread pools of the process, looked for anew (1 ms) where a library, which may be a BLAS, was loaded since."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
+
+
+def loaded_libraries() -> object:
+    """A key of the shared libraries that are loaded: the loader's counts of those loaded and unloaded so far (5 us).
+
+    Where the loader does not count (not on Linux), a key that equals no other.
+    """
+    counts: list[tuple[int, int]] = []
+
+    def note(library: Any, size: int, data: object) -> int:
+        counts.append((library.contents.loaded, library.contents.unloaded))
+        return 1  # the first library will do: each has the counts of all
+
+    if (iterate := _loader()) is None:
+        return object()
+    iterate(_Visitor(note), None)
+    return counts[0]
+
+
+@cache
+def _loader() -> Any:
+    return getattr(ctypes.CDLL(None), "dl_iterate_phdr", None) if sys.platform == "linux" else None
+
+
+class _Library(ctypes.Structure):
+    """`struct dl_phdr_info` of link.h."""
+
+    _fields_ = [
+        ("address", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.c_void_p),
+        ("count", ctypes.c_uint16),
+        ("loaded", ctypes.c_ulonglong),
+        ("unloaded", ctypes.c_ulonglong),
+    ]
+
+
+_Visitor = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Library), ctypes.c_size_t, ctypes.c_void_p)

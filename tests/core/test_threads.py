@@ -51,7 +51,10 @@ def test_a_forked_process_has_threads_of_its_own(monkeypatch):
 
 @pytest.mark.slow
 def test_the_solvers_libraries_have_one_thread_though_they_are_loaded_late():
-    """scipy brings a BLAS of its own, whose sums follow its threads, and whose helpers spin on the workers' cores."""
+    """scipy brings a BLAS of its own, whose sums follow its threads, and whose helpers spin on the workers' cores.
+
+    As many modules are forgotten as it brings: their number does not tell that there is another BLAS.
+    """
     code = """
 import os; os.environ["OPENBLAS_NUM_THREADS"] = "2"
 import sys, torch
@@ -59,11 +62,15 @@ from raylfl.solvers import simplex
 from raylfl.core.threads import one_thread
 from threadpoolctl import threadpool_info
 def pools(): return {lib["filepath"]: lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
-with one_thread(): before = pools()
+others = [f"other{k}" for k in range(3000)]
+sys.modules.update(dict.fromkeys(others, os))
+with one_thread(): before, count = pools(), len(sys.modules)
 solve, seen = simplex._Problem.solution, []
 simplex._Problem.solution = lambda problem: seen.append(pools()) or solve(problem)
 late = "scipy.linalg" not in sys.modules
+import scipy.linalg
+while len(sys.modules) > count: del sys.modules[others.pop()]
 simplex.min_norm_point(torch.eye(3, dtype=torch.float64))
-print(late, len(seen[0]) > len(before), set(seen[0].values()), set(pools().values()))
+print(late, len(seen[0]) > len(before), len(sys.modules) == count, set(seen[0].values()), set(pools().values()))
 """
-    assert python(code) == "True True {1} {2}"
+    assert python(code) == "True True True {1} {2}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,17 +19,31 @@ import yaml
 import raylfl
 from raylfl.errors import BadConfig
 from raylfl.runtime.ray import connection
-from raylfl.runtime.ray.connection import ray_folder
+from raylfl.runtime.ray.connection import listens, ray_folder
 from tests.runtime.faults import actors, finished, log_of, outcome
 from tests.runtime.tiny import FOCUS
 
 SMALL = ["runtime.backend=ray", "runtime.workers=1", "runtime.cpus_per_worker=0.5", "runtime.object_store_mb=80"]
+USUAL_PORTS = (6379, 8265, 10001, 52365)  # of Ray's head, dashboard, client server and agents
 ROUNDS = ["rounds=12", "checkpoint.every=3", "logging.report=false"]
 
 
+@contextmanager
+def ports_taken():
+    """Ray's usual ports are held, by this process where no other one does."""
+    with ExitStack() as stack:
+        for port in USUAL_PORTS:
+            with suppress(OSError):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        yield [port for port in USUAL_PORTS if listens(f"127.0.0.1:{port}")]
+
+
 def struck_run(folder, part):
-    """A run with TMPDIR a path too long for sockets, whose Ray loses this process after round 4; what was seen."""
-    seen = SimpleNamespace(nice={}, killed=[], said=[], servers=[])
+    """A run in a bad place, whose Ray loses this process after round 4; what was seen.
+
+    The place: TMPDIR is a path too long for sockets, and other programs hold Ray's usual ports.
+    """
+    seen = SimpleNamespace(nice={}, killed=[], said=[], servers=[], ports=[])
     slow = folder / "slow"  # while it is there rounds take a second, so that the old server does not finish them all
 
     def watch(progress):
@@ -42,7 +58,7 @@ def struck_run(folder, part):
         elif seen.killed and actors("ServerActor") != seen.servers:
             slow.unlink(missing_ok=True)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, ports_taken() as seen.ports:
         patch.setenv("TMPDIR", str(folder / ("long" * 25)))
         result = raylfl.run(gated(folder), [f"logging.dir={folder}", *ROUNDS, *SMALL], watch)
     return seen, result
@@ -66,6 +82,13 @@ def test_workers_and_server_have_the_priority_of_the_command(struck):
 def test_a_path_too_long_for_sockets_is_replaced_and_said(struck):
     assert f"Ray's files go to {ray_folder.__globals__['OTHER_FOLDERS'][0]}/ray" in struck[0].said[0]
     assert "is too long a path for Ray's sockets" in struck[0].said[0]
+
+
+def test_ports_held_by_other_programs_are_no_matter(struck):
+    seen, result = struck
+    assert seen.ports == list(USUAL_PORTS)
+    assert len(result.metrics) == 12
+    assert not any("port" in line for line in seen.said)
 
 
 def check_that_it_went_on(seen, result, folder):

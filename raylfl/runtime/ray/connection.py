@@ -24,6 +24,9 @@ OWN_CLUSTER = {  # Ray's settings on a cluster started for a run, unless the env
     GCS_WAIT: "120",  # Ray's default: 20, too short for its head process on a busy machine
 }
 ATTACH_SECONDS = "5"  # attempts, one per second, to reach the head of a given cluster (Ray's default: 20)
+ANSWER_SECONDS = 10.0  # for the first bytes from the head of a given cluster
+SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # of HTTP/2, empty: 3 bytes of length, type 4, flags, stream 0
+HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS_FRAME
 SHARED_MEMORY = Path("/dev/shm")  # Ray's object store on Linux
 LEAST_STORE = 80 * 2**20  # bytes; Ray refuses less than 75 MiB
 SOCKET_BYTES = 103 if sys.platform == "darwin" else 107  # the longest path of a Unix socket
@@ -55,6 +58,8 @@ def join(runtime: RuntimeConfig, address: str) -> None:
     key = f"runtime.address={address}" if runtime.address else f"RAY_ADDRESS={address}"
     if not listens(address):
         raise BadConfig(f"{key}: no Ray cluster answers there (nothing listens at this address)")
+    if not speaks_grpc(address):  # Ray itself would try for many minutes
+        raise BadConfig(f"{key}: no Ray cluster answers there (another program listens at this address)")
     try:
         with _environment(GCS_WAIT, ATTACH_SECONDS):
             ray.init(address=address, **QUIET)
@@ -64,14 +69,35 @@ def join(runtime: RuntimeConfig, address: str) -> None:
 
 def listens(address: str, seconds: float = 5.0) -> bool:
     """Whether a process accepts connections at host:port; True for addresses of another form (`auto`, `ray://...`)."""
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdigit():
+    place = _host_and_port(address)
+    if place is None:
         return True
     try:
-        socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+        socket.create_connection(place, seconds).close()
     except OSError:
         return False
     return True
+
+
+def speaks_grpc(address: str) -> bool:
+    """Whether a gRPC server, as Ray's head is one, listens at host:port: it answers with a SETTINGS frame of HTTP/2.
+
+    True where that cannot be asked: for addresses of another form, and where Ray encrypts its connections.
+    """
+    place = _host_and_port(address)
+    if place is None or os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+        return True
+    try:
+        with socket.create_connection(place, ANSWER_SECONDS) as connection, connection.makefile("rb") as answer:
+            connection.sendall(HTTP2_HELLO)
+            return answer.read(len(SETTINGS_FRAME))[3:4] == SETTINGS_FRAME[3:4]
+    except OSError:
+        return False
+
+
+def _host_and_port(address: str) -> tuple[str, int] | None:
+    host, _, port = address.rpartition(":")
+    return (host.strip("[]"), int(port)) if host and "/" not in host and port.isdigit() else None
 
 
 def _reason(error: BaseException) -> str:
