@@ -55,10 +55,13 @@ GROUPS = {  # what one worker of pytest-xdist does: fixtures of a module are mad
     "jobs/test_cluster.py": "sweeps",
     "runtime/test_device.py": "device",
     "runtime/test_checkpoint.py": "checkpoint",
+    "startup/test_lazy_imports.py": "startup",
+    "startup/test_torchvision_cpu.py": "startup",
     "test_wheel.py": "wheel",
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
     for item in items:
         path = item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""

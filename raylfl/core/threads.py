@@ -62,7 +62,7 @@ def one_thread() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _pools(libraries: object) -> ThreadpoolController:
-    """The thread pools of the process, looked for anew (1 ms) where a library, which may be a BLAS, was loaded since."""
+    """The thread pools of the process; looked for anew (1 ms) after a library, which may be a BLAS, was loaded."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

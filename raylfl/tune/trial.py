@@ -26,6 +26,7 @@ from raylfl.runtime.records.manifest import encode
 from raylfl.runtime.records.run_dir import RunDirectory, atomic_write
 from raylfl.runtime.session import Session, write_records
 from raylfl.runtime.workers.backend import Backend, LocalBackend
+from raylfl.startup import process
 from raylfl.tune.journal import DIVERGED, FAILED, Trial
 from raylfl.tune.schedulers import Pbt
 from raylfl.tune.score import SCORE, TIME, WORST, Running
@@ -52,6 +53,7 @@ class Job:
 
 def trainable(config: dict[str, Any], job: Job) -> None:
     """Ray Tune's function: runs the trial in config["trial"], from another trial's checkpoint if PBT gives one."""
+    process.set_up()
     import torch
     from ray import tune
 

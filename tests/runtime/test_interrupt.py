@@ -17,7 +17,7 @@ from tests.runtime.faults import alive, family, finished, outcome, wait_until
 from tests.runtime.tiny import TINY
 
 LONG = {**TINY, "rounds": 100_000, "eval": {"every": 0, "inconsistency": False}, "checkpoint": {"every": 0}}
-RAY = ["runtime.backend=ray", "runtime.workers=2", "runtime.cpus_per_worker=0.5", "runtime.object_store_mb=80"]
+RAY = ["runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.object_store_mb=80"]
 
 
 @pytest.fixture
@@ -110,21 +110,22 @@ def test_a_second_ctrl_c_ends_at_once_even_in_a_hanging_client(command, tmp_path
     assert f"interrupted\nraylfl: raylfl resume {folder} continues it" in err
 
 
-def test_a_run_on_ray_is_stopped_killed_and_stopped_again_in_mid_round_and_goes_on_each_time(command, config, tmp_path):
-    """SIGTERM to the driver; of the resumed run, SIGKILL; of the next, on a cluster of another size, Ctrl-C."""
+@pytest.mark.parametrize(
+    "stop",
+    [
+        pytest.param(lambda process: os.killpg(process.pid, signal.SIGINT), id="Ctrl-C to all, as a terminal does it"),
+        pytest.param(lambda process: process.terminate(), id="SIGTERM to the driver", marks=pytest.mark.cluster),
+    ],
+)
+def test_a_run_on_ray_is_killed_resumed_and_stopped_in_mid_round_and_goes_on_each_time(command, config, tmp_path, stop):
+    """SIGKILL to the driver; the resumed run, on a cluster of another size, is stopped; what is left, in process."""
     gate, folder = tmp_path / "gate", tmp_path / "runs" / "tiny" / "it"
     gate.mkdir()
     content = yaml.safe_load(config.read_text())
     content["model"] = {"class_path": "tests.runtime.tiny.Gated", "init_args": {"folder": str(gate)}}
     config.write_text(yaml.safe_dump(content))
 
-    process = command("run", str(config), *RAY, "checkpoint.every=2")
-    processes = in_mid_round(process, folder, gate)
-    process.terminate()
-    err = check_that_it_ends(process, processes, gate)
-    resume = shlex.split(re.search(r"raylfl (resume \S+)", err).group(1))
-
-    process = command(*resume)
+    process = command("run", str(config), *RAY, "checkpoint.every=2", "runtime.workers=1")
     processes = in_mid_round(process, folder, gate)
     agents = [p for p in processes if "Agent" in p.name()]  # they take a minute to see that their raylet is gone
     process.kill()
@@ -134,9 +135,9 @@ def test_a_run_on_ray_is_stopped_killed_and_stopped_again_in_mid_round_and_goes_
         agent.kill()
     (gate / "closed").unlink()
 
-    process = command(*resume, "runtime.workers=1", "runtime.object_store_mb=90")
+    process = command("resume", str(folder), "runtime.workers=2", "runtime.object_store_mb=90")
     processes = in_mid_round(process, folder, gate)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to all foreground processes
+    stop(process)
     err = check_that_it_ends(process, processes, gate)
     check_that_it_resumes(folder, err)
 

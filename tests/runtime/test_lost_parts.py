@@ -1,4 +1,7 @@
-"""On a cluster whose parts are lost: workers, the server, a node; clients that kill or block their worker."""
+"""On a cluster whose parts are lost: workers, the server, a node; clients that kill or block their worker.
+
+Workers that start slowly, not at all, or die as they start.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,12 @@ import ray
 import torch
 
 import raylfl
-from raylfl.errors import BadConfig
+from raylfl.config.schema import RuntimeConfig
+from raylfl.errors import BadConfig, RaylflError
+from raylfl.runtime.ray import worker_pool
+from raylfl.runtime.ray.cluster import cluster_for
+from raylfl.runtime.ray.worker_pool import WorkerPool
+from tests.runtime.bad_starts import Dying, Lacking, Slow
 from tests.runtime.faults import actors, log_of, outcome, wait_until
 from tests.runtime.test_faults import CURSED, PERFECT, replay, run, trace
 
@@ -33,11 +41,18 @@ def cluster(kill_file):
     cluster.shutdown()
 
 
+@pytest.fixture(scope="module")
+def kept(cluster):
+    """The cluster, and the actors of one run are kept for the next, as in a comparison: starting them is slow."""
+    with cluster_for(RuntimeConfig()):
+        yield cluster
+
+
 def on_ray(config, runs, *overrides, watch=None):
     return raylfl.run(config, [*runs, "runtime.backend=ray", "runtime.workers=2", *overrides], watch)
 
 
-def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and_checkpoint(cluster, runs, kill_file):
+def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and_checkpoint(kept, runs, kill_file):
     """A worker before its work, one after its work and before the result is fetched; then the server."""
     config = {**PERFECT, "algorithm": {"name": "focus"}, "rounds": 16, "checkpoint": {"every": 5, "keep": 1}}
     clean = run(config, runs)
@@ -50,7 +65,7 @@ def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and
     assert "resumed at round 10" in log
 
 
-def test_deadly_and_hanging_clients_are_dropped_and_harm_no_other(cluster, runs):
+def test_deadly_and_hanging_clients_are_dropped_and_harm_no_other(kept, runs):
     """Client 1 kills its worker, client 4 never returns: the bits of a run in which both uploads are lost."""
     curse = "model.init_args={raises: -1, dies: 13, hangs: 43}"
     bounds = ["runtime.on_client_error=drop", "runtime.client_timeout=5", "runtime.client_retries=0", "rounds=1"]
@@ -65,11 +80,11 @@ def test_deadly_and_hanging_clients_are_dropped_and_harm_no_other(cluster, runs)
     assert torch.equal(struck.params, lost.params)
 
 
-def test_a_module_that_returns_no_loss_is_a_mistake_of_the_config_even_on_ray(cluster, runs):
+def test_a_module_that_returns_no_loss_is_a_mistake_of_the_config_even_on_ray(kept, runs):
     with pytest.raises(
         BadConfig, match=r"training_step returned a tensor of shape \(10, 4\), but must return the loss"
     ):
-        on_ray(CURSED, runs, "model.init_args={raises: -1, strays: 13}", "runtime.workers=1")
+        on_ray(CURSED, runs, "model.init_args={raises: -1, strays: 13}")
 
 
 def workers_on(node):
@@ -78,15 +93,15 @@ def workers_on(node):
 
 
 def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, runs, tmp_path):
-    """Two workers' states, too large to travel inside replies, lie on the node that goes down in mid-round."""
+    """Clients' states, too large to travel inside replies, lie on the node that goes down in mid-round."""
     seen = tmp_path / "seen"
     seen.mkdir()
     config = {**PERFECT, "algorithm": {"name": "focus"}, "rounds": 80, "checkpoint": {"every": 5, "keep": 1}}
     config["model"] = {"class_path": "tests.runtime.tiny.Gated", "init_args": {"folder": str(seen), "width": 8000}}
     clean = run(config, runs)
-    small = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
+    small = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
     nodes = [cluster.add_node(**small)]
-    wait_until(lambda: ray.cluster_resources()["CPU"] >= 4, "second node")
+    wait_until(lambda: ray.cluster_resources()["CPU"] >= 3, "second node")
 
     def watch(progress):
         if progress.metrics["round"] == 7 and len(nodes) == 1:
@@ -96,13 +111,13 @@ def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, runs,
             (seen / "closed").touch()  # rounds wait until the new node is there
             cluster.remove_node(nodes[0], allow_graceful=False)
             nodes.append(cluster.add_node(**small))
-            wait_until(lambda: len(workers_on(nodes[1])) == 2, "worker on the new node")
+            wait_until(lambda: workers_on(nodes[1]), "worker on the new node")
             (seen / "slow").touch()  # until one takes part that is on the new node
             (seen / "closed").unlink()
         if (seen / "slow").exists() and workers_on(nodes[1]) & ids(seen):
             (seen / "slow").unlink()
 
-    struck = on_ray(config, runs, "runtime.workers=4", "runtime.cpus_per_worker=1", watch=watch)
+    struck = on_ray(config, runs, "runtime.workers=3", "runtime.cpus_per_worker=1", watch=watch)
     assert outcome(struck.run_dir) == outcome(clean.run_dir)
     assert len(nodes) == 2
     assert not (seen / "slow").exists()
@@ -111,3 +126,50 @@ def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, runs,
 
 def ids(folder):
     return {int(path.name) for path in folder.iterdir() if path.name.isdigit()}
+
+
+# -- workers that start slowly, not at all, or die as they start ---------------------------------------------------
+
+
+@pytest.fixture
+def start(cluster, monkeypatch):
+    """`start(cls, argument, has_room, **options)` makes a pool of one such worker; (pool, its notices)."""
+    for name, seconds in (("NOTICE_SECONDS", 0.5), ("NO_ROOM_SECONDS", 1.0), ("MOST_STARTS", 2)):
+        monkeypatch.setattr(worker_pool, name, seconds)
+    actors, notices = [], []
+
+    def call(cls, argument, has_room=True, **options):
+        actors.append(ray.remote(cls).options(max_restarts=-1, **{"num_cpus": 0, **options}).remote(argument))
+        return WorkerPool(actors, None, notices.append, lambda: has_room), notices
+
+    yield call
+    for actor in actors:
+        ray.kill(actor)
+
+
+def test_a_worker_that_starts_slowly_is_waited_for_and_that_is_said(start):
+    pool, notices = start(Slow, 2.0)
+    assert pool.available() == [0]
+    assert notices[0].startswith("waiting for a worker for ")
+
+
+def test_a_cluster_without_room_ends_the_run_with_the_reason(start):
+    with pytest.raises(RaylflError, match=r"the cluster had no room for a worker for 1.0 s"):
+        start(Slow, 0.0, has_room=False, num_cpus=9)
+
+
+def test_a_worker_that_dies_each_time_it_starts_ends_the_run(start):
+    with pytest.raises(RaylflError, match=r"worker 0 died 3 times as it started"):
+        start(Dying, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("raylfl.nowhere", "the cluster's Python lacks the package raylfl.nowhere: pip install raylfl "),
+        ("elsewhere", "No module named 'elsewhere' in the cluster's Python"),
+    ],
+)
+def test_a_module_that_the_clusters_python_lacks_is_named(start, module, words):
+    with pytest.raises(RaylflError, match=rf"worker 0 could not be started: {words}"):
+        start(Lacking, module)

@@ -14,9 +14,9 @@ import torch
 import raylfl
 from raylfl.algorithms import ALGORITHMS
 from raylfl.config.schema import RuntimeConfig
+from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
 from raylfl.runtime.ray import backend as ray_backend
-from raylfl.runtime.ray.actors import WorkerActor
 from raylfl.runtime.ray.backend import RayBackend
 from raylfl.runtime.ray.connection import DIRECT
 from raylfl.runtime.ray.resources import count_workers
@@ -27,6 +27,7 @@ from tests.runtime.faults import actors, carry_out, options_of, outcome, wait_un
 from tests.runtime.test_evaluation import LOGGED
 from tests.runtime.test_run import DIGITS, QUADRATICS
 from tests.runtime.tiny import TINY, rude
+from tests.runtime.veterans import Veteran
 
 
 @pytest.fixture(scope="module")
@@ -38,35 +39,27 @@ def cluster():
     ray.shutdown()
 
 
+LOSSY = ["link.name=bernoulli", "link.q=0.3", "local.steps={list: [1, 2, 3, 4, 5, 6, 7, 8]}"]
+
+
 def on_ray(config, runs, *overrides, watch=None):
     small = ["runtime.backend=ray", "runtime.cpus_per_worker=0.5"]
     return raylfl.run(config, [*runs, *small, *overrides], watch)
 
 
-@pytest.mark.parametrize(("algorithm", "workers"), [("fedaware", 1), ("sfl", 3)])
-def test_a_run_on_ray_gives_the_bits_of_a_local_one_and_no_actor_outlives_it(cluster, runs, algorithm, workers):
+def test_a_run_on_ray_gives_the_bits_of_a_local_one_and_no_actor_outlives_it(cluster, runs):
     """From the config to the records, with the server in an actor of its own."""
-    lossy = [f"algorithm.name={algorithm}", "link.name=bernoulli", "link.q=0.3"]
-    world = [*lossy, "local.steps={list: [1, 2, 3, 4, 5, 6, 7, 8]}"]
+    world = [*LOSSY, "algorithm.name=fedaware"]
     here = raylfl.run(DIGITS, [*runs, *world])
-    there = on_ray(DIGITS, runs, *world, f"runtime.workers={workers}")
+    there = on_ray(DIGITS, runs, *world, "runtime.workers=1")
     assert outcome(there.run_dir) == outcome(here.run_dir)
     assert (there.run_dir / "partition.json").read_bytes() == (here.run_dir / "partition.json").read_bytes()
     wait_until(lambda: not actors("WorkerActor") and not actors("ServerActor"), "end of the actors")
 
 
-@pytest.mark.parametrize("name", ["Measured", "Gathering", "Telling", "Hooked"])
-def test_metric_objects_hooks_and_training_logs_give_the_same_bits_on_several_workers(cluster, runs, name):
-    """States of seven batches from three workers, merged; the whole evaluation on one of them; what local steps log."""
-    overrides = ["eval.batch_size=7", f"model.class_path=tests.runtime.lightning_modules.{name}"]
-    here = raylfl.run(LOGGED, [*runs, *overrides])
-    there = on_ray(LOGGED, runs, *overrides, "runtime.workers=3")
-    assert outcome(there.run_dir) == outcome(here.run_dir)
-
-
 def test_runs_that_are_compared_share_their_actors(cluster, runs):
     """The second finds the first one's processes with all that they have loaded; its result is that of a run alone."""
-    overrides = [*runs, "rounds=2", "runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.workers=2"]
+    overrides = [*runs, *LOSSY, "rounds=2", "runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.workers=2"]
     names = ["scaffold", "sfl", "fedavg"]
     seen, folders = [], []
 
@@ -82,13 +75,9 @@ def test_runs_that_are_compared_share_their_actors(cluster, runs):
     ((workers, server),) = {(workers, server) for _, workers, server in seen}
     assert (len(workers), len(server)) == (2, 1)
     for name, result in zip(names, results, strict=True):
-        alone = raylfl.run(DIGITS, [*runs, "rounds=2", f"algorithm.name={name}"])
+        alone = raylfl.run(DIGITS, [*runs, *LOSSY, "rounds=2", f"algorithm.name={name}"])
         assert outcome(result.run_dir) == outcome(alone.run_dir)
     wait_until(lambda: not actors("WorkerActor") and not actors("ServerActor"), "end of the actors")
-
-
-class Veteran(WorkerActor):
-    """The name of its process differs from the names in the runs whose workers are killed."""
 
 
 @pytest.fixture(scope="module")
@@ -118,11 +107,35 @@ def session_on(actors, shared):
     return rows
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS.names())
-def test_every_algorithm_gives_the_same_bits_with_1_2_3_and_7_workers(veterans, tmp_path, monkeypatch, algorithm):
+@pytest.mark.parametrize("name", ["Measured", "Gathering", "Telling", "Hooked"])
+def test_metric_objects_hooks_and_training_logs_give_the_same_bits_on_several_workers(veterans, tmp_path, name):
+    """States of seven batches from three workers, merged; the whole evaluation on one of them; what local steps log."""
+    overrides = ["eval.batch_size=7", f"model.class_path=tests.runtime.lightning_modules.{name}"]
+    carry_out(LOGGED, tmp_path / "here", overrides)
+    carry_out(LOGGED, tmp_path / "there", overrides, rows=session_on(veterans[:3], []))
+    assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
+
+
+def one_of_each_kind():
+    """Every algorithm, one by one (with BatchNorm) or vectorised in turn; the first of each kind in the usual suite.
+
+    A kind is what workers are told apart by: who sends what to whom, states, probes, whole gradients, cut models.
+    """
+    seen = set()
+    for place, entry in enumerate(ALGORITHMS):
+        powers = ("init_clients", "probabilities", "samples_by_norm", "full_gradient")
+        own = tuple(getattr(entry.cls, power) is not getattr(Algorithm, power) for power in powers)
+        kind = (type(entry.cls.topology), "cut" in options_of(entry.name), own, place % 2)
+        yield pytest.param(entry.name, place % 2 == 0, marks=[pytest.mark.cluster] if kind in seen else [])
+        seen.add(kind)
+
+
+@pytest.mark.parametrize(("algorithm", "one_by_one"), list(one_of_each_kind()))
+def test_every_algorithm_gives_the_same_bits_with_1_2_3_and_7_workers(
+    veterans, tmp_path, monkeypatch, algorithm, one_by_one
+):
     """On Ray's workers, which take their time, so that they end in random order; and in process."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
-    one_by_one = ALGORITHMS.names().index(algorithm) % 2 == 0  # with BatchNorm; every other vectorised
     model = {"class_path": "tests.runtime.tiny.Dawdling", "init_args": {"norm": one_by_one}}
     config = {**TINY, "algorithm": options_of(algorithm), "model": model, "rounds": 3, "num_clients": 12}
     config |= {"participation": {"name": "uniform", "size": 8}, "eval": {"every": 2, "global": True, "batch_size": 5}}

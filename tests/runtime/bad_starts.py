@@ -1,0 +1,25 @@
+"""Workers that start slowly, or not at all; in a module of their own, so that nothing else slows their start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+
+class Slow:
+    def __init__(self, seconds):
+        time.sleep(seconds)
+
+    def ping(self, shared):
+        return None
+
+
+class Dying(Slow):
+    def ping(self, shared):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Lacking(Slow):
+    def __init__(self, module):
+        __import__(module)
