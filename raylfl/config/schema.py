@@ -191,6 +191,20 @@ class RuntimeConfig(Options):
             "where that is possible; changes no result"
         ),
     ] = "auto"
+    graphs: Annotated[
+        Literal["auto", "never"],
+        Doc("recorded steps on a GPU as CUDA graphs; auto: where these have the same bits; changes no result"),
+    ] = "auto"
+    compile: (
+        Annotated[
+            str,
+            Doc(
+                "`inductor` or another backend of `torch.compile`, for `training_step`: clients go one at a time, by "
+                "autograd; workers import the compiler (seconds), and last bits are the backend's"
+            ),
+        ]
+        | None
+    ) = None
     layout: Annotated[
         Layout,
         Doc(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from raylfl.core.batch_last import BatchLast
 from raylfl.core.flat import FlatModule
+from raylfl.core.recorded.graphs import Captured
 from raylfl.core.recorded.layers import Chains
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.step_log import StepLog
@@ -46,6 +47,7 @@ class Way(NamedTuple):
 
 
 REPLAYED = Way("recorded", "the replay has autograd's bits")
+GRAPH = Way("recorded", "one CUDA graph, whose replay has autograd's bits")
 RECORDING = Way("autograd", "to record a kind of batch and to compare its replay")
 BATCH_LAST = Way("batch_last", "a chain of layers with small convolutions, the samples of a batch innermost")
 
@@ -96,6 +98,7 @@ class LoopOracle(Oracle):
         self.module: Any = flat.module
         self.chains = chains
         self._walks: dict[int, tuple[BatchLast, list[int]]] = {}  # by the id of the layers, which `chains` keeps alive
+        self._compiled: Callable[..., Any] | None = None
         self.insists = step == "recorded"
         self.steps = RecordedSteps(flat.module, flat.parameters, self.loss, self._gradient, log)
         if step == "autograd":
@@ -164,7 +167,7 @@ class LoopOracle(Oracle):
         if program is not None:
             if program.draws and not batch.random:
                 seed_torch(seed())  # a replay draws from torch's generators only
-            self.ways[REPLAYED] += 1
+            self.ways[self._replayed(program)] += 1
             return self.steps.replay(program, content)
         if not batch.random:
             seed_everything(seed())
@@ -175,6 +178,17 @@ class LoopOracle(Oracle):
         self.ways[RECORDING if self.steps.refusal is None else Way("autograd", self._reason())] += 1
         return taken
 
+    def _replayed(self, program: Any) -> Way:
+        if isinstance(program, Captured):
+            return GRAPH
+        reason = self.steps.no_graph
+        return REPLAYED if reason is None else Way("recorded", f"{REPLAYED.why}; call by call, as {reason}")
+
+    def compile(self, backend: str) -> None:
+        """From now on all steps are those of the compiled `training_step`, by autograd."""
+        self._compiled = torch.compile(self.module.training_step, backend=backend)
+        self.chains, self.steps.refusal = None, f"runtime.compile={backend}"
+
     def _reason(self) -> str:
         """Why autograd takes all steps."""
         reason = str(self.steps.refusal)
@@ -183,7 +197,7 @@ class LoopOracle(Oracle):
     def loss(self, content: Any) -> Tensor:
         """The loss of `training_step` for a batch's content, with its autograd graph."""
         with self.autocast():
-            return loss_of(self.module.training_step(content, 0), self.module)
+            return loss_of((self._compiled or self.module.training_step)(content, 0), self.module)
 
     def _gradient(self, loss: Tensor) -> Sequence[Tensor | None]:
         return torch.autograd.grad(loss, self.flat.parameters, allow_unused=True)

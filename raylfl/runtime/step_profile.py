@@ -12,6 +12,7 @@ import torch
 
 from raylfl.core.oracle import private_randomness
 from raylfl.core.recorded.calls import Call, Geometry
+from raylfl.core.recorded.graphs import Captured
 from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.steps import kind_of, leaves_of
 from raylfl.runtime.workers.worker import Worker
@@ -61,10 +62,11 @@ def step_profile(worker: Worker, peak: Peak | None = None) -> StepProfile | None
     for kind in sorted(steps.kinds.values(), key=lambda kind: -kind.used):
         if kind.program is None:
             continue
-        shape = kind.program.recording.geometry[0].shape
+        program = kind.program.program if isinstance(kind.program, Captured) else kind.program
+        shape = program.recording.geometry[0].shape
         content = worker.train.batch(indices[: shape[0] if shape else 1]).content
         if any(kind_of(content) == key[0] and held is kind for key, held in steps.kinds.items()):
-            return _profiled(worker, kind.program, content, peak or Peak.measured())
+            return _profiled(worker, program, content, peak or Peak.measured())
     return None
 
 

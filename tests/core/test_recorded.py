@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+import raylfl
 from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.flat import FlatModule, in_channels_last
 from raylfl.core.oracle import loss_of, seed_everything
@@ -17,11 +18,13 @@ from raylfl.errors import BadConfig
 from raylfl.models import MODELS
 from tests.core import user_modules as users
 from tests.core.user_modules import CLASSES, NOTES
+from tests.runtime.tiny import TINY
 
 CPU = torch.device("cpu")
 
 KINDS = [
     users.Residual,
+    users.Mixed,
     users.Images,
     users.LSTM,
     users.GRU,
@@ -325,3 +328,14 @@ def test_batches_of_one_sample_are_replayed_through_batch_normalisation():
     recorded, replayed = check_bits(make, steps=12, sizes=(4, 1))
     assert recorded.refusal is None
     assert replayed == 4
+
+
+def test_under_the_runs_autocast_replays_have_autograds_bits(runs):
+    config = {**TINY, "local": {"steps": 4, "batch_size": 4, "lr": 0.05}, "rounds": 4}
+    ours, theirs, whole = (
+        raylfl.run(config, [*runs, f"runtime.step={step}", f"runtime.precision={precision}"])
+        for step, precision in (("recorded", "bf16-mixed"), ("autograd", "bf16-mixed"), ("autograd", "32-true"))
+    )
+    assert torch.equal(ours.params, theirs.params)
+    assert not torch.equal(ours.params, whole.params)  # or it was no autocast
+    assert "recorded" in {row["step"] for row in ours.summary["local_steps"]}

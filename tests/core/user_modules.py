@@ -47,6 +47,14 @@ class Residual(Net):
         return {"loss": F.cross_entropy(self(x), y, label_smoothing=0.1)}
 
 
+class Mixed(Residual):
+    """Its forward pass in bfloat16, under an autocast of its own."""
+
+    def training_step(self, batch, batch_idx):
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().training_step(batch, batch_idx)
+
+
 class Images(Net):
     shape = (3, 9, 9)
 

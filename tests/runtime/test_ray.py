@@ -57,6 +57,16 @@ def test_a_run_on_ray_gives_the_bits_of_a_local_one_and_no_actor_outlives_it(clu
     wait_until(lambda: not actors("WorkerActor") and not actors("ServerActor"), "end of the actors")
 
 
+def test_no_worker_imports_torchs_compiler(cluster, runs):
+    """Steps are recorded and replayed, and evaluated afterwards, by a process that knows nothing of it."""
+    model = ["model.class_path=tests.runtime.tiny.Looking", "local.steps=6", "runtime.step=recorded"]
+    result = on_ray(TINY, runs, *model, "eval.every=1", "runtime.workers=1")
+    assert {row["step"] for row in result.summary["local_steps"]} == {"recorded", "autograd"}
+    seen = [value for row in result.metrics for name, value in row.items() if name.endswith("/compiler")]
+    assert seen
+    assert not any(seen)
+
+
 def test_runs_that_are_compared_share_their_actors(cluster, runs):
     """The second finds the first one's processes with all that they have loaded; its result is that of a run alone."""
     overrides = [*runs, *LOSSY, "rounds=2", "runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.workers=2"]

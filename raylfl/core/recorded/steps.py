@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from raylfl.core.recorded import graphs
 from raylfl.core.recorded.calls import Recording, same_bits
+from raylfl.core.recorded.graphs import Captured
 from raylfl.core.recorded.guards import Refused, first_difference, state_of
 from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.tape import record
@@ -30,7 +32,7 @@ class _Kind:
     def __init__(self) -> None:
         self.used = 0
         self.recording: Recording | None = None
-        self.program: Program | None = None
+        self.program: Program | Captured | None = None
 
 
 class RecordedSteps:
@@ -59,6 +61,8 @@ class RecordedSteps:
         self.buffers = list(module.buffers())
         self.kinds: OrderedDict[Any, _Kind] = OrderedDict()
         self.refusal: str | None = None
+        self.captures: graphs.Capture | None = graphs.capture_on_cuda if self.device.type == "cuda" else None
+        self.no_graph: str | None = None  # why replays are not CUDA graphs, where they could be
         self._state: Any = None  # of the module, when it was last recorded
         self._doubted = False
 
@@ -66,7 +70,7 @@ class RecordedSteps:
         """Other code of the module has run, which may have changed what the step depends on."""
         self._doubted = True
 
-    def program(self, content: Any) -> Program | None:
+    def program(self, content: Any) -> Program | Captured | None:
         """What to replay for a batch with this content; None: `take` has to."""
         if self._doubted:
             self._look_again()
@@ -81,7 +85,7 @@ class RecordedSteps:
         kind.used = due
         return kind.program
 
-    def replay(self, program: Program, content: Any) -> tuple[Tensor, Tensor]:
+    def replay(self, program: Program | Captured, content: Any) -> tuple[Tensor, Tensor]:
         """(loss, gradient [d]) of a step by its program; what it logs is logged."""
         row = torch.empty(sum(self.sizes), device=self.device, dtype=self.dtype)
         loss, *values = program(leaves_of(content), row)
@@ -118,7 +122,10 @@ class RecordedSteps:
                 self._refuse("does not take the same course in every step")
                 return loss, row
             kind.program = Program(first, self.sizes)
-        differs = self._difference(kind.program, leaves, before, [loss, row, *_tensors(heard)])
+        taken = [loss, row, *_tensors(heard)]
+        differs = self._difference(kind.program, leaves, before, taken)
+        if differs is None and isinstance(kind.program, Program) and self.captures is not None:
+            kind.program = self._captured(kind.program, leaves, before, taken)
         if differs is not None:
             self._refuse(differs)
             if kind.used > CHECKED and self.device.type == "cpu":
@@ -127,6 +134,28 @@ class RecordedSteps:
                     "of something outside the module; replayed steps may be wrong (set runtime.step=autograd)"
                 )
         return loss, row
+
+    def _captured(
+        self, program: Program, leaves: Sequence[Tensor], before: Any, taken: Sequence[Tensor]
+    ) -> Program | Captured:
+        """The program as a graph where that gives the same bits; as it is elsewhere, and `no_graph` says why."""
+        assert self.captures is not None
+        after = self._changing()
+        try:
+            if sum(isinstance(kind.program, Captured) for kind in self.kinds.values()) >= graphs.MOST:
+                self.no_graph = f"there are more than {graphs.MOST} kinds of batches"
+                return program
+            captured = Captured(program, leaves, taken[1], self.captures)
+        except RuntimeError as error:
+            self.no_graph, self.captures = f"the capture failed ({str(error).splitlines()[0]})", None
+            return program
+        finally:
+            self._restore(after)
+        differs = self._difference(captured, leaves, before, taken)
+        if differs is not None:
+            self.no_graph, self.captures = f"the graph {differs}", None
+            return program
+        return captured
 
     def _plainly(self, content: Any) -> tuple[Tensor, Tensor]:
         loss = self.loss(content)
@@ -184,7 +213,7 @@ class RecordedSteps:
             torch.cuda.set_rng_state(generators[1], self.device)
 
     def _difference(
-        self, program: Program, leaves: Sequence[Tensor], before: Any, taken: Sequence[Tensor]
+        self, program: Program | Captured, leaves: Sequence[Tensor], before: Any, taken: Sequence[Tensor]
     ) -> str | None:
         """What is wrong with the replay of a step that autograd has just taken from the state `before`."""
         after = self._changing()

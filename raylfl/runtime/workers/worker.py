@@ -73,6 +73,10 @@ class Worker:
         self.training_step_only = self._training_step_only()
         if self.training_step_only:
             self.loop.through_training_step(self.training_step_only, logs=self.training.reason is None)
+        if setup.runtime.compile is not None:
+            self.loop.compile(setup.runtime.compile)
+        if setup.runtime.graphs == "never":
+            self.loop.steps.captures = None
         self.one_by_one = self._refusal()
         self.most_clients = math.inf  # in one call; less where a GPU's memory does not suffice
         self._broadcast: tuple[State, State] = {}, {}  # the last one, on the host and on the device
@@ -117,6 +121,8 @@ class Worker:
             return "local.optimizer=module keeps its state for one client"
         if self.training.alone:
             return self.training.alone
+        if setup.runtime.compile is not None:
+            return "runtime.compile takes the steps of one client"
         if setup.train.arrays is None:
             return "the data set returns samples one by one"
         reason = refusal(self.flat, self.device, setup.runtime.vectorize)

@@ -1,0 +1,52 @@
+"""A recorded step as a CUDA graph: one launch for all of its calls, on inputs that always lie in the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from raylfl.core.recorded.program import Program
+from raylfl.core.step_log import LogCall
+
+MOST = 16  # graphs of a module, each with memory of its own; further kinds of batches are replayed call by call
+WARM_UP = 3  # steps before the capture, in which libraries allocate what they keep
+
+Results = tuple[Tensor, ...]
+Capture = Callable[[Callable[[], Results]], tuple[Callable[[], None], Results]]
+
+
+def capture_on_cuda(function: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
+    """(what repeats the kernels of `function`, the tensors into which they then write)."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(WARM_UP):
+            function()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = function()
+    return graph.replay, results
+
+
+class Captured:
+    """A program whose calls are one graph, to be called as the program is."""
+
+    def __init__(self, program: Program, leaves: Sequence[Tensor], row: Tensor, capture: Capture = capture_on_cuda):
+        """leaves, row: of the kind that it is for; copied. Buffers and generators change as in a few steps."""
+        self.program, self.draws, self.logs = program, program.draws, program.logs
+        self._leaves, self._row = [leaf.clone() for leaf in leaves], torch.empty_like(row)
+        self._replay, self._results = capture(lambda: program(self._leaves, self._row))
+
+    def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> Results:
+        for mine, given in zip(self._leaves, leaves, strict=True):
+            mine.copy_(given, non_blocking=True)
+        self._replay()
+        row.copy_(self._row)
+        return tuple(result.clone() for result in self._results)
+
+    def logged(self, values: Sequence[Tensor]) -> list[LogCall]:
+        """The calls of `self.log` with these values."""
+        return self.program.logged(values)

@@ -1,0 +1,77 @@
+"""Recorded steps as graphs, with a stand-in for CUDA's: memory that stays, and what happens where a capture fails."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import raylfl
+from raylfl.core.recorded.graphs import Captured
+from raylfl.core.recorded.steps import RecordedSteps
+from tests.core import user_modules as users
+from tests.core.test_recorded import check_bits
+from tests.runtime.tiny import TINY
+
+
+def captured_by_hand(function):
+    """Like a graph: the results of every replay are the tensors of the first."""
+    first = function()
+
+    def replay():
+        for old, new in zip(first, function(), strict=True):
+            old.copy_(new)
+
+    return replay, first
+
+
+def steps_with(monkeypatch, capture):
+    plain = RecordedSteps.__init__
+
+    def init(self, *args, **options):
+        plain(self, *args, **options)
+        self.captures = capture
+
+    monkeypatch.setattr(RecordedSteps, "__init__", init)
+
+
+@pytest.mark.parametrize("kind", [users.Residual, users.InPlace, users.Images], ids=lambda kind: kind.__name__)
+def test_graphs_have_the_bits_of_autograd(monkeypatch, kind):
+    """Buffers and random draws included, which warm-up and capture change."""
+    steps_with(monkeypatch, captured_by_hand)
+    recorded, replayed = check_bits(kind, steps=16)
+    assert replayed == 6
+    assert all(isinstance(kind.program, Captured) for kind in recorded.kinds.values())
+    assert recorded.no_graph is None
+
+
+def test_a_step_that_cannot_be_captured_is_replayed_call_by_call(monkeypatch):
+    def capture(function):
+        function()
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    steps_with(monkeypatch, capture)
+    recorded, replayed = check_bits(users.Residual, steps=16)
+    assert replayed == 6
+    assert not any(isinstance(kind.program, Captured) for kind in recorded.kinds.values())
+    assert recorded.no_graph == "the capture failed (operation not permitted when stream is capturing)"
+
+
+def test_a_graph_with_other_bits_is_not_used(monkeypatch):
+    def capture(function):
+        replay, results = captured_by_hand(function)
+        return lambda: (replay(), results[0].add_(1)), results
+
+    steps_with(monkeypatch, capture)
+    recorded, replayed = check_bits(users.Residual, steps=16)
+    assert replayed == 6
+    assert recorded.refusal is None
+    assert recorded.no_graph == "the graph does not have autograd's bits when it is replayed"
+
+
+def test_a_compiled_training_step_is_an_option(runs):
+    """With a backend that needs no C++ compiler: the same operators, so the same numbers."""
+    overrides = ["rounds=2", "runtime.vectorize=never"]
+    plain = raylfl.run(TINY, [*runs, *overrides])
+    compiled = raylfl.run(TINY, [*runs, *overrides, "runtime.compile=eager"])
+    assert torch.allclose(plain.params, compiled.params, atol=1e-6)
+    assert [row["why"] for row in compiled.summary["local_steps"]] == ["runtime.compile=eager"]
