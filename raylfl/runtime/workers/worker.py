@@ -6,24 +6,22 @@ import copy
 import math
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raylfl.core.algorithm import State, Work
-from raylfl.core.batches import BatchOrders, CohortBatches
+from raylfl.core.algorithm import State
 from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.cut import Cut
 from raylfl.core.flat import FlatModule
-from raylfl.core.keyed import keyed, keyed_int
+from raylfl.core.keyed import keyed_int
 from raylfl.core.local import LocalResult, Observer, run_local
-from raylfl.core.oracle import Batch, LoopOracle, Oracle, Way, private_randomness, seed_everything
-from raylfl.core.population import Floats, Ints
+from raylfl.core.oracle import LoopOracle, Oracle, Way, private_randomness, seed_everything
 from raylfl.core.recorded.layers import Chains
-from raylfl.core.reduce import column, finite_rows, tree_sum
+from raylfl.core.reduce import finite_rows
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.step_log import StepLog
 from raylfl.core.torch_state import torch_defaults
@@ -32,7 +30,10 @@ from raylfl.errors import BadConfig
 from raylfl.parts import BUFFERS, WorkerSetup
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Evaluator, Recorder
+from raylfl.runtime.workers.full_gradients import FullGradients
+from raylfl.runtime.workers.local_work import cohort_work, merged_work
 from raylfl.runtime.workers.logged import Logged
+from raylfl.runtime.workers.measures import Measures
 from raylfl.runtime.workers.module import devices, layout_for, make_module
 from raylfl.runtime.workers.optimizer import OptimizerStep, module_step
 from raylfl.runtime.workers.task import Chunk, ClientReports, Task
@@ -69,6 +70,8 @@ class Worker:
         }
         batch_last = chains if self.layout == "batch_last" else None
         self.loop = LoopOracle(self.flat, autocast, batch_last, setup.runtime.step, self.training.log)
+        full = FullGradients(self.loop, self.measured, setup.shards, self.recorder, setup.eval_batch_size)
+        self.measures = Measures(setup, self.evaluator, self.attributes, self.sources, full)
         self.cut = self._cut(self.algorithm.cut) if self.algorithm.cut else None
         self.training_step_only = self._training_step_only()
         if self.training_step_only:
@@ -300,34 +303,25 @@ class Worker:
     def _solve(
         self, task: Task, broadcast: State, states: State, observer: Observer, optimizer_step: OptimizerStep | None
     ) -> LocalResult:
-        if self.setup.merged:
-            return self._solve_merged(task, broadcast, states, observer, optimizer_step)
-        seed, population = self.setup.seed, self.setup.population
-        shards = [self.setup.shards[c] for c in task.clients]
-        orders = BatchOrders.of(seed, task.round, task.clients, shards, task.batch_sizes, self.setup.sampling)
-        batches = CohortBatches(self.train, orders, task.steps)
+        setup = self.setup
+        if setup.merged:
+            own = merged_work(setup, task, self.oracle, self.train, self.measures.full)
+        else:
+            own = cohort_work(setup, task, self.oracle, self.train)
 
         def seeds(t: int, row: int) -> int:
-            return keyed_int(seed, "module", task.round, task.clients[row], t)
+            return keyed_int(setup.seed, "module", task.round, task.clients[row], t)
 
-        clients = np.asarray(task.clients)
-        work = Work(
-            np.asarray(task.steps, dtype=np.float64),
-            np.asarray(task.a_norm, dtype=np.float64),
-            population.weights[clients] / (1.0 / population.count),
-            task.lr,
-        )
-        full = batches.full() if self.algorithm.full_gradient else None
         return run_local(
             self.algorithm,
-            self.oracle,
-            batches,
+            own.oracle,
+            own.batches,
             seeds,
             broadcast,
             states,
-            work,
-            self.setup.rule,
-            full,
+            own.work,
+            setup.rule,
+            own.full,
             optimizer_step,
             observer,
         )
@@ -338,126 +332,17 @@ class Worker:
             return None
         return module_step(self.flat, steps_per_epoch)
 
-    def _solve_merged(
-        self, task: Task, broadcast: State, states: State, observer: Observer, optimizer_step: OptimizerStep | None
-    ) -> LocalResult:
-        """K steps on F = sum_i w_i f_i, by the one client that owns the data of all N clients.
-
-        Exact for full batches; mini-batches draw each sample of client i with probability w_i / n_i.
-        """
-        seed, population, shards = self.setup.seed, self.setup.population, self.setup.shards
-        batch_size, whole = task.batch_sizes[0], len(shards.indices)
-        full = batch_size >= whole
-        oracle = WeightedOracle(self, population.weights) if full else self.oracle
-        proportional = np.allclose(population.weights * whole, shards.sizes)
-        orders = BatchOrders.of(seed, task.round, task.clients, [shards.indices], [batch_size], self.setup.sampling)
-        share = np.repeat(population.weights / np.maximum(shards.sizes, 1), shards.sizes)
-
-        def batches(t: int, rows: Sequence[int]) -> list[Batch]:
-            if full:
-                return [Batch(None, whole)]
-            if proportional:
-                return [self.train.batch(orders.indices(t, [0])[0])]
-            rng = keyed(seed, "batches", task.round, *task.clients, t)
-            return [self.train.batch(rng.choice(shards.indices, size=batch_size, p=share / share.sum()))]
-
-        def seeds(t: int, row: int) -> int:
-            return keyed_int(seed, "module", task.round, *task.clients, t)
-
-        work = Work(np.array([float(task.steps[0])]), np.array([task.a_norm[0]]), np.ones(1), task.lr)
-        return run_local(
-            self.algorithm,
-            oracle,
-            batches,
-            seeds,
-            broadcast,
-            states,
-            work,
-            self.setup.rule,
-            optimizer_step=optimizer_step,
-            observer=observer,
-        )
-
     # -- measurements ----------------------------------------------------------------------------------------
 
-    def _load(self, broadcast: State) -> None:
-        self.flat.load(broadcast["x"].to(self.device))
-        if BUFFERS in broadcast:
-            self.flat.write_buffers(broadcast[BUFFERS].to(self.device))
-
-    @torch_defaults()
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> list[Logged]:
         """The values that the module logs over each chunk."""
-        self.attributes.restore()
-        self._load(broadcast)
-        self.flat.module.eval()
-        self.loop.steps.doubt()
-        with private_randomness(), self.loop.autocast(), self.loop.evaluating():
-            return [self._measure(chunk) for chunk in chunks]
+        return self.measures.evaluate(broadcast, chunks)
 
-    def _measure(self, chunk: Chunk) -> Logged:
-        self._seed_evaluation(chunk.indices)
-        return self.evaluator.measure(chunk.kind, self._evaluation_batches(chunk), chunk.first)
-
-    def _evaluation_batches(self, chunk: Chunk) -> Iterator[Batch]:
-        source, size = self.sources[chunk.kind], self.setup.eval_batch_size
-        assert source is not None
-        for k in range(0, len(chunk.indices), size):
-            part = chunk.indices[k : k + size]
-            self._seed_evaluation(part)
-            yield source.batch(part)
-
-    def _seed_evaluation(self, samples: Ints) -> None:
-        """Seeds the global generators with the first of these samples, the same on every worker."""
-        seed_everything(keyed_int(self.setup.seed, "evaluate", *samples[:1]))
-
-    @torch_defaults()
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
         """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over each group of clients, over all of their data."""
-        self.attributes.restore()
-        self._load(broadcast)
-        x, results = self.flat.params.clone(), []
-        with private_randomness(keyed_int(self.setup.seed, "evaluate")):
-            for group in groups:
-                w = self.setup.population.weights[list(group)]
-                loss, gradient = self.full_gradients(x, group, w)
-                results.append((loss, gradient.cpu()))
-        return results
-
-    def full_gradients(self, x: Tensor, clients: Sequence[int], weights: Floats) -> tuple[float, Tensor]:
-        """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over these clients."""
-        losses, rows = zip(*(self._full_gradient(x, c) for c in clients), strict=True)
-        mean = float(np.dot(weights, torch.stack(losses).cpu().numpy()))
-        return mean, tree_sum(torch.stack(rows) * column(weights, x))
-
-    def _full_gradient(self, x: Tensor, client: int) -> tuple[Tensor, Tensor]:
-        """(f_i(x), grad f_i(x) [d]) over client i's whole shard, in evaluation mode, a few samples at a time."""
-        shard, size = self.setup.shards[client], self.setup.eval_batch_size
-        self.flat.module.eval()
-        loss, gradient = x.new_zeros((), dtype=torch.float64), torch.zeros_like(x)
-        for start in range(0, len(shard), size):
-            batch = self.measured.batch(shard[start : start + size])
-            with self.recorder.into(None):
-                losses, rows = self.loop.gradients(x[None], [batch], lambda c: 0)
-            loss += losses[0].double() * batch.size / len(shard)
-            gradient.add_(rows[0], alpha=batch.size / len(shard))
-        return loss, gradient
+        return self.measures.objective(broadcast, groups)
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The module's state_dict at these parameters [d] and buffers [b]."""
-        self._load({"x": x, BUFFERS: buffers})
+        self.measures.load({"x": x, BUFFERS: buffers})
         return {k: v.detach().cpu().clone() for k, v in copy.copy(self.flat.module.state_dict()).items()}
-
-
-class WeightedOracle(LoopOracle):
-    """The gradient of F = sum_i w_i f_i over the data of all N clients, each over its whole shard."""
-
-    def __init__(self, worker: Worker, weights: Floats):
-        super().__init__(worker.flat, worker.loop.autocast)
-        self.worker, self.weights = worker, weights
-
-    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
-        at = x[0].clone()
-        loss, gradient = self.worker.full_gradients(at, range(len(self.weights)), self.weights)
-        self.flat.load(x[0])
-        return x.new_full((1,), loss, dtype=torch.float64), gradient[None]

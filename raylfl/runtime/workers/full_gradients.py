@@ -1,0 +1,57 @@
+"""Losses and gradients of f_i over the whole data of clients, a few samples at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.core.oracle import Batch, LoopOracle
+from raylfl.core.population import Floats
+from raylfl.core.reduce import column, tree_sum
+from raylfl.core.samples import BatchSource, Shards
+from raylfl.runtime.workers.evaluate import Recorder
+
+
+class FullGradients:
+    """(sum w_i f_i(x), sum w_i grad f_i(x)) over clients, in evaluation mode."""
+
+    def __init__(self, loop: LoopOracle, source: BatchSource, shards: Shards, recorder: Recorder, batch_size: int):
+        """source: of the training data, as evaluations read them; batch_size: samples a pass."""
+        self.loop, self.source, self.shards = loop, source, shards
+        self.recorder, self.batch_size = recorder, batch_size
+
+    def of(self, x: Tensor, clients: Sequence[int], weights: Floats) -> tuple[float, Tensor]:
+        """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over these clients."""
+        losses, rows = zip(*(self._of_client(x, c) for c in clients), strict=True)
+        mean = float(np.dot(weights, torch.stack(losses).cpu().numpy()))
+        return mean, tree_sum(torch.stack(rows) * column(weights, x))
+
+    def _of_client(self, x: Tensor, client: int) -> tuple[Tensor, Tensor]:
+        """(f_i(x), grad f_i(x) [d]) over client i's whole shard."""
+        shard = self.shards[client]
+        self.loop.flat.module.eval()
+        loss, gradient = x.new_zeros((), dtype=torch.float64), torch.zeros_like(x)
+        for start in range(0, len(shard), self.batch_size):
+            batch = self.source.batch(shard[start : start + self.batch_size])
+            with self.recorder.into(None):
+                losses, rows = self.loop.gradients(x[None], [batch], lambda c: 0)
+            loss += losses[0].double() * batch.size / len(shard)
+            gradient.add_(rows[0], alpha=batch.size / len(shard))
+        return loss, gradient
+
+
+class WeightedOracle(LoopOracle):
+    """The gradient of F = sum_i w_i f_i over the data of all N clients, each over its whole shard."""
+
+    def __init__(self, full: FullGradients, weights: Floats):
+        super().__init__(full.loop.flat, full.loop.autocast)
+        self.full, self.weights = full, weights
+
+    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
+        at = x[0].clone()
+        loss, gradient = self.full.of(at, range(len(self.weights)), self.weights)
+        self.flat.load(x[0])
+        return x.new_full((1,), loss, dtype=torch.float64), gradient[None]

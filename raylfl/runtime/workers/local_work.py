@@ -1,0 +1,63 @@
+"""The local work of a task: oracle, mini-batches and K_i, for a cohort or for the one client that owns all data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.core.algorithm import Work
+from raylfl.core.batches import BatchOrders, CohortBatches
+from raylfl.core.keyed import keyed
+from raylfl.core.oracle import Batch, Oracle
+from raylfl.core.samples import BatchSource
+from raylfl.parts import WorkerSetup
+from raylfl.runtime.workers.full_gradients import FullGradients, WeightedOracle
+from raylfl.runtime.workers.task import Task
+
+
+@dataclass(frozen=True)
+class TaskWork:
+    """What `run_local` needs beside the states: see there."""
+
+    oracle: Oracle
+    batches: Callable[[int, Sequence[int]], Sequence[Batch]]
+    work: Work
+    full: list[Batch] | None = None
+
+
+def cohort_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSource) -> TaskWork:
+    """Each client on mini-batches of its own shard."""
+    shards = [setup.shards[c] for c in task.clients]
+    orders = BatchOrders.of(setup.seed, task.round, task.clients, shards, task.batch_sizes, setup.sampling)
+    batches = CohortBatches(train, orders, task.steps)
+    work = Work(
+        np.asarray(task.steps, dtype=np.float64),
+        np.asarray(task.a_norm, dtype=np.float64),
+        setup.population.weights[np.asarray(task.clients)] / (1.0 / setup.population.count),
+        task.lr,
+    )
+    return TaskWork(oracle, batches, work, batches.full() if setup.algorithm.full_gradient else None)
+
+
+def merged_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSource, full: FullGradients) -> TaskWork:
+    """K steps on F = sum_i w_i f_i, by the one client that owns the data of all N clients.
+
+    Exact for full batches; mini-batches draw each sample of client i with probability w_i / n_i.
+    """
+    seed, weights, shards = setup.seed, setup.population.weights, setup.shards
+    batch_size, whole = task.batch_sizes[0], len(shards.indices)
+    work = Work(np.array([float(task.steps[0])]), np.array([task.a_norm[0]]), np.ones(1), task.lr)
+    if batch_size >= whole:
+        return TaskWork(WeightedOracle(full, weights), lambda t, rows: [Batch(None, whole)], work)
+    if np.allclose(weights * whole, shards.sizes):
+        orders = BatchOrders.of(seed, task.round, task.clients, [shards.indices], [batch_size], setup.sampling)
+        return TaskWork(oracle, lambda t, rows: [train.batch(orders.indices(t, [0])[0])], work)
+    share = np.repeat(weights / np.maximum(shards.sizes, 1), shards.sizes)
+
+    def batches(t: int, rows: Sequence[int]) -> list[Batch]:
+        rng = keyed(seed, "batches", task.round, *task.clients, t)
+        return [train.batch(rng.choice(shards.indices, size=batch_size, p=share / share.sum()))]
+
+    return TaskWork(oracle, batches, work)

@@ -1,0 +1,86 @@
+"""What a worker measures: the module's own evaluation over chunks of samples, and F over groups of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from torch import Tensor
+
+from raylfl.core.algorithm import State
+from raylfl.core.keyed import keyed_int
+from raylfl.core.oracle import Batch, private_randomness, seed_everything
+from raylfl.core.population import Ints
+from raylfl.core.samples import BatchSource
+from raylfl.core.torch_state import torch_defaults
+from raylfl.parts import BUFFERS, WorkerSetup
+from raylfl.runtime.workers.attributes import Attributes
+from raylfl.runtime.workers.evaluate import Evaluator
+from raylfl.runtime.workers.full_gradients import FullGradients
+from raylfl.runtime.workers.logged import Logged
+from raylfl.runtime.workers.task import Chunk
+
+
+class Measures:
+    """Evaluations at the parameters and buffers of a broadcast; the module is left in evaluation mode."""
+
+    def __init__(
+        self,
+        setup: WorkerSetup,
+        evaluator: Evaluator,
+        attributes: Attributes,
+        sources: Mapping[str, BatchSource | None],
+        full: FullGradients,
+    ):
+        """sources: the data by kind of evaluation; None: there are none."""
+        self.setup, self.evaluator, self.attributes, self.sources, self.full = (
+            setup,
+            evaluator,
+            attributes,
+            sources,
+            full,
+        )
+        self.loop, self.flat = full.loop, full.loop.flat
+
+    def load(self, broadcast: State) -> None:
+        """Takes over the parameters, and the buffers if there are any."""
+        self.flat.load(broadcast["x"].to(self.flat.params.device))
+        if BUFFERS in broadcast:
+            self.flat.write_buffers(broadcast[BUFFERS].to(self.flat.params.device))
+
+    @torch_defaults()
+    def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> list[Logged]:
+        """The values that the module logs over each chunk."""
+        self.attributes.restore()
+        self.load(broadcast)
+        self.flat.module.eval()
+        self.loop.steps.doubt()
+        with private_randomness(), self.loop.autocast(), self.loop.evaluating():
+            return [self._measure(chunk) for chunk in chunks]
+
+    def _measure(self, chunk: Chunk) -> Logged:
+        self._seed(chunk.indices)
+        return self.evaluator.measure(chunk.kind, self._batches(chunk), chunk.first)
+
+    def _batches(self, chunk: Chunk) -> Iterator[Batch]:
+        source, size = self.sources[chunk.kind], self.setup.eval_batch_size
+        assert source is not None
+        for k in range(0, len(chunk.indices), size):
+            part = chunk.indices[k : k + size]
+            self._seed(part)
+            yield source.batch(part)
+
+    def _seed(self, samples: Ints) -> None:
+        """Seeds the global generators with the first of these samples, the same on every worker."""
+        seed_everything(keyed_int(self.setup.seed, "evaluate", *samples[:1]))
+
+    @torch_defaults()
+    def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
+        """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over each group of clients, over all of their data."""
+        self.attributes.restore()
+        self.load(broadcast)
+        x, results = self.flat.params.clone(), []
+        with private_randomness(keyed_int(self.setup.seed, "evaluate")):
+            for group in groups:
+                loss, gradient = self.full.of(x, group, self.setup.population.weights[list(group)])
+                results.append((loss, gradient.cpu()))
+        return results
