@@ -19,7 +19,7 @@ torchvision_cpu.install()
 
 
 def __getattr__(name: str) -> Any:
-    """`run` and its kin on first use: importing raylfl alone loads neither torch nor Ray."""
+    """The public names, loaded on first use, so that importing raylfl loads neither torch nor Ray."""
     if name in __all__:
         from raylfl import api
 
@@ -29,11 +29,11 @@ def __getattr__(name: str) -> Any:
 
         try:
             return version("raylfl")
-        except PackageNotFoundError:  # a source tree that was never installed (ray job --working-dir)
+        except PackageNotFoundError:  # a source tree that is not installed (ray job --working-dir)
             return "source"
     raise AttributeError(f"module 'raylfl' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """What tab completion offers."""
+    """The public names, for tab completion."""
     return sorted({*globals(), *__all__, "__version__"})

@@ -1,4 +1,4 @@
-"""`python -m raylfl` is the command line."""
+"""The command line as `python -m raylfl`."""
 
 import sys
 

@@ -1,6 +1,7 @@
-"""The Python interface: `run`, `resume` and what they return.
+"""The Python interface: `run`, `compare`, `resume` and their results.
 
-What needs torch or Ray is imported inside the functions, after the config has been read: mistakes come at once.
+Modules that need torch or Ray are imported inside the functions, after the config has been checked, so that mistakes
+are reported at once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Watch = Callable[["Progress"], None]
 
 @dataclass(frozen=True)
 class Progress:
-    """What a watcher sees after each round: its metrics, and lines said since the round before."""
+    """The progress after each round, for a watcher: metrics, and lines for the user since the previous round."""
 
     experiment: Experiment
     run_dir: Path
@@ -40,7 +41,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run. metrics: one dict a round; params: flat [d], on the CPU, in the config's dtype."""
+    """The result of a finished run; metrics: one dict per round; params [d]: on the CPU, in the config's dtype."""
 
     metrics: list[dict[str, Any]]
     params: torch.Tensor
@@ -56,7 +57,7 @@ class Result:
     @property
     @torch_defaults()
     def module(self) -> Any:
-        """The LightningModule carrying the final parameters (and buffers)."""
+        """The LightningModule with the final parameters and buffers."""
         import torch
 
         from raylfl.runtime.workers.module import make_module
@@ -69,9 +70,9 @@ class Result:
 def run(
     source: str | Path | Mapping[str, Any] | Any, overrides: Sequence[str] = (), watch: Watch | None = None
 ) -> Result:
-    """One federated run of a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
+    """Carries out one run of a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
 
-    Raises BadConfig for mistakes, before anything is started.
+    watch: called after each round. Raises BadConfig for mistakes, before anything is started.
     """
     config = load_config(source, overrides)
     return _begin(checked(config), watch)
@@ -83,10 +84,10 @@ def compare(
     algorithms: Sequence[str],
     watch: Watch | None = None,
 ) -> list[Result]:
-    """The same config under several algorithms, one run after the other on one Ray session.
+    """Runs one config with several algorithms, one after the other on one Ray session.
 
-    With one seed all see the same partition, initial weights, participation, links and batch order. A
-    `logging.id` becomes `<id>-<algorithm>`; raises BadConfig where one of those is there already.
+    With equal seeds all runs have the same partition, initial weights, participation, links and batch order. A
+    `logging.id` becomes `<id>-<algorithm>`. Raises BadConfig if such a run exists already.
     """
     configs = load_configs(source, [[*overrides, f"algorithm.name={name}"] for name in algorithms])
     _tell_apart(configs)
@@ -98,7 +99,7 @@ def compare(
 
 
 def _tell_apart(configs: Sequence[Config]) -> None:
-    """A directory for each run of a comparison, where `logging.id` names one for all."""
+    """Gives each run of a comparison its own `logging.id`, if the config sets one."""
     names = [config.resolved["algorithm"]["name"] for config in configs]
     if len(set(names)) < len(names):
         raise BadConfig(f"algorithms={','.join(names)}: each can be compared only once")
@@ -113,9 +114,9 @@ def _tell_apart(configs: Sequence[Config]) -> None:
 
 
 def resume(path: str | Path, overrides: Sequence[str] = (), watch: Watch | None = None) -> Result:
-    """Go on with the run in this directory from its newest intact checkpoint; `rounds` may be raised.
+    """Resumes the run in this directory from its newest intact checkpoint; `rounds` may be raised.
 
-    Raises BadConfig where the overrides change what defines the run.
+    Raises BadConfig if the overrides change a key that defines the run.
     """
     folder = Path(path).expanduser().resolve()
     if not (folder / "config.yaml").is_file():
@@ -136,7 +137,7 @@ def resume(path: str | Path, overrides: Sequence[str] = (), watch: Watch | None 
 
 @torch_defaults()
 def checked(config: Config) -> Experiment:
-    """The experiment, with a first batch tried: whatever cannot work ends here."""
+    """The experiment of a config, tried on a first batch. Raises BadConfig if anything cannot work."""
     if config.runtime.backend == "ray":
         require("ray", what="runtime.backend=ray", instead="runtime.backend=local")
     for logger in set(config.logging.loggers) & set(LOGGERS):
@@ -163,7 +164,7 @@ def _begin(experiment: Experiment, watch: Watch | None) -> Result:
 
 
 def _rows_of(backend: str) -> Any:
-    """The function that carries out a run; Ray is imported for its backend only."""
+    """The function that carries out a run on this backend; Ray is imported for the Ray backend only."""
     if backend == "local":
         from raylfl.runtime import inprocess
 

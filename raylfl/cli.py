@@ -1,4 +1,7 @@
-"""The command line: commands to calls, errors to exit codes (0 done, 2 bad usage or config, 1 anything else)."""
+"""The command line: parses commands, calls them, and converts errors to exit codes.
+
+Exit codes: 0 done, 2 bad usage or config, 1 any other error.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,18 @@ REPORT = EXTRAS["report"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, call, and turn errors into a line or two on stderr (`--debug` shows the traceback)."""
+    """Runs a command; errors become one or two lines on stderr (`--debug` shows the traceback)."""
     parser = _parser()
     args, rest = parser.parse_known_args(argv)
     unknown = [a for a in rest if a.startswith("-")]
     if unknown or (rest and not hasattr(args, "overrides")):
         parser.error(f"unrecognised: {' '.join(unknown or rest)}")
     if hasattr(args, "overrides"):
-        args.overrides = [*args.overrides, *rest]  # those after an option
+        args.overrides = [*args.overrides, *rest]  # overrides after an option
     process.set_up()
     try:
         here = str(working_directory())
-        if here not in sys.path:  # as `python -m raylfl` has it: class_path=mine.Net finds ./mine.py
+        if here not in sys.path:  # as with `python -m raylfl`: class_path=mine.Net finds ./mine.py
             sys.path.insert(0, here)
         return args.call(args) or 0
     except BadConfig as error:
@@ -65,19 +68,19 @@ def _fail(args: argparse.Namespace, error: BaseException, code: int, text: str |
 
 
 class _Parser(argparse.ArgumentParser):
-    """Bad usage in two lines; argparse would show the whole usage. `--help` of what takes a config names its keys."""
+    """A parser that reports bad usage in two lines; `--help` of a command with a config lists its keys."""
 
     takes_config = False
 
     def format_help(self) -> str:
         if self.takes_config:
-            from raylfl.config.schema import keys_text  # late: other commands do not need it
+            from raylfl.config.schema import keys_text  # imported late: other commands do not need it
 
             self.epilog, self.formatter_class = keys_text(), argparse.RawDescriptionHelpFormatter
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"raylfl: {message}\nraylfl: `{self.prog} --help` shows what it takes\n")
+        self.exit(2, f"raylfl: {message}\nraylfl: `{self.prog} --help` shows the usage\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,13 +111,13 @@ def _parser() -> argparse.ArgumentParser:
         "-a", "--algorithms", required=True, metavar="A,B,...", help="names of algorithms, compared on one config"
     )
     sub.add_argument("-o", "--out", metavar="DIR", help="where the report goes (default: beside the runs)")
-    sub = command("resume", _resume, "go on from the newest intact checkpoint of a run")
+    sub = command("resume", _resume, "continue a run from its newest intact checkpoint")
     sub.add_argument("run_dir", metavar="RUN_DIR")
     sub.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="rounds may be raised")
     sub = command("sweep", _sweep, "Ray Tune over any config keys; a table of trials, then a report")
     sub.add_argument("sweep", nargs="?", metavar="SWEEP", help="a path, or the name of a file under conf/sweep/")
     sub.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="keys of the sweep or of its config")
-    sub.add_argument("--resume", metavar="DIR", help="go on with the sweep in this directory")
+    sub.add_argument("--resume", metavar="DIR", help="continue the sweep in this directory")
     sub = command("report", _report, "curves, tables and a page from runs; seeds of one setting are pooled")
     sub.add_argument("paths", nargs="+", metavar="RUN_OR_SWEEP_DIR")
     sub.add_argument("-o", "--out", metavar="DIR", default="report")
@@ -144,11 +147,11 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for partition.json and partition.png")
     sub = with_config(command("trace", _trace, "draw the participation of a config without training"))
     sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for participation.jsonl and .png")
-    sub = with_config(command("profile", _profile, "where a round's time goes, and which oracle is the fastest here"))
+    sub = with_config(command("profile", _profile, "time the phases of a round and the forms of the gradient oracle"))
     sub.add_argument("--rounds", type=_positive, default=9, metavar="N", help="rounds timed of each form (default: 9)")
     sub = with_config(command("theory", _theory, "constants of a problem, and what the papers' theorems say of a run"))
     sub.add_argument("--json", action="store_true", help="print plain values instead of tables")
-    sub = command("list", _list, "what there is, one line each with its paper")
+    sub = command("list", _list, "all components and configs, one line each with its paper")
     sub.add_argument("kind", nargs="?", choices=KINDS)
     command("schema", _schema, "the JSON schema of a config, for editors that check and complete yaml")
     sub = command("runs", _runs, "runs with their state and key metrics")
@@ -218,7 +221,7 @@ def _compare(args: argparse.Namespace) -> int | None:
 
     names = [name for name in args.algorithms.split(",") if name]
     if not names:
-        raise BadConfig(f"--algorithms '{args.algorithms}' names none; say focus,fedavg,sfl, for example")
+        raise BadConfig(f"--algorithms '{args.algorithms}' names none; write focus,fedavg,sfl, for example")
     with Watcher() as watch:
         results = api.compare(args.config, args.overrides, names, watch)
     folders = [result.run_dir for result in results]
@@ -227,7 +230,7 @@ def _compare(args: argparse.Namespace) -> int | None:
 
 
 def _write_report(paths: Sequence[Path], out: Path, **options: Any) -> None:
-    """The page and its files; the summary table goes to the terminal as well."""
+    """Writes the page and its files, and prints the summary table."""
     from raylfl.console import print_table, say, shown, working
     from raylfl.report.page import summary_table, write_report
     from raylfl.report.render import to_rich
@@ -295,7 +298,7 @@ def _partition(args: argparse.Namespace) -> None:
     rows_table(table(split, samples))
     rows_table(summary(split, samples))
     if split.dropped:
-        say(f"{split.dropped} samples belong to no client: the definition drops a remainder")
+        say(f"{split.dropped} samples belong to no client: this partition drops a remainder")
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     save(out / "partition.json", split.clients)

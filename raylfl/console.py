@@ -1,4 +1,4 @@
-"""What the commands show: live progress in a terminal, plain lines elsewhere, tables."""
+"""The output of the commands: live progress in a terminal, plain lines elsewhere, tables."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from raylfl.runtime.step_profile import StepProfile
     from raylfl.theory.summary import Theory
 
-PLAIN_SECONDS = 2.0  # between lines where there is no terminal
-UNFOLDED = 10_000  # columns where there is no terminal: a line an entry, for grep and awk
+PLAIN_SECONDS = 2.0  # between progress lines without a terminal
+UNFOLDED = 10_000  # columns without a terminal: one line per entry, for grep and awk
 SHOWN = (
     ("train/loss", "loss", "{:.4f}"),
     ("test/accuracy", "accuracy", "{:.2%}"),
@@ -38,19 +38,19 @@ SHOWN = (
 
 
 def say(text: str) -> None:
-    """One line on stdout, never wrapped: paths stay whole."""
+    """Prints one line on stdout without wrapping, so that paths stay whole."""
     Console(soft_wrap=True, highlight=False, markup=False).print(text)
 
 
 def shown(path: Path) -> str:
-    """A path as one would type it: relative to the working directory where it lies below it."""
+    """A path for the user, relative to the working directory if it lies below that."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """A spinner beside the text while the inside takes its time; nothing where there is no terminal."""
+    """A context with a spinner beside the text; nothing is shown without a terminal."""
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         yield
@@ -60,7 +60,7 @@ def working(text: str) -> Iterator[None]:
 
 
 def status_line(metrics: dict[str, Any]) -> str:
-    """`loss 0.3712  accuracy 91.20%  f1 0.8911`: what was measured of the usual few, and two of a module's own."""
+    """A status line of the common metrics and two of the module's own: `loss 0.3712  accuracy 91.20%  f1 0.8911`."""
     usual = {"test/loss", *(name for name, _, _ in SHOWN)}
     own = [name for name in metrics if name.startswith("test/") and name not in usual][:2]
     shown = [*SHOWN, *((name, name.removeprefix("test/"), "{:.4f}") for name in own)]
@@ -68,11 +68,11 @@ def status_line(metrics: dict[str, Any]) -> str:
 
 
 class Watcher:
-    """Follows runs, one after the other: a bar with round, loss, accuracy, s/round, ETA, or plain lines."""
+    """Progress of runs, one after the other: a bar with round, loss, accuracy, s/round and ETA, or plain lines."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False, markup=False)
-        self._live: Progress | Status | None = None  # what is drawn below the lines that were said
+        self._live: Progress | Status | None = None  # the display below the printed lines
         self._run: Path | None = None
         self._task: Any = None
         self._last_line = 0.0
@@ -126,7 +126,7 @@ class Watcher:
             self._live.start()
 
     def _wait(self, text: str) -> None:
-        """A spinner until the next round comes in."""
+        """Shows a spinner until the next round ends."""
         self.__exit__()
         if self.console.is_terminal:
             self._live = self.console.status(text)
@@ -134,7 +134,7 @@ class Watcher:
 
 
 def workers_of(experiment: Experiment) -> str:
-    """Who trains, while a run is under way: `2 workers`, `1 process`."""
+    """The workers of a run as text: `2 workers`, `1 process`."""
     runtime, clients = experiment.config.runtime, experiment.clients
     if runtime.backend == "local":
         return "1 process"
@@ -142,13 +142,13 @@ def workers_of(experiment: Experiment) -> str:
 
     try:
         count = count_workers(runtime, clients, resources_here())
-    except BadConfig:  # nodes have left since the run began
+    except BadConfig:  # nodes were lost since the run began
         return "workers"
     return f"{count} worker{'s' * (count > 1)}"
 
 
 def list_kind(kind: str, with_title: bool) -> None:
-    """Names, what they are, and their papers; of configs, names and the first line that says what they are."""
+    """Prints names, summaries and papers of one kind of component, or names and summaries of configs."""
     title = kind if with_title else None
     table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
@@ -164,7 +164,7 @@ def list_kind(kind: str, with_title: bool) -> None:
 
 
 def print_table(table: Table) -> None:
-    """In a terminal as wide as that is; elsewhere a line a row, however long."""
+    """Prints a table: as wide as the terminal, or without a terminal one line per row of any length."""
     console = Console(highlight=False)
     if console.is_terminal:
         console.print(table)
@@ -175,7 +175,7 @@ def print_table(table: Table) -> None:
 
 
 def rows_table(rows: Sequence[dict[str, Any]]) -> None:
-    """Rows of equal keys as a table; columns with a fraction in them to three decimals."""
+    """Prints rows of equal keys as a table; columns with fractions have three decimals."""
     table = Table(box=None, pad_edge=False)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     for name in columns:
@@ -263,7 +263,7 @@ def _step_table(timing: Timing, step: StepProfile) -> None:
 
 
 def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
-    """`100 rounds, 4.97 of 20 clients sampled in each, 10% of uploads lost, 2 empty rounds`."""
+    """A summary line: `100 rounds, 4.97 of 20 clients sampled in each, 10% of uploads lost, 2 empty rounds`."""
     sampled = sum(len(row["cohort"]) for row in rows)
     lost = sum(not arrived for row in rows for arrived in row["received"])
     empty = sum(not row["cohort"] for row in rows)
@@ -274,9 +274,9 @@ def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
 
 
 def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]]) -> None:
-    """One line a run: state, rounds done, algorithm, the newest values of the usual few.
+    """Prints one line per run: state, rounds done, algorithm, and the newest values of the most common metrics.
 
-    ends: how the trials of the sweep in a directory ended, id -> state; empty without a sweep.
+    ends: the final states of the trials of the sweep in a directory, by id; empty without a sweep.
     """
     from raylfl.report.labels import METHOD
     from raylfl.report.runs import read_runs
@@ -299,7 +299,7 @@ def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]]) ->
 
 
 def state_of(run: RunRecord, ends: Callable[[Path], dict[str, str]]) -> str:
-    """`finished`, `running` (a process holds its lock), or how it ended as a sweep took it down, else `stopped`."""
+    """The state of a run: `finished`, `running` (a process holds its lock), its end in a sweep, or else `stopped`."""
     from raylfl.runtime.records.run_dir import RunDirectory
 
     if run.finished:

@@ -1,4 +1,4 @@
-"""The data of a run: what the user's data class offers, as data sets or as Lightning's data loaders."""
+"""The data of a run, from the user's data class: data sets or Lightning's data loaders."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Collate = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True)
 class DataSource:
-    """What a data class offers, whether its attributes are values or methods.
+    """The content of a data class, whose attributes may be values or methods.
 
-    data: the object itself, for what only it can answer; it stays in the process that made it.
+    data: the object itself, for further attributes; it stays in the process that made it.
     """
 
     train: SampleSet
@@ -37,17 +37,17 @@ class DataSource:
 
 
 def class_of(config: Config, place: str) -> type:
-    """The class of `model` or `data`; raises BadConfig where it cannot be imported."""
+    """The class of `model` or `data`. Raises BadConfig if it cannot be imported."""
     component = getattr(config, place)
     if component.name is not None:
         return REGISTRIES[place].get(component.name).cls
-    with torch_defaults():  # what its file sets in torch as it is imported ends here
+    with torch_defaults():  # undoes torch settings that the class's file makes on import
         cls: type = import_class(str(component.class_path), place)
         return cls
 
 
 def load_data(config: Config) -> DataSource:
-    """The data of `data`: a shipped name or any class with the attributes of the interface."""
+    """The data of the group `data`: a shipped name, or any class with the attributes of the interface."""
     cls = class_of(config, "data")
     data = construct(cls, config.data.init_args, "data")
     if hasattr(data, "prepare_data") and hasattr(data, "setup"):  # a LightningDataModule
@@ -82,7 +82,7 @@ def _measured_on(data: Any, kind: str, transform: Any, warnings: list[str]) -> S
 
 
 def _offered(data: Any, kind: str, warnings: list[str]) -> tuple[Any, Collate | None]:
-    """(data set, how its samples become a batch) of `<kind>_dataset`, or of what `<kind>_dataloader` returns."""
+    """(data set, collate function) of `<kind>_dataset`, or of the DataLoader from `<kind>_dataloader`."""
     collate = getattr(data, "collate_fn", None)
     dataset = _attribute(data, f"{kind}_dataset")
     if dataset is None and (loader := _loader(data, kind)) is not None:
@@ -94,7 +94,7 @@ def _offered(data: Any, kind: str, warnings: list[str]) -> tuple[Any, Collate | 
 
 
 def _loader(data: Any, kind: str) -> Any:
-    """The DataLoader of this kind; None where the class has no such method of its own."""
+    """The DataLoader of this kind; None if the class does not define one."""
     make = getattr(type(data), f"{kind}_dataloader", None)
     if make is None or make.__module__.startswith("lightning."):
         return None
@@ -117,7 +117,7 @@ def _own_collate(loader: Any) -> Collate | None:
 
 
 def _draws_its_own_way(loader: Any) -> bool:
-    """Whether the loader has another sampler than those that `shuffle` chooses between."""
+    """Whether the loader has a sampler other than the two that `shuffle` selects."""
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
     usual = type(getattr(loader, "sampler", None)) in (RandomSampler, SequentialSampler)
@@ -131,9 +131,7 @@ def _attribute(data: Any, name: str) -> Any:
 
 
 def labels_of(dataset: Any) -> Ints | None:
-    """The label of each sample [n], where the data set has them as `targets`, as its second tensor, or is a subset of
-    one that has.
-    """
+    """The labels of the samples [n], from `targets`, the second tensor, or the data set of a Subset; else None."""
     if hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
         whole = labels_of(dataset.dataset)
         return None if whole is None else whole[np.asarray(dataset.indices)]

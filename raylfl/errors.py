@@ -1,4 +1,4 @@
-"""The user's mistakes, said in the user's words: key, value, remedy."""
+"""Errors for the user: they name key, value and remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class RaylflError(Exception):
-    """Anything that ends a run with a message meant for people (exit code 1)."""
+    """An error that ends a run with a message for the user (exit code 1)."""
 
 
 class BadConfig(RaylflError):
@@ -19,9 +19,10 @@ class BadConfig(RaylflError):
 
 
 class BadValue(BadConfig):
-    """One value that cannot be: `partition.classes=12, but must be 1..10 (dirichlet has no such bound)`.
+    """An invalid value: `partition.classes=12, but must be 1..10 (dirichlet has no such bound)`.
 
-    key is relative to the component that raises; `at` adds the component's place in the config.
+    key: relative to the component that raises; `at` adds the component's place in the config. need: completes "must
+    be"; hint: a remedy.
     """
 
     def __init__(self, key: str, *, got: object, need: str, hint: str = ""):
@@ -30,7 +31,7 @@ class BadValue(BadConfig):
         super().__init__(f"{key}={got}, but must be {need}{tail}")
 
     def at(self, place: str) -> BadValue:
-        """The same mistake, its key prefixed by the place of the component: `at("partition")`."""
+        """This error with the place of the component before its key: `at("partition")`."""
         key = f"{place}.{self.key}" if self.key else place
         return BadValue(key, got=self.got, need=self.need, hint=self.hint)
 
@@ -43,12 +44,12 @@ def _rebuild_bad_value(key: str, got: object, need: str, hint: str) -> BadValue:
 
 
 class DataMissing(BadConfig):
-    """Files of a data set are not where the config says."""
+    """Files of a data set are missing or damaged."""
 
 
 class NonFinite(RaylflError):
-    """A loss, an update or the server's parameters stopped being finite."""
+    """A loss, an update or the server's parameters are no longer finite."""
 
 
 class ClientFailed(RaylflError):
-    """A client's local work raised; names client, round and the original error."""
+    """A client's local work failed; the message names client, round and the original error."""

@@ -1,4 +1,4 @@
-"""A config made into parts: data, partition, population, algorithm, processes. Beyond here, plain objects."""
+"""The parts of a run from its config: data, partition, population, algorithm, processes, all plain objects."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from raylfl.heterogeneity.world import RunContext
 from raylfl.parts import Experiment, Optimum, WorkerSetup
 
 T = TypeVar("T")
-DEFAULT_CLIENTS = 10  # N where neither the config nor the partition says it
+DEFAULT_CLIENTS = 10  # N if neither the config nor the partition gives it
 
 
 def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | None:
-    """That of `data.optimum(weights)`, or of `data.optimum()` where it takes none; None without one.
+    """The optimum from `data.optimum(weights)`, or from `data.optimum()` if it takes no weights; None without one.
 
-    One that takes weights speaks of the data's own clients: it is asked under `partition: natural` only.
+    An optimum with weights refers to the clients that the data define; it is used for `partition: natural` only.
     """
     optimum = getattr(data, "optimum", None)
     if optimum is None:
@@ -46,7 +46,7 @@ def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | No
 
 
 def fitted_model(config: Config, data: Any) -> ComponentConfig:
-    """The model's arguments, a shipped one's completed by the data's shapes (in_shape, num_classes, dim)."""
+    """The model's config; the arguments of a shipped model are completed by the data's in_shape, num_classes, dim."""
     if config.model.name is None:
         return config.model
     from raylfl.models.base import fitted_args
@@ -58,7 +58,7 @@ def fitted_model(config: Config, data: Any) -> ComponentConfig:
 
 
 def check_without_data(config: Config) -> None:
-    """Raises BadConfig for what can be told to be wrong without loading the data."""
+    """Checks the config as far as possible without the data; raises BadConfig."""
     for place in ("model", "data"):
         component = getattr(config, place)
         complete = place == "data" or component.class_path is not None  # a shipped model takes shapes from the data
@@ -69,13 +69,13 @@ def check_without_data(config: Config) -> None:
             "model.class_path",
             got=path,
             need="in a module that workers can import",
-            hint="what a script or notebook defines is seen by that process alone: put the class into a file, say "
+            hint="a class defined in a script or notebook exists in that process only: put it into a file, say "
             f"mine.py, and write {path.replace('__main__', 'mine', 1)}, or set runtime.backend=local",
         )
 
 
 def assemble(config: Config) -> Experiment:
-    """The parts of a config; raises BadConfig for whatever cannot work, before anything starts."""
+    """The parts of a config. Raises BadConfig, before anything starts, if they cannot work together."""
     check_without_data(config)
     local = config.local
     rule = replace(local, momentum=0.0) if config.algorithm.own_step else local
@@ -83,7 +83,7 @@ def assemble(config: Config) -> Experiment:
     split = make_split(config, source)
     population = Population.of(np.array([len(c) for c in split.clients]), config.top.weights)
     owners = config.algorithm.topology.owners(split.clients)
-    merged = len(owners) < len(split.clients)  # one client trains, on the data of all: a world of its own
+    merged = len(owners) < len(split.clients)  # a single client trains on the data of all clients
     trained = Population.of(np.array([len(c) for c in owners])) if merged else population
     world = RunContext(config.top.seed, trained, config.top.rounds)
     participation, link = (Full(), Perfect()) if merged else (config.participation, config.link)
@@ -153,7 +153,7 @@ def make_split(config: Config, source: DataSource) -> Split:
 
 
 def samples_of(source: DataSource) -> Samples:
-    """What a partition sees of the training data."""
+    """The properties of the training data that a partition can use."""
     return Samples(len(source.train), source.labels, source.client_indices)
 
 
@@ -161,7 +161,7 @@ def unimportable(config: Config) -> list[str]:
     """Warnings for classes that no other process can import, so that the run cannot be resumed from its config."""
     paths = {group: str(config.resolved[group].get("class_path")) for group in NAMED_GROUPS}
     return [
-        f"{group}.class_path={path} is known to this process only, so `raylfl resume` cannot continue the run: "
+        f"{group}.class_path={path} exists in this process only, so `raylfl resume` cannot continue the run: "
         "put the class into a module of its own"
         for group, path in paths.items()
         if path.startswith("__main__.") or "<locals>" in path
@@ -169,7 +169,7 @@ def unimportable(config: Config) -> list[str]:
 
 
 def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str]:
-    """Plain warnings where an assumption of the algorithm is broken; BadConfig where it cannot run."""
+    """Warnings about violated assumptions of the algorithm. Raises BadConfig if it cannot run."""
     algorithm, name = config.algorithm, config.resolved["algorithm"]["name"]
     participation, link = config.resolved["participation"]["name"], config.resolved["link"]["name"]
     warnings = []

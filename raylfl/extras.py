@@ -1,7 +1,7 @@
-"""Optional libraries: the extra that installs each, and the message where one is missing.
+"""Optional libraries: the extra that installs each, and the error if one is missing.
 
-`pip install 'raylfl[ray,report]'` installs two extras, `raylfl[all]` every one. Modules import an optional library only
-where they use it, after `require`.
+`pip install 'raylfl[ray,report]'` installs two extras, `raylfl[all]` all of them. Modules import an optional library
+only where they use it, after `require`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOGGERS = {"tensorboard": "tensorboard", "wandb": "wandb"}  # logger -> module
 
 
 class MissingExtra(BadConfig):
-    """An optional library is needed and not installed."""
+    """A required optional library is not installed."""
 
 
 def install_command(module: str) -> str:
@@ -55,9 +55,9 @@ def ours(module: str) -> bool:
 
 
 def require(*modules: str, what: str, instead: str = "") -> None:
-    """Raise MissingExtra if one of these modules is not installed.
+    """Checks that these modules are installed; raises MissingExtra.
 
-    what: what needs them, such as `data.name=digits`; instead: what works without them.
+    what: the feature that needs them, such as `data.name=digits`; instead: an alternative without them.
     """
     for module in modules:
         if not _installed(module):
@@ -75,7 +75,7 @@ def _installed(module: str) -> bool:
 
 
 def missing_package(module: str, python: str) -> str:
-    """The remedy where this Python cannot import a module, if raylfl depends on it."""
+    """The message for a module that a Python cannot import, with the remedy if raylfl depends on the module."""
     if not ours(module):
         return f"No module named '{module}' in {python}"
     return (

@@ -1,4 +1,4 @@
-"""Options of components: annotated fields, checked by pydantic, refused in the user's words.
+"""Options of components: annotated fields, checked by pydantic, with errors for the user.
 
     b1: Annotated[float, Ge(0), Lt(1), Doc("the decay of m")] = 0.9
 
@@ -40,7 +40,7 @@ class Kind:
 
 
 class Options:
-    """A dataclass whose fields are checked when an instance is made."""
+    """A dataclass whose fields are checked when an instance is created."""
 
     def __post_init__(self) -> None:
         hints = hints_of(type(self))
@@ -81,7 +81,7 @@ def _accepted(key: str, hint: Any, value: Any) -> Any:
 
 
 def hints_of(cls: Any) -> dict[str, Any]:
-    """Field -> declared type of a dataclass, with the limits that its parents set."""
+    """The declared types of a dataclass's fields, with limits inherited from parent classes."""
     return _hints(cls)
 
 
@@ -97,7 +97,7 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def inherited(hint: Any, before: Any) -> Any:
-    """The type of a field that is declared again: with the limits of the earlier declaration, if it has none itself."""
+    """The type of a redeclared field, with the limits of the earlier declaration if it has none itself."""
     if any(get_origin(part) is Annotated for part in (hint, *_parts(hint))):
         return hint
     limits = next((get_args(part)[1:] for part in _parts(before) if get_origin(part) is Annotated), ())
@@ -110,14 +110,14 @@ def inherited(hint: Any, before: Any) -> Any:
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a union; else the type alone."""
+    """The alternatives of a union, or the type itself."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def fitting(hint: Any, value: Any) -> Any:
-    """The value as the declared type has it (`"1e-3"` is a number); raises ValueError: what it must be, in words."""
+    """The value converted to the declared type (`"1e-3"` to a number). Raises ValueError with the type in words."""
     if is_dataclass(hint) and isinstance(value, hint):  # type: ignore[arg-type]
-        return value  # a group of keys, checked when it was made
+        return value  # a group of keys, which has been checked already
     if isinstance(value, bool) and bool not in _kinds(hint):
         raise ValueError(words(hint))
     try:
@@ -127,7 +127,7 @@ def fitting(hint: Any, value: Any) -> Any:
 
 
 def json_schema(hint: Any) -> dict[str, Any]:
-    """A declared type as JSON schema; {}, anything, where only raylfl itself can tell."""
+    """The JSON schema of a declared type; {} (anything) if a schema cannot express it."""
     return {} if is_dataclass(hint) else _adapter(hint).json_schema()
 
 
@@ -182,7 +182,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def _kinds(hint: Any) -> set[Any]:
-    """The plain types that a declared type allows; {bool} for Any, choices and lists, which need no such care."""
+    """The plain types that a declared type allows; {bool} for Any, choices and lists, which need no further check."""
     origin = get_origin(hint)
     if origin is Annotated:
         return _kinds(get_args(hint)[0])

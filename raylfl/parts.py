@@ -1,4 +1,4 @@
-"""What a run is made of: an experiment, and the part of it that workers need. Plain values, no config nodes."""
+"""The parts of a run: an experiment, and the part of it that workers need. Plain values, no config nodes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from raylfl.heterogeneity.partition.base import Split
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
 
-BUFFERS = "buffers"  # the key under which a module's buffers travel beside an algorithm's own tensors
+BUFFERS = "buffers"  # key of a module's buffers in broadcasts, uploads and client states
 
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """Everything a worker needs for any client in any round; put into shared memory once."""
+    """The data and settings that a worker needs for any client and round; put into shared memory once."""
 
     seed: int
     dtype: str
@@ -43,19 +43,19 @@ class WorkerSetup:
     eval_batch_size: int
     runtime: RuntimeConfig
     val: SampleSet | None = None
-    merged: bool = False  # one client trains, on the data of all N
+    merged: bool = False  # a single client trains on the data of all N clients
 
     @property
     def local_buffers(self) -> bool:
-        """Whether clients keep the module's buffers to themselves; a client that owns all data shares them."""
+        """Whether buffers are part of the client states; false for a single client that owns all data."""
         return self.buffers == "local" and not self.merged
 
     def trained_on(self, client: int) -> Ints:
-        """The samples that a client of the run trains on."""
+        """The sample indices on which a client of the run trains."""
         return self.shards.indices if self.merged else self.shards[client]
 
     def fresh_state(self, x: Tensor, buffers: Tensor) -> State:
-        """What a client brings to its first round, rows [1, ...], at x [d] and buffers [b]; empty: it never has any."""
+        """The client state before a client's first round, rows [1, ...], from x [d] and buffers [b]; may be empty."""
         state = self.algorithm.init_clients(x, 1)
         return {**state, BUFFERS: buffers[None]} if self.local_buffers and len(buffers) else state
 
@@ -66,9 +66,7 @@ class WorkerSetup:
 
 @dataclass(frozen=True)
 class Optimum:
-    """x [d] = argmin_x F(x), as the data know it; of: weights [N] -> argmin_x sum_i weights_i f_i(x), where they
-    know it for any weights.
-    """
+    """The optimum x [d] = argmin_x F(x); of: weights [N] -> argmin_x sum_i weights_i f_i(x), if known."""
 
     x: np.ndarray
     of: Callable[[np.ndarray], np.ndarray] | None
@@ -76,12 +74,12 @@ class Optimum:
 
 @dataclass(frozen=True)
 class Experiment:
-    """All parts of a run; built and checked before anything is started."""
+    """All parts of a run, built and checked before anything is started."""
 
     config: Config
     labels: Ints | None  # of the training set [n]
     split: Split
-    optimum: Optimum | None  # of F with the run's weights, where the problem knows it
+    optimum: Optimum | None  # of F with the run's weights, if known
     world: RunContext
     algorithm: Algorithm
     participation: Participation
@@ -93,5 +91,5 @@ class Experiment:
 
     @property
     def clients(self) -> int:
-        """N, the clients of the partition."""
+        """The number of clients N of the partition."""
         return self.setup.population.count

@@ -1,4 +1,4 @@
-"""All registries by the config group that chooses from them; importing this loads neither torch nor the classes."""
+"""All registries by config group; importing this module loads neither torch nor the registered classes."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "model": MODELS,
     "data": DATA,
 }
-KINDS = {registry.kind: registry for registry in REGISTRIES.values()}  # as `raylfl list` names them
+KINDS = {registry.kind: registry for registry in REGISTRIES.values()}  # by the headings of `raylfl list`

@@ -1,4 +1,4 @@
-"""Names to classes: one registry a kind (algorithms, partitions, participation, links, models, data).
+"""Registries from names to classes, one for each kind (algorithms, partitions, participation, links, models, data).
 
 A component is a dataclass whose fields are its options; registering it is one line above the class:
 
@@ -24,12 +24,12 @@ from raylfl import source
 from raylfl.errors import BadValue
 
 T = TypeVar("T")
-NAMING = ("name", "class_path")  # the keys of a group that say which class it is; the others are its options
+NAMING = ("name", "class_path")  # the keys of a group that select its class; the others are its options
 
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """One registered class: its name in configs, one line on what it is, the paper it is from."""
+    """A registered class: its name in configs, a one-line summary, and its paper."""
 
     name: str
     summary: str
@@ -39,15 +39,15 @@ class Entry(Generic[T]):
 
     @property
     def cls(self) -> type[T]:
-        """The class itself; imports its module."""
+        """The class; its module is imported on first use."""
         return self.load()
 
 
 @dataclass(frozen=True)
 class Choice(Generic[T]):
-    """The class that a group of the config names.
+    """The class selected by a group of the config.
 
-    name: what tables and legends call it. class_path: where to import it from; None for a shipped class.
+    name: its name in tables and legends. class_path: its import path; None for a shipped class.
     """
 
     name: str
@@ -56,14 +56,14 @@ class Choice(Generic[T]):
 
     @property
     def keys(self) -> dict[str, str]:
-        """The keys of the group that name the class, so that another process finds it again."""
+        """The keys of the group that select the class, also in another process."""
         return {"name": self.name, **({} if self.class_path is None else {"class_path": self.class_path})}
 
 
 class Registry(Generic[T]):
-    """What may stand as `name:` in one group of the config.
+    """The classes that `name:` can select in one group of the config.
 
-    base: returns the class that all entries derive from, where a `class_path` may name others.
+    base: returns the base class of all entries, which a class from a `class_path` must derive from.
     """
 
     def __init__(self, kind: str, package: str, base: Callable[[], type[T]] | None = None):
@@ -85,7 +85,7 @@ class Registry(Generic[T]):
 
     @cached_property
     def _listed(self) -> dict[str, Entry[T]]:
-        """What the package's files register, whether or not they have been imported."""
+        """The entries of the package's files, imported or not."""
         found: dict[str, Entry[T]] = {}
         for declared in source.registered(self.package):
             if declared.name in found:
@@ -115,7 +115,7 @@ class Registry(Generic[T]):
         return [entry.name for entry in self]
 
     def get(self, name: str, key: str = "name") -> Entry[T]:
-        """The entry of that name; raises BadValue naming the nearest one."""
+        """The entry of this name. Raises BadValue, with the nearest known name, if there is none."""
         entries = self._all
         if name not in entries:
             near = difflib.get_close_matches(str(name), entries, n=1, cutoff=0.5)
@@ -124,10 +124,10 @@ class Registry(Generic[T]):
         return entries[name]
 
     def choose(self, options: Mapping[str, Any], place: str) -> Choice[T]:
-        """The class that the options' `class_path` or `name` means: a name with a dot is a path as well.
+        """The class selected by the options' `class_path` or `name`; a name with a dot is a path as well.
 
-        Beside a class_path, `name` is only a label. A class that was registered outside the package gets the path that
-        it was imported from. Raises BadValue, its key under `place`.
+        Beside a class_path, `name` is only a label. A class registered outside the package gets its import path. Raises
+        BadValue with a key below `place`.
         """
         name, path = options.get("name"), options.get("class_path")
         if path is None and "." in str(name):
@@ -147,7 +147,7 @@ class Registry(Generic[T]):
         return Choice(label, cls, str(path))
 
     def _derived(self, cls: Any, path: str, place: str) -> type[T]:
-        """The class, if it is one that may stand here."""
+        """The class, if it derives from `base`. Raises BadValue otherwise."""
         assert self.base is not None, f"{self.kind} take no class_path"
         base = self.base()
         if isinstance(cls, type) and is_dataclass(cls) and issubclass(cls, base):
@@ -157,7 +157,7 @@ class Registry(Generic[T]):
 
 
 def import_class(path: str, place: str) -> Any:
-    """What is at `package.module.Class`; raises BadValue, its key `<place>.class_path`, saying what was not found."""
+    """The object at `package.module.Class`. Raises BadValue (key `<place>.class_path`) that names the missing part."""
     module_name, _, name = path.rpartition(".")
 
     def refusal(reason: str) -> BadValue:

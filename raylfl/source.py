@@ -1,7 +1,7 @@
-"""What the files of a package register, read from their source: names, summaries, papers and options.
+"""The registrations in the source files of a package: names, summaries, papers and options.
 
-Nothing is imported, so that a config is checked, and components are listed, without torch. A type that only the
-module itself can make out counts as Any here; it is checked when the class is made.
+Nothing is imported, so that configs can be checked and components listed without torch. A type that only the imported
+module can resolve counts as Any here; it is checked when the class is built.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KNOWN = {**vars(typing), **vars(vocabulary)}  # names that an option's type may 
 
 @dataclass(frozen=True)
 class Declared:
-    """A class below a `@REGISTRY.register("name", paper=...)`."""
+    """A class with the decorator `@REGISTRY.register("name", paper=...)`."""
 
     name: str
     paper: str
@@ -34,7 +34,7 @@ class Declared:
         return first_line(ast.get_docstring(self.node))
 
     def options(self) -> dict[str, Any] | None:
-        """Option -> declared type; None: the class takes any."""
+        """The declared type of each option; None: the class accepts any option."""
         return options(self.module, self.node)
 
 
@@ -44,7 +44,7 @@ def first_line(docstring: str | None) -> str:
 
 
 def registered(package: str) -> Iterator[Declared]:
-    """What the files of a package register, by file name."""
+    """The registered classes of a package, in the order of its files."""
     for path in sorted(_path(package).glob("*.py")):
         module = f"{package}.{path.stem}"
         for node in _classes(module):
@@ -55,7 +55,7 @@ def registered(package: str) -> Iterator[Declared]:
 
 
 def options(module: str, node: ast.ClassDef) -> dict[str, Any] | None:
-    """What a constructor takes: the arguments of `__init__`, else a dataclass's fields; inherited ones as well."""
+    """The options of a class: the arguments of `__init__`, or a dataclass's fields, inherited ones included."""
     line = list(_ancestry(module, node))
     for place, owner in line:
         for part in owner.body:
@@ -73,7 +73,7 @@ def options(module: str, node: ast.ClassDef) -> dict[str, Any] | None:
 
 
 def options_of_class(cls: type) -> dict[str, Any] | None:
-    """The same of a class that has been imported."""
+    """The options of an imported class."""
     if is_dataclass(cls):
         hints = vocabulary.hints_of(cls)
         return {field.name: hints[field.name] for field in fields(cls) if field.init}
@@ -83,7 +83,7 @@ def options_of_class(cls: type) -> dict[str, Any] | None:
 
 
 def _ancestry(module: str, node: ast.ClassDef) -> Iterator[tuple[str, ast.ClassDef]]:
-    """The class and those that it is derived from, with their modules, as far as raylfl's source has them."""
+    """The class and its base classes within raylfl's source, with their modules."""
     yield module, node
     for base in map(ast.unparse, node.bases):
         own = [(module, base)] if any(c.name == base for c in _classes(module)) else []
@@ -108,12 +108,12 @@ def _syntax(module: str) -> ast.Module:
 
 
 def _path(module: str) -> Path:
-    """Where a module or package of raylfl lies, without its suffix."""
+    """The path of a module or package of raylfl, without suffix."""
     return Path(__file__).parent.joinpath(*module.split(".")[1:])
 
 
 def _type(annotation: ast.expr | None, module: str) -> Any:
-    """A declared type; names like `Rule = Literal[...]` are looked up in the module and in those it imports from."""
+    """A declared type; aliases such as `Rule = Literal[...]` are looked up in the module and its imports."""
     known = dict(KNOWN)
     for _ in range(10):
         try:

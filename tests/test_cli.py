@@ -231,7 +231,7 @@ def test_a_class_of_the_script_itself_is_refused_where_workers_could_not_see_it(
     (tmp_path / "script.py").write_text(OWN_MODEL + SCRIPT)
     done = program(sys.executable, "script.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "put the class into a file" in done.stdout
+    assert "put it into a file" in done.stdout
     assert "mine.Net" in done.stdout
     assert done.stdout.splitlines()[-1] == "1 round"
 

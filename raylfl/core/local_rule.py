@@ -1,4 +1,4 @@
-"""Options of the local solver, and the weights a_i of a round's gradients that they imply."""
+"""Options of the local solver, and the accumulation vectors a_i that they imply."""
 
 from __future__ import annotations
 

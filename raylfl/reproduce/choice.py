@@ -1,4 +1,4 @@
-"""Which cells of an experiment to run: `--only task=mnist-*` `--only steps=5,20`."""
+"""The selection of an experiment's cells: `--only task=mnist-*` `--only steps=5,20`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raylfl.errors import BadConfig
 
 @dataclass(frozen=True)
 class Choice:
-    """Key of a cell -> patterns of its value, of which one has to fit; a key without patterns is free.
+    """A selection of cells: for each key, patterns of which one must match; a key without patterns matches any value.
 
     Values are compared as `plain` writes them, with the wildcards of file names: `mnist-*`.
     """
@@ -21,7 +21,7 @@ class Choice:
     patterns: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def keeps(self, **cell: Any) -> bool:
-        """Whether the cell is chosen, as far as these keys of it say."""
+        """Whether a cell with these keys is selected."""
         return all(
             any(fnmatch.fnmatchcase(plain(value), pattern) for pattern in self.patterns[key])
             for key, value in cell.items()
@@ -30,7 +30,7 @@ class Choice:
 
 
 def choice(words: Sequence[str], keys: Sequence[str], name: str) -> Choice:
-    """The choice that words `key=value,value` make; raises BadConfig for a key that the experiment does not have."""
+    """The selection from words `key=value,value`. Raises BadConfig for a key that the experiment does not have."""
     patterns: dict[str, list[str]] = {}
     for word in words:
         key, equals, values = word.partition("=")
@@ -42,6 +42,6 @@ def choice(words: Sequence[str], keys: Sequence[str], name: str) -> Choice:
 
 
 def plain(value: Any) -> str:
-    """A value as `--only` takes it: `MNIST, LeNet-5` is mnist-lenet-5, 0.1 is 0.1, None is none."""
+    """A value as text for `--only`: `MNIST, LeNet-5` is mnist-lenet-5, 0.1 is 0.1, None is none."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")

@@ -1,4 +1,4 @@
-"""What a theorem promises: the largest step size it allows, and the terms of its bound."""
+"""The statements of a theorem: the largest step size it admits, and the terms of its bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What theory says of an experiment: its constants, the step sizes that theorems admit, the rates they promise."""
+"""Theory of an experiment: its constants, the step sizes that theorems admit, and the rates they give."""
 
 from __future__ import annotations
 

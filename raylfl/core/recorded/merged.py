@@ -1,4 +1,4 @@
-"""Recorded calls that a cheaper function does with the same bits: dropout's masks, softmax over rows of a mask."""
+"""Cheaper functions with the bits of several recorded calls: dropout masks, and softmax behind an attention mask."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIGITS = 53  # of the 64 random bits that a Bernoulli number of probability p is
 
 
 class Function:
-    """A function that stands for recorded calls, with what the program asks of an operator."""
+    """A function that replaces recorded calls, with the attributes of an operator that the program uses."""
 
     namespace = "raylfl"
 
@@ -30,7 +30,7 @@ class Function:
 
 
 def merged(calls: Sequence[Call]) -> list[Call]:
-    """The calls of a step on a CPU, with single functions for what they do as well."""
+    """The calls of a step on a CPU, some of them replaced by a single cheaper function."""
     out: list[Call] = []
     at = 0
     while at < len(calls):
@@ -90,7 +90,7 @@ class Mask:
         return torch.lt(bits, self.limit, out=torch.empty_like(x)).mul_(self.scale[x.dtype])
 
     def plainly(self, x: Tensor) -> Tensor:
-        """By the recorded calls themselves."""
+        """The result of the recorded calls themselves."""
         return torch.empty_like(x).bernoulli_(self.p).div_(self.q)
 
 
