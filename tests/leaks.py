@@ -25,7 +25,7 @@ VARIABLES = (
     "TUNE_",
     "GRPC_",
 )
-PATIENCE = 10.0  # seconds that a process which was asked to end may take
+PATIENCE = 10.0  # seconds that a process may take to end
 
 
 def present() -> set[str]:

@@ -1,4 +1,4 @@
-"""Components of one's own by `class_path`: the bits of the shipped class that they repeat, in every command."""
+"""User components by `class_path`: the bits of the shipped class that they repeat, in every command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oracles' problems and recorded rounds, run by the package: the same numbers for both sides."""
+"""The oracles' problems and recorded rounds, run by the package with the same numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raylfl.testing import recorded_round, simulate
 from tests import oracles
 
 
-def people(problem: oracles.Problem) -> Population:
+def population_of(problem: oracles.Problem) -> Population:
     """The problem's clients."""
     return Population(problem.sizes, problem.weights)
 
@@ -65,7 +65,7 @@ def states(
     def gradient(i: int, x: Tensor, r: int, t: int) -> Tensor:
         return torch.from_numpy(problem.gradient(i, x.numpy(), r, t))
 
-    population = people(problem)
+    population = population_of(problem)
     played = recorded(rounds, population, rule)
     return [server for server, _ in simulate(algorithm, gradient, played, torch.from_numpy(x0), population, rule)]
 

@@ -1,4 +1,4 @@
-"""The aggregation rules and what they do in expectation, against enumeration of all that can happen."""
+"""The aggregation rules and their expectations, against enumeration of all outcomes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raylfl.algorithms.fedavg import FedAvg
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.errors import BadValue
 from tests import oracles
-from tests.algorithms.replay import people, recorded
+from tests.algorithms.replay import population_of, recorded
 
 
 def system(weights: np.ndarray, failure: np.ndarray) -> SystemInfo:
@@ -76,7 +76,7 @@ def assert_proportional(ours: np.ndarray | None, theirs: np.ndarray) -> None:
 def test_coefficients_are_those_of_the_specification(rule, seed):
     problem = oracles.random_quadratics(seed, count=5, dim=2)
     rounds = oracles.random_rounds(seed, count=8, clients=5, with_replacement=seed % 2 == 1)
-    for theirs, ours in zip(rounds, recorded(rounds, people(problem)), strict=True):
+    for theirs, ours in zip(rounds, recorded(rounds, population_of(problem)), strict=True):
         if theirs.arrived:
             expected_values = oracles.coefficients(rule, problem, theirs)
             np.testing.assert_allclose(
@@ -106,7 +106,7 @@ def test_expected_coefficients_of_draws_with_replacement_match_enumeration(rule)
     assert_proportional(RULES[rule].expected(c, 3 * p), enumerated(rule, c, with_replacement(p, 3), p))
 
 
-def test_importance_sampling_never_hears_a_client_of_probability_zero():
+def test_importance_sampling_never_receives_a_client_of_probability_zero():
     c, p = system(np.full(3, 1 / 3), np.zeros(3)), np.array([0.5, 0.5, 0.0])
     np.testing.assert_array_equal(RULES["anonymous_importance"].expected(c, 2 * p) > 0, [True, True, False])
 
@@ -152,7 +152,7 @@ def test_inverse_count_of_many_clients_matches_the_poisson_binomial_law(low, hig
     first = pi[0] * np.sum(law / (1 + np.arange(len(law))))
     found = inverse_count(pi)
     assert found[0] == pytest.approx(first, rel=1e-10)
-    assert found.sum() == pytest.approx(1 - np.exp(np.log1p(-pi).sum()), rel=1e-10)  # P(some upload arrives)
+    assert found.sum() == pytest.approx(1 - np.exp(np.log1p(-pi).sum()), rel=1e-10)  # P(some upload is received)
 
 
 def test_importance_needs_the_sampling_probabilities():
@@ -172,8 +172,8 @@ def test_fedavg_passes_independence_on():
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_round_that_only_clients_of_weight_0_answer_is_their_uniform_mean_or_no_step(rule):
-    """`weighted` divides by the weights that arrived; the rules that multiply by w_i move nothing."""
+def test_a_round_that_receives_only_clients_of_weight_0_is_their_uniform_mean_or_no_step(rule):
+    """`weighted` divides by the received weights; the rules that multiply by w_i move nothing."""
     c = system(np.array([0.0, 0.0, 1.0]), np.zeros(3))
     r = round_of(c, np.array([1, 1, 0]), np.array([True, True, False]), np.full(3, 1 / 3)).received_view
     alike = 0.5 if rule in ("mean", "weighted", "anonymous") else 0.0

@@ -1,4 +1,4 @@
-"""Calibrated step lengths: the published formulas, and that all methods then move equally far."""
+"""Calibrated step lengths: the published formulas, with which all methods move equally far."""
 
 from __future__ import annotations
 

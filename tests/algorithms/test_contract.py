@@ -1,4 +1,4 @@
-"""Every registered algorithm and variant through every check of the contract; and each check gone red."""
+"""Every registered algorithm and variant passes every check of the contract; each check can fail."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_probabilities_are_those_of_equation_15_and_make_omega_equal_w(seed):
     np.testing.assert_allclose(omega, w, rtol=1e-12)
     assert chi2(w, omega) < 1e-24
     uniform = surrogate_weights(FedAvg(aggregate="anonymous").expected_coefficients(c, 6 * w), a)
-    assert chi2(w, uniform) > 0.01  # what it is a cure for
+    assert chi2(w, uniform) > 0.01  # the bias that FedACS removes
 
 
 def test_the_unavailable_are_never_drawn_and_omega_is_w_among_the_others():
@@ -46,14 +46,14 @@ def test_the_unavailable_are_never_drawn_and_omega_is_w_among_the_others():
     np.testing.assert_allclose(omega, np.where(available, w, 0) / w[available].sum(), rtol=1e-12)
 
 
-def test_a_client_that_can_never_be_heard_is_left_out():
+def test_a_client_that_is_never_received_is_left_out():
     p = FedACS().probabilities({}, beforehand(np.full(3, 1 / 3), np.array([1.0, 0.0, 0.5]), np.array([2.0, 2, 2])))
     np.testing.assert_allclose(p, [0, 1 / 3, 2 / 3])
     none = FedACS().probabilities({}, beforehand(np.full(2, 0.5), np.ones(2), np.ones(2)))
     np.testing.assert_array_equal(none, [0, 0])
 
 
-def test_unknown_failure_probabilities_ask_for_estimates():
+def test_unknown_failure_probabilities_need_estimates():
     c = beforehand(np.full(2, 0.5), np.array([0.1, np.nan]), np.ones(2))
     with pytest.raises(BadValue, match="estimate=known"):
         FedACS().probabilities({}, c)
@@ -130,14 +130,14 @@ def test_estimates_converge_to_the_truth_and_so_do_the_probabilities():
     assert chi2(w, surrogate_weights(p * (1 - q), steps.astype(float))) < 0.01
 
 
-def test_a_mean_of_rate_zero_counts_one_imaginary_arrival():
+def test_a_mean_of_rate_zero_assumes_one_received_upload():
     server = watch(FedACS(estimate="ema", rate=0.0), 30, np.full(3, 0.5), np.ones(3, dtype=np.int64))
     asked, received = server["times_sampled"].numpy(), server["times_received"].numpy()
     np.testing.assert_allclose(server["q"], (asked - received) / (asked + 1), rtol=1e-12)
 
 
 def test_an_exponential_mean_forgets_at_its_rate():
-    """Client 0 arrives 50 times, then is lost 3 times: q_hat = 1 - 0.9^3."""
+    """Client 0 is received 50 times, then lost 3 times: q_hat = 1 - 0.9^3."""
     algorithm, population = FedACS(estimate="ema", rate=0.1), Population.of(np.ones(2))
     server = algorithm.init_server(torch.zeros(1), population)
     for k in range(53):

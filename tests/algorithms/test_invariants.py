@@ -1,4 +1,4 @@
-"""What holds after every round, for any cohort and any lost uploads, on random problems."""
+"""Invariants after every round, for any cohort and any lost uploads, on random problems."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_running_sums_of_memories_are_their_sums(here: RunContext):
 @after_every_round
 @given(worlds)
 def test_a_memory_is_the_last_update_received(here: RunContext):
-    """The memory of MIFA holds what FedAvg's arithmetic says of the newest round of each client."""
+    """The memory of MIFA holds each client's update of its newest round, computed as in FedAvg."""
     before, kept = torch.linspace(-1, 2, D, dtype=torch.float64), {}
     for r, server, _ in played(MIFA(), here):
         for i, steps in zip(r.received_view.cohort, r.received_view.steps, strict=True):
@@ -176,7 +176,7 @@ def test_fedaware_steps_to_the_point_of_its_hull_nearest_to_zero(here: RunContex
 @after_every_round
 @given(worlds)
 def test_shares_of_the_received_are_on_the_simplex(here: RunContext):
-    """mean and weighted divide by what arrived; the others by what was sent, and reach at most 1 in sum."""
+    """mean and weighted are normalised over the received clients; the sums of the others are at most 1."""
     for r in here.rounds:
         if len(r.received_view.cohort):
             c = {rule: RULES[rule].coefficients(r.received_view) for rule in RULES}
@@ -191,7 +191,7 @@ STARS = [e.name for e in ALGORITHMS if not e.cls.topology.sequential and e.name 
 
 @pytest.mark.parametrize("name", STARS)
 def test_the_order_of_the_cohort_does_not_matter(name: str):
-    """But for rounding, and but for a ring."""
+    """Except for rounding, and except for a ring."""
     here = world(7, draws=False)
     turned = RunContext(here.population, [reversed_round(r) for r in here.rounds], here.noise, here.seed)
     algorithm = ALGORITHMS.get(name).cls()

@@ -58,7 +58,7 @@ def test_a_norm_of_zero_does_not_exclude_a_client_for_ever():
     np.testing.assert_allclose(algorithm.probabilities(server, calm(population.weights)), [0.5, 0.5])
 
 
-def test_fresh_norms_are_asked_for_and_stale_ones_are_not():
+def test_fresh_norms_are_computed_before_sampling_and_stale_ones_are_not():
     assert OptimalSampling().samples_by_norm
     assert not OptimalSampling(norms="stale").samples_by_norm
     assert not FedAvg().samples_by_norm

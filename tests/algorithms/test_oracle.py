@@ -21,7 +21,7 @@ from raylfl.core.client_rows import Table
 from raylfl.core.local_rule import LocalRule, Schedule
 from raylfl.testing import simulate
 from tests import oracles
-from tests.algorithms.replay import people, recorded
+from tests.algorithms.replay import population_of, recorded
 
 N, D = 5, 6
 TOLERANCE = 1e-10  # float64, a few rounds of a few steps: another order of summation leaves 1e-13
@@ -159,7 +159,7 @@ def assert_same_history(
         return torch.from_numpy(problem.full_gradient(i, at) if t < 0 else problem.gradient(i, at, r, t))
 
     x0 = np.random.default_rng(len(rounds)).standard_normal(problem.dim)
-    start, population, algorithm = torch.from_numpy(x0), people(problem), case.algorithm
+    start, population, algorithm = torch.from_numpy(x0), population_of(problem), case.algorithm
     ours = simulate(algorithm, gradient, recorded(rounds, population, rule), start, population, rule)
     fresh = algorithm.init_clients(start, 1)
     for r, ((server, clients), theirs) in enumerate(zip(ours, case.history(problem, rounds, x0, local), strict=True)):

@@ -169,7 +169,7 @@ def test_missing_quotes_are_named(items, remedy):
     assert remedy in str(caught.value)
 
 
-def test_numbers_and_lists_may_be_written_as_people_do():
+def test_numbers_and_lists_have_several_spellings():
     config = load_config(
         "digits", ["rounds=1e2", "local.lr=1e-3", "logging.loggers=wandb", "local.steps={uniform:[1,5]}"]
     )

@@ -1,4 +1,4 @@
-"""A fuzz over configs: whatever stands in one, it is refused in words or it runs. Never a traceback, never a hang.
+"""A fuzz over configs: each is refused with a message or runs, without a traceback or a hang.
 
 RAYLFL_FUZZ=50 tries fifty times as many.
 """

@@ -1,4 +1,4 @@
-"""Looked-up randomness: known answers of Philox, independence of who else is asked, uniformity."""
+"""Keyed randomness: known answers of Philox, independence of the other clients, uniformity."""
 
 import numpy as np
 from hypothesis import given
@@ -19,7 +19,7 @@ def test_philox_gives_the_published_known_answers():
 
 
 @given(st.integers(0, 2**31), st.integers(0, 10**6), st.lists(st.integers(0, 10**9), min_size=1, max_size=20))
-def test_a_clients_number_does_not_depend_on_who_else_is_asked(seed, r, clients):
+def test_a_clients_number_does_not_depend_on_the_other_clients(seed, r, clients):
     together = keyed_uniform(seed, "link", r, np.array(clients))
     alone = [keyed_uniform(seed, "link", r, np.array([c]))[0] for c in clients]
     np.testing.assert_array_equal(together, alone)
@@ -52,7 +52,7 @@ def test_splitmix_gives_the_known_outputs_of_its_reference_implementation():
 
 
 @given(st.integers(0, 2**31), st.integers(0, 10**6), st.lists(st.integers(-1, 10**9), min_size=1, max_size=9))
-def test_a_clients_words_do_not_depend_on_who_else_is_asked_or_for_how_many(seed, r, clients):
+def test_a_clients_words_do_not_depend_on_the_other_clients_or_their_number(seed, r, clients):
     together = keyed_words(seed, "batches", r, np.array(clients)[:, None], 3, np.arange(7))
     assert together.shape == (len(clients), 7)
     for c, row in zip(clients, together, strict=True):

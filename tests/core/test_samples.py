@@ -1,4 +1,4 @@
-"""Batches out of a set, and who owns which samples."""
+"""Batches of a data set, and the owners of its samples."""
 
 import numpy as np
 import torch

@@ -126,7 +126,7 @@ def test_read_idx_gives_memory_of_its_own(tmp_path):
     assert array.tolist() == [7, 1, 4, 1, 5, 9]
 
 
-def test_download_is_asked_for_only_where_files_are_missing(tmp_path, monkeypatch):
+def test_download_starts_only_if_files_are_missing(tmp_path, monkeypatch):
     from torchvision.datasets import MNIST
 
     asked = []

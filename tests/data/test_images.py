@@ -146,7 +146,7 @@ def test_synthetic_images_are_balanced_and_separable():
     assert torch.equal(data.test_transform(x), x)
 
 
-def test_synthetic_images_have_the_noise_asked_for_around_their_class_means():
+def test_synthetic_images_have_the_configured_noise_around_their_class_means():
     x, y = SyntheticImages(num_train=2000, num_classes=2, noise=0.5).train_dataset.tensors
     assert float(x[y == 0].std(dim=0).mean()) == pytest.approx(0.5, rel=0.02)
     x, y = SyntheticImages(num_train=20, num_classes=2, noise=0.0).train_dataset.tensors

@@ -131,7 +131,7 @@ def test_coefficients_without_a_minimum_say_so():
         Coefficients([[1, -1], [0, 1]]).optimum([0, 1])
 
 
-def test_dense_quadratics_are_symmetric_with_the_condition_asked_for():
+def test_dense_quadratics_are_symmetric_with_the_configured_condition():
     data = DenseQuadratics(num_clients=6, dim=7, condition=30.0, seed=3)
     h = data.h.numpy()
     np.testing.assert_array_equal(h, h.transpose(0, 2, 1))

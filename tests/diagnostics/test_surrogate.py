@@ -26,7 +26,7 @@ def test_chi2_is_zero_for_equal_weights_and_has_a_known_value_for_two_clients():
     assert chi2(np.array([0.5, 0.5]), np.array([0.8, 0.2])) == pytest.approx(0.09 / 0.8 + 0.09 / 0.2)
 
 
-def test_a_client_that_matters_and_is_never_heard_makes_chi2_infinite():
+def test_a_client_with_weight_that_is_never_received_makes_chi2_infinite():
     omega = surrogate_weights(np.array([1.0, 0.0]), np.array([3.0, np.nan]))
     np.testing.assert_array_equal(omega, [1.0, 0.0])
     assert chi2(np.array([0.5, 0.5]), omega) == np.inf

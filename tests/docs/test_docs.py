@@ -1,4 +1,4 @@
-"""The pages name everything that there is, and what they tell people to type is accepted."""
+"""The pages name every component, and their commands are accepted."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ READER = ("mine", "my_package", "fedcm", "ID", ".json", "CONFIG", "...", "<")  #
 @pytest.mark.parametrize(
     ("config", "overrides"), [p for name, p in WRITTEN.items() if not any(mark in name for mark in READER)]
 )
-def test_what_people_are_told_to_type_is_accepted(config, overrides, monkeypatch):
+def test_the_commands_of_the_pages_are_accepted(config, overrides, monkeypatch):
     monkeypatch.chdir(ROOT)
     resolved = load_config(config, overrides)
     for registry, chosen in ((MODELS, resolved.model), (DATA, resolved.data)):

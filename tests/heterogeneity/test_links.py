@@ -56,7 +56,7 @@ def test_a_dynamic_q_is_redrawn_and_losses_follow_its_mean():
 
 
 @given(asked=st.lists(st.integers(0, 39), unique=True), r=st.integers(0, 10**6), dynamic=st.booleans())
-def test_a_clients_loss_does_not_depend_on_who_else_is_asked(asked, r, dynamic):
+def test_a_clients_loss_does_not_depend_on_the_other_clients(asked, r, dynamic):
     link = Bernoulli({"uniform": [0.2, 0.8]}, dynamic=dynamic)
     clients = np.array(asked, dtype=np.int64)
     assert np.array_equal(link.lost(r, clients, world(40)), link.lost(r, np.arange(40), world(40))[clients])

@@ -1,4 +1,4 @@
-"""Only those available are asked, at the right frequencies; empty rounds are skipped or drawn again."""
+"""Only available clients are sampled, at the right frequencies; empty rounds are skipped or redrawn."""
 
 import math
 

@@ -62,7 +62,7 @@ def test_sets_are_not_those_of_draws_proportional_to_inclusion():
     assert abs(heaviest - 2 * 0.4) > 0.08
 
 
-def test_fewer_clients_of_positive_weight_than_m_are_all_asked():
+def test_fewer_clients_of_positive_weight_than_m_are_all_sampled():
     process = Weighted(size=3, weights=[0.0, 1.0, 0.0, 2.0])
     assert seen_sets(process, 4, 20) == {(1, 3): pytest.approx(1.0)}
 

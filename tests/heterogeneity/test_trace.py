@@ -76,7 +76,7 @@ def record(path, process, rounds=6, **lists):
 
 
 @pytest.mark.parametrize("process", [Bernoulli(0.3), Uniform(size=4, replace=True)])
-def test_a_replay_asks_whom_the_recorded_run_asked(tmp_path, process):
+def test_a_replay_samples_the_clients_of_the_recorded_run(tmp_path, process):
     recorded = record(tmp_path / "t.jsonl", process)
     replay = Trace(path=str(tmp_path / "t.jsonl"))
     replay.check(WORLD)

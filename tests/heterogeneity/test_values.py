@@ -163,14 +163,14 @@ def _nested(children):
     dynamic=st.booleans(),
     data=st.data(),
 )
-def test_a_clients_value_does_not_depend_on_who_else_is_asked(spec, count, r, dynamic, data):
+def test_a_clients_value_does_not_depend_on_the_other_clients(spec, count, r, dynamic, data):
     asked = data.draw(st.lists(st.integers(0, count - 1), unique=True))
     everyone = values(spec, count, r=r, dynamic=dynamic)
     some = values(spec, count, r=r, dynamic=dynamic, clients=np.array(asked, dtype=np.int64))
     assert np.array_equal(some, everyone[asked])
 
 
-def test_ten_million_clients_cost_nothing_when_three_are_asked():
+def test_ten_million_clients_cost_nothing_when_three_are_evaluated():
     spec = {"groups": [{"fraction": 0.5, "uniform": [0, 1]}, {"fraction": 0.5, "linspace": [0, 1]}]}
     population = Population(np.broadcast_to(np.int64(1), 10**7), np.broadcast_to(1e-7, 10**7))  # no memory
     clients = np.array([0, 10**7 - 1, 5_000_000])

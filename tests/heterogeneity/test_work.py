@@ -83,7 +83,7 @@ def test_dynamic_redraws_steps_epochs_and_batches_together():
 
 
 @given(asked=st.lists(st.integers(0, 19), unique=True), r=st.integers(0, 99))
-def test_a_clients_work_does_not_depend_on_who_else_is_asked(asked, r):
+def test_a_clients_work_does_not_depend_on_the_other_clients(asked, r):
     work = LocalWork(epochs={"uniform": [2, 5]}, batch_size={"uniform": [10, None]}, dynamic=True)
     sizes = list(range(0, 400, 20))
     clients = np.array(asked, dtype=np.int64)

@@ -77,7 +77,7 @@ def push_pull(problem: Problem, rounds: Sequence[Round], x0: Array, gamma: float
     """Eqs. 13-14 read literally: x+ = R_k (x - eta D_k y), y+ = C_k (y + grad f(x+) - grad f(x)).
 
     grad f(x_k) is the stored gradient, f_0 = 0. S: the received clients, since a lost client's state is as if
-    it had not been asked. R_k = R(S) at a round's first step, C_k = R(S)^T at its last, else I. D_k: client i
+    it had not been sampled. R_k = R(S) at a round's first step, C_k = R(S)^T at its last, else I. D_k: client i
     is active for its first K_i steps; D[0,0] = gamma/eta at a round's first step, with the gamma of the round
     that made y. A round that receives nothing has no step. The loop's x_{r+1} is node 0 after the move that
     opens round r+1. Returns what focus() returns. Plain SGD only.

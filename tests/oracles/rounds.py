@@ -1,4 +1,4 @@
-"""A recorded round, and random ones: unequal K_i, lost uploads, rounds in which nothing arrives."""
+"""A recorded round, and random ones: unequal K_i, lost uploads, rounds without a received upload."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Round:
 
     @property
     def total_draws(self) -> int:
-        """M = sum of s_i over all who were asked."""
+        """M = sum of s_i over all sampled clients."""
         return sum(self.draws)
 
     def draws_of(self, i: int) -> int:

@@ -14,7 +14,7 @@ from tests.oracles.rounds import Round
 
 
 def sfl(problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PLAIN, *, gamma: float = 1.0) -> History:
-    """[2] Alg. 1: the cohort in recorded order pi, client pi_m from the last result that arrived.
+    """[2] Alg. 1: the cohort in recorded order pi, client pi_m from the last received result.
 
     x_{r+1} = x_r - gamma (x_r - last); gamma = 1 is the last client's result.
     """

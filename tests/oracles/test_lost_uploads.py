@@ -1,4 +1,4 @@
-"""Every oracle: a lost client might as well not have been asked, and an empty round moves only the clocks."""
+"""Every oracle: a lost client counts as not sampled, and an empty round moves only the clocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def all_runs(rounds: list[Round], local: Local) -> dict[str, History]:
     return {name: simulate(name, problem, rounds, x, local, **REQUIRED.get(name, {})) for name in names}
 
 
-def test_a_lost_client_might_as_well_not_have_been_asked():
+def test_a_lost_client_counts_as_not_sampled():
     def forget(r: Round) -> Round:
         keep = [k for k, here in enumerate(r.received) if here]
         cohort, draws, steps = ([rows[k] for k in keep] for rows in (r.cohort, r.draws, r.steps))

@@ -1,4 +1,4 @@
-"""Damaged run directories and hostile texts: the others are reported, and what is wrong is said."""
+"""Damaged run directories and hostile texts: the damage is named, and the other runs are reported."""
 
 from __future__ import annotations
 

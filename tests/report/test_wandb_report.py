@@ -103,7 +103,7 @@ def test_what_wandb_refuses_ends_in_one_line(sweep, monkeypatch):
         publish([sweep], "somebody/project")
 
 
-def test_who_is_not_logged_in_is_told_and_not_asked(sweep, monkeypatch, tmp_path):
+def test_without_a_login_there_is_a_message_and_no_prompt(sweep, monkeypatch, tmp_path):
     monkeypatch.setattr(wandb_report, "build", lambda content, entity, project: Refused())
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))

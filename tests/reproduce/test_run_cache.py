@@ -1,4 +1,4 @@
-"""The cache of runs: they are found again, resumed, told apart; divergence is a result."""
+"""The cache of runs: reuse, resume and distinction of runs; divergence is a result."""
 
 from __future__ import annotations
 

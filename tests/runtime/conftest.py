@@ -1,4 +1,4 @@
-"""What several tests of runs need: commands that end with the test, and a run to compare with."""
+"""Fixtures of run tests: commands that end with the test, and a run to compare with."""
 
 from __future__ import annotations
 

@@ -81,14 +81,14 @@ def device() -> torch.device:
 
 
 def pinned(tensor: Tensor) -> Tensor:
-    """A copy from which the device can fetch while the host goes on."""
+    """A copy from which the device can read while the host continues."""
     copy = tensor.clone()
     copy.is_pinned_here = True
     return copy
 
 
 def carry_out(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The operation on the host's memory, after a look at what a device would say of it."""
+    """The operation on the host's memory, after the checks of a device."""
     if function is torch.ops.prim.device.default:
         return device()
     given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
@@ -107,7 +107,7 @@ def carry_out(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
 
 
 def watch(function: Any, args: Sequence[Any], kwargs: dict[str, Any], given: Sequence[Tensor], there: bool) -> None:
-    """Raises for tensors of both sides, and writes down what is waited for."""
+    """Raises for tensors of both devices, and records the waits."""
     strangers = [tensor for tensor in given if not isinstance(tensor, Simulated) and tensor.dim() > 0]
     if function in MOVES:
         source = given[-1]
@@ -139,7 +139,7 @@ def run_on_both(config: Any, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def mix() -> str:
-    """What is said of a sum of tensors of both sides."""
+    """The error of a sum of tensors on both devices."""
     with Simulation():
         try:
             torch.ones(2) + torch.ones(2, device=device())

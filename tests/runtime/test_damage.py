@@ -1,4 +1,4 @@
-"""Damaged records and forged checkpoints: told in words, passed over, and computed again to the same bits."""
+"""Damaged records and forged checkpoints: reported, skipped, and computed again with the same bits."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def process():
-    """A process of its own: torch forgets a device that it was told of only with the process."""
+    """A separate process, because torch unregisters a device only when its process ends."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         yield pool
 

@@ -146,7 +146,7 @@ def test_a_dropped_client_is_not_available_to_a_sampler_that_asks_for_norms(runs
         assert all(row["received"])
 
 
-def test_a_round_in_which_every_asked_client_is_dropped_is_empty(runs):
+def test_a_round_in_which_every_sampled_client_is_dropped_is_empty(runs):
     config = {**SPOILT, "algorithm": {"name": "optimal_sampling"}, "participation": {"name": "uniform", "size": 3}}
     all_diverge = ["local.lr=1e38", "runtime.on_nonfinite=drop"]
     result = run(config, runs, *all_diverge)

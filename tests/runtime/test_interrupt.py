@@ -52,7 +52,7 @@ def check_that_it_resumes(folder, err):
     assert (folder / "checkpoints" / f"round_{done:06d}").is_dir()
     assert rounds_of(folder) == done
     text = (folder / "config.yaml").read_text().replace(f"rounds: {LONG['rounds']}", f"rounds: {done + 3}")
-    (folder / "config.yaml").write_text(text)  # rounds may only be raised: as if it had asked for few
+    (folder / "config.yaml").write_text(text)  # rounds may only be raised: a run of few rounds
     resumed = raylfl.resume(folder, ["runtime.backend=local"])
     clean = raylfl.run(yaml.safe_load(text), ["runtime.backend=local", "logging.id=clean"])
     assert outcome(resumed.run_dir) == outcome(clean.run_dir)

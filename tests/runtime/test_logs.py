@@ -96,7 +96,7 @@ def silent():
 
 
 def logged_in(monkeypatch, port):
-    """As one who is logged in to a wandb server at this port."""
+    """A user who is logged in to a wandb server at this port."""
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_MODE", "online")

@@ -63,6 +63,6 @@ def test_random_accuracy_is_that_on_the_data_of_so_many_clients(evaluated):
     assert np.abs(accuracies - metrics["random/accuracy"]).min() < 1e-7
 
 
-def test_random_clients_are_all_of_them_where_more_are_asked_for(tmp_path):
+def test_random_clients_are_all_clients_if_more_are_configured(tmp_path):
     metrics, _, hits, sizes = evaluated_run(tmp_path, "eval.random_clients=99", "rounds=1")
     assert metrics["random/accuracy"] == pytest.approx(hits.sum() / sizes.sum(), rel=1e-6)

@@ -1,4 +1,4 @@
-"""chi2 and the distance it predicts against weights enumerated over all arrivals, and against a run that stalls."""
+"""chi2 and the predicted distance against weights enumerated over all received sets, and against a run that stalls."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MU = 3.0
 COINS = ["participation.name=bernoulli", f"participation.p={P.tolist()}"]
 
 
-def mean_over_arrivals(p):
-    """E[1{i in R} / |R|] for independent arrivals with probabilities p [N], by all 2^N outcomes."""
+def mean_over_received_sets(p):
+    """E[1{i in R} / |R|] for independent clients received with probabilities p [N], by all 2^N outcomes."""
     total = np.zeros(N)
     for outcome in itertools.product([0, 1], repeat=N):
         here = np.array(outcome)
@@ -32,11 +32,14 @@ def mean_over_arrivals(p):
         (["algorithm.aggregate=weighted"], W * STEPS),
         ([*LINKS, "algorithm.aggregate=full"], W * (1 - Q) * STEPS),
         ([*SAMPLED, *LINKS, "algorithm.aggregate=anonymous"], (1 - Q) * STEPS),
-        ([*COINS, *LINKS], mean_over_arrivals(P * (1 - Q)) * STEPS),
-        ([*COINS, "algorithm.aggregate=anonymous_uniform"], W * mean_over_arrivals(P) * STEPS),
+        ([*COINS, *LINKS], mean_over_received_sets(P * (1 - Q)) * STEPS),
+        ([*COINS, "algorithm.aggregate=anonymous_uniform"], W * mean_over_received_sets(P) * STEPS),
         ([*SAMPLED, *LINKS, "algorithm.name=fedacs"], W),
         ([*SAMPLED, *LINKS, "algorithm.name=cafedavg"], STEPS),  # corrects links; neither steps nor that p is not w
-        ([*COINS, *LINKS, "algorithm.name=cafedavg"], mean_over_arrivals(P) * STEPS),  # asked by 1 / M, and M is random
+        (
+            [*COINS, *LINKS, "algorithm.name=cafedavg"],
+            mean_over_received_sets(P) * STEPS,
+        ),  # draws count 1 / M, and M is random
         (
             ["weights=uniform", "algorithm.name=fedprox", f"algorithm.mu={MU}"],
             (1 - (1 - ETA * MU) ** STEPS) / (ETA * MU),
@@ -86,7 +89,7 @@ def test_no_distance_is_predicted_where_the_data_know_one_optimum_only():
     [
         ["algorithm.name=sfl"],
         ["algorithm.name=focus"],  # no fixed combination of updates
-        [*SAMPLED, *LINKS],  # 1/|R| and arrivals of unequal probability: no closed form
+        [*SAMPLED, *LINKS],  # 1/|R| and unequal probabilities: no closed form
         ["eval.inconsistency=false"],
     ],
 )

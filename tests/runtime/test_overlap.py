@@ -18,7 +18,7 @@ from tests.runtime.tiny import TINY, Net
 
 
 class Watched(LocalBackend):
-    """Writes down what is asked for, and what is waited for, in order."""
+    """Records the calls and the awaited results, in order."""
 
     def __init__(self, setup):
         super().__init__(setup)

@@ -1,4 +1,4 @@
-"""The imaginary client that owns all data: its mini-batches are drawn so that their gradient is that of F."""
+"""Centralised training: the mini-batches of the client that owns all data have the gradient of F in expectation."""
 
 from __future__ import annotations
 

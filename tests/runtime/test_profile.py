@@ -34,7 +34,7 @@ def timed(overrides, rounds=4):
             ["algorithm.name=sfl"],
             {"never contiguous"},
             "never contiguous",
-        ),  # one client at a time, whatever is asked for
+        ),  # one client at a time, for any setting
         (
             ["model.name=lenet5", "data.init_args.upscale=28"],
             {f"never {layout}" for layout in LAYOUTS} | {"always contiguous", "always channels_last"},

@@ -215,7 +215,7 @@ def test_dropout_differs_between_seeds_rounds_clients_and_steps(vectorize):
 
 
 def test_an_evaluation_that_draws_random_numbers_does_not_depend_on_what_was_measured_before():
-    """Neither on the pieces that the same worker had before nor on the worker; pieces draw numbers of their own."""
+    """It depends neither on the worker nor on its earlier pieces; each piece has its own random numbers."""
     setup = assemble(load_config(rude(seeds=False), [])).setup
     one, other = (LocalBackend(setup).worker for _ in range(2))
     broadcast = {"x": one.x0, BUFFERS: one.buffers0}

@@ -182,7 +182,7 @@ def test_broadcasts_travel_in_the_calls_as_far_as_ray_lets_them(veterans, monkey
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "sfl"])
 def test_traffic_is_what_the_calls_of_all_rounds_carry(veterans, tmp_path, algorithm):
-    """Counted by hand: three rounds of six clients on two workers, one call a worker and round, or a ring."""
+    """Counted by hand: three rounds of six clients on two workers, one call per worker and round, or a ring."""
     config = {**TINY, "algorithm": {"name": algorithm}, "rounds": 3, "link": {"name": "perfect"}}
     config |= {"model": {"class_path": "tests.runtime.tiny.Net", "init_args": {"norm": False}}}
     config |= {"participation": {"name": "full"}, "eval": {"every": 0, "inconsistency": False}}
@@ -214,7 +214,7 @@ def test_a_module_that_seeds_every_generator_changes_no_other_bits_on_ray_either
 
 
 def test_killed_workers_and_a_killed_server_cost_nothing_but_time(cluster, runs):
-    """Wherever in its work the blow meets them."""
+    """The result does not depend on the moment of the fault."""
     world = ["algorithm.name=focus", "rounds=12", "checkpoint.every=3"]
     undisturbed = raylfl.run(QUADRATICS, [*runs, *world])
     blows = {2: "WorkerActor", 6: "ServerActor", 9: "WorkerActor"}

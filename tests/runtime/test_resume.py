@@ -151,7 +151,7 @@ def test_without_a_checkpoint_a_run_starts_again_from_round_0_and_says_so(tmp_pa
 
 
 def begun(runs, *overrides, rounds=4):
-    """The directory of a run that was asked to stop after round 2 of `rounds`."""
+    """The directory of a run that was stopped after round 2 of `rounds`."""
 
     def watch(progress):
         if progress.metrics["round"] == 2:

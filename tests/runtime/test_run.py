@@ -120,7 +120,7 @@ def test_buffers_that_stay_with_the_clients_are_neither_sent_nor_counted(runs, a
         assert averaged == hops * (63 + 13)
 
 
-def test_buffers_are_averaged_over_the_clients_whose_updates_arrived(runs):
+def test_buffers_are_averaged_over_the_received_clients(runs):
     """After one step on all samples a running mean is a tenth of the batch's; here of six clients' batches."""
     config = {**TINY, "participation": {"name": "full"}, "link": {"name": "perfect"}, "partition": {"name": "natural"}}
     owned = ["data.init_args.owners=6", "local={steps: 1, batch_size: full}", "num_clients=null"]
@@ -232,7 +232,7 @@ def test_non_finite_updates_can_be_dropped_and_count_as_lost(runs):
     assert all("non-finite" in event for m in result.metrics for event in m["events"])
 
 
-def test_the_modules_own_optimizer_is_used_where_asked_for(runs):
+def test_the_modules_own_optimizer_is_used_if_configured(runs):
     plain = run(QUADRATICS, runs, "local.lr=0.1")
     own = run(QUADRATICS, runs, "local.optimizer=module", "local.lr=0.7")  # its SGD has lr 0.1
     np.testing.assert_allclose(own.params.numpy(), plain.params.numpy(), rtol=1e-13)

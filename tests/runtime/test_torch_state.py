@@ -1,4 +1,4 @@
-"""What a program has set in torch before it calls raylfl changes no bit of a run, and is as it was afterwards."""
+"""Torch settings of the calling program change no bit of a run and are restored afterwards."""
 
 from __future__ import annotations
 

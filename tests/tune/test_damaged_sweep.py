@@ -1,6 +1,6 @@
-"""Sweeps whose files were damaged: it is said, and the table of a resumed sweep is that of an undisturbed one.
+"""Damaged sweeps: the damage is reported, and the table of a resumed sweep is that of an undisturbed one.
 
-The trials run in the test's own process; which of them are left to do is asked of the stage as a sweep does.
+The trials run in the test's own process; the stage determines the remaining ones, as in a sweep.
 """
 
 from __future__ import annotations

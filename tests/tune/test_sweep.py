@@ -56,7 +56,7 @@ def plain(folder, *overrides):
 
 
 def test_two_trials_of_two_workers_share_two_cpus(cluster, tmp_path):
-    """All four workers hold half a CPU at once; the bits are those of one process; Ctrl-C is ours again after it."""
+    """Four workers hold half a CPU each; the bits are those of one process; the Ctrl-C handler is restored."""
     interrupted = signal.getsignal(signal.SIGINT)
     result, said = carry_out(
         tmp_path, rounds=3, runtime={"backend": "ray", "workers": 2, "cpus_per_worker": 0.5}, concurrent=2
@@ -211,7 +211,7 @@ def test_pbt_moves_the_worst_to_the_state_of_the_best(cluster, tmp_path):
         assert f"local.lr={final}" in lineage.read_text().splitlines()[-1]
         assert float(rows[lineage.parent.name]["local.lr"]) == final
         assert 0.0001 <= final <= 0.1
-    for log in result.folder.glob("*/log.txt"):  # who is there is not sent back to let others on
+    for log in result.folder.glob("*/log.txt"):  # a trial at its last round is not paused for others
         assert log.read_text().count("finished after 9 rounds") == 1
 
 

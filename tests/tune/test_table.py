@@ -1,4 +1,4 @@
-"""Tables of trials and settings: seeds pooled, the best first, and who goes on to the next stage."""
+"""Tables of trials and settings: seeds pooled, the best first, and the settings of the next stage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPACE = {
 
 @pytest.fixture
 def make(tmp_path):
-    """A sweep directory with the curves it is told, as if its trials had been run."""
+    """A sweep directory with given curves, as if its trials had been run."""
 
     def build(curves, states=None, **changes):
         spec = load_sweep(write(tmp_path, **{"space": SPACE, "metric": "test/accuracy", "last": 2, **changes}))
