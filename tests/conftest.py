@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -61,16 +62,41 @@ GROUPS = {  # what one worker of pytest-xdist does: fixtures of a module are mad
 }
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """The scheduler of `--dist loadgroup`, by GROUPS: pytest-xdist 3.8 loses its own groups with pytest 9.2."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return GROUPS.get(nodeid.partition("::")[0].removeprefix("tests/"), nodeid)
+
+    return Groups(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+def path_of(item):
+    """The file of a test as SLOW and GROUPS name it."""
+    return item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
-        path = item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
+        path = path_of(item)
         if path.startswith(SLOW) or PROCESSES & set(item.fixturenames):
             item.add_marker(pytest.mark.slow)
-        if path in GROUPS:
-            item.add_marker(pytest.mark.xdist_group(GROUPS[path]))
-            if GROUPS[path] in ON_A_CLUSTER:
-                item.add_marker(pytest.mark.flaky(reruns=1))
+        if GROUPS.get(path) in ON_A_CLUSTER:
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_process_for_a_group(request, tmp_path_factory):
+    """Fails where tests of one group run in two processes, each of which would start the group's clusters."""
+    group = GROUPS.get(path_of(request.node))
+    if group and request.config.getoption("loadgroup", False):  # as pytest-xdist tells its processes
+        owner, me = tmp_path_factory.getbasetemp().parent / f"group_{group}", os.environ["PYTEST_XDIST_WORKER"]
+        with suppress(FileExistsError), open(owner, "x") as file:
+            file.write(me)
+        assert owner.read_text() == me
 
 
 @pytest.fixture(autouse=True)
