@@ -219,6 +219,21 @@ def test_an_attribute_that_other_methods_change_is_noticed_at_the_next_step():
     assert "`factor`" in recorded.refusal
 
 
+def test_a_look_in_evaluation_mode_does_not_end_the_replays_of_training():
+    """As a measurement of the objective takes gradients in evaluation mode between two rounds."""
+    module = users.Residual()
+    _, recorded = steps_of(module)
+    for training in (True, False, True):
+        module.train(training)
+        recorded.doubt()
+        for _ in range(5):
+            content = module.batch(4)
+            if recorded.program(content) is None:
+                recorded.take(content)
+        assert recorded.refusal is None
+        assert recorded.program(module.batch(4)) is not None
+
+
 def logging_steps():
     """A module that logs tensors, a number and what only its logs need; what it logged; its recorded steps."""
     module, log, seen = users.Logs(), StepLog(), []

@@ -138,6 +138,27 @@ def run_on_both(config: Any, overrides: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def gpu_rows() -> list[dict[str, str]]:
+    """The rows of `benchmarks.gpu` on the device, with a few short runs and a tiny workload."""
+    from contextlib import contextmanager
+
+    from benchmarks import gpu
+    from benchmarks.workloads import Workload
+
+    @contextmanager
+    def within():
+        with mock.patch("raylfl.runtime.workers.worker.devices", return_value=(device(), nullcontext)), Simulation():
+            yield
+
+    device()
+    tiny = Workload("tiny", "", "logistic", (1, 8, 8), 40, 4, 2, 1, 4)
+    named = gpu.cases()
+    short = {name: {**named[name], "rounds": 2} for name in ("digits/scaffold", "local/momentum", "work/vectorised")}
+    one = {"work/one by one, recorded": {**named["work/one by one, recorded"], "rounds": 2}}
+    place = gpu.Device(torch.device("cpu"), {}, within)
+    return list(gpu.rows(place, {"tiny": tiny}, short | one))
+
+
 def mix() -> str:
     """The error of a sum of tensors on both devices."""
     with Simulation():

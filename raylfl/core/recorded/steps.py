@@ -188,7 +188,7 @@ class RecordedSteps:
     def _look_again(self) -> None:
         self._doubted = False
         if self._state is not None and self.refusal is None:
-            changed = first_difference(self._state, state_of(self.module))
+            changed = first_difference(*map(_without_modes, (self._state, state_of(self.module))))
             if changed is not None:
                 self._refuse(f"depends on the attribute `{changed}`, perhaps, which other methods change")
 
@@ -229,6 +229,11 @@ class RecordedSteps:
         theirs = [*taken, *after[0], *after[1]]
         same = len(ours) == len(theirs) and all(map(same_bits, ours, theirs))
         return None if same else "does not have autograd's bits when it is replayed"
+
+
+def _without_modes(state: dict[str, Any]) -> dict[str, Any]:
+    """A module's state but for training and evaluation mode, which kinds of batches are told apart by."""
+    return {path: value for path, value in state.items() if path.rpartition(".")[2] != "training"}
 
 
 def _tensors(heard: Sequence[LogCall]) -> list[Tensor]:

@@ -1,0 +1,206 @@
+"""`python -m benchmarks.gpu [-o FILE]`: on one GPU, within ten minutes, what a CPU cannot show; one table.
+
+Every algorithm and every kind of local work against the host's results; halves of a cohort that does not fit into
+memory; several workers on one GPU; rounds of W1 to W3 and of ResNet-18 against a plain CUDA loop, eager and as a graph.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+import raylfl
+from benchmarks.cuda_loop import loop_seconds
+from benchmarks.golden import DIGITS, IMAGES, configs
+from benchmarks.rounds import run_seconds
+from benchmarks.tables import table_of
+from benchmarks.workloads import WORKLOADS, Workload
+from raylfl.config.load import load_config
+from raylfl.experiment import assemble
+from raylfl.runtime.round.loop import Federation
+from raylfl.runtime.workers.backend import LocalBackend
+
+LIMIT = 570  # seconds, after which what is left is left out
+FAR = 2e-2  # of the largest parameter: a device's sums have another order, and rounds multiply the difference
+GIB = 2**30
+ROOM = 1.5  # GiB that the cohort of `halving` does not fit into
+RESNET18 = Workload("ResNet-18", "50 clients, 10 a round", "resnet18", (3, 32, 32), 5_000, 50, 10, 5, 20)
+SPEED = {**{name: WORKLOADS[name] for name in ("W1", "W2", "W3")}, "ResNet-18": RESNET18}
+ROUNDS = 12
+KINDS: dict[str, dict[str, Any]] = {  # beside those of `golden`
+    "one by one, autograd": {"runtime": {"vectorize": "never", "step": "autograd"}},
+    "one by one, recorded": {"runtime": {"vectorize": "never", "step": "recorded"}},
+    "one by one, no graphs": {"runtime": {"vectorize": "never", "graphs": "never"}},
+    "vectorised": {"runtime": {"vectorize": "always"}},
+    "small calls": {"runtime": {"micro_cohort": 2}},
+    "autocast": {"runtime": {"precision": "bf16-mixed"}},
+    "full batches": {"local": {**DIGITS["local"], "batch_size": "full"}},
+    "the module's optimizer": {"local": {**DIGITS["local"], "optimizer": "module"}},
+}
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where runs are measured. runtime: what a config adds for it; within: the context of such a run."""
+
+    device: torch.device = field(default_factory=lambda: torch.device("cuda", 0))
+    runtime: dict[str, Any] = field(default_factory=lambda: {"gpus_per_worker": 1})
+    within: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    def run(self, config: dict[str, Any], here: bool = False, **runtime: Any) -> raylfl.Result:
+        """A run in this process on the device, or on the host."""
+        place = {} if here else self.runtime
+        full = {"backend": "local", **config.get("runtime", {}), **place, **runtime}
+        with tempfile.TemporaryDirectory() as folder, nullcontext() if here else self.within():
+            logging = {"dir": folder, "report": False}
+            return raylfl.run({**config, "runtime": full, "logging": logging, "checkpoint": {"every": 0}})
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    """The runs to compare, by name: algorithms, then kinds of local work, then models."""
+    found = configs()
+    kinds = {f"work/{name}": {**DIGITS, "algorithm": {"name": "fedavg"}, **change} for name, change in KINDS.items()}
+    dropout = {**IMAGES, "model": {"name": "cnn_fedacs_mnist", "init_args": {"dropout": 0.5}}}
+    return {**found, **kinds, "work/dropout": {**dropout, "algorithm": {"name": "fedavg"}}}
+
+
+def compared(device: Device, name: str, config: dict[str, Any]) -> Row:
+    """A run on the device against the host's."""
+    if name == "work/autocast" or name == "work/dropout":  # other numbers by design: only that it runs
+        result = device.run(config)
+        return _row("against the host", name, bool(np.isfinite(result.params.numpy()).all()), "finite")
+    here, there = device.run(config, here=True).params, device.run(config).params
+    far = float((there - here).abs().max() / here.abs().max())
+    return _row("against the host", name, far < FAR, f"{far:.1e} of the largest parameter")
+
+
+def halving(device: Device) -> Row:
+    """A cohort in one call that does not fit into memory, against one in small calls."""
+    cuda = device.device.type == "cuda"
+    sizes = {"clients": 64, "hidden": 4096} if cuda else {"clients": 12, "hidden": 16}
+    model = {"name": "mlp", "init_args": {"hidden": [sizes["hidden"]]}}
+    config = {**DIGITS, "rounds": 1, "num_clients": sizes["clients"], "model": model, "algorithm": {"name": "fedavg"}}
+    config |= {"participation": {"name": "full"}, "partition": {"name": "iid"}, "base": ["data/digits"]}
+    small, (whole, most) = (_rounds(device, config, calls, squeezed=calls > 4) for calls in (4, sizes["clients"]))
+    far = float((whole - small[0]).abs().max() / small[0].abs().max())
+    good, case = far < FAR and most < sizes["clients"], f"{sizes['clients']} clients in a call"
+    return _row("out of memory", case, good, f"{most:.0f} fit")
+
+
+def _rounds(device: Device, config: dict[str, Any], calls: int, squeezed: bool) -> tuple[torch.Tensor, float]:
+    """(the parameters after the run, how many clients a call holds in the end), with too little memory if squeezed."""
+    runtime = {"backend": "local", "vectorize": "always", "micro_cohort": calls, **device.runtime}
+    with device.within():
+        experiment = assemble(load_config({**config, "runtime": runtime, "eval": {"every": 0}}))
+        backend = LocalBackend(experiment.setup)
+        with _little_memory(device, backend) if squeezed else nullcontext():
+            federation = Federation.of(experiment, backend)
+            for _ in federation.rounds(config["rounds"]):
+                pass
+        backend.close()
+        return federation.state.server["x"].cpu(), backend.worker.most_clients
+
+
+class _little_memory:
+    """Within it the GPU has `ROOM`; elsewhere calls of more than four clients raise as a GPU would."""
+
+    def __init__(self, device: Device, backend: LocalBackend):
+        self.cuda, self.oracle = device.device.type == "cuda", backend.worker.oracle
+
+    def __enter__(self) -> None:
+        if self.cuda:
+            total = torch.cuda.get_device_properties(0).total_memory
+            torch.cuda.set_per_process_memory_fraction(ROOM * GIB / total)
+            return
+        plain = self.oracle.gradients
+
+        def gradients(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            if len(x) > 4:
+                raise torch.OutOfMemoryError("tried to allocate too much")
+            return plain(x, *rest)
+
+        self.oracle.gradients = gradients  # type: ignore[method-assign]
+
+    def __exit__(self, *error: object) -> None:
+        if self.cuda:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def sharing(device: Device) -> Row:
+    """Three workers on one GPU against one: the same bits."""
+    config = {**DIGITS, "algorithm": {"name": "scaffold"}}
+    one, three = (device.run(config, backend="ray", workers=n, gpus_per_worker=1 / n).params for n in (1, 3))
+    return _row("workers on one GPU", "three against one", torch.equal(one, three), "the same bits")
+
+
+def speed(device: Device, workload: Workload, rounds: int = ROUNDS) -> Iterator[Row]:
+    """A round of ours against the plain loop's, eager and as a graph."""
+    with device.within():
+        ours = median(run_seconds(workload, rounds, {"backend": "local", **device.runtime}))
+    for graph in (False, True):
+        kind = "graph" if graph else "eager"
+        if graph and device.device.type != "cuda":
+            yield _row("speed", f"{workload.name}, {kind}", None, "no CUDA graphs here")
+            continue
+        plain = median(loop_seconds(workload, rounds, device.device, graph)[2:])
+        detail = f"{ours * 1e3:.1f} ms a round, the plain loop {plain * 1e3:.1f}"
+        yield _row("speed", f"{workload.name}, {kind}", ours <= plain, f"{ours / plain:.2f}: {detail}")
+
+
+def _alone(part: Callable[..., Row], *arguments: Any) -> list[Row]:
+    return [part(*arguments)]
+
+
+def _row(part: str, case: str, good: bool | None, detail: str) -> Row:
+    return {"part": part, "case": case, "result": "-" if good is None else "yes" if good else "NO", "detail": detail}
+
+
+def rows(device: Device, workloads: dict[str, Workload], named: dict[str, Any], limit: float = LIMIT) -> Iterator[Row]:
+    """All parts, speed first; what fails is a row, and what comes after the limit is left out."""
+    begun = time.perf_counter()
+    several = [sharing] if device.device.type == "cuda" else []
+    jobs: list[tuple[str, Callable[[], Iterable[Row]]]] = [
+        *((f"speed of {name}", partial(speed, device, workload)) for name, workload in workloads.items()),
+        *((part.__name__, partial(_alone, part, device)) for part in (halving, *several)),
+        *((name, partial(_alone, compared, device, name, config)) for name, config in named.items()),
+    ]
+    for name, job in jobs:
+        if time.perf_counter() - begun > limit:
+            yield _row("left out", name, None, f"{limit:.0f} seconds were over")
+            continue
+        try:
+            yield from job()
+        except Exception as error:
+            yield _row("failed", name, False, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.gpu", description=__doc__)
+    parser.add_argument("-o", "--out", default="benchmarks/gpu.json")
+    args = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        print("there is no GPU here (torch.cuda.is_available() says so); tests/runtime/test_gpu.py runs it without one")
+        return 2
+    found = list(rows(Device(), SPEED, cases()))
+    Console(width=140).print(table_of(found, torch.cuda.get_device_name(0)))
+    Path(args.out).write_text(json.dumps({"gpu": torch.cuda.get_device_name(0), "rows": found}, indent=1) + "\n")
+    return 1 if any(row["result"] == "NO" and row["part"] != "speed" for row in found) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
