@@ -34,10 +34,10 @@ def folder_name(key: str, value: str) -> None:
 class TopConfig(Options):
     """The top-level keys outside the groups."""
 
-    name: Annotated[str, Doc("of the experiment: runs go to `runs/<name>/<id>/`")] = "run"
+    name: Annotated[str, Doc("the name of the experiment: runs go to `runs/<name>/<id>/`")] = "run"
     seed: Annotated[int, Ge(0), Doc("every random draw is keyed by it")] = 0
     rounds: Annotated[int, Ge(0), Doc("the number of communication rounds; may be raised when a run is resumed")] = 100
-    dtype: Annotated[Literal["float32", "float64"], Doc("of parameters, data and all arithmetic")] = "float32"
+    dtype: Annotated[Literal["float32", "float64"], Doc("the dtype of parameters, data and all arithmetic")] = "float32"
     num_clients: (
         Annotated[
             int, Ge(1), Doc("the number of clients N; null: what the partition says (`natural`, `file`), else 10")
@@ -58,7 +58,7 @@ class TopConfig(Options):
 class ComponentConfig(Options):
     """`model` and `data`: a shipped `name` or any importable `class_path`, and its constructor's arguments."""
 
-    name: Annotated[str | None, Doc("a shipped one: [models.md](models.md)")] = None
+    name: Annotated[str | None, Doc("a shipped class: [models.md](models.md)")] = None
     class_path: Annotated[str | None, Doc("in place of a name, any importable class: `my_package.Net`")] = None
     init_args: Annotated[dict[str, Any], Doc("arguments of its constructor")] = field(default_factory=dict)
 
@@ -71,18 +71,18 @@ class ComponentConfig(Options):
 
 @dataclass
 class LocalConfig(LocalRule, LocalWork):
-    """`local`: what a client does in a round."""
+    """`local`: the local work of a client in a round."""
 
     sampling: Annotated[
         Literal["reshuffle", "with_replacement"], Doc("epoch by epoch in a fresh order, or independent draws")
     ] = "reshuffle"
     optimizer: Annotated[
         Literal["sgd", "module"],
-        Doc("module: the module's own `configure_optimizers`; lr, momentum and weight decay are then its"),
+        Doc("module: the module's own `configure_optimizers`, which then sets lr, momentum and weight decay"),
     ] = "sgd"
     buffers: Annotated[
         Literal["average", "local"],
-        Doc("of BatchNorm and the like: averaged over the received clients, or local to each"),
+        Doc("buffers such as BatchNorm statistics: averaged over the received clients, or local to each client"),
     ] = "average"
 
 
@@ -90,8 +90,8 @@ class LocalConfig(LocalRule, LocalWork):
 class EvalConfig(Options):
     """`eval`: the measurements and how often they are made; `every: 0` switches them off."""
 
-    every: Annotated[int, Ge(0), Doc("rounds between evaluations; 0: never; the last round always is evaluated")] = 1
-    batch_size: Annotated[int, Ge(1), Doc("samples a forward pass")] = 500
+    every: Annotated[int, Ge(0), Doc("rounds between evaluations; 0: never; the last round is always evaluated")] = 1
+    batch_size: Annotated[int, Ge(1), Doc("samples per forward pass")] = 500
     global_: Annotated[
         bool, Doc("`global/loss`, `global/grad_norm`, `global/distance`: a pass over all clients' data")
     ] = field(default=False, metadata={"key": "global"})
@@ -146,23 +146,24 @@ class CheckpointConfig(Options):
 
 @dataclass
 class RuntimeConfig(Options):
-    """`runtime`: where the work happens; nothing here changes the result of a run in which nothing fails, except that
-    `threads`, `precision`, `micro_cohort`, `vectorize`, `layout` and the device decide its last bits.
+    """`runtime`: where and how the work is carried out. Without failures, no key changes the result of a run, except
+    that `threads`, `precision`, `micro_cohort`, `vectorize`, `layout` and the device decide its last bits.
     """
 
     backend: Annotated[Literal["ray", "local"], Doc("local: the same code in the calling process")] = "ray"
     workers: (
-        Annotated[int, Ge(1), Doc("worker actors; null: one a client, at most one a CPU slot (or GPU share)")] | None
+        Annotated[int, Ge(1), Doc("worker actors; null: one per client, at most one per CPU slot (GPU share)")] | None
     ) = None
-    cpus_per_worker: Annotated[float, Gt(0), Doc("reserved, fractions allowed")] = 1.0
+    cpus_per_worker: Annotated[float, Gt(0), Doc("CPUs that each worker reserves; fractions are allowed")] = 1.0
     gpus_per_worker: Annotated[float, Doc("0.25: four workers share a GPU")] = 0.0
-    address: Annotated[str | None, Doc("of a running cluster; null: `RAY_ADDRESS`, else a Ray of its own")] = None
+    address: Annotated[str | None, Doc("a running cluster; null: `RAY_ADDRESS`, or else a new one")] = None
     object_store_mb: (
         Annotated[
             int,
             Ge(80),
             Doc(
-                "megabytes (Ray's own minimum is 75); of a Ray of its own; null: 0.3 of the memory, taken as it is used"
+                "megabytes (Ray's own minimum is 75) on a cluster started for the run; null: 0.3 of the memory, "
+                "allocated as it is used"
             ),
         ]
         | None
@@ -176,9 +177,9 @@ class RuntimeConfig(Options):
             int,
             Ge(1),
             Doc(
-                "clients a vectorised call, at most; null: 32 to 128, more the smaller the model, in a multiple of "
-                "four calls (1,000 clients of a small model are 8: lower it where there are more workers); on a GPU "
-                "fewer calls, of 2^20 parameters at least"
+                "clients per vectorised call, at most; null: 32 to 128, more for smaller models, in a multiple of four "
+                "calls (8 for 1,000 clients of a small model: lower it for more workers); on a GPU fewer calls, of at "
+                "least 2^20 parameters"
             ),
         ]
         | None
@@ -208,13 +209,13 @@ class RuntimeConfig(Options):
     layout: Annotated[
         Layout,
         Doc(
-            "of images and convolutions in memory: `channels_last` is up to twice as fast on a CPU, `batch_last` "
-            "faster still for chains of few channels, as LeNet-5; auto: by a fixed rule"
+            "the memory order of images and convolutions: `channels_last` is up to twice as fast on a CPU, "
+            "`batch_last` even faster for chains of few channels, such as LeNet-5; auto: by a fixed rule"
         ),
     ] = "auto"
     client_retries: Annotated[int, Ge(0), Doc("further attempts at a client's work")] = 2
     on_client_error: Annotated[
-        Literal["fail", "drop"], Doc("after these attempts; drop: its upload counts as lost")
+        Literal["fail", "drop"], Doc("the policy after these attempts; drop: the upload counts as lost")
     ] = "fail"
     on_nonfinite: Annotated[Literal["fail", "drop"], Doc("the same for an upload that is not finite")] = "fail"
     client_timeout: (
@@ -252,10 +253,10 @@ class LoggingConfig(Options):
     )
     id: Annotated[
         str | None,
-        Doc("of the run, a folder's name; null: date, time and seed; an existing id is never overwritten"),
+        Doc("the id of the run, a folder name; null: date, time and seed; an existing id is never overwritten"),
     ] = None
-    project: Annotated[str, Doc("wandb's")] = "raylfl"
-    report: Annotated[bool, Doc("a page and a picture when the run ends")] = True
+    project: Annotated[str, Doc("the wandb project")] = "raylfl"
+    report: Annotated[bool, Doc("a report page and a figure at the end of the run")] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

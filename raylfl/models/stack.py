@@ -103,14 +103,17 @@ class Stack:
 
 
 def he_fan_in(module: nn.Module) -> None:
-    """Weights ~ N(0, 2/fan_in), biases 0 (He et al. 2015, for layers followed by a ReLU)."""
+    """Initialises a layer by weights ~ N(0, 2/fan_in), biases 0 (He et al. 2015, for layers before a ReLU)."""
     if isinstance(module, nn.Conv2d | nn.Linear):
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         _zero_bias(module)
 
 
 def vgg_init(module: nn.Module) -> None:
-    """torchvision's rule for VGG: convolutions ~ N(0, 2/fan_out), linear layers ~ N(0, 0.01^2), biases 0."""
+    """Initialises a layer by torchvision's rule for VGG.
+
+    Convolutions ~ N(0, 2/fan_out), linear layers ~ N(0, 0.01^2), biases 0.
+    """
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         _zero_bias(module)

@@ -36,7 +36,7 @@ def is_percent(metric: str) -> bool:
 
 
 def axis_name(metric: str) -> str:
-    """`metric_name` with its unit."""
+    """A metric's readable name with its unit, for an axis."""
     return metric_name(metric) + (" (%)" if is_percent(metric) else "")
 
 

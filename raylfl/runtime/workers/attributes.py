@@ -62,7 +62,7 @@ class Attributes:
 
 
 def resettable(part: Any) -> bool:
-    """Whether this is a metric object or a collection of them."""
+    """Whether a part of a module is a torchmetrics object or a collection of them, which can be reset."""
     return all(hasattr(part, name) for name in ("update", "compute", "reset"))
 
 
