@@ -1,4 +1,4 @@
-"""Values that `training_step` logs in one call: tensors by name, not read before the local work is done."""
+"""The values that one call of `training_step` logs: tensors by name, which are read only after the local work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class LogCall(NamedTuple):
-    """One call of `self.log`."""
+    """A call of `self.log`."""
 
     name: str
     value: Any
@@ -18,9 +18,9 @@ class LogCall(NamedTuple):
 
 
 class StepLog:
-    """Values of the current local step; a row a client where a call is for several.
+    """The logged values of the current local step, with one row per client if a call serves several.
 
-    sink: what takes each call of `self.log` now; None: they go nowhere.
+    sink: receives each call of `self.log`; None: calls are ignored.
     """
 
     def __init__(self) -> None:
@@ -29,13 +29,13 @@ class StepLog:
         self._heard: list[LogCall] | None = None
 
     def take(self) -> dict[str, Tensor]:
-        """The values since the last call of this; they are gone then."""
+        """Returns the values since the last call, and removes them."""
         values, self.values = self.values, {}
         return values
 
     @contextmanager
     def hearing(self) -> Iterator[list[LogCall]]:
-        """Within it each call of `self.log` is noted in the list, beside what becomes of it."""
+        """A context with a list in which all calls of `self.log` are noted, besides their usual effect."""
         before, self._heard = self._heard, []
         try:
             yield self._heard
@@ -43,6 +43,6 @@ class StepLog:
             self._heard = before
 
     def hear(self, name: str, value: Any, options: dict[str, Any]) -> None:
-        """The sink is told of each call that it gets."""
+        """Notes a call of `self.log` in the list of `hearing`."""
         if self._heard is not None:
             self._heard.append(LogCall(name, value, options))

@@ -49,7 +49,7 @@ class Promise:
 
 @dataclass
 class Theory:
-    """All of it. eta: the configured step size; notes: assumptions that this run breaks."""
+    """The theory of an experiment; eta: the configured step size; notes: assumptions that the run violates."""
 
     eta: float
     constants: list[Constant] = field(default_factory=list)

@@ -1,5 +1,6 @@
 """A module's training step, recorded once and replayed as a flat list of torch's own calls, with autograd's bits.
 
-tape.py records, program.py turns the recording into straight Python, guards.py says what cannot be recorded, and
+tape.py records, program.py compiles the recording to straight Python, guards.py detects steps that cannot be recorded,
+and
 steps.py keeps one program a kind of batch and checks each against autograd before it is used.
 """

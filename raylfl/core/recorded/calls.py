@@ -1,4 +1,4 @@
-"""The recorded list: calls of ATen operators on numbered values."""
+"""The data of a recording: a list of calls of ATen operators on numbered values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from raylfl.core.step_log import LogCall
 
 
 class Slot(NamedTuple):
-    """A value of the recording, by its number."""
+    """A reference to a value of the recording, by its number."""
 
     number: int
 
 
 class Geometry(NamedTuple):
-    """How a value lies in memory. home: the value that first had this memory; offset: from where that begins."""
+    """The memory layout of a value; home: the value that first had this memory; offset: relative to its beginning."""
 
     home: int
     shape: tuple[int, ...]
@@ -33,7 +33,7 @@ class Geometry(NamedTuple):
 
     @property
     def contiguous(self) -> bool:
-        """Whether the entries lie one after the other, in the order of the indices."""
+        """Whether the entries are contiguous in memory, in the order of the indices."""
         expected = 1
         for size, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
             if size != 1 and stride != expected:
@@ -52,15 +52,15 @@ class Call:
     result: Any
 
     def slots(self) -> list[int]:
-        """The values that go in."""
+        """The numbers of the argument values."""
         return [s.number for s in slots_in((self.args, self.kwargs))]
 
     def results(self) -> list[int]:
-        """The values that come out."""
+        """The numbers of the result values."""
         return [s.number for s in slots_in(self.result)]
 
     def written(self) -> list[int]:
-        """The values that go in and are overwritten."""
+        """The numbers of the argument values that are overwritten."""
         found: list[int] = []
         for position, argument in enumerate(self.op._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
@@ -73,13 +73,13 @@ class Call:
 
     @property
     def views(self) -> bool:
-        """Whether the result is memory of an argument, which stays as it was."""
+        """Whether the result is a view of an argument, which the call does not change."""
         infos = [r.alias_info for r in self.op._schema.returns]
         return bool(infos) and all(i is not None and not i.is_write for i in infos)
 
     @property
     def draws(self) -> bool:
-        """Whether random numbers are drawn."""
+        """Whether the call draws random numbers."""
         return torch.Tag.nondeterministic_seeded in self.op.tags
 
 
@@ -87,9 +87,9 @@ class Call:
 class Recording:
     """The calls of one step and its gradient.
 
-    inputs: the values that were there before, by number; a batch's tensors first, as many as `leaves`, the others
-    (parameters, buffers) as the tensors themselves. loss, gradients: the values asked for; None for a parameter that
-    the loss does not reach. logged: the calls of `self.log`, tensors as slots.
+    The first `leaves` values are the tensors of the batch. inputs: the other values that exist before the step
+    (parameters, buffers), by number. loss, gradients: numbers of the results; None for a parameter that the loss does
+    not depend on. logged: the calls of `self.log`, with slots for tensors.
     """
 
     calls: list[Call]
@@ -104,7 +104,7 @@ class Recording:
     logged: list[LogCall] = field(default_factory=list)
 
     def same_list(self, other: Recording) -> bool:
-        """Whether two recordings are the same calls with the same numbers between tensors."""
+        """Whether two recordings have the same calls with the same plain arguments."""
         return (
             (self.loss, self.gradients, self.leaves) == (other.loss, other.gradients, other.leaves)
             and repr(self.logged) == repr(other.logged)
@@ -126,7 +126,7 @@ def _same_call(ours: Call, theirs: Call) -> bool:
 
 
 def slots_in(value: Any) -> Iterator[Slot]:
-    """The slots in nested lists, tuples and dicts."""
+    """All slots in nested lists, tuples and dicts."""
     if isinstance(value, Slot):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -138,7 +138,7 @@ def slots_in(value: Any) -> Iterator[Slot]:
 
 
 def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Nested lists, tuples and dicts with each part of this kind changed; tuples and lists become lists."""
+    """Nested lists, tuples and dicts with `change` applied to each part of this type; tuples become lists."""
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, (list, tuple)):
@@ -149,7 +149,7 @@ def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have one shape, one dtype and the same bytes; a nan is equal to itself."""
+    """Whether two tensors have equal shapes, dtypes and bytes (so that a nan equals itself)."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     ours, theirs = (t.detach().reshape(-1).contiguous().view(torch.uint8) for t in (a, b))

@@ -18,7 +18,7 @@ Capture = Callable[[Callable[[], Results]], tuple[Callable[[], None], Results]]
 
 
 def capture_on_cuda(function: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
-    """(what repeats the kernels of `function`, the tensors into which they then write)."""
+    """(a function that repeats the kernels of `function`, the tensors into which they write)."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):

@@ -1,4 +1,4 @@
-"""What a recording cannot stand for: steps that look at values, draw elsewhere than from torch, or count."""
+"""Guards against steps that a recording cannot replace: reading values, randomness outside torch, changing state."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-LOOKS = {  # methods that hand values or memory to Python without an operator
+LOOKS = {  # methods that give values or memory to Python without an operator
     *("numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage", "typed_storage"),
     *("__cuda_array_interface__", "set_", "resize_", "share_memory_", "pin_memory"),
 }
-ASSIGNED = ("data", "grad")  # attributes of a tensor that are replaced behind autograd's back
-NESTED = 4  # levels of attributes that are looked through
-ENTRIES = 10_000  # of an attribute, and of all of them; more are not looked through
+ASSIGNED = ("data", "grad")  # attributes of a tensor that can be replaced without autograd's knowledge
+NESTED = 4  # levels of nested attributes that are compared
+ENTRIES = 10_000  # largest number of compared entries, of one attribute and of all
 
 
 class Refused(Exception):
-    """Why a step is not recorded, as the end of a sentence that begins with the module's name."""
+    """The reason why a step is not recorded, as the end of a sentence that begins with `training_step`."""
 
 
 class Watch(TorchFunctionMode):
-    """Notes in `reason` the first look at a tensor's values that no operator shows."""
+    """Detects reads of a tensor's values that no operator shows; `reason` describes the first one."""
 
     reason: str | None = None
 
@@ -45,7 +45,7 @@ class Watch(TorchFunctionMode):
 
 
 def forbidden(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Why a recording with this call would not hold for other values; None where it would."""
+    """The reason why a recording with this call is not valid for other values; None if it is."""
     tags, name = op.tags, op._schema.name.removeprefix("aten::")
     if torch.Tag.data_dependent_output in tags:
         return f"looks at a tensor's values (`{name.lstrip('_')}`)"
@@ -61,7 +61,7 @@ def forbidden(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str 
 
 
 _aten = torch.ops.aten
-AS_VIEWS = {  # operators that give a tensor another shape in place, as views; torch's own backward passes use some
+AS_VIEWS = {  # in-place operators on a tensor's shape, recorded as views; torch's own backward passes use some
     _aten.transpose_.default: _aten.transpose.int,
     _aten.t_.default: _aten.t.default,
     _aten.unsqueeze_.default: _aten.unsqueeze.default,
@@ -74,12 +74,12 @@ VALUE_SHAPED = {"_pack_padded_sequence", "_pad_packed_sequence", "_ctc_loss", "r
 
 
 def host_randomness() -> tuple[Any, ...]:
-    """States of Python's and numpy's global generators, to compare."""
+    """The states of Python's and numpy's global generators, for comparison."""
     return random.getstate(), repr(np.random.get_state(legacy=False))
 
 
 def state_of(module: nn.Module) -> dict[str, Any]:
-    """What a module's attributes hold, by path; compared before and after a step, a difference is state of its own.
+    """The content of a module's attributes by path; a difference after a step means that the step changes state.
 
     Parameters and buffers count by identity, numbers and texts by value, containers and plain objects by their parts.
     """
@@ -97,16 +97,16 @@ def state_of(module: nn.Module) -> dict[str, Any]:
 
 
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, np.generic, range)
-_CONTAINERS = (list, tuple, dict, set, frozenset, deque)  # a copy with the same parts is the same
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)  # containers with equal parts count as equal
 _BY_IDENTITY = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, nn.Module)
 
 
 class _Parts(dict[str, Any]):
-    """The state of attributes by path, filled by `add`; each object once, up to `ENTRIES` in all."""
+    """The state of attributes by path, filled by `add`; each object counts once, at most `ENTRIES` in all."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: dict[int, Any] = {}  # kept, so that no other object gets the same id
+        self.seen: dict[int, Any] = {}  # kept alive, so that no other object gets the same id
 
     def add(self, path: str, value: Any, depth: int = NESTED) -> None:
         if isinstance(value, _PLAIN):
@@ -118,7 +118,7 @@ class _Parts(dict[str, Any]):
         elif (state := _generator(value)) is not None:
             self[path] = state
         elif hasattr(value, "__next__") or len(self) > ENTRIES:
-            self[path] = object()  # an iterator, or too much to look at: equal to nothing
+            self[path] = object()  # an iterator or too many entries: equal to nothing
         elif isinstance(value, np.ndarray):
             self[path] = (id(value), value.shape, value.tobytes() if value.size <= ENTRIES else None)
         else:
@@ -130,7 +130,7 @@ class _Parts(dict[str, Any]):
 
 
 def _generator(value: Any) -> Any:
-    """The state of a generator of random numbers; None for anything else."""
+    """The state of a random generator; None for any other object."""
     if isinstance(value, torch.Generator):
         return value.get_state().numpy().tobytes()
     if isinstance(value, np.random.Generator):
@@ -148,7 +148,7 @@ def _length(value: Any) -> int | None:
 
 
 def _entries(value: Any) -> list[tuple[str, Any]]:
-    """Keys and parts of a container or a plain object."""
+    """The (key, part) pairs of a container or plain object."""
     parts: list[tuple[str, Any]] = []
     if isinstance(value, Mapping):
         parts = [(f"[{key!r}]", part) for key, part in list(value.items())[:ENTRIES]]
@@ -160,7 +160,7 @@ def _entries(value: Any) -> list[tuple[str, Any]]:
 
 
 def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """The first path whose state is not the same in both; None where all are."""
+    """The first path whose state differs between two snapshots; None if all are equal."""
     for path in [*before, *(p for p in after if p not in before)]:
         if path not in before or path not in after or before[path] != after[path]:
             return path

@@ -1,8 +1,8 @@
-"""Finds plain chains of layers in recordings: a module whose step is the mean cross-entropy of one.
+"""Detection of chains of layers: modules whose recorded step is the mean cross-entropy of a plain chain.
 
-Small convolutions and whole cohorts of dense networks have faster forms than a list of single calls. Whether they apply
-is read off what a step does, not off what a module calls itself: the recorded forward pass is read as layers, and these
-layers' own recording has to be the same list, backward pass included.
+Small convolutions and whole cohorts of dense networks have faster forms than a list of single calls. They apply to any
+module with such a step, whatever its class: the recorded forward pass is read as layers, and the recording of these
+layers must be the same list, backward pass included.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from raylfl.core.recorded.tape import record
 
 
 class Chains:
-    """The chain of layers that a module's training step is, found anew for each kind of batch."""
+    """The chain of layers of a module's training step, determined for each kind of batch."""
 
     def __init__(self, module: Any):
         self.module = module
         self.possible = _possible(module)
-        self.layers: list[nn.Module] = []  # of the first chain found
-        self.network: nn.Sequential | None = None  # these layers as a part of the module, where there is one
+        self.layers: list[nn.Module] = []  # the layers of the first chain found
+        self.network: nn.Sequential | None = None  # the part of the module made of these layers, if any
         self._found: dict[Any, list[nn.Module] | None] = {}
 
     def of(
         self, content: Any, aside: Callable[[], AbstractContextManager[object]] = nullcontext
     ) -> list[nn.Module] | None:
-        """The layers for batches of this kind (x, a class each) in the module's present mode; None: it is no chain.
+        """The layers for this kind of batch (inputs, labels) in the module's current mode; None if it is no chain.
 
-        aside: a context for the trial step that a new kind of batch takes.
+        aside: a context for the trial step with a new kind of batch.
         """
         if not self.possible or not takes(content):
             return None
@@ -58,7 +58,7 @@ class Chains:
         if theirs is None or not layers:
             return None
         once = [id(p) for layer in layers for p in layer.parameters()]
-        if sorted(once) != sorted(map(id, parameters)):  # one left out, or one used twice, whose gradient is a sum
+        if sorted(once) != sorted(map(id, parameters)):  # a parameter is unused, or used twice
             return None
         chain = nn.Sequential(*layers)
         ours = recorded(chain, parameters, content, lambda batch: F.cross_entropy(chain(batch[0]), batch[1]))
@@ -70,7 +70,7 @@ class Chains:
         return layers
 
     def order(self, layers: Sequence[nn.Module]) -> list[int]:
-        """The places of the layers' parameters among the module's."""
+        """The positions of the layers' parameters among the module's parameters."""
         places = {id(p): k for k, p in enumerate(self.module.parameters())}
         return [places[id(p)] for layer in layers for p in layer.parameters()]
 
@@ -81,14 +81,14 @@ class Chains:
 
 
 def takes(content: Any, ndim: int = 1) -> bool:
-    """Whether a batch is (inputs, a class each), classes int64 of so many dimensions."""
+    """Whether a batch is (inputs, labels), with int64 labels of `ndim` dimensions."""
     if not (isinstance(content, (tuple, list)) and len(content) == 2 and isinstance(content[1], Tensor)):
         return False
     return content[1].dtype == torch.int64 and content[1].ndim == ndim
 
 
 def _possible(module: nn.Module) -> bool:
-    """Whether all parameters are weights and biases of linear layers and convolutions, trained and without hooks."""
+    """Whether all parameters are trained weights and biases of linear layers and convolutions, without hooks."""
     for layer in module.modules():
         held = [p for p in layer._parameters.values() if p is not None]
         if layer._buffers or layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
@@ -113,12 +113,12 @@ def recorded(
     try:
         found = record(module, leaves_of(content), lambda: loss(content), gradient)[2]
     except (RuntimeError, TypeError, ValueError, KeyError, AttributeError, IndexError, Refused):
-        return None  # the step itself will say what is wrong
+        return None  # the step itself will raise the error
     return found if isinstance(found, Recording) else None
 
 
 def _read(recording: Recording, plan: Plan, module: nn.Module) -> list[nn.Module] | None:
-    """The forward calls as layers, from the first leaf to the loss; None where they are anything else."""
+    """The forward calls as layers, from the first leaf to the loss; None if they are no chain of layers."""
     owners = {layer.weight.data_ptr(): layer for layer in module.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))}
     layers: list[nn.Module] = []
     at, shape = 0, recording.geometry[0].shape
@@ -140,8 +140,9 @@ def _read(recording: Recording, plan: Plan, module: nn.Module) -> list[nn.Module
 
 
 def _layer(call: Call, at: int, flat: bool, owner: nn.Module | None) -> nn.Module | None:
-    """The layer that makes this call on value `at`, whose arguments the comparison of recordings settles; flat: whether
-    a row a sample comes out.
+    """The layer that makes this call on value `at`; None for any other call.
+
+    flat: whether the result has one row per sample. The later comparison of recordings checks the arguments.
     """
     name, args = call.op._schema.name.removeprefix("aten::"), call.args
     position = 1 if name == "addmm" else 0
@@ -158,7 +159,7 @@ def _layer(call: Call, at: int, flat: bool, owner: nn.Module | None) -> nn.Modul
 
 
 def _same_plan(ours: Plan, theirs: Plan) -> bool:
-    """Whether two plans are the same calls on the same numbers, whatever the values are called."""
+    """Whether two plans have the same calls and constants, up to the numbering of values."""
     same = {k: k for k in range(ours.leaves)}
 
     def agree(a: Any, b: Any) -> bool:
@@ -185,7 +186,7 @@ def _same_plan(ours: Plan, theirs: Plan) -> bool:
 
 
 def _args(call: Call, plan: Plan) -> list[Any]:
-    """The arguments with what is only another way to say it spelt out: a size of -1, a stride that is the window."""
+    """The arguments of a call in canonical form: a size of -1 and a stride equal to the window are written out."""
     name, args = call.op._schema.name.removeprefix("aten::"), list(call.args)
     if name == "view":
         args[1] = list(plan.geometry[call.results()[0]].shape)
@@ -202,7 +203,7 @@ def _same_constant(a: Tensor, b: Tensor) -> bool:
 
 
 def _is_chain(module: nn.Module, layers: Sequence[nn.Module]) -> bool:
-    """Whether a module is these layers, one after the other."""
+    """Whether a module is the sequence of these layers."""
     if type(module) is not nn.Sequential or len(module) != len(layers):
         return False
     return all(a is b or (type(a) is type(b) and not list(b.parameters())) for a, b in zip(module, layers, strict=True))

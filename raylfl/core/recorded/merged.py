@@ -52,7 +52,7 @@ def _named(call: Call, name: str) -> bool:
 
 
 def _mask(calls: Sequence[Call]) -> Call | None:
-    """Dropout's three calls as one: memory like a value, numbers that are 1 with probability p, all divided by q."""
+    """Dropout's three calls (empty_like, bernoulli_, div_) as one; None for other calls."""
     if len(calls) < 3 or not all(map(_named, calls, ("empty_like", "bernoulli_", "div_"))):
         return None
     made, drawn, divided = calls
@@ -72,9 +72,9 @@ def _dropout(p: float, q: float) -> Function:
 
 
 class Mask:
-    """Like `empty_like(x).bernoulli_(p).div_(q)`, from the same random numbers.
+    """The function `empty_like(x).bernoulli_(p).div_(q)`, with the same random numbers.
 
-    torch makes each Bernoulli number of 64 random bits, one by one. To draw the bits for all and to compare them
+    torch computes Bernoulli numbers one by one, from 64 random bits each. Drawing all bits first and comparing them
     afterwards takes 0.7 of the time.
     """
 
@@ -96,7 +96,7 @@ class Mask:
 
 @cache
 def same_draws(p: float, q: float, dtype: torch.dtype) -> bool:
-    """Whether this build of torch makes Bernoulli numbers of random bits as `Mask` does."""
+    """Whether this build of torch computes Bernoulli numbers from random bits as `Mask` does."""
     mask, x, before = Mask(p, q), torch.empty(100, dtype=dtype), torch.get_rng_state()
     bits = torch.empty(100, dtype=torch.int64)
     try:
@@ -111,9 +111,9 @@ def same_draws(p: float, q: float, dtype: torch.dtype) -> bool:
 
 
 def safe_softmax(x: Tensor, dim: int) -> Tensor:
-    """torch's softmax in which rows of nothing but -inf are 0 (attention behind a mask), not nan.
+    """torch's safe softmax: rows that are all -inf (behind an attention mask) become 0 instead of nan.
 
-    torch looks for such rows first, at three times the cost of the softmax; a nan in what comes out shows them as well.
+    torch searches for such rows first, at three times the cost of the softmax; here a nan in the result reveals them.
     """
     plain = torch.softmax(x, dim)
     return torch.ops.aten._safe_softmax(x, dim) if plain.sum().isnan() else plain

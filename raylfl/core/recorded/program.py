@@ -1,4 +1,4 @@
-"""A recording as straight Python: only the calls that count, each value freed after its last use."""
+"""Compilation of a recording to straight Python: only the necessary calls, each value freed after its last use."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped, 
 from raylfl.core.recorded.merged import merged
 from raylfl.core.step_log import LogCall
 
-WRITES_OUT = ("aten::mm", "aten::sum.dim_IntList", "aten::bmm")  # whose results go straight into the gradient's row
-ALIGNMENT = 64  # bytes, of what torch allocates; BLAS rounds otherwise where a result begins elsewhere
+WRITES_OUT = ("aten::mm", "aten::sum.dim_IntList", "aten::bmm")  # they can write into the gradient's row
+ALIGNMENT = 64  # bytes, the alignment of torch's allocations; BLAS rounds differently for other alignments
 FACTORIES = ("ones_like", "zeros_like", "full_like", "ones", "zeros", "full", "scalar_tensor", "arange", "new_zeros")
 
 
 def full_name(op: Any) -> str:
-    """Such as aten::mm, aten::sum.dim_IntList."""
+    """The full name of an operator, such as aten::mm or aten::sum.dim_IntList."""
     overload = op._schema.overload_name
     return f"{op._schema.name}.{overload}" if overload else str(op._schema.name)
 
 
 class Program:
-    """A recorded step, to be called with a batch's tensors and the row [d] for the gradient.
+    """A compiled step, which is called with a batch's tensors and the row [d] for the gradient.
 
-    listing: the source, for people; draws: whether random numbers are drawn from torch's generators.
+    listing: its source text; draws: whether it draws random numbers from torch's generators.
     """
 
     def __init__(self, recording: Recording, sizes: Sequence[int]):
@@ -46,12 +46,12 @@ class Program:
         self.logs = bool(recording.logged)
 
     def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> tuple[Tensor, ...]:
-        """The loss, then what is logged; the gradient is written into row [d]. Buffers change as in the step itself."""
+        """(loss, logged values...); writes the gradient into row [d]. Buffers change as in the step itself."""
         with torch._C._AutoDispatchBelowAutograd():
             return self._function(row, *leaves)
 
     def logged(self, values: Sequence[Tensor]) -> list[LogCall]:
-        """The calls of `self.log` with these values, all that a call of this returned after the loss."""
+        """The calls of `self.log` with these values, which a call of the program returned after the loss."""
         given = iter(values)
         return [
             call._replace(value=next(given)) if isinstance(call.value, Slot) else call for call in self.recording.logged
@@ -72,7 +72,7 @@ class Program:
         return [min(column) for column in zip(*found, strict=True)]
 
     def table(self) -> list[dict[str, str]]:
-        """The calls for people: operator, what goes in, the shape that comes out."""
+        """The calls as rows for a table: operator, arguments and shape of the result."""
         names, geometry = self.recording.names, self.recording.geometry
 
         def shown(value: Any) -> str:
@@ -100,7 +100,7 @@ def _made(listing: str, namespace: dict[str, Any]) -> tuple[str, Callable[..., t
 
 @dataclass
 class Plan:
-    """A recording's calls without what does not count; `constants`: values that are the same in every step."""
+    """The necessary calls of a recording; constants: values that are the same in every step."""
 
     calls: list[Call]
     geometry: dict[int, Geometry]
@@ -112,17 +112,17 @@ class Plan:
 
     @property
     def wanted(self) -> set[int]:
-        """The values that are handed out."""
+        """The numbers of the returned values."""
         return {self.loss, *self.logged, *(k for k in self.gradients if k is not None)}
 
 
 def reduced(recording: Recording) -> Plan:
-    """The recording without second names of one value, without what is known beforehand, without dead calls."""
+    """The plan of a recording, without aliases of a value, constant calls and dead calls."""
     geometry, calls = recording.geometry, recording.calls
     written = {geometry[k].home for call in calls for k in call.written()}
     constants = {k: t.detach() for k, t in recording.inputs.items()} | recording.constants
     device = next(iter(recording.inputs.values())).device
-    fixed = set(recording.constants)  # of the constants, those whose numbers never change
+    fixed = set(recording.constants)  # constants whose entries never change
     same: dict[int, int] = {}
     seen = {geometry[k]: k for k in [*range(recording.leaves), *constants]}
     kept: list[Call] = []
@@ -151,7 +151,7 @@ def reduced(recording: Recording) -> Plan:
 
 
 def _empty(geometry: Geometry, device: torch.device) -> Tensor:
-    """A tensor of this shape without numbers."""
+    """An uninitialised tensor with this geometry."""
     return torch.empty_strided(geometry.shape, geometry.stride, dtype=geometry.dtype, device=device)
 
 
@@ -164,8 +164,9 @@ def _renamed(call: Call, same: dict[int, int]) -> Call:
 
 
 def _known(call: Call, constants: dict[int, Tensor], fixed: set[int], like: Callable[[int], Tensor]) -> Tensor | None:
-    """The result of a call that is known before any step: a view of what stays where it is, numbers out of nothing or
-    out of numbers that are fixed.
+    """The result of a call that is the same in every step, else None.
+
+    It is a view of a constant, a newly made tensor, or computed from fixed constants.
     """
     given, name = call.slots(), call.op._schema.name.removeprefix("aten::")
     if call.views and given and all(k in constants for k in given):
@@ -177,7 +178,7 @@ def _known(call: Call, constants: dict[int, Tensor], fixed: set[int], like: Call
 
 
 def _whole(k: int, geometry: dict[int, Geometry]) -> int:
-    """The value that first had this memory, where the two are the same numbers in the same order."""
+    """The value that first had this memory if both have the same entries in the same order, else k."""
     ours, home = geometry[k], geometry[geometry[k].home]
     same = ours.contiguous and home.contiguous and math.prod(ours.shape) == math.prod(home.shape)
     return ours.home if same and (ours.offset, ours.dtype) == (home.offset, home.dtype) else k
@@ -192,8 +193,10 @@ def _now(call: Call, value: Callable[[int], Tensor]) -> Tensor:
 
 
 def _alive(calls: list[Call], needed: set[int], geometry: dict[int, Geometry], buffers: set[int]) -> list[Call]:
-    """Calls that a needed value comes from, or that do something: overwrite, draw, or take a module's buffer, which
-    some kernels change without saying so.
+    """The calls that needed values depend on, and the calls with effects.
+
+    Effects are overwriting, drawing, and using a module's buffer, which some kernels change although their schema does
+    not say so.
     """
     needed, kept = set(needed), []
     homes = {geometry[k].home for k in buffers}
@@ -208,7 +211,7 @@ def _alive(calls: list[Call], needed: set[int], geometry: dict[int, Geometry], b
 
 
 class _Source:
-    """Writes the Python of a plan."""
+    """The generator of a plan's Python source."""
 
     def __init__(self, plan: Plan, sizes: Sequence[int]):
         self.plan, self.sizes = plan, sizes
@@ -235,7 +238,7 @@ class _Source:
         return "\n".join(lines) + "\n", self.namespace
 
     def _last_uses(self) -> dict[int, int]:
-        """The call after which a value is no longer needed; none for the loss and the gradients."""
+        """The position of the last call that needs each value; without loss, logged values and gradients."""
         plan, last = self.plan, dict.fromkeys(range(self.plan.leaves), -1)
         for at, call in enumerate(plan.calls):
             last.update(dict.fromkeys((*call.slots(), *call.results()), at))
@@ -244,7 +247,10 @@ class _Source:
         return last
 
     def _pieces(self, lines: list[str]) -> tuple[dict[int, int], dict[int, str]]:
-        """Cuts the row. Gives what is copied there in the end, and what is written there at once: value -> piece."""
+        """Splits the row into pieces, one for each parameter.
+
+        Returns (gradients copied into their pieces at the end, gradients written there directly: value -> piece).
+        """
         plan, geometry = self.plan, self.plan.geometry
         makers = {call.result.number: call for call in plan.calls if isinstance(call.result, Slot)}
         used: dict[int, int] = defaultdict(int)
@@ -305,7 +311,7 @@ class _Source:
         return self._bound(value)
 
     def _bound(self, thing: Any, label: str = "constant") -> str:
-        """A name for a function or an object."""
+        """The name of a function or object in the namespace of the source."""
         name = self.functions.get(id(thing))
         if name is None:
             name = label if label not in self.namespace else f"{label}_{len(self.functions)}"
@@ -315,7 +321,7 @@ class _Source:
 
 
 def _target(result: Any) -> str:
-    """What a call's result is assigned to."""
+    """The assignment target of a call's result, as source."""
     if isinstance(result, Slot):
         return f"t{result.number}"
     if isinstance(result, (list, tuple)):
@@ -329,7 +335,7 @@ def _with_out(call: Call) -> Any:
 
 
 class _Probe(TorchDispatchMode):
-    """Notes what is called without carrying it out: the results are `answer`."""
+    """A mode that notes calls without carrying them out; every result is `answer`."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -345,8 +351,9 @@ class _Probe(TorchDispatchMode):
 
 
 def fastest(call: Call, geometry: dict[int, Geometry]) -> Any:
-    """A function of torch's Python interface that makes exactly this call, which is quicker to reach than the
-    operator itself; the operator where there is none.
+    """A function of torch's Python interface that makes exactly this call, or else the operator itself.
+
+    Such a function has less overhead than the operator.
     """
     name = call.op._schema.name.removeprefix("aten::")
     if call.op.namespace != "aten":
@@ -362,7 +369,7 @@ _PLACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
 
 
 def _makes(function: Any, call: Call, geometry: dict[int, Geometry]) -> bool:
-    """Whether calling it with these arguments is this call, tried on tensors without memory."""
+    """Whether the function with these arguments makes exactly this call, tried on tensors without memory."""
     tensors: dict[int, Tensor] = {}
 
     def stand_in(slot: Slot) -> Tensor:

@@ -1,4 +1,4 @@
-"""One program a kind of batch, each checked against autograd before it is used and now and then afterwards."""
+"""One program for each kind of batch, checked against autograd before its first use and from time to time later."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from raylfl.core.recorded.tape import record
 from raylfl.core.step_log import LogCall, StepLog
 from raylfl.errors import BadConfig
 
-SEEN = 1  # steps of a kind that autograd takes before one is recorded: many kinds come once only
+SEEN = 1  # steps of a kind by autograd before the first recording: many kinds occur only once
 CHECKED = 4  # steps of a kind after which replays begin
-MOST = 128  # kinds of batches with a program; beyond that the one not used for longest is dropped
+MOST = 128  # largest number of kinds with a program; then the least recently used one is dropped
 
 Loss = Callable[[Any], Tensor]  # of a batch's content, with a graph
 Gradient = Callable[[Tensor], Sequence[Tensor | None]]  # of a loss, a tensor a parameter
 
 
 class _Kind:
-    """What is known of batches of one kind."""
+    """The state of one kind of batch."""
 
     def __init__(self) -> None:
         self.used = 0
@@ -39,9 +39,9 @@ class RecordedSteps:
     """Losses and gradients of a module's training step, by replay where that has autograd's bits.
 
     A kind of batch (shapes, dtypes, memory order, the modes of the module's parts) is first left to autograd, then
-    recorded twice, and the second time the replay of the first is compared with autograd, on another batch. From then
-    on it is replayed; each time that its use count is a power of two it is compared again. `refusal` says why a
-    module is not replayed: autograd then takes all its steps, whose numbers are the same.
+    recorded twice; the replay of the first recording is compared with autograd on another batch. From then on it is
+    replayed, and compared again whenever its use count is a power of two. `refusal`: why the module is not replayed;
+    autograd then takes all its steps, with the same results.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class RecordedSteps:
         self._doubted = False
 
     def doubt(self) -> None:
-        """Other code of the module has run, which may have changed what the step depends on."""
+        """Notes that other code of the module has run, which may have changed the state that the step depends on."""
         self._doubted = True
 
     def program(self, content: Any) -> Program | Captured | None:
-        """What to replay for a batch with this content; None: `take` has to."""
+        """The program for a batch with this content; None: `take` must be called."""
         if self._doubted:
             self._look_again()
         if self.refusal is not None:
@@ -86,7 +86,7 @@ class RecordedSteps:
         return kind.program
 
     def replay(self, program: Program | Captured, content: Any) -> tuple[Tensor, Tensor]:
-        """(loss, gradient [d]) of a step by its program; what it logs is logged."""
+        """(loss, gradient [d]) of a step by its program, which also logs."""
         row = torch.empty(sum(self.sizes), device=self.device, dtype=self.dtype)
         loss, *values = program(leaves_of(content), row)
         if program.logs and self.log.sink is not None:
@@ -95,7 +95,7 @@ class RecordedSteps:
         return loss, row
 
     def take(self, content: Any) -> tuple[Tensor, Tensor]:
-        """(loss, gradient [d]) by autograd, recorded or compared with the replay on the way."""
+        """(loss, gradient [d]) of a step by autograd, which may be recorded or compared with its replay."""
         kind = None if self.refusal is not None else self._kind(content)
         if kind is None:
             return self._plainly(content)
@@ -197,7 +197,7 @@ class RecordedSteps:
         self.kinds.clear()
 
     def _changing(self) -> tuple[list[Tensor], list[Tensor]]:
-        """What a step changes: buffers and the states of torch's generators."""
+        """Copies of the state that a step may change: buffers and the states of torch's generators."""
         return [b.detach().clone() for b in self.buffers], self._generators()
 
     def _generators(self) -> list[Tensor]:
@@ -215,7 +215,7 @@ class RecordedSteps:
     def _difference(
         self, program: Program | Captured, leaves: Sequence[Tensor], before: Any, taken: Sequence[Tensor]
     ) -> str | None:
-        """What is wrong with the replay of a step that autograd has just taken from the state `before`."""
+        """The fault of the replay of a step that autograd has just taken from the state `before`; None if equal."""
         after = self._changing()
         self._restore(before)
         row = torch.full_like(taken[1], torch.nan)
@@ -252,7 +252,7 @@ def kind_of(content: Any) -> Any:
 
 
 def leaves_of(content: Any) -> Sequence[Tensor]:
-    """The tensors of a batch's content, in their order."""
+    """The tensors of a batch's content, in order."""
     if isinstance(content, Tensor):
         return [content]
     if type(content) is tuple and all(isinstance(part, Tensor) for part in content):

@@ -1,4 +1,4 @@
-"""Records one ordinary training step and its gradient: the ATen calls below autograd, in their order."""
+"""Recording of one ordinary training step and its gradient: the ATen calls below autograd, in order."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from raylfl.core.recorded.guards import (
 )
 from raylfl.core.step_log import LogCall, StepLog
 
-_MARK = "_raylfl_slot"  # a tensor's number in the recording under way, kept on the tensor itself
+_MARK = "_raylfl_slot"  # the attribute of a tensor that holds its number in the current recording
 
 
 class Tape(TorchDispatchMode):
-    """Notes every call while it is carried out; `reason`: why the calls are not a recording, if they are none."""
+    """A mode that notes every call while it is carried out; reason: why the calls are not a valid recording, if so."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would import its compiler, a matter of seconds, to keep it off this class
+        return False  # otherwise torch imports its compiler, which takes seconds
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -37,26 +37,26 @@ class Tape(TorchDispatchMode):
         self.geometry: dict[int, Geometry] = {}
         self.constants: dict[int, Tensor] = {}
         self.reason: str | None = None
-        self._marked: list[Tensor] = []  # inputs, whose marks are taken off at the end
-        self._memory: dict[int, int] = {}  # of inputs: their storage -> the value that first had it
-        self._start: dict[int, int] = {}  # of the batch's tensors: where each begins in its memory
+        self._marked: list[Tensor] = []  # inputs, whose marks are removed at the end
+        self._memory: dict[int, int] = {}  # storage of inputs -> the value that first had it
+        self._start: dict[int, int] = {}  # storage offset of each tensor of the batch
         self._next = 0
 
     def take_in(self, tensor: Tensor) -> int:
-        """The number of a tensor that is there before the step."""
+        """The number of a tensor that exists before the step."""
         self._marked.append(tensor)
         home = self._memory.setdefault(_storage(tensor), self._next)
         return self._number_anew(tensor, home)
 
     def take_leaf(self, tensor: Tensor) -> int:
-        """The number of one of the batch's tensors, which lie elsewhere in every batch."""
+        """The number of a tensor of the batch, whose memory differs from batch to batch."""
         if _number(tensor, self) is not None or _storage(tensor) in self._memory:
             raise Refused("gets batches whose tensors share memory")
         self._start[self._next] = int(tensor.storage_offset())
         return self.take_in(tensor)
 
     def forget(self) -> None:
-        """Take the marks off."""
+        """Removes the marks from the inputs."""
         for tensor in self._marked:
             if hasattr(tensor, _MARK):
                 delattr(tensor, _MARK)
@@ -101,7 +101,7 @@ class Tape(TorchDispatchMode):
         return result
 
     def _known(self, func: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments with slots for tensors."""
+        """The arguments of a call with slots for tensors."""
         constant = func._schema.name == "aten::lift_fresh"  # a tensor made of numbers, `torch.tensor(0.5)`
 
         def slot(tensor: Tensor) -> Slot:
@@ -117,7 +117,7 @@ class Tape(TorchDispatchMode):
         return mapped(list(args), Tensor, slot), mapped(kwargs, Tensor, slot)
 
     def _reshaped(self, tensor: Tensor) -> int:
-        """A new number for a tensor that has got another shape in place."""
+        """A new number for a tensor whose shape was changed in place."""
         number = _number(tensor, self)
         if number is None or any(tensor is held for held in self._marked):
             raise Refused("changes the shape of a batch, parameter or buffer in place")
@@ -168,10 +168,10 @@ def record(
     gradients: Callable[[Tensor], Sequence[Tensor | None]],
     log: StepLog | None = None,
 ) -> tuple[Tensor, Sequence[Tensor | None], Recording | str, list[LogCall]]:
-    """(the loss of `step`, its gradients, the recording of both or why there is none, its calls of `self.log`).
+    """(loss of `step`, its gradients, the recording or the reason why there is none, the calls of `self.log`).
 
-    leaves: the batch's tensors. step: carried out as ever, whatever becomes of the recording; gradients: of its loss.
-    log: what the step logs into.
+    leaves: the tensors of the batch. step: carried out in any case; gradients: computes the gradients of its loss. log:
+    the log of the step.
     """
     tape, watch, log = Tape(), Watch(), log or StepLog()
     before, drawn = state_of(module), host_randomness()
@@ -228,14 +228,14 @@ def _after(module: nn.Module, before: Mapping[str, Any], drawn: Any) -> str | No
 
 
 def _overwritten(tape: Tape, names: Mapping[int, str], buffers: set[Any]) -> str | None:
-    """Why an input is overwritten that is no buffer."""
+    """The reason for a refusal if an input other than a buffer is overwritten, else None."""
     inputs = [(tape.geometry[k], name) for k, name in names.items() if k not in buffers]
     inputs.sort(key=lambda pair: pair[0].offset)
     for call in tape.calls:
         for k in call.written():
             ours = tape.geometry[k]
             hit = [name for place, name in inputs if place.home == ours.home and place.offset <= ours.offset]
-            if hit:  # parameters share one memory: the last that begins before
+            if hit:  # parameters share one memory: the last one that begins before it
                 return f"overwrites `{hit[-1]}` in place"
             if ours.home in tape.constants:
                 return "overwrites a constant in place"
