@@ -146,13 +146,13 @@ class Fuzz:
         return {"dir": str(self.folder), "id": run_id, "report": False}
 
     def written(self, algorithm: str, run_id: str) -> Path:
-        """The file of the world under an algorithm."""
+        """The config file of the small world with this algorithm."""
         path = self.folder / f"{algorithm}-{run_id}.yaml"
         path.write_text(yaml.safe_dump({**WORLD, "algorithm": {"name": algorithm}, "logging": self.place(run_id)}))
         return path
 
     def undisturbed(self, algorithm: str) -> dict[str, Any]:
-        """The outcome of the world under an algorithm when nothing happens to it."""
+        """The outcome of an undisturbed run of the small world with this algorithm."""
         if algorithm not in self.clean:
             assert self.call("run", str(self.written(algorithm, f"clean-{algorithm}"))) == (0, None)
             self.clean[algorithm] = outcome(self.folder / "fuzz" / f"clean-{algorithm}")
@@ -173,7 +173,7 @@ class Fuzz:
         return run
 
     def killed(self, arguments: list[str], at: str) -> None:
-        """The command in a process of its own, which SIGKILL ends at "phase:round"."""
+        """Runs the command in a separate process, which SIGKILL ends at "phase:round"."""
         child = os.fork()
         if child == 0:
             fault = self.folder / "kills"
@@ -235,7 +235,7 @@ def blow(rng: random.Random) -> str:
 
 
 def damage(run: Path, rng: random.Random) -> None:
-    """Change, cut, exchange or remove a random file or folder of a run."""
+    """Changes, truncates, swaps or removes a random file or folder of a run."""
     found = [p for p in sorted(run.rglob("*")) if p.name not in UNTOUCHED]
     if not found:
         return
@@ -266,7 +266,7 @@ def damage(run: Path, rng: random.Random) -> None:
 
 
 def outcome(run: Path) -> dict[str, Any]:
-    """What of a finished run must be equal: records but for real seconds, parameters."""
+    """The parts of a finished run that must be equal: records (without real seconds) and parameters."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {
         "metrics": [{k: v for k, v in row.items() if k != "time/round"} for row in rows],

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu [-o FILE]`: on one GPU, within ten minutes, what a CPU cannot show; one table.
+"""`python -m benchmarks.gpu [-o FILE]`: on one GPU, within ten minutes, measurements that need a GPU, in one table.
 
 Every algorithm and every kind of local work against the host's results; halves of a cohort that does not fit into
 memory; several workers on one GPU; rounds of W1 to W3 and of ResNet-18 against a plain CUDA loop, eager and as a graph.
@@ -33,7 +33,7 @@ from raylfl.experiment import assemble
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import LocalBackend
 
-LIMIT = 570  # seconds, after which what is left is left out
+LIMIT = 570  # seconds, after which the remaining parts are left out
 FAR = 2e-2  # of the largest parameter: a device's sums have another order, and rounds multiply the difference
 GIB = 2**30
 ROOM = 1.5  # GiB that the cohort of `halving` does not fit into
@@ -117,7 +117,7 @@ def _rounds(device: Device, config: dict[str, Any], calls: int, squeezed: bool) 
 
 
 class _little_memory:
-    """Within it the GPU has `ROOM`; elsewhere calls of more than four clients raise as a GPU would."""
+    """A context in which the GPU has `ROOM`; without a GPU, calls of more than four clients raise as on one."""
 
     def __init__(self, device: Device, backend: LocalBackend):
         self.cuda, self.oracle = device.device.type == "cuda", backend.worker.oracle
@@ -171,7 +171,7 @@ def _row(part: str, case: str, good: bool | None, detail: str) -> Row:
 
 
 def rows(device: Device, workloads: dict[str, Workload], named: dict[str, Any], limit: float = LIMIT) -> Iterator[Row]:
-    """All parts, speed first; what fails is a row, and what comes after the limit is left out."""
+    """All parts, speed first; a failure is a row, and parts after the limit are left out."""
     begun = time.perf_counter()
     several = [sharing] if device.device.type == "cuda" else []
     jobs: list[tuple[str, Callable[[], Iterable[Row]]]] = [

@@ -32,7 +32,7 @@ def beside_neighbours(workers: int, rounds: int = 40, count: int = 2) -> dict[st
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """So many processes that compute without pause, while inside."""
+    """A context with `count` processes that compute without pause."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield

@@ -9,7 +9,7 @@ PAGE = ROOT / "docs" / "reliability.md"
 
 
 def write_part(name: str, text: str, page: Path = PAGE) -> None:
-    """Replace what stands between the page's comments `<!-- NAME: ...` and `<!-- end of NAME -->`."""
+    """Replaces the text between the page's comments `<!-- NAME: ...` and `<!-- end of NAME -->`."""
     before, begin, rest = page.read_text().partition(f"<!-- {name}: ")
     about, _, rest = rest.partition("\n")
     _, end, after = rest.partition(f"<!-- end of {name} -->")

@@ -1,4 +1,4 @@
-"""Round times of a workload against the floor, in blocks that take turns, so that both see the same machine."""
+"""Round times of a workload against the floor, in interleaved blocks, so that both are measured under the same load."""
 
 from __future__ import annotations
 

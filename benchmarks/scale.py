@@ -49,7 +49,7 @@ print(json.dumps({"clients": clients, "algorithm": algorithm, "setup_seconds": r
 
 
 def scale(clients: int, algorithm: str) -> dict[str, Any]:
-    """In a process of its own, so that peak memory is its own."""
+    """Runs in a separate process, so that peak memory is that of the run."""
     import json
 
     done = subprocess.run(

@@ -2,11 +2,11 @@
 
     python -m benchmarks.soak [--minutes 60] [--seed 0] [--rounds 1500]
 
-Again and again until the time is up: a run starts; every few rounds something of it is struck - a worker, the
-server actor, the driver, everything at once, a signal, the newest checkpoint -; whenever the driver is gone,
+Until the time is up: a run starts; every few rounds a fault is injected (a worker, the server actor, the driver or
+everything is killed, a signal is sent, the newest checkpoint is damaged); after the loss of the driver,
 `raylfl resume` follows, with any number of workers. A finished run must equal the same config carried out in process.
-Then a long run that nobody disturbs must end as light as it began. Ends with a table, and with exit code 1 where
-anything differed; what did differ, or hang, stays on disk to be looked at.
+Then a long undisturbed run must not grow in memory. It ends with a table, and with exit code 1 if anything
+differed; runs that differed or hung stay on disk.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ CONFIG: dict[str, Any] = {
 }
 ALGORITHMS = ("focus", "fedvarp", "sfl", "scaffold", "fedaware")
 WORKERS = (1, 2, 3)  # a resumed run has any of these
-PATIENCE = 300  # seconds without a new round, a blow or a new driver that count as a hang
+PATIENCE = 300  # seconds without a new round, a fault or a new driver that count as a hang
 
 
 class Soak:
-    """One run under fire: the process of its driver, and what may be struck."""
+    """One run with injected faults: the process of its driver, and its possible targets."""
 
     def __init__(self, config: dict[str, Any], folder: Path, rng: random.Random, struck: Counter[str]):
         self.folder, self.rng, self.struck = folder, rng, struck
         self.config = folder.parent / f"{folder.name}.yaml"
         self.config.write_text(yaml.safe_dump(config))
-        self.seen: set[psutil.Process] = set()  # processes of the run as it was struck
+        self.seen: set[psutil.Process] = set()  # processes of the run at the time of a fault
         self.driver = self._start("run", str(self.config))
 
     def _start(self, *args: str) -> subprocess.Popen[bytes]:
@@ -67,7 +67,7 @@ class Soak:
         return subprocess.Popen([sys.executable, "-m", "raylfl", *args], stdout=log, stderr=log, start_new_session=True)
 
     def carry_through(self, until: float) -> None:
-        """Strikes until the run is finished (from `until` on it is left in peace); raises where it hangs."""
+        """Injects faults until the run is finished (none from `until` on). Raises TimeoutError if it hangs."""
         last, waited, next_blow = -1, 0.0, self._aim()
         while not (self.folder / "summary.json").exists() or self.driver.poll() is None:
             if self.driver.poll() is not None:
@@ -79,13 +79,13 @@ class Soak:
                 raise TimeoutError(f"{self.folder}: no new round for {PATIENCE} s")
             pause = self.rng.uniform(0.0, 0.2)
             time.sleep(pause)
-            waited += pause  # not by the clock: whoever stops this process may have stopped the others, too
+            waited += pause  # not by the clock: a pause of this process may have paused the others as well
             if next_blow() and time.monotonic() < until and self.driver.poll() is None:
                 self.strike()
                 next_blow, waited = self._aim(), 0.0
 
     def _aim(self) -> Callable[[], bool]:
-        """When to strike next: after some more rounds, or (one in five) whatever it does in some seconds."""
+        """The time of the next fault: after some more rounds or (one in five) after some seconds."""
         if self.rng.random() < 0.2:
             moment = time.monotonic() + self.rng.uniform(0.5, 20.0)
             return lambda: time.monotonic() > moment
@@ -99,13 +99,13 @@ class Soak:
         return self._start("resume", str(self.folder), f"runtime.workers={self.rng.choice(WORKERS)}")
 
     def _again(self) -> subprocess.Popen[bytes]:
-        """It died before it had a config: nothing to resume, and the id is taken."""
+        """Removes a run that ended before it had a config: it cannot be resumed, and its id is taken."""
         if self.folder.exists():
             self.folder.rename(self.folder.with_name(f"{self.folder.name}-stillborn-{time.monotonic_ns()}"))
         return self._start("run", str(self.config))
 
     def strike(self) -> None:
-        """One blow, chosen at random among those that find a victim."""
+        """Injects one fault, chosen at random among those that have a target."""
         blows: dict[str, Callable[[], bool]] = {
             "worker killed": lambda: self._kill("ray::WorkerActor"),
             "server actor killed": lambda: self._kill("ray::ServerActor"),
@@ -151,7 +151,7 @@ class Soak:
         return True
 
     def _damage(self) -> bool:
-        """The driver dies, and a bit of the newest checkpoint with it."""
+        """Kills the driver and flips a bit of the newest checkpoint."""
         self.kill_all()
         self.driver.wait()
         newest = sorted((self.folder / "checkpoints").glob("round_*"))[-1:]
@@ -182,7 +182,7 @@ def rounds_done(folder: Path) -> int:
 
 
 def differences(folder: Path, clean: raylfl.Result) -> list[str]:
-    """What of a finished run differs from the undisturbed one."""
+    """The differences of a finished run from the undisturbed one."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     pairs = {
         "metrics": ([timeless(r) for r in rows], [timeless(r) for r in clean.metrics]),

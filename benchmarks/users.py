@@ -1,4 +1,4 @@
-"""Modules as a researcher writes them, who knows nothing of this platform: layers, a forward pass, a training step."""
+"""Modules as users write them, independent of this platform: layers, a forward pass, a training step."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=16
 #SBATCH --time=08:00:00
-#SBATCH --signal=B:TERM@180    # three minutes before the limit: end the round, save, give the place back
+#SBATCH --signal=B:TERM@180    # three minutes before the limit: end the round, save, free the allocation
 #SBATCH --requeue
 
 set -u
@@ -18,7 +18,7 @@ export RAY_AUTH_MODE=token                                     # the token in ~/
 
 nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
 head="${nodes[0]}"
-port=$((20000 + SLURM_JOB_ID % 10000))                         # two jobs on one node do not meet
+port=$((20000 + SLURM_JOB_ID % 10000))                         # different for two jobs on one node
 export RAY_ADDRESS="$head:$port"
 
 srun --nodes=1 --ntasks=1 -w "$head" \
@@ -31,7 +31,7 @@ for _ in $(seq 60); do ray status > /dev/null 2>&1 && break; sleep 2; done
 
 python jobs/run.py "$@" &
 run=$!
-trap 'kill -TERM "$run"' TERM                                  # bash passes it on, and waits for the checkpoint
+trap 'kill -TERM "$run"' TERM                                  # bash forwards the signal and waits for the checkpoint
 wait "$run"; code=$?
 while kill -0 "$run" 2> /dev/null; do wait "$run"; code=$?; done
 kill $(jobs -p) 2> /dev/null
