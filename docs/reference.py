@@ -49,7 +49,7 @@ def markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def keys(cls: type, prefix: str = "") -> Iterator[tuple[str, ...]]:
     """A row for each key of a fixed group; the keys of a group inside it follow."""
-    for field in fields(cls):
+    for field in (field for field in fields(cls) if field.init):
         hint, key = hints_of(cls)[field.name], prefix + field.metadata.get("key", field.name)
         if is_dataclass(hint):
             yield f"`{key}`", str(_default(field).name), "a name, or a group of keys", "the keys below"

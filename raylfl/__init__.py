@@ -6,24 +6,65 @@ result = raylfl.run("conf/digits.yaml", ["algorithm.name=focus", "rounds=50"])
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from raylfl.startup import torchvision_cpu
 
 if TYPE_CHECKING:
-    from raylfl.api import Result, compare, resume, run
+    from raylfl.api import Progress, Result, compare, resume, run
+    from raylfl.control import Callback, StopRun
+    from raylfl.errors import BadConfig, BadValue, RaylflError
+    from raylfl.frames import Run, evaluate, load, runs
+    from raylfl.streaming import Stream, stream
+    from raylfl.tune.trainable import trainable
 
-__all__ = ["Result", "compare", "resume", "run"]
+PLACES = {  # public name -> its module, imported on first use
+    "BadConfig": "errors",
+    "BadValue": "errors",
+    "Callback": "control",
+    "Progress": "api",
+    "RaylflError": "errors",
+    "Result": "api",
+    "Run": "frames",
+    "StopRun": "control",
+    "Stream": "streaming",
+    "compare": "api",
+    "evaluate": "frames",
+    "load": "frames",
+    "resume": "api",
+    "run": "api",
+    "runs": "frames",
+    "stream": "streaming",
+    "trainable": "tune.trainable",
+}
+__all__ = [
+    "BadConfig",
+    "BadValue",
+    "Callback",
+    "Progress",
+    "RaylflError",
+    "Result",
+    "Run",
+    "StopRun",
+    "Stream",
+    "compare",
+    "evaluate",
+    "load",
+    "resume",
+    "run",
+    "runs",
+    "stream",
+    "trainable",
+]
 
 torchvision_cpu.install()
 
 
 def __getattr__(name: str) -> Any:
     """The public names, loaded on first use, so that importing raylfl loads neither torch nor Ray."""
-    if name in __all__:
-        from raylfl import api
-
-        return getattr(api, name)
+    if name in PLACES:
+        return getattr(importlib.import_module(f"raylfl.{PLACES[name]}"), name)
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
 

@@ -7,14 +7,18 @@ are reported at once.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from raylfl.config.changes import refuse_changes
-from raylfl.config.load import Config, load_config, load_configs
+from raylfl.config.load import Config, Source, compose, load_config, load_configs
+from raylfl.config.objects import GROUPS, Given, Objects, given, known_here
+from raylfl.control import Callback, reason_to_stop
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
 from raylfl.extras import LOGGERS, require
@@ -31,12 +35,21 @@ Watch = Callable[["Progress"], None]
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress after each round, for a watcher: metrics, and lines for the user since the previous round."""
+    """The progress after each round: metrics, and lines for the user since the previous round.
+
+    params: flat [d], where the run has callbacks or is a stream, and the round is not one of a resumed run.
+    """
 
     experiment: Experiment
     run_dir: Path
-    metrics: dict[str, Any] | None
+    metrics: dict[str, Any]
     messages: list[str]
+    params: torch.Tensor | None = None
+
+    @property
+    def round(self) -> int:
+        """The number of the round, from 0."""
+        return int(self.metrics["round"])
 
 
 @dataclass(frozen=True)
@@ -55,47 +68,83 @@ class Result:
         return found
 
     @property
-    @torch_defaults()
+    def stopped_early(self) -> str | None:
+        """Why the run ended before its last round; None: it did not."""
+        reason: str | None = self.summary.get("stopped_early")
+        return reason
+
+    @property
     def module(self) -> Any:
         """The LightningModule with the final parameters and buffers."""
         import torch
 
-        from raylfl.runtime.workers.module import make_module
+        return module_of(self.config, torch.load(self.run_dir / "final.pt", weights_only=True))
 
-        module = make_module(self.config.model, self.config.top.seed).to(self.params.dtype)
-        module.load_state_dict(torch.load(self.run_dir / "final.pt", weights_only=True)["state_dict"])
+
+def module_of(config: Config, final: Mapping[str, Any]) -> Any:
+    """The module of a config with the content of final.pt, or with the params and buffers of a checkpoint."""
+    import torch
+
+    from raylfl.core.flat import FlatModule
+    from raylfl.runtime.workers.module import make_module
+
+    with one_at_a_time(), torch.no_grad():
+        module = make_module(config.model, config.top.seed).to(final["params"].dtype)
+        if "state_dict" in final:
+            module.load_state_dict(final["state_dict"])
+            return module
+        flat = FlatModule(module, final["params"].dtype, torch.device("cpu"))
+        flat.load(final["params"])
+        flat.write_buffers(final["buffers"])
         return module
 
 
 def run(
-    source: str | Path | Mapping[str, Any] | Any, overrides: Sequence[str] = (), watch: Watch | None = None
+    source: Source,
+    overrides: Sequence[str] = (),
+    watch: Watch | None = None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    **objects: Unpack[Objects],
 ) -> Result:
     """Carries out one run of a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
 
-    watch: called after each round. Raises BadConfig for mistakes, before anything is started.
+    callbacks: called after each round, may end the run. objects: `model=Net`, `data=Data()`, `algorithm=FedCM(mu=0.1)`,
+    ..., in place of what the config names; overrides still change their options. Raises BadConfig for mistakes, before
+    anything is started.
     """
-    config = load_config(source, overrides)
-    return _begin(checked(config), watch)
+    config = load_config(source, overrides, given(objects))
+    return _begin(checked(config), watch, callbacks)
 
 
 def compare(
-    source: str | Path | Mapping[str, Any] | Any,
+    source: Source,
     overrides: Sequence[str],
-    algorithms: Sequence[str],
+    algorithms: Sequence[Any],
     watch: Watch | None = None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    **objects: Unpack[Objects],
 ) -> list[Result]:
-    """Runs one config with several algorithms, one after the other on one Ray session.
+    """Runs one config with several algorithms (names, classes or instances), one after the other on one Ray session.
 
     With equal seeds all runs have the same partition, initial weights, participation, links and batch order. A
     `logging.id` becomes `<id>-<algorithm>`. Raises BadConfig if such a run exists already.
     """
-    configs = load_configs(source, [[*overrides, f"algorithm.name={name}"] for name in algorithms])
+    configs = load_configs(source, [_variant(overrides, algorithm, objects) for algorithm in algorithms])
     _tell_apart(configs)
     from raylfl.runtime.ray.cluster import cluster_for
 
     experiments = [checked(config) for config in configs]
     with cluster_for(configs[0].runtime):
-        return [_begin(experiment, watch) for experiment in experiments]
+        return [_begin(experiment, watch, callbacks) for experiment in experiments]
+
+
+def _variant(overrides: Sequence[str], algorithm: Any, objects: Objects) -> tuple[list[str], Given]:
+    """What a comparison adds to its config for one of the algorithms."""
+    if isinstance(algorithm, str):
+        return [*overrides, f"algorithm.name={algorithm}"], given(objects)
+    return list(overrides), given({**objects, "algorithm": algorithm})
 
 
 def _tell_apart(configs: Sequence[Config]) -> None:
@@ -113,31 +162,88 @@ def _tell_apart(configs: Sequence[Config]) -> None:
                 raise existing(folder)
 
 
-def resume(path: str | Path, overrides: Sequence[str] = (), watch: Watch | None = None) -> Result:
+def resume(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    watch: Watch | None = None,
+    *,
+    trust: bool = False,
+    callbacks: Sequence[Callback] = (),
+    **objects: Unpack[Objects],
+) -> Result:
     """Resumes the run in this directory from its newest intact checkpoint; `rounds` may be raised.
 
-    Raises BadConfig if the overrides change a key that defines the run.
+    Objects that its config cannot name are given again, or, where trust is True, taken from its objects.pkl: that runs
+    the code in this file, so it is for run directories of one's own.
     """
     folder = Path(path).expanduser().resolve()
-    if not (folder / "config.yaml").is_file():
-        raise BadConfig(f"{path} is not a run directory: it has no config.yaml")
-    before = load_config(folder / "config.yaml").resolved
-    config = load_config(before, overrides)
-    refuse_changes(before, config.resolved)
+    before, config = saved(folder, overrides, trust, objects)
+    refuse_changes(before.resolved, config.resolved)
     from raylfl.runtime.records.run_dir import RunDirectory
 
     run_dir = RunDirectory(folder).open()
     try:
         experiment = checked(config)
         run_dir.write_config(config.resolved)
-        return _carry_out(experiment, run_dir, True, watch)
+        return _carry_out(experiment, run_dir, True, watch, callbacks)
     finally:
         run_dir.close()
 
 
-@torch_defaults()
+def saved(folder: Path, overrides: Sequence[str], trust: bool, objects: Objects) -> tuple[Config, Config]:
+    """(the config of a run directory, the same with these overrides and objects)."""
+    if not (folder / "config.yaml").is_file():
+        raise BadConfig(f"{folder} is not a run directory: it has no config.yaml")
+    again = _given_again(folder, trust, objects)
+    before = load_config(folder / "config.yaml", (), Given({}, again.objects))
+    return before, load_config(before.resolved, overrides, again)
+
+
+def _given_again(folder: Path, trust: bool, objects: Objects) -> Given:
+    """The objects that a run's config cannot name: given by the caller, kept in its directory, or known here.
+
+    Raises BadConfig for others.
+    """
+    from raylfl.runtime.records.kept_objects import read
+
+    kept = read(folder)
+    if not kept.left_out:
+        return given(objects)
+    said = compose(folder / "config.yaml")
+    said["availability"] = (said.get("participation") or {}).get("availability")
+    paths = {group: str((said.get(group) or {}).get("class_path")) for group in GROUPS}
+    again = given(objects, {group: path for group, path in paths.items() if path in kept.left_out})
+    known = {**(kept.load(folder) if trust else {}), **again.objects}
+    missing = {path: group for group, path in paths.items() if path in set(kept.left_out) - set(known)}
+    missing = {path: group for path, group in missing.items() if not known_here(path, group)}
+    if missing:
+        arguments = ", ".join(f"{group}=..." for group in missing.values())
+        trusted = any(kept.left_out[path] is None for path in missing) and not trust
+        way = f"resume({str(folder)!r}, trust=True) runs the code in its objects.pkl, or " if trusted else ""
+        raise BadConfig(
+            f"{folder} was started with {', '.join(missing)}, which its config cannot name: from Python "
+            f"{'raylfl.' if way else ''}{way}raylfl.resume({str(folder)!r}, {arguments})"
+        )
+    return Given(again.layer, known)
+
+
 def checked(config: Config) -> Experiment:
     """The experiment of a config, tried on a first batch. Raises BadConfig if anything cannot work."""
+    with one_at_a_time():
+        return _checked(config)
+
+
+_computing = threading.RLock()
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """While inside, the torch of this process (generators, defaults, threads) is one run's alone."""
+    with _computing, torch_defaults():
+        yield
+
+
+def _checked(config: Config) -> Experiment:
     if config.runtime.backend == "ray":
         require("ray", what="runtime.backend=ray", instead="runtime.backend=local")
     for logger in set(config.logging.loggers) & set(LOGGERS):
@@ -150,7 +256,15 @@ def checked(config: Config) -> Experiment:
     return experiment
 
 
-def _begin(experiment: Experiment, watch: Watch | None) -> Result:
+def _begin(experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback]) -> Result:
+    with begun(experiment, quiet=watch is not None) as run_dir:
+        return _carry_out(experiment, run_dir, False, watch, callbacks)
+
+
+@contextmanager
+def begun(experiment: Experiment, quiet: bool) -> Iterator[RunDirectory]:
+    """A new run directory with its first records; locked while inside. quiet: messages are shown elsewhere."""
+    from raylfl.runtime.records.kept_objects import keep
     from raylfl.runtime.records.run_dir import RunDirectory
     from raylfl.runtime.session import write_records
 
@@ -158,7 +272,11 @@ def _begin(experiment: Experiment, watch: Watch | None) -> Result:
     run_dir = RunDirectory.create(config.logging.folder, config.top.name, config.logging.id, config.top.seed)
     try:
         write_records(experiment, run_dir)
-        return _carry_out(experiment, run_dir, False, watch)
+        if (line := keep(run_dir, config.objects)) is not None:
+            experiment.warnings.append(line)
+            if not quiet:
+                print(f"raylfl: {line}", file=sys.stderr)
+        yield run_dir
     finally:
         run_dir.close()
 
@@ -174,24 +292,66 @@ def _rows_of(backend: str) -> Any:
     return remote.rows
 
 
-@torch_defaults()
-def _carry_out(experiment: Experiment, run_dir: RunDirectory, again: bool, watch: Watch | None) -> Result:
-    import torch
+Rounds = Generator[Progress, str | None, None]  # a reason sent back ends the run early
 
+
+@contextmanager
+def _saying_how_to_go_on(run_dir: RunDirectory) -> Iterator[None]:
+    """Adds to an error the command that goes on with the run, where the error itself does not say it."""
     from raylfl.runtime.records.record_file import Displaced
     from raylfl.runtime.session import Interrupted
 
-    config = experiment.config
-    carry_out = _rows_of(config.runtime.backend)
     try:
-        with sigterm_interrupts(), closing(carry_out(experiment, run_dir, again)) as stream:
-            for metrics, messages in stream:
-                if watch is not None:
-                    watch(Progress(experiment, run_dir.path, metrics, messages))
+        yield
     except (Interrupted, Displaced):
         raise
     except (Exception, KeyboardInterrupt) as error:
         error.add_note(f"raylfl resume {run_dir.path} continues it")
         raise
-    final = torch.load(run_dir.path / "final.pt", weights_only=True)
-    return Result(run_dir.metrics(), final["params"], run_dir.path, config)
+
+
+def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced: bool) -> Rounds:
+    """The rounds of a run; in between, torch is the caller's. paced: they have their parameters, and wait."""
+    local = experiment.config.runtime.backend == "local"
+    rows = _rows_of(experiment.config.runtime.backend)(experiment, run_dir, again, paced=paced)
+    reason = None
+    with closing(rows):
+        while True:
+            try:
+                with one_at_a_time() if local else nullcontext():  # others compute in processes of their own
+                    metrics, messages, params = rows.send(reason)
+            except StopIteration:
+                return
+            reason = yield Progress(experiment, run_dir.path, metrics, messages, params)
+
+
+def _carry_out(
+    experiment: Experiment, run_dir: RunDirectory, again: bool, watch: Watch | None, callbacks: Sequence[Callback]
+) -> Result:
+    with _saying_how_to_go_on(run_dir):
+        for callback in callbacks:
+            callback.on_run_start(experiment.config, run_dir.path)
+        reason = None
+        with sigterm_interrupts(), closing(rounds_of(experiment, run_dir, again, bool(callbacks))) as stream:
+            while True:
+                try:
+                    progress = stream.send(reason)
+                except StopIteration:
+                    break
+                if watch is not None:
+                    watch(progress)
+                new = progress.params
+                reason = None if new is None else reason_to_stop(callbacks, progress.metrics, new)
+    result = result_of(experiment, run_dir)
+    for callback in callbacks:
+        callback.on_run_end(result)
+    return result
+
+
+def result_of(experiment: Experiment, run_dir: RunDirectory) -> Result:
+    """What a run left in its directory."""
+    import torch
+
+    with one_at_a_time():
+        final = torch.load(run_dir.path / "final.pt", weights_only=True)
+    return Result(run_dir.metrics(), final["params"], run_dir.path, experiment.config)

@@ -10,6 +10,7 @@ import numpy as np
 
 from raylfl.config.components import construct
 from raylfl.config.load import Config
+from raylfl.config.objects import is_factory
 from raylfl.core.population import Ints
 from raylfl.core.samples import SampleSet
 from raylfl.core.torch_state import torch_defaults
@@ -36,31 +37,39 @@ class DataSource:
     warnings: list[str] = field(default_factory=list)
 
 
-def class_of(config: Config, place: str) -> type:
-    """The class of `model` or `data`. Raises BadConfig if it cannot be imported."""
+def class_of(config: Config, place: str) -> Any:
+    """The class of `model` or `data`, or what was given in its place: a function that makes one, or an instance.
+
+    Raises BadConfig where it cannot be imported.
+    """
     component = getattr(config, place)
+    if component.target is not None:
+        return component.target
     if component.name is not None:
         return REGISTRIES[place].get(component.name).cls
-    with torch_defaults():  # undoes torch settings that the class's file makes on import
-        cls: type = import_class(str(component.class_path), place)
-        return cls
+    with torch_defaults():  # undoes torch settings that the file makes on import
+        return import_class(str(component.class_path), place)
+
+
+def makes(given: Any) -> bool:
+    """Whether this makes the model or the data, as a class or a function does; False: it is one already."""
+    return isinstance(given, type) or is_factory(given)
 
 
 def load_data(config: Config) -> DataSource:
     """The data of the group `data`: a shipped name, or any class with the attributes of the interface."""
     cls = class_of(config, "data")
-    data = construct(cls, config.data.init_args, "data")
+    data = construct(cls, config.data.init_args, "data") if makes(cls) else cls
+    name = type(data).__name__
     if hasattr(data, "prepare_data") and hasattr(data, "setup"):  # a LightningDataModule
         data.prepare_data()
         data.setup("fit")
     warnings: list[str] = []
     train, collate = _offered(data, "train", warnings)
     if train is None:
-        raise BadConfig(
-            f"data class {cls.__name__} has no train_dataset (an attribute or a method) or train_dataloader"
-        )
+        raise BadConfig(f"data class {name} has no train_dataset (an attribute or a method) or train_dataloader")
     if not hasattr(train, "__len__"):
-        raise BadConfig(f"data class {cls.__name__}: train_dataset must be map-style, with len() and indexing")
+        raise BadConfig(f"data class {name}: train_dataset must be map-style, with len() and indexing")
     augmented = getattr(data, "train_transform", None)
     plain = getattr(data, "test_transform", None) or augmented
     labels = _attribute(data, "targets")
@@ -72,7 +81,7 @@ def load_data(config: Config) -> DataSource:
         np.asarray(labels).astype(np.int64) if labels is not None else labels_of(train),
         [np.asarray(o, dtype=np.int64) for o in owners] if owners is not None else None,
         data,
-        [f"data class {cls.__name__}: {line}" for line in warnings],
+        [f"data class {name}: {line}" for line in warnings],
     )
 
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from raylfl.config.components import check_arguments
 from raylfl.config.load import Config, escaped
-from raylfl.config.schema import NAMED_GROUPS, ComponentConfig
+from raylfl.config.schema import ComponentConfig
 from raylfl.core.population import Population
 from raylfl.core.samples import Shards
-from raylfl.data_source import DataSource, class_of, load_data
+from raylfl.data_source import DataSource, class_of, load_data, makes
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.links.perfect import Perfect
 from raylfl.heterogeneity.participation.full import Full
@@ -62,16 +62,11 @@ def check_without_data(config: Config) -> None:
     for place in ("model", "data"):
         component = getattr(config, place)
         complete = place == "data" or component.class_path is not None  # a shipped model takes shapes from the data
-        check_arguments(class_of(config, place), component.init_args, place, complete)
-    path = str(config.model.class_path)
-    if path.startswith("__main__.") and config.runtime.backend == "ray":
-        raise BadValue(
-            "model.class_path",
-            got=path,
-            need="in a module that workers can import",
-            hint="a class defined in a script or notebook exists in that process only: put it into a file, say "
-            f"mine.py, and write {path.replace('__main__', 'mine', 1)}, or set runtime.backend=local",
-        )
+        cls = class_of(config, place)
+        if makes(cls):
+            check_arguments(cls, component.init_args, place, complete)
+        elif component.init_args:
+            raise BadValue(f"{place}.init_args", got=component.init_args, need=f"left out: {place} is made already")
 
 
 def assemble(config: Config) -> Experiment:
@@ -94,7 +89,7 @@ def assemble(config: Config) -> Experiment:
         ("system", config.system),
     ):
         _placed(place, partial(part.check, world))
-    warnings = [*source.warnings, *check_algorithm(config, world, merged), *unimportable(config)]
+    warnings = [*source.warnings, *check_algorithm(config, world, merged)]
     setup = WorkerSetup(
         seed=config.top.seed,
         dtype=config.top.dtype,
@@ -155,17 +150,6 @@ def make_split(config: Config, source: DataSource) -> Split:
 def samples_of(source: DataSource) -> Samples:
     """The properties of the training data that a partition can use."""
     return Samples(len(source.train), source.labels, source.client_indices)
-
-
-def unimportable(config: Config) -> list[str]:
-    """Warnings for classes that no other process can import, so that the run cannot be resumed from its config."""
-    paths = {group: str(config.resolved[group].get("class_path")) for group in NAMED_GROUPS}
-    return [
-        f"{group}.class_path={path} exists in this process only, so `raylfl resume` cannot continue the run: "
-        "put the class into a module of its own"
-        for group, path in paths.items()
-        if path.startswith("__main__.") or "<locals>" in path
-    ]
 
 
 def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str]:

@@ -33,6 +33,7 @@ REQUIRED = [
     "rich",
     "threadpoolctl",
     "psutil",
+    "cloudpickle",
 ]
 LOGGERS = {"tensorboard": "tensorboard", "wandb": "wandb"}  # logger -> module
 

@@ -16,6 +16,8 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -114,6 +116,10 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         return [entry.name for entry in self]
 
+    def name_of(self, cls: type) -> str | None:
+        """The name under which this class is registered; None: it is not."""
+        return next((name for name, entry in self._entries.items() if entry.cls is cls), None)
+
     def get(self, name: str, key: str = "name") -> Entry[T]:
         """The entry of this name. Raises BadValue, with the nearest known name, if there is none."""
         entries = self._all
@@ -156,8 +162,28 @@ class Registry(Generic[T]):
         raise BadValue(f"{place}.class_path", got=path, need=need)
 
 
+_given: ContextVar[Mapping[str, Any]] = ContextVar("objects by the class paths that they stand for")
+
+
+@contextmanager
+def standing_for(objects: Mapping[str, Any]) -> Iterator[None]:
+    """While inside, these objects stand for class paths under which nothing, or something else, can be imported."""
+    token = _given.set(objects)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def given_for(path: str) -> bool:
+    """Whether an object stands for this class path (`standing_for`)."""
+    return path in _given.get({})
+
+
 def import_class(path: str, place: str) -> Any:
     """The object at `package.module.Class`. Raises BadValue (key `<place>.class_path`) that names the missing part."""
+    if given_for(path):
+        return _given.get()[path]
     module_name, _, name = path.rpartition(".")
 
     def refusal(reason: str) -> BadValue:

@@ -35,17 +35,6 @@ class Net(LightningModule):
         x, y = batch
         return torch.nn.functional.cross_entropy(self.body(x), y)
 """
-SCRIPT = """
-if __name__ == "__main__":
-    import raylfl
-
-    own = ["model.class_path=__main__.Net", "rounds=1", "num_clients=2", "partition=iid", "logging.report=false"]
-    try:
-        raylfl.run("digits", own)
-    except raylfl.errors.BadConfig as error:
-        print(error)
-    print(len(raylfl.run("digits", [*own, "runtime.backend=local"]).metrics), "round")
-"""
 
 
 @pytest.fixture
@@ -225,15 +214,6 @@ def test_tab_completion_offers_the_interface():
     import raylfl
 
     assert {"run", "compare", "resume", "Result", "__version__"} <= set(dir(raylfl))
-
-
-def test_a_class_of_the_script_itself_is_refused_where_workers_could_not_see_it(tmp_path):
-    (tmp_path / "script.py").write_text(OWN_MODEL + SCRIPT)
-    done = program(sys.executable, "script.py", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "put it into a file" in done.stdout
-    assert "mine.Net" in done.stdout
-    assert done.stdout.splitlines()[-1] == "1 round"
 
 
 # -- mistakes --------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from raylfl.errors import BadConfig, BadValue
@@ -116,7 +116,12 @@ def build(registry: Registry[T], options: Mapping[str, Any], place: str) -> T:
     return typed(registry.choose(options, place).cls, own, place)
 
 
-def check_arguments(cls: type, init_args: Mapping[str, Any], place: str, complete: bool = True) -> None:
+def name_of(factory: Any) -> str:
+    """The name of a class or a function, also of one with some arguments given (`functools.partial`)."""
+    return str(getattr(factory, "__name__", None) or name_of(factory.func))
+
+
+def check_arguments(cls: Callable[..., Any], init_args: Mapping[str, Any], place: str, complete: bool = True) -> None:
     """Checks init_args against the constructor of the class.
 
     Raises BadConfig for unknown arguments and, if `complete`, for missing ones.
@@ -133,13 +138,13 @@ def check_arguments(cls: type, init_args: Mapping[str, Any], place: str, complet
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and name not in init_args
     ]
     if missing and complete:
-        raise BadConfig(f"{place}.init_args.{missing[0]} is missing: {cls.__name__} needs {', '.join(missing)}")
+        raise BadConfig(f"{place}.init_args.{missing[0]} is missing: {name_of(cls)} needs {', '.join(missing)}")
 
 
-def construct(cls: type, init_args: Mapping[str, Any], place: str) -> Any:
+def construct(cls: Callable[..., Any], init_args: Mapping[str, Any], place: str) -> Any:
     """The object cls(**init_args). Raises BadConfig that names unknown and missing arguments, or any other error."""
     check_arguments(cls, init_args, place)
-    if issubclass(cls, Arguments):
+    if isinstance(cls, type) and issubclass(cls, Arguments):
         init_args, problems = converted(arguments_of(cls), init_args, f"{place}.init_args")
         if problems:
             raise BadConfig(problems)
@@ -151,7 +156,7 @@ def construct(cls: type, init_args: Mapping[str, Any], place: str) -> Any:
         raise
     except Exception as error:
         raise BadConfig(
-            f"{place}: {cls.__name__}({_shown(init_args)}) raised {type(error).__name__}: {error}"
+            f"{place}: {name_of(cls)}({_shown(init_args)}) raised {type(error).__name__}: {error}"
         ) from error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from raylfl.config.components import build, keys_of, mistakes, options_of, typed, unknown_key
 from raylfl.config.find import find_config
-from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, override_layers, with_bases
+from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, override_layers, tree, with_bases
+from raylfl.config.objects import Given, passing
 from raylfl.config.schema import (
     FIXED_GROUPS,
     NAMED_GROUPS,
@@ -30,7 +31,7 @@ from raylfl.config.schema import (
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.clock import Clock
 from raylfl.registries import REGISTRIES
-from raylfl.registry import NAMING
+from raylfl.registry import NAMING, given_for, import_class, standing_for
 
 SECRET = re.compile(r"\$\{\s*oc\.env\s*:([^,}]*(?:KEY|TOKEN|SECRET|PASSW|CREDENTIAL|\$\{)[^,}]*)", re.IGNORECASE)
 
@@ -39,7 +40,8 @@ SECRET = re.compile(r"\$\{\s*oc\.env\s*:([^,}]*(?:KEY|TOKEN|SECRET|PASSW|CREDENT
 class Config:
     """A whole config, typed; `resolved` holds the same as plain values with all defaults, as saved in config.yaml.
 
-    A literal `${` in a text is escaped in `resolved`, as in a config file.
+    A literal `${` in a text is escaped in `resolved`, as a config has to write it. `objects`: what stands for a class
+    path in it that another process cannot import.
     """
 
     top: TopConfig
@@ -57,34 +59,45 @@ class Config:
     link: Any
     algorithm: Any
     resolved: dict[str, Any]
+    objects: dict[str, Any] = field(default_factory=dict)
 
 
-def load_config(source: str | Path | Mapping[str, Any] | DictConfig, overrides: Sequence[str] = ()) -> Config:
+Source = str | Path | Mapping[str, Any] | DictConfig  # a path, a bare name, a dict or a DictConfig
+
+
+def load_config(source: Source, overrides: Sequence[str] = (), given: Given | None = None) -> Config:
     """The validated config of a path, a bare name, a dict or a DictConfig, plus `key=value` overrides.
 
-    Raises BadConfig that lists all mistakes, one per line.
+    given: objects from Python, laid over the source and under the overrides. Raises BadConfig with all mistakes found,
+    one line each.
     """
-    return resolve(compose(source, overrides))
+    (config,) = load_configs(source, [(overrides, given)])
+    return config
 
 
-def load_configs(
-    source: str | Path | Mapping[str, Any] | DictConfig, variants: Sequence[Sequence[str]]
-) -> list[Config]:
-    """The same config under several lists of overrides; all are checked before the first class is imported."""
-    composed = [compose(source, overrides) for overrides in variants]
-    for merged in composed:
+def load_configs(source: Source, variants: Sequence[tuple[Sequence[str], Given | None]]) -> list[Config]:
+    """The same config in several variants: (overrides, objects from Python) each; a mistake in any comes before the
+    first class is imported.
+    """
+    composed = [(compose(source, overrides, given), given or Given()) for overrides, given in variants]
+    for merged, _ in composed if len(composed) > 1 else ():
         typed_groups(merged)
-    return [resolve(merged) for merged in composed]
+    configs = []
+    for merged, given in composed:
+        with standing_for(given.objects):
+            configs.append(resolve(merged))
+    return configs
 
 
-def compose(source: str | Path | Mapping[str, Any] | DictConfig, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def compose(source: Source, overrides: Sequence[str] = (), given: Given | None = None) -> dict[str, Any]:
     """The merged layers as plain values, before defaults and validation."""
     if isinstance(source, (str, Path)):
         layers = file_layers(find_config(source))
     else:
         layers = with_bases(_plain(source) if OmegaConf.is_config(source) else source, Path())  # type: ignore[arg-type]
     merged: dict[str, Any] = {}
-    for layer in layers + override_layers(overrides):
+    objects = [] if given is None else [tree(((key,), value) for key, value in given.layer.items())]
+    for layer in layers + objects + override_layers(overrides):
         merge_layer(merged, layer)
     return interpolated(merged)
 
@@ -149,7 +162,14 @@ def resolve(merged: Mapping[str, Any]) -> Config:
         resolved[group] = options_of(parts[group])
     for group in NAMED_GROUPS:
         resolved[group] = {**REGISTRIES[group].choose(chosen[group], group).keys, **options_of(parts[group])}
-    return Config(**parts, resolved=escaped(resolved))
+    for group in ("model", "data"):
+        parts[group].target = _target(parts[group].class_path, group)
+    return Config(**parts, resolved=escaped(resolved), objects=passing(parts))
+
+
+def _target(path: str | None, place: str) -> Any:
+    """What stands for this class path, or lies in `__main__`, which is another module in another process; else None."""
+    return import_class(path, place) if path is not None and (given_for(path) or path.startswith("__main__.")) else None
 
 
 def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,6 +61,8 @@ class ComponentConfig(Options):
     name: Annotated[str | None, Doc("a shipped class: [models.md](models.md)")] = None
     class_path: Annotated[str | None, Doc("in place of a name, any importable class: `my_package.Net`")] = None
     init_args: Annotated[dict[str, Any], Doc("arguments of its constructor")] = field(default_factory=dict)
+    # the class, factory or instance that class_path stands for, where workers cannot import it
+    target: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,6 +102,9 @@ class EvalConfig(Options):
         int, Ge(0), Doc("clients drawn for an evaluation; loss and accuracy on their training data")
     ] = 0
     participants: Annotated[bool, Doc("loss and accuracy on the training data of the round's received clients")] = False
+    per_client: Annotated[
+        bool, Doc("rows have `per_client`: training loss of each client; with `clients`, what is measured on its data")
+    ] = False
     inconsistency: Annotated[
         bool,
         Doc(
@@ -289,7 +294,10 @@ NAMED_GROUPS = ("partition", "participation", "link", "algorithm")
 def keys_text() -> str:
     """All keys of a config as text for `--help`, one line per group."""
     groups = {"": TopConfig, **FIXED_GROUPS}
-    rows = [(group, ", ".join(f.metadata.get("key", f.name) for f in fields(cls))) for group, cls in groups.items()]
+    rows = [
+        (group, ", ".join(f.metadata.get("key", f.name) for f in fields(cls) if f.init))
+        for group, cls in groups.items()
+    ]
     rows += [(group, "name (or class_path), and the options of that component") for group in NAMED_GROUPS]
     lines = [
         textwrap.fill(text, 110, initial_indent=f"  {group:15}", subsequent_indent=17 * " ") for group, text in rows

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+
+from torch import Tensor
 
 from raylfl.parts import Experiment
 from raylfl.runtime.faults import Fault
 from raylfl.runtime.records.run_dir import RunDirectory
+from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.session import Session
 from raylfl.runtime.stopping import stop_on_signals
 from raylfl.runtime.workers.backend import LocalBackend
 
 
 def rows(
-    experiment: Experiment, run_dir: RunDirectory, resume: bool, fault: Fault | None = None
-) -> Generator[tuple[dict[str, Any] | None, list[str]], None, None]:
-    """Runs the experiment in this process; yields (metrics, messages) of each round."""
+    experiment: Experiment, run_dir: RunDirectory, resume: bool, fault: Fault | None = None, paced: bool = False
+) -> Generator[tuple[Metrics, list[str], Tensor | None], str | None, None]:
+    """(metrics, messages, parameters) of each round; a text sent back ends the run after it, as early stopping does.
+
+    paced: the caller looks at each round before the next one is handed out, and gets the parameters of new rounds.
+    """
     backend = LocalBackend(experiment.setup)
     try:
         session = Session(experiment, backend, run_dir, fault)
         with stop_on_signals(session.stop):
             for metrics in session.rows(resume):
                 messages, session.messages = session.messages, []
-                yield metrics, messages
+                session.end((yield metrics, messages, session.params if paced and session.fresh else None))
     finally:
         backend.close()

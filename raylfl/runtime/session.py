@@ -49,6 +49,7 @@ class Session:
         self.checkpoints = Checkpoints(run_dir, experiment, self.say)
         self.messages: list[str] = []
         self.early = EarlyStop(experiment.config.stop)
+        self.fresh = False  # the row handed out last is of a round of this session, not of one resumed
         self._stop = threading.Event()
 
     def say(self, text: str) -> None:
@@ -59,6 +60,17 @@ class Session:
     def stop(self) -> None:
         """Requests an end: the current round is finished, a checkpoint written, and Interrupted raised."""
         self._stop.set()
+
+    @property
+    def params(self) -> torch.Tensor:
+        """The parameters [d] after the last round handed out, on the CPU."""
+        params: torch.Tensor = self.federation.state.server["x"].detach().to("cpu", copy=True)
+        return params
+
+    def end(self, reason: str | None) -> None:
+        """End the run as early stopping does, after the round that was handed out last; None: go on."""
+        if reason is not None and self.early.reason is None:
+            self.early.reason = reason
 
     def rows(self, resume: bool) -> Iterator[Metrics]:
         """The metrics of each round as it is committed; a resumed run first yields its earlier metrics."""
@@ -86,7 +98,10 @@ class Session:
                 self.fault("log", metrics["round"])
                 self._checkpoint_if_due()
                 self.fault("checkpoint", metrics["round"])
+                self.fresh = True
                 yield metrics
+                if self.early.reason is not None:
+                    self._checkpoint_if_due()  # `end` may have been called meanwhile
             if self.early.reason is not None:
                 self.run_dir.log(f"stopped early: {self.early.reason}")
             self._finish(time.perf_counter() - started)

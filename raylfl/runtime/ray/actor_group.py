@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from raylfl.config.schema import RuntimeConfig
@@ -28,12 +29,16 @@ class ServerActor:
         torch.set_num_threads(1)
         self._session: Session | None = None
         self._asked_to_stop = False
-        self._news: deque[str] = deque()  # lines about workers that were not reported yet
+        self._news: deque[str] = deque()  # lines about workers, not yet passed on
+        self._answers: SimpleQueue[str | None] = SimpleQueue()  # to the rounds of a paced run
 
     def rows(
-        self, shared: list[Any], workers: list[Any], folder: str, resume: bool
-    ) -> Iterator[tuple[dict[str, Any], list[str]]]:
-        """Runs the experiment that `shared` refers to; yields (metrics, messages) of each round."""
+        self, shared: list[Any], workers: list[Any], folder: str, resume: bool, paced: bool = False
+    ) -> Iterator[tuple[dict[str, Any], list[str], Any]]:
+        """(metrics, messages, parameters) of each round of the experiment that `shared` refers to.
+
+        paced: no round is handed out before `proceed` was called for the one before; new ones have their parameters.
+        """
         import ray
 
         from raylfl.runtime.ray.backend import RayBackend
@@ -54,10 +59,17 @@ class ServerActor:
                 session.stop()
             for metrics in session.rows(resume):
                 messages, session.messages = session.messages, []
-                yield metrics, self.news() + messages
+                params = session.params.numpy() if paced and session.fresh else None
+                yield metrics, self.news() + messages, params
+                if paced:
+                    session.end(self._answers.get())
         finally:
             self._session = None
             run_dir.close()
+
+    def proceed(self, reason: str | None) -> None:
+        """Lets a paced run go on after a round, or end there for this reason."""
+        self._answers.put(reason)
 
     def news(self) -> list[str]:
         """Lines about workers since the last round or the last call; can be called during a round."""

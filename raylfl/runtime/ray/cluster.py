@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 import psutil
 
@@ -24,21 +26,44 @@ class RayLost(RaylflError):
     """A process of the Ray cluster that this run started has ended; no actor can be reached any more."""
 
 
+@dataclass
+class Connection:
+    """This process's one connection to Ray, which all of its runs share: those of other threads, too.
+
+    ours: it ends with the last of its users. head: the processes of a Ray that was started for it.
+    """
+
+    ours: bool
+    head: list[psutil.Process] = field(default_factory=list)
+
+
+_lock = threading.RLock()  # while Ray is started or ended
+_connection: Connection | None = None
+_users = 0  # clusters that are ready and have not ended
+
+
 class Cluster:
     """Ray and its actors for the runs of a block; they are kept from one run to the next."""
 
     def __init__(self, runtime: RuntimeConfig):
         self.runtime = runtime
         self.notes: list[str] = []  # lines for the user about how Ray was started
-        self._connected = self._ours = False
-        self._head: list[psutil.Process] = []
+        self._connection: Connection | None = None
         self._group: ActorGroup | None = None
         self._answered = 0.0
 
     def ready(self) -> None:
         """Connects to Ray: the session's own connection, a given cluster, or a new Ray on this machine."""
-        if self._connected:
+        global _connection, _users
+        if self._connection is not None:
             return
+        with _lock:
+            if _connection is None:
+                _connection = self._connect()
+            self._connection = _connection
+            _users += 1
+
+    def _connect(self) -> Connection:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         address = address_of(self.runtime)
@@ -47,14 +72,14 @@ class Cluster:
                 os.environ.setdefault(name, value)
         import ray
 
-        self._ours = not ray.is_initialized()  # otherwise the caller ends it
-        if self._ours and address:
+        if ray.is_initialized():  # it is the caller's to end
+            return Connection(ours=False)
+        if address:
             join(self.runtime, address)
-        elif self._ours:
-            others = {child.pid for child in _children(HEAD)}
-            self.notes += start(self.runtime)
-            self._head = [child for child in _children(HEAD) if child.pid not in others]
-        self._connected = True
+            return Connection(ours=True)
+        others = {child.pid for child in _children(HEAD)}
+        self.notes += start(self.runtime)
+        return Connection(ours=True, head=[child for child in _children(HEAD) if child.pid not in others])
 
     def take_actors(self, runtime: RuntimeConfig, clients: int) -> ActorGroup:
         """The actors for a run with `clients` clients; the caller gives them back or dismisses them.
@@ -75,8 +100,9 @@ class Cluster:
         self._group = group
 
     def lost(self) -> psutil.Process | None:
-        """The process of this run's own Ray that has ended; None: all are running."""
-        return next((p for p in self._head if not p.is_running() or p.status() == psutil.STATUS_ZOMBIE), None)
+        """The process of this run's own Ray that has ended, if one has."""
+        head = [] if self._connection is None else self._connection.head
+        return next((p for p in head if not p.is_running() or p.status() == psutil.STATUS_ZOMBIE), None)
 
     def check(self) -> None:
         """Checks that Ray is alive. Raises RayLost for this run's own Ray, RaylflError for a given cluster.
@@ -86,7 +112,7 @@ class Cluster:
         """
         if (process := self.lost()) is not None:
             raise RayLost(f"process {process.pid} of Ray has ended unexpectedly")
-        if self._head or not self._ours:
+        if self._connection is None or self._connection.head or not self._connection.ours:
             return
         import ray
 
@@ -97,21 +123,33 @@ class Cluster:
             raise RaylflError(f"the Ray cluster at {address} has not answered for {SILENT_SECONDS} s")
 
     def start_again(self) -> None:
-        """Starts a new Ray in place of one that was lost, without actors."""
+        """A new Ray in place of one that died, without any actors; that which another run has started already."""
         import ray
 
-        self._group, self._connected, self._head = None, False, []
-        ray.shutdown()
-        self.ready()
+        global _connection
+        self._group = None
+        with _lock:
+            if self._connection is _connection:
+                ray.shutdown()
+                _connection = self._connect()
+            self._connection = _connection
 
     def end(self) -> None:
-        """Ends the actors, and Ray if this object started it."""
+        """Ends the actors, and with its last user Ray, where it was not there before."""
+        global _connection, _users
         if self._group is not None:
             self._group.dismiss()
-        if self._ours:
-            import ray
+            self._group = None
+        if self._connection is None:
+            return
+        with _lock:
+            self._connection, _users = None, _users - 1
+            if _users == 0:
+                ended, _connection = _connection, None
+                if ended is not None and ended.ours:
+                    import ray
 
-            ray.shutdown()
+                    ray.shutdown()
 
 
 def _children(names: tuple[str, ...]) -> list[psutil.Process]:

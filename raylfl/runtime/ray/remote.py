@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
+from raylfl.core.samples import as_tensor
 from raylfl.errors import RaylflError
 from raylfl.parts import Experiment
 from raylfl.runtime.ray.actor_group import ActorGroup
@@ -15,27 +16,31 @@ from raylfl.runtime.ray.failures import loss_behind
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.stopping import stop_on_signals
 
-MOST_RESTARTS = 4  # restarts of the server actor or of Ray without a finished round in between
-CHECK_SECONDS = 1.0  # between two checks of Ray's own processes
-SILENT_SECONDS = 10.0  # without a round, after which the server's lines are fetched
-Item = tuple[dict[str, Any], list[str]]  # a round's metrics; lines said since the round before
-Rows = Generator[Item, None, None]
+MOST_RESTARTS = 4  # of the server actor, or of Ray, without a finished round in between
+CHECK_SECONDS = 1.0  # between two looks at Ray's own processes
+SILENT_SECONDS = 10.0  # without a round, after which the server's news is asked for
+Item = tuple[dict[str, Any], list[str], Any]  # a round's metrics; lines said since the round before; parameters
+Rows = Generator[Item, str | None, None]
 
 
-def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool) -> Rows:
-    """Runs the experiment on Ray; yields (metrics, messages) of each round.
+def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: bool = False) -> Rows:
+    """(metrics, messages, parameters) of each round; what is lost is started again from the newest checkpoint.
 
-    After the loss of the server actor, or of the run's own Ray, it restarts from the newest checkpoint.
+    A text sent back, and paced, are as of `inprocess.rows`.
     """
     with cluster_for(experiment.config.runtime) as cluster:
-        yield from RemoteRun(cluster, experiment, run_dir, resume).rows()
+        yield from RemoteRun(cluster, experiment, run_dir, resume, paced).rows()
 
 
 class RemoteRun:
     """The rounds of a run whose server is an actor; it survives the loss of that actor and of the run's own Ray."""
 
-    def __init__(self, cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resume: bool):
+    def __init__(
+        self, cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: bool = False
+    ):
         self.cluster, self.experiment, self.run_dir, self.resume = cluster, experiment, run_dir, resume
+        self.paced = paced
+        self._end: tuple[int, str] | None = None  # the round after which the caller ends the run, and why
         self._shared: list[Any] = []  # a reference to the experiment in Ray's object store
         self._group: ActorGroup | None = None
         self._asked_to_stop = False
@@ -76,13 +81,18 @@ class RemoteRun:
             if self._asked_to_stop:
                 group.server.stop.remote()
             call = group.server.rows.options(num_returns="streaming")
-            stream = call.remote(self._shared, group.workers, str(self.run_dir.path), self.resume)
-            for metrics, messages in self._items(stream):
+            stream = call.remote(self._shared, group.workers, str(self.run_dir.path), self.resume, self.paced)
+            for metrics, messages, params in self._items(stream):
                 self._unsaid += messages
                 if metrics["round"] > self._seen:  # rounds repeated after a restart were yielded already
                     self._seen, self._restarts = metrics["round"], 0
                     said, self._unsaid = self._unsaid, []
-                    yield metrics, said
+                    reason = yield metrics, said, None if params is None else as_tensor(params)
+                    if reason is not None:
+                        self._end = metrics["round"], reason
+                if self.paced:
+                    ended = self._end is not None and metrics["round"] >= self._end[0]
+                    group.server.proceed.remote(self._end[1] if self._end is not None and ended else None)
             reusable = not self._asked_to_stop
         except Exception:
             self.cluster.check()  # raises RayLost if that is the cause of the error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ class Measurements:
         if len(state.buffers):
             broadcast[BUFFERS] = state.buffers
         due = config.every > 0 and (r.index % config.every == 0 or last)
-        nothing: Deferred[dict[str, float]] = Deferred.of({})
+        nothing: Deferred[Metrics] = Deferred.of({})
         evaluations = self._evaluations(broadcast, r.index, r.received_view.cohort) if due else nothing
         objective = self._objective(broadcast) if config.global_ and due else nothing
         return Deferred(lambda: self._row(result, state, before, info, evaluations, objective))
@@ -59,8 +59,8 @@ class Measurements:
         state: FederationState,
         before: ServerState,
         info: Info,
-        evaluations: Deferred[dict[str, float]],
-        objective: Deferred[dict[str, float]],
+        evaluations: Deferred[Metrics],
+        objective: Deferred[Metrics],
     ) -> Metrics:
         r, config = result.round, self.e.config.eval
         received = r.received_view
@@ -75,18 +75,32 @@ class Measurements:
             metrics |= update_metrics(result.uploads["update"], received.weights)
         distance = {} if self.optimum is None else distance_metrics(state.server["x"], self.optimum)
         inconsistency = self._inconsistency(r.index, before) if config.inconsistency else {}
-        metrics |= evaluations.result() | objective.result() | distance | inconsistency
+        evaluated = evaluations.result()
+        single = evaluated.pop("per_client", {}) | self._training_of_clients(result)
+        metrics |= evaluated | objective.result() | distance | inconsistency
         metrics["cohort/sampled"], metrics["cohort/received"] = len(r.cohort), len(received.cohort)
         metrics |= state.costs.metrics()
         metrics["time/virtual"] = state.seconds
         metrics["time/computation"] = state.computation_seconds
         metrics |= {f"algo/{name}": value for name, value in info.items()}
+        if config.per_client and any(single.values()):
+            metrics["per_client"] = single
         if result.events:
             metrics["events"] = result.events
         return metrics
 
-    def _evaluations(self, broadcast: State, r: int, cohort: Ints) -> Deferred[dict[str, float]]:
-        """Evaluations on the test and validation sets, and on training data of participants, random and all clients."""
+    def _training_of_clients(self, result: RoundResult) -> dict[str, dict[str, float]]:
+        """What each client that worked reported of its training: metric -> client -> value."""
+        reports = result.reports
+        found = {"train/loss": reports.rows["loss"], **{f"train/{k}": v for k, v in reports.logged.items()}}
+        clients = [str(c) for c in reports.rows["client"]]
+        return {
+            name: {c: float(v) for c, v in zip(clients, values, strict=True) if np.isfinite(v)}
+            for name, values in found.items()
+        }
+
+    def _evaluations(self, broadcast: State, r: int, cohort: Ints) -> Deferred[Metrics]:
+        """Test and validation set; training data of participants, of random clients, of every client (fairness)."""
         config, setup, shards = self.e.config.eval, self.e.setup, self.e.setup.shards
         count = setup.population.count
         jobs: list[tuple[str, str, Ints]] = []  # (name, kind, indices)
@@ -103,19 +117,25 @@ class Measurements:
             jobs += [(f"client {c}", "train", shards[c]) for c in range(count) if len(shards[c])]
         pieces = [(name, chunk) for name, kind, ids in jobs for chunk in self._chunks(kind, ids)]
         results = self.backend.evaluate(broadcast, [chunk for _, chunk in pieces])
-        return results.then(lambda logged: summary([name for name, _ in pieces], logged))
+        names = [name for name, _ in pieces]
+
+        def found(logged: Sequence[Logged]) -> Metrics:
+            measured = by_name(names, logged)
+            return {**summary(measured), "per_client": of_single_clients(measured)}
+
+        return results.then(found)
 
     def _chunks(self, kind: str, ids: Ints) -> list[Chunk]:
         """An evaluation in chunks of one batch each, for any worker, or in a single chunk."""
         size = max(len(ids), 1) if kind in self.backend.whole else self.e.config.eval.batch_size
         return [Chunk(kind, ids[k : k + size], k // size) for k in range(0, len(ids), size)]
 
-    def _objective(self, broadcast: State) -> Deferred[dict[str, float]]:
-        """Metrics `global/loss` = F(x) and `global/grad_norm` = |grad F(x)|, over the data of all clients."""
+    def _objective(self, broadcast: State) -> Deferred[Metrics]:
+        """global/loss = F(x), global/grad_norm = |grad F(x)|, over all clients' data."""
         count = self.e.setup.population.count
         groups = [list(range(k, min(k + GROUP, count))) for k in range(0, count, GROUP)]
 
-        def measured(results: Sequence[tuple[float, torch.Tensor]]) -> dict[str, float]:
+        def measured(results: Sequence[tuple[float, torch.Tensor]]) -> Metrics:
             gradient = tree_sum(torch.stack([g for _, g in results]))
             return {
                 "global/loss": float(sum(loss for loss, _ in results)),
@@ -158,19 +178,13 @@ class Measurements:
         return self._predicted[1]
 
 
-def summary(names: Sequence[str], results: Sequence[Logged]) -> dict[str, float]:
-    """Metrics `name/metric` of each evaluation, from the logs of its chunks.
-
-    Evaluations of single clients (`client i`) give the metrics of `fairness`.
+def summary(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
+    """What was logged in each evaluation as metrics, `name/metric`; evaluations of single clients (`client i`) as
+    fairness among them.
     """
-    parts: dict[str, list[Logged]] = {}
-    for name, result in zip(names, results, strict=True):
-        parts.setdefault(name, []).append(result)
     out: dict[str, float] = {}
     per_client = []
-    for name, chunks in parts.items():
-        with one_thread():
-            found = Logged.joined(chunks).results()
+    for name, found in measured.items():
         if name.startswith("client "):
             per_client.append(found)
         else:
@@ -178,6 +192,25 @@ def summary(names: Sequence[str], results: Sequence[Logged]) -> dict[str, float]
     if per_client and all("accuracy" in m for m in per_client):
         out |= fairness(np.array([m["accuracy"] for m in per_client]))
     return out
+
+
+def of_single_clients(measured: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """What was measured on the data of each client (`client i`): clients/metric -> client -> value."""
+    out: dict[str, dict[str, float]] = {}
+    for name, found in measured.items():
+        if name.startswith("client "):
+            for metric, value in found.items():
+                out.setdefault(f"clients/{metric}", {})[name.removeprefix("client ")] = value
+    return out
+
+
+def by_name(names: Sequence[str], results: Sequence[Logged]) -> dict[str, dict[str, float]]:
+    """What was logged in each evaluation, over all of its chunks."""
+    parts: dict[str, list[Logged]] = {}
+    for name, result in zip(names, results, strict=True):
+        parts.setdefault(name, []).append(result)
+    with one_thread():
+        return {name: Logged.joined(chunks).results() for name, chunks in parts.items()}
 
 
 def fairness(accuracy: np.ndarray) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -14,6 +15,7 @@ from raylfl.core.batch_last import BatchLast
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import private_randomness
 from raylfl.core.torch_state import torch_defaults
+from raylfl.data_source import makes
 from raylfl.errors import BadConfig
 from raylfl.parts import WorkerSetup
 from raylfl.registry import import_class
@@ -21,26 +23,33 @@ from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides, refuse
 
 
 def make_module(model: ComponentConfig, seed: int) -> Any:
-    """The LightningModule of `model`; its initial weights are a function of the seed."""
+    """The LightningModule of `model`; its initial weights are a function of the seed alone, or those of an instance."""
     from lightning.pytorch import LightningModule
 
-    with torch_defaults():  # undoes torch settings that the module's file makes on import
-        if model.name is not None:
+    with torch_defaults():  # what the module's file sets in torch as it is imported ends here
+        if model.target is not None:
+            cls = model.target
+        elif model.name is not None:
             from raylfl.models import MODELS
 
             cls = MODELS.get(model.name).cls
         else:
             cls = import_class(str(model.class_path), "model")
     with torch_defaults(), private_randomness(keyed_int(seed, "init")):
-        if not (isinstance(cls, type) and issubclass(cls, LightningModule)):
-            raise BadConfig(f"model.class_path={model.class_path}, but must be a LightningModule")
-        module = construct(cls, model.init_args, "model")
+        another = BadConfig(f"model.class_path={model.class_path}, but must be a LightningModule")
+        if isinstance(cls, type) and not issubclass(cls, LightningModule):
+            raise another
+        module = construct(cls, model.init_args, "model") if makes(cls) else copy.deepcopy(cls)
+        if not isinstance(module, LightningModule):
+            raise another
         if overrides(module, "setup"):
             module.setup("fit")
         if overrides(module, "configure_model"):
             module.configure_model()
     if not module.automatic_optimization:
-        raise BadConfig(f"model {cls.__name__} uses manual optimization, which federated local steps cannot follow")
+        raise BadConfig(
+            f"model {type(module).__name__} uses manual optimization, which federated local steps cannot follow"
+        )
     refuse(module)
     return module
 

@@ -1,0 +1,163 @@
+"""Objects given from Python in place of what a config names: `raylfl.run(config, model=Net, algorithm=FedCM(mu=0.1))`.
+
+What a config can say is said in the config: a class, or a function that returns the object, by its `class_path`, an
+instance of a dataclass by its class and its options. The rest (classes of a notebook or `__main__`, lambdas, instances
+of models and data) gets a class path under which nothing can be imported, and the object stands for it
+(`registry.standing_for`).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, TypedDict
+
+from raylfl.config.components import options_of
+from raylfl.config.schema import NAMED_GROUPS
+from raylfl.errors import BadConfig, BadValue
+from raylfl.registries import REGISTRIES
+from raylfl.registry import import_class
+
+GROUPS = ("model", "data", "partition", "participation", "availability", "link", "algorithm")
+Layer = dict[str, Any]
+
+
+class Objects(TypedDict, total=False):
+    """What the functions of the Python interface take by keyword: a class, a function that makes one, an instance, or
+    what a config would say (a name, a mapping).
+    """
+
+    model: Any
+    data: Any
+    partition: Any
+    participation: Any
+    availability: Any
+    link: Any
+    algorithm: Any
+
+
+@dataclass(frozen=True)
+class Given:
+    """Objects as a layer over a config, and those of them that stand for a class path in it."""
+
+    layer: Layer = field(default_factory=dict)
+    objects: dict[str, Any] = field(default_factory=dict)
+
+
+def given(objects: Mapping[str, Any], paths: Mapping[str, str] | None = None) -> Given:
+    """Objects by their group; a text or a mapping is what the config could say itself, None is nothing.
+
+    paths: the class path that an instance has already, by group, where a run is resumed with it. Raises BadConfig.
+    """
+    out = Given()
+    for group in objects:
+        if group not in GROUPS:
+            raise BadConfig(f"unknown argument {group}; known here: {', '.join(GROUPS)}")
+    for group in GROUPS:
+        value = objects.get(group)
+        if value is None:
+            continue
+        said = (
+            value if isinstance(value, (str, Mapping)) else _said(group, value, out.objects, (paths or {}).get(group))
+        )
+        if group == "availability":
+            if not isinstance(out.layer.get("participation", {}), dict):
+                raise BadConfig("availability: give participation as an object or a mapping beside it, not as a name")
+            out.layer.setdefault("participation", {})["availability"] = said
+        else:
+            out.layer[group] = said
+    return out
+
+
+def _said(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
+    """What a config says of this object; what it cannot say is added to `objects`."""
+    if group not in NAMED_GROUPS and group != "availability":
+        return _named(group, value, objects, path)
+    place = "participation" if group == "availability" else group
+    if is_factory(value):
+        try:
+            value = value()
+        except Exception as error:
+            raise BadConfig(f"{group}: {_label(value)}() raised {type(error).__name__}: {error}") from error
+    if isinstance(value, type):
+        return _named(place, value, objects, path)
+    base = REGISTRIES[place].base
+    assert base is not None
+    if not (is_dataclass(value) and isinstance(value, base())):
+        raise BadValue(group, got=repr(value), need=f"a class, an instance or a factory of {base().__qualname__}")
+    options = options_of(value)
+    if group == "availability":
+        del options["on_empty"]  # the sampler's, which draws again
+    return {**_named(place, type(value), objects, path), **options}
+
+
+def _named(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
+    """The key that names a class or function; a path of its own for any other object."""
+    name = REGISTRIES[group].name_of(value) if isinstance(value, type) else None
+    if name is not None and value.__module__.partition(".")[0] == "raylfl":
+        return {"name": name}
+    if path is not None or not importable(value):
+        objects[path or path_of(value)] = value
+    return {"class_path": path or path_of(value)}
+
+
+def is_factory(value: Any) -> bool:
+    """Whether the object is a function that makes what is wanted: a class is none, nor a callable instance."""
+    return inspect.isroutine(value) or isinstance(value, functools.partial)
+
+
+def path_of(value: Any) -> str:
+    """The class path that an object has in a config; that of an instance ends in a digest of its content."""
+    if isinstance(value, type) or inspect.isroutine(value):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, functools.partial):
+        return f"{path_of(value.func)}@{_digest(value)}"
+    return f"{type(value).__module__}.{type(value).__qualname__}@{_digest(value)}"
+
+
+def _digest(value: Any) -> str:
+    """Eight digits that tell instances of one class apart; `instance` where it cannot be pickled."""
+    import cloudpickle
+
+    try:
+        return hashlib.sha256(cloudpickle.dumps(value)).hexdigest()[:8]
+    except Exception:
+        return "instance"
+
+
+def importable(value: Any) -> bool:
+    """Whether another process finds this class or function under its path."""
+    if not (isinstance(value, type) or inspect.isroutine(value)) or value.__module__ == "__main__":
+        return False
+    module = sys.modules.get(value.__module__)
+    return getattr(module, "__spec__", None) is not None and getattr(module, value.__qualname__, None) is value
+
+
+def known_here(path: str, group: str) -> bool:
+    """Whether this process finds something under the class path, as the notebook does that defined it."""
+    try:
+        import_class(path, group)
+    except BadValue:
+        return False
+    return True
+
+
+def passing(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a config's parts only this process knows, by class path: what the config says of it is not enough."""
+    found: dict[str, Any] = {}
+    for group in NAMED_GROUPS:
+        components = [parts[group], getattr(parts[group], "_process", None)]
+        found |= {path_of(type(c)): type(c) for c in components if c is not None and not importable(type(c))}
+    for group in ("model", "data"):
+        target = parts[group].target
+        if target is not None and not importable(target):
+            found[str(parts[group].class_path)] = target
+    return found
+
+
+def _label(value: Any) -> str:
+    return getattr(value, "__name__", type(value).__name__)

@@ -1,0 +1,206 @@
+"""Runs on disk as Python objects (`raylfl.load`), and tables of rounds, clients and runs as pandas DataFrames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from raylfl.api import module_of, saved
+from raylfl.config.load import Config
+from raylfl.config.objects import Objects
+from raylfl.errors import BadConfig
+from raylfl.extras import require
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+
+def _frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None, what: str) -> pd.DataFrame:
+    """A DataFrame of these rows; raises MissingExtra where pandas is not installed."""
+    require("pandas", what=what, instead="read the files themselves")
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run as it lies in its directory, finished or not."""
+
+    path: Path
+    config: Config
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl, one dict a round."""
+        from raylfl.runtime.records.lines import read_rows
+
+        return read_rows(self.path / "metrics.jsonl").rows
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """A row a round, a column a metric, the index the round; nan where a round did not measure it."""
+        numbers = [{k: v for k, v in row.items() if isinstance(v, (int, float))} for row in self.rows]
+        return _frame(numbers, None, "Run.metrics").set_index("round")
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """What is known of single clients, in long form: round, client, metric, value.
+
+        Of every sampled client draws, received (1 or 0) and steps; with `eval.per_client` also its training loss and
+        what it logged, and the metrics of its own data where `eval.clients` measures them.
+        """
+        from raylfl.runtime.records.lines import read_rows
+
+        out = []
+        for row in read_rows(self.path / "participation.jsonl").rows:
+            for metric in ("draws", "received", "steps"):
+                pairs = zip(row["cohort"], row[metric], strict=True)
+                out += [(row["round"], client, metric, float(value)) for client, value in pairs]
+        for row in self.rows:
+            for metric, values in row.get("per_client", {}).items():
+                out += [(row["round"], int(client), metric, value) for client, value in values.items()]
+        columns = ("round", "client", "metric", "value")
+        return _frame([dict(zip(columns, entry, strict=True)) for entry in out], columns, "Run.clients")
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """summary.json; empty while the run is unfinished."""
+        path = self.path / "summary.json"
+        return json.loads(path.read_bytes()) if path.is_file() else {}
+
+    @cached_property
+    def _final(self) -> dict[str, Any]:
+        import torch
+
+        from raylfl.runtime.records.state_files import load
+
+        if (self.path / "final.pt").is_file():
+            final: dict[str, Any] = torch.load(self.path / "final.pt", weights_only=True)
+            return final
+        newest = sorted((self.path / "checkpoints").glob("round_*/server.pt"))
+        if not newest:
+            raise BadConfig(f"{self.path} has neither final.pt nor a checkpoint: no round of it is on disk")
+        state = load(newest[-1])
+        return {"params": state["server"]["x"], "buffers": state["buffers"]}
+
+    @property
+    def params(self) -> torch.Tensor:
+        """The final parameters [d], or those of the newest checkpoint of an unfinished run."""
+        params: torch.Tensor = self._final["params"]
+        return params
+
+    @property
+    def module(self) -> Any:
+        """The LightningModule with these parameters and buffers, in evaluation mode."""
+        return module_of(self.config, self._final).eval()
+
+    def predict(self) -> Any:
+        """What the module answers on the test set: `predict_step` where it has one, else `forward` of the inputs.
+
+        One tensor [samples, ...] where the answers are tensors, else a list with the answer to each batch.
+        """
+        import torch
+
+        from raylfl.core.samples import BatchSource
+        from raylfl.data_source import load_data
+        from raylfl.runtime.workers.hooks import overrides
+
+        test, module = load_data(self.config).test, self.module
+        if test is None:
+            raise BadConfig(f"{self.path}: its data have no test set to predict on")
+        own = overrides(module, "predict_step")
+        if not own and not overrides(module, "forward"):
+            raise BadConfig(
+                f"{type(module).__name__} has neither forward nor predict_step: nothing says how it predicts"
+            )
+        source, size, answers = (
+            BatchSource(test, torch.device("cpu"), self.params.dtype),
+            self.config.eval.batch_size,
+            [],
+        )
+        with torch.no_grad():
+            for number, start in enumerate(range(0, len(test), size)):
+                batch = source.batch(np.arange(start, min(start + size, len(test)))).content
+                inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
+                answers.append(module.predict_step(batch, number) if own else module(inputs))
+        return torch.cat(answers) if all(isinstance(answer, torch.Tensor) for answer in answers) else answers
+
+    def evaluate(self) -> dict[str, float]:
+        """The metrics of the test and validation set at these parameters, as a round's row has them."""
+        import torch
+
+        from raylfl.api import one_at_a_time
+        from raylfl.experiment import assemble
+        from raylfl.parts import BUFFERS
+        from raylfl.runtime.round.measure import by_name, summary
+        from raylfl.runtime.workers.backend import LocalBackend
+        from raylfl.runtime.workers.task import Chunk
+
+        with one_at_a_time():
+            setup = assemble(self.config).setup
+            kinds = [kind for kind, samples in (("test", setup.test), ("val", setup.val)) if samples is not None]
+            backend, found = LocalBackend(setup), {"test": setup.test, "val": setup.val}
+            try:
+                chunks = [Chunk(kind, np.arange(len(found[kind]))) for kind in kinds]  # type: ignore[arg-type]
+                broadcast = {"x": self.params, BUFFERS: self._final.get("buffers", torch.empty(0))}
+                if not len(broadcast[BUFFERS]):
+                    del broadcast[BUFFERS]
+                return summary(by_name(kinds, backend.evaluate(broadcast, chunks).result()))
+            finally:
+                backend.close()
+
+
+def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False, **objects: Unpack[Objects]) -> Run:
+    """The run in this directory. `trust` and objects are as of `resume`.
+
+    Overrides and objects change what is measured on, say `data=Other()` or `eval.batch_size=1000`; the run stays as it
+    is.
+    """
+    folder = Path(path).expanduser().resolve()
+    return Run(folder, saved(folder, overrides, trust, objects)[1])
+
+
+def evaluate(
+    path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False, **objects: Unpack[Objects]
+) -> dict[str, float]:
+    """`load(path, ...).evaluate()`: the final model of a run on its test and validation data, or on other data."""
+    return load(path, overrides, trust=trust, **objects).evaluate()
+
+
+def runs(path: str | Path = "runs") -> pd.DataFrame:
+    """A row for each run at and below a directory: its path, state, config (`local.lr`), final and best metrics.
+
+    Columns of metrics are `final/test/accuracy`, `best/test/accuracy`, ...; of an unfinished run its newest ones are
+    final. A run that cannot be read is left out with a warning in the log.
+    """
+    from raylfl.report.labels import flatten
+    from raylfl.report.runs import read_runs
+
+    rows = []
+    for run in read_runs(path)[0]:
+        names = [name for name in run.metrics if run.measured(name)]
+        newest = {name: float(run.metrics[name][np.isfinite(run.metrics[name])][-1]) for name in names}
+        rows.append(
+            {
+                "path": str(run.path),
+                "finished": run.finished,
+                "rounds_done": len(run.rounds),
+                "stopped_early": run.summary.get("stopped_early"),
+                **{key: value if _plain(value) else json.dumps(value) for key, value in flatten(run.config).items()},
+                **{f"final/{name}": value for name, value in run.summary.get("final", newest).items()},
+                **{f"best/{name}": value for name, value in run.summary.get("best", {}).items()},
+            }
+        )
+    return _frame(rows, None, "raylfl.runs")
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, (str, int, float, bool))

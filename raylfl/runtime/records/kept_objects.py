@@ -1,0 +1,104 @@
+"""Objects that a run's config cannot name, kept in its directory so that the run can be resumed.
+
+objects.pkl holds them, each pickled by value: {class path: bytes}. objects.json holds its sha256, and why an object
+was left out. To load a pickle is to run code of the one who wrote it, so nothing here is loaded unless the caller says
+that the directory is trusted; checkpoints and records never need that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from raylfl.errors import BadConfig
+from raylfl.runtime.records.run_dir import RunDirectory, read_plain
+
+FILE, INDEX = "objects.pkl", "objects.json"
+LARGEST = 256 * 2**20  # bytes of one object; a data set beyond that is better given again
+
+
+class _Limited(BytesIO):
+    """Memory that refuses to hold more than LARGEST bytes."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(memoryview(data)) > LARGEST:
+            raise ValueError(f"it takes more than {LARGEST >> 20} MiB")
+        return super().write(data)
+
+
+@dataclass(frozen=True)
+class KeptObjects:
+    """What a run's config cannot name. left_out: class path -> why the object was not kept, None: it was."""
+
+    left_out: dict[str, str | None]
+    sha256: str | None
+
+    def load(self, folder: Path) -> dict[str, Any]:
+        """The objects kept, by class path: runs the code in objects.pkl. Raises BadConfig for a damaged file."""
+        if self.sha256 is None:
+            return {}
+        data = read_plain(folder / FILE)
+        if hashlib.sha256(data).hexdigest() != self.sha256:
+            raise BadConfig(f"{folder / FILE} does not match its checksum in {INDEX}: give the objects again")
+        try:
+            return {path: pickle.loads(content) for path, content in pickle.loads(data).items()}
+        except Exception as error:
+            raise BadConfig(f"{folder / FILE} cannot be loaded here: {type(error).__name__}: {error}") from error
+
+
+def keep(run_dir: RunDirectory, objects: Mapping[str, Any]) -> str | None:
+    """Write the objects that can be pickled; returns a line that says how to resume the run. None: it needs none."""
+    if not objects:
+        return None
+    kept, left_out = dict[str, bytes](), dict[str, str | None]()
+    for path, value in objects.items():
+        content, reason = _pickled(value)
+        left_out[path] = reason
+        if content is not None:
+            kept[path] = content
+    data = pickle.dumps(kept) if kept else None
+    if data is not None:
+        run_dir.write(FILE, data)
+    sha256 = None if data is None else hashlib.sha256(data).hexdigest()
+    run_dir.write(INDEX, json.dumps({"sha256": sha256, "left_out": left_out}, indent=2) + "\n")
+    return _how_to_resume(run_dir.path, left_out)
+
+
+def _how_to_resume(folder: Path, left_out: Mapping[str, str | None]) -> str:
+    kept = any(reason is None for reason in left_out.values())
+    ways = [f"{FILE} keeps what it needs: raylfl.resume({str(folder)!r}, trust=True)"] if kept else []
+    for path, reason in left_out.items():
+        if reason is not None:
+            ways.append(f"{path} is not kept ({reason}): give it again to raylfl.resume")
+    subject = f"{', '.join(left_out)} {'is' if len(left_out) == 1 else 'are'} known to this process only"
+    return f"{subject}, so `raylfl resume` cannot continue the run from its config; {'; '.join(ways)}"
+
+
+def read(folder: Path) -> KeptObjects:
+    """What keep() wrote; nothing where the config says all. Raises BadConfig for a damaged index."""
+    text = read_plain(folder / INDEX)
+    if not text:
+        return KeptObjects({}, None)
+    try:
+        content = json.loads(text)
+        return KeptObjects(dict(content["left_out"]), content["sha256"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadConfig(f"{folder / INDEX} is damaged: {type(error).__name__}") from error
+
+
+def _pickled(value: Any) -> tuple[bytes | None, str | None]:
+    """(the object pickled, by value where it cannot be imported; why it cannot be)."""
+    import cloudpickle
+
+    memory = _Limited()
+    try:
+        cloudpickle.dump(value, memory)
+    except Exception as error:
+        return None, (str(error) or type(error).__name__).partition("\n")[0]
+    return memory.getvalue(), None

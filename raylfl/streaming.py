@@ -1,0 +1,103 @@
+"""A run's rounds as an iterator: the caller's own loop takes the place of callbacks."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Unpack
+
+from raylfl.api import Progress, Result, Rounds, begun, checked, result_of, rounds_of
+from raylfl.config.load import Source, load_config
+from raylfl.config.objects import Objects, given
+from raylfl.errors import RaylflError
+
+if TYPE_CHECKING:
+    from raylfl.parts import Experiment
+    from raylfl.runtime.records.run_dir import RunDirectory
+
+
+class Stream:
+    """The rounds of a run, in a loop of the caller's: `for round in raylfl.stream("digits"): ...`.
+
+    Each is a `Progress` with its metrics and parameters; the workers wait until the next one is asked for. After
+    `break` or `stop`, `result` ends the run as a finished one; `close`, or leaving a `with` block, leaves it to
+    `raylfl.resume`. The run has a thread of its own: Ctrl-C is the caller's.
+    """
+
+    def __init__(self, experiment: Experiment, run: ExitStack, run_dir: RunDirectory):
+        self.run_dir = run_dir.path
+        self._thread = ThreadPoolExecutor(1, "raylfl")
+        self._rounds = rounds_of(experiment, run_dir, False, True)
+        self._experiment, self._directory = experiment, run_dir
+        self._reason: str | None = None
+        self._result: Result | None = None
+        self._end = weakref.finalize(self, _left, self._thread, self._rounds, run)
+        self._end.atexit = False  # threads have ended by then
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Progress:
+        if self._result is not None or not self._end.alive:
+            raise StopIteration
+        try:
+            return self._thread.submit(_next_of, self._rounds, self._reason).result()
+        except _Over:
+            self._result = result_of(self._experiment, self._directory)
+            self._end()
+            raise StopIteration from None
+        except BaseException:
+            self._end()
+            raise
+
+    def stop(self, reason: str = "stopped by the caller") -> None:
+        """End the run after the round handed out last, as early stopping does."""
+        self._reason = reason
+
+    @property
+    def result(self) -> Result:
+        """The finished run; ends it here where rounds are left. Raises RaylflError for a closed one."""
+        if self._result is None and self._end.alive:
+            self.stop(self._reason or "the loop over its rounds was left")
+            for _ in self:
+                pass
+        if self._result is None:
+            raise RaylflError(f"the stream was closed before the run ended: raylfl.resume({str(self.run_dir)!r})")
+        return self._result
+
+    def close(self) -> None:
+        """End the workers; what was done since the newest checkpoint is done again by `raylfl.resume`."""
+        self._end()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Over(Exception):
+    """The stream has no more rounds; StopIteration cannot pass a Future."""
+
+
+def _next_of(rounds: Rounds, reason: str | None) -> Progress:
+    try:
+        return rounds.send(reason)
+    except StopIteration:
+        raise _Over from None
+
+
+def _left(thread: ThreadPoolExecutor, rounds: Rounds, run: ExitStack) -> None:
+    """Closes a run's rounds in their thread, then its directory."""
+    thread.submit(rounds.close).result()
+    thread.shutdown()
+    run.close()
+
+
+def stream(source: Source, overrides: Sequence[str] = (), **objects: Unpack[Objects]) -> Stream:
+    """The rounds of a run as an iterator; see `Stream`. Arguments are as of `run`."""
+    experiment = checked(load_config(source, overrides, given(objects)))
+    run = ExitStack()
+    return Stream(experiment, run, run.enter_context(begun(experiment, quiet=False)))

@@ -1,0 +1,55 @@
+"""A run as a function for the user's own `ray.tune.Tuner`, without raylfl's sweeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from raylfl.api import run
+from raylfl.config.load import Config, Source, compose, load_config
+from raylfl.config.objects import Objects, given
+from raylfl.control import Callback
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class _Report(Callback):
+    """Reports each round's numbers to Ray Tune."""
+
+    def __init__(self) -> None:
+        self.run_dir = ""
+
+    def on_run_start(self, config: Config, run_dir: Path) -> None:
+        self.run_dir = str(run_dir)
+
+    def on_round_end(self, round: int, metrics: dict[str, Any], params: Tensor) -> None:
+        from ray import tune
+
+        numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
+        tune.report({**numbers, "run_dir": self.run_dir})
+
+
+def trainable(
+    source: Source, overrides: Sequence[str] = (), **objects: Unpack[Objects]
+) -> Callable[[dict[str, Any]], None]:
+    """The function of a trial, for `tune.Tuner(raylfl.trainable("digits"), param_space={"local.lr": ...})`.
+
+    The keys of the search space are config keys; each round reports its metrics, and `run_dir`. A trial is one process
+    (`runtime.backend=local`), its run directory lies where `logging.dir` says. Mistakes in the config come at once.
+    """
+    base = compose(source, overrides, given(objects))
+    checked = load_config(source, overrides, given(objects))
+    base["logging"] = {**(base.get("logging") or {}), "dir": str(checked.logging.folder), "report": False}
+    base["runtime"] = {**(base.get("runtime") or {}), "backend": "local"}
+
+    def trial(values: dict[str, Any]) -> None:
+        from ray import tune
+
+        name = tune.get_context().get_trial_id()
+        settings = [f"{key}={json.dumps(value)}" for key, value in values.items()]
+        run(base, [f"logging.id={name}", *settings], callbacks=[_Report()], **objects)
+
+    return trial

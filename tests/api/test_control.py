@@ -1,0 +1,221 @@
+"""Callbacks and streams: what they see, and that stopping is early stopping, at the very round, on every backend."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+import torch
+
+import raylfl
+from raylfl.errors import BadConfig
+from tests.runtime.tiny import TINY
+
+
+class Seen(raylfl.Callback):
+    """Keeps what it is called with, and answers from a table of rounds."""
+
+    def __init__(self, answers=None):
+        self.answers, self.rounds, self.params, self.metrics = answers or {}, [], [], []
+        self.started, self.result = None, None
+
+    def on_run_start(self, config, run_dir):
+        self.started = (config.top.name, run_dir.is_dir())
+
+    def on_round_end(self, round, metrics, params):
+        self.rounds.append(round)
+        self.metrics.append(metrics)
+        self.params.append(params)
+        answer = self.answers.get(round)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def on_run_end(self, result):
+        self.result = result
+
+
+def summary(result):
+    return json.loads((result.run_dir / "summary.json").read_text())
+
+
+def test_a_callback_sees_each_round_with_its_row_and_parameters(runs):
+    seen = Seen()
+    result = raylfl.run(TINY, runs, callbacks=[seen])
+    assert seen.started == ("tiny", True)
+    assert seen.rounds == list(range(6))
+    assert [row["round"] for row in seen.metrics] == [row["round"] for row in result.metrics]
+    for r, params in enumerate(seen.params):
+        assert torch.equal(params, raylfl.run(TINY, [*runs, f"rounds={r + 1}"]).params)
+    assert torch.equal(seen.params[-1], result.params)
+    assert seen.result is result
+    assert torch.equal(raylfl.run(TINY, runs).params, result.params)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [(True, "Seen ended the run"), ("good enough", "Seen: good enough"), (raylfl.StopRun("enough"), "Seen: enough")],
+)
+def test_a_stop_ends_the_run_at_that_round_as_a_finished_one(runs, answer, reason):
+    result = raylfl.run(TINY, runs, callbacks=[Seen(), Seen({2: answer})])
+    short = raylfl.run(TINY, [*runs, "rounds=3"])
+    assert len(result.metrics) == 3
+    assert torch.equal(result.params, short.params)
+    assert (result.stopped_early, short.stopped_early) == (reason, None)
+    assert summary(result)["status"] == "finished"
+    resumed = raylfl.resume(result.run_dir)
+    assert torch.equal(resumed.params, raylfl.run(TINY, runs).params)
+
+
+def test_a_resumed_run_calls_back_for_its_new_rounds_only(runs):
+    result = raylfl.run(TINY, [*runs, "rounds=3"])
+    seen = Seen({4: True})
+    resumed = raylfl.resume(result.run_dir, ["rounds=6"], callbacks=[seen])
+    assert seen.rounds == [3, 4]
+    assert len(resumed.metrics) == 5
+
+
+def test_an_error_in_a_callback_ends_the_run_which_can_be_resumed(runs):
+    with pytest.raises(ZeroDivisionError) as caught:
+        raylfl.run(TINY, [*runs, "logging.id=a"], callbacks=[Seen({3: ZeroDivisionError()})])
+    (note,) = caught.value.__notes__
+    folder = note.split()[2]
+    assert torch.equal(raylfl.resume(folder).params, raylfl.run(TINY, runs).params)
+
+
+def test_torch_is_the_callers_own_in_a_callback(runs):
+    class Asks(raylfl.Callback):
+        def on_round_end(self, round, metrics, params):
+            kinds.append(torch.get_default_dtype())
+
+    kinds = []
+    torch.set_default_dtype(torch.float64)
+    try:
+        result = raylfl.run(TINY, [*runs, "rounds=2"], callbacks=[Asks()])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert kinds == [torch.float64] * 2
+    assert torch.equal(result.params, raylfl.run(TINY, [*runs, "rounds=2"]).params)
+
+
+# -- streams -------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_the_run(runs):
+    stream = raylfl.stream(TINY, runs)
+    rounds = [(r.round, r.params) for r in stream]
+    whole = raylfl.run(TINY, runs)
+    assert [number for number, _ in rounds] == list(range(6))
+    assert torch.equal(rounds[-1][1], whole.params)
+    assert torch.equal(stream.result.params, whole.params)
+    assert stream.result.stopped_early is None
+    assert list(stream) == []
+
+
+def test_after_a_break_the_result_is_that_of_a_shorter_run(runs):
+    stream = raylfl.stream(TINY, runs)
+    for r in stream:
+        if r.round == 2:
+            break
+    assert torch.equal(stream.result.params, raylfl.run(TINY, [*runs, "rounds=3"]).params)
+    assert "left" in stream.result.stopped_early
+
+
+def test_a_stream_stops_with_a_reason(runs):
+    stream = raylfl.stream(TINY, runs)
+    for r in stream:
+        if r.metrics["round"] == 1:
+            stream.stop("flat")
+    assert (len(stream.result.metrics), stream.result.stopped_early) == (2, "flat")
+
+
+def test_a_closed_stream_is_left_to_resume(runs):
+    with raylfl.stream(TINY, runs) as stream:
+        for r in stream:
+            if r.round == 3:
+                break
+    with pytest.raises(raylfl.RaylflError, match=r"raylfl\.resume"):
+        _ = stream.result
+    assert torch.equal(raylfl.resume(stream.run_dir).params, raylfl.run(TINY, runs).params)
+
+
+def test_two_streams_in_turn_are_the_two_runs(runs):
+    one, other = raylfl.stream(TINY, runs), raylfl.stream(TINY, [*runs, "seed=1"])
+    for _ in zip(one, other, strict=True):
+        torch.rand(3)
+    assert torch.equal(one.result.params, raylfl.run(TINY, runs).params)
+    assert torch.equal(other.result.params, raylfl.run(TINY, [*runs, "seed=1"]).params)
+
+
+def test_an_error_in_a_streamed_run_is_raised_in_the_loop(runs):
+    bad = [*runs, "model.class_path=tests.runtime.tiny.Cursed", "model.init_args.raises=13", "runtime.client_retries=0"]
+    with pytest.raises(raylfl.RaylflError, match="cursed"):
+        list(raylfl.stream(TINY, [*bad, "participation=full"]))
+
+
+def test_mistakes_in_a_stream_come_at_once(runs):
+    with pytest.raises(BadConfig, match="did you mean rounds"):
+        raylfl.stream(TINY, [*runs, "round=3"])
+
+
+# -- several runs ----------------------------------------------------------------------------------------------------
+
+
+def together(*calls):
+    """The results of calls in a thread each."""
+    results = [None] * len(calls)
+
+    def put(k):
+        results[k] = calls[k]()
+
+    threads = [threading.Thread(target=put, args=(k,)) for k in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def test_two_runs_in_two_threads_have_the_bits_of_two_runs(runs):
+    jobs = [[*runs, f"seed={s}"] for s in range(2)]
+    found = together(*[lambda job=job: raylfl.run(TINY, job).params for job in jobs])
+    for params, job in zip(found, jobs, strict=True):
+        assert torch.equal(params, raylfl.run(TINY, job).params)
+
+
+@pytest.mark.slow
+def test_on_a_ray_of_the_callers_own_runs_follow_stop_and_go_side_by_side(runs):
+    import ray
+
+    on_ray = [*runs, "runtime.backend=ray", "runtime.workers=1", "runtime.cpus_per_worker=0.5"]
+    want = raylfl.run(TINY, [*runs, "rounds=3"]).params
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        seen = Seen({2: "enough"})
+        stopped = raylfl.run(TINY, on_ray, callbacks=[seen])
+        assert torch.equal(stopped.params, want)
+        assert torch.equal(seen.params[-1], want)
+        stream = raylfl.stream(TINY, on_ray)
+        other = raylfl.run(TINY, [*on_ray, "rounds=3"])
+        assert next(stream).round == 0
+        assert torch.equal(other.params, want)
+        assert torch.equal(stream.result.params, raylfl.run(TINY, [*runs, "rounds=1"]).params)
+        both = together(*[lambda: raylfl.run(TINY, [*on_ray, "rounds=3"]).params] * 2)
+        assert all(torch.equal(params, want) for params in both)
+        assert ray.is_initialized()
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.slow
+def test_two_threads_share_the_ray_that_the_first_one_starts(runs):
+    import ray
+
+    on_ray = [*runs, "runtime.backend=ray", "runtime.workers=1", "runtime.cpus_per_worker=0.5"]
+    short, long = together(
+        lambda: raylfl.run(TINY, [*on_ray, "rounds=1"]).params, lambda: raylfl.run(TINY, on_ray).params
+    )
+    assert torch.equal(short, raylfl.run(TINY, [*runs, "rounds=1"]).params)
+    assert torch.equal(long, raylfl.run(TINY, runs).params)
+    assert not ray.is_initialized()

@@ -1,0 +1,265 @@
+"""Objects from Python: the bits of the config that says the same, on workers, too, and what it takes to resume them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import raylfl
+from raylfl.algorithms.fedprox import FedProx
+from raylfl.errors import BadConfig
+from raylfl.heterogeneity.links.bernoulli import Bernoulli as Lossy
+from raylfl.heterogeneity.participation.bernoulli import Bernoulli as Coins
+from raylfl.heterogeneity.participation.uniform import Uniform
+from raylfl.heterogeneity.partition.dirichlet import Dirichlet
+from tests.runtime.tiny import TINY, Net, Points
+
+WORLD = {
+    "partition": Dirichlet(alpha=2.0, min_size=1),
+    "participation": Uniform(size=4),
+    "availability": Coins(p=0.8),
+    "link": Lossy(q=0.1),
+    "algorithm": FedProx(mu=0.1),
+}
+SAID = [
+    "algorithm={name: fedprox, mu: 0.1}",
+    "partition={name: dirichlet, alpha: 2.0, min_size: 1}",
+    "participation={name: uniform, size: 4, availability: {name: bernoulli, p: 0.8}}",
+    "link={name: bernoulli, q: 0.1}",
+]
+
+
+def make_net(width=6):
+    return Net(width=width)
+
+
+def local_class():
+    class Own(Net):
+        pass
+
+    return Own
+
+
+@dataclass
+class Slow(FedProx):
+    """An algorithm of the user's, in a module that can be imported."""
+
+
+def saved(result):
+    return yaml.safe_load((result.run_dir / "config.yaml").read_text())
+
+
+def test_objects_are_said_in_the_config_where_it_can_say_them(runs):
+    ours = raylfl.run(TINY, runs, model=Net, data=Points, **WORLD)
+    said = raylfl.run(TINY, [*runs, *SAID])
+    config = saved(ours)
+    assert torch.equal(ours.params, said.params)
+    assert {**config, "logging": 0} == {**saved(said), "logging": 0}
+    assert not (ours.run_dir / "objects.json").exists()
+    assert torch.equal(raylfl.run(ours.run_dir / "config.yaml", runs).params, ours.params)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(lambda: Net, id="class"),
+        pytest.param(lambda: make_net, id="function"),
+        pytest.param(lambda: lambda: Net(), id="lambda"),
+        pytest.param(lambda: functools.partial(Net, width=6), id="partial"),
+        pytest.param(local_class, id="local class"),
+    ],
+)
+def test_a_class_and_a_factory_give_the_bits_of_the_class_path(runs, model):
+    assert torch.equal(raylfl.run(TINY, runs, model=model()).params, raylfl.run(TINY, runs).params)
+
+
+def test_an_instance_is_the_initial_model_and_stays_as_it_is(runs):
+    net = Net(norm=False)
+    before = torch.nn.utils.parameters_to_vector(net.parameters()).detach().clone()
+    start = raylfl.run(TINY, [*runs, "rounds=0"], model=net)
+    assert torch.equal(start.params, before)
+    raylfl.run(TINY, runs, model=net)
+    assert torch.equal(torch.nn.utils.parameters_to_vector(net.parameters()).detach(), before)
+
+
+def test_an_instance_of_data_is_the_data(runs):
+    assert torch.equal(raylfl.run(TINY, runs, data=Points()).params, raylfl.run(TINY, runs).params)
+
+
+def test_two_instances_of_one_class_are_two_settings(runs):
+    one, other = (saved(raylfl.run(TINY, [*runs, "rounds=0"], data=Points(spoilt=s))) for s in (None, 59))
+    assert one["data"] != other["data"]
+
+
+def test_overrides_change_the_options_of_objects(runs):
+    result = raylfl.run(
+        TINY, [*runs, "algorithm.mu=0.3", "model.init_args.width=5"], model=local_class(), algorithm=Slow(mu=0.1)
+    )
+    assert saved(result)["algorithm"]["mu"] == 0.3
+    assert saved(result)["model"]["init_args"] == {"width": 5}
+    assert result.module.body[0].out_features == 5
+
+
+def test_algorithms_are_compared_by_name_class_and_instance(runs):
+    results = raylfl.compare(TINY, runs, ["fedavg", Slow, FedProx(mu=0.5)], model=local_class())
+    assert [saved(r)["algorithm"]["name"] for r in results] == ["fedavg", "Slow", "fedprox"]
+    alone = raylfl.run(TINY, [*runs, "algorithm={name: fedprox, mu: 0.5}"])
+    assert torch.equal(results[2].params, alone.params)
+
+
+# -- resuming --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def begun(runs, capsys):
+    """Three of six rounds with a class and a data set that the config cannot name."""
+    result = raylfl.run(TINY, [*runs, "rounds=3"], model=local_class(), data=Points())
+    return result, capsys.readouterr().err
+
+
+def test_a_run_that_its_config_cannot_resume_says_so_in_one_line(begun):
+    result, said = begun
+    assert len(said.splitlines()) == 1
+    assert "local_class.<locals>.Own" in said
+    assert "trust=True" in said
+    assert said.strip().removeprefix("raylfl: ") in (result.run_dir / "log.txt").read_text()
+
+
+def test_it_is_resumed_from_what_it_keeps_on_trust_only(begun, runs):
+    folder = begun[0].run_dir
+    with pytest.raises(BadConfig, match=r"trust=True.* or raylfl.resume\(.*model=..., data=...\)"):
+        raylfl.resume(folder, ["rounds=6"])
+    resumed = raylfl.resume(folder, ["rounds=6"], trust=True)
+    assert torch.equal(resumed.params, raylfl.run(TINY, runs).params)
+
+
+def test_it_is_resumed_with_the_objects_given_again(begun, runs):
+    with pytest.raises(BadConfig, match=r"data=\.\.\."):
+        raylfl.resume(begun[0].run_dir, ["rounds=6"], model=local_class())
+    resumed = raylfl.resume(begun[0].run_dir, ["rounds=6"], model=local_class(), data=Points())
+    assert torch.equal(resumed.params, raylfl.run(TINY, runs).params)
+
+
+def test_kept_objects_are_not_loaded_without_trust_nor_when_damaged(begun, tmp_path):
+    folder = begun[0].run_dir
+
+    class Trap:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "sprung"),)
+
+    import pickle
+
+    (folder / "objects.pkl").write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(BadConfig, match="cannot name"):
+        raylfl.resume(folder)
+    with pytest.raises(BadConfig, match="does not match its checksum"):
+        raylfl.resume(folder, trust=True)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_what_cannot_be_pickled_is_named_and_the_run_goes_on(runs, capsys):
+    data = Points()
+    data.handle = threading.Lock()
+    result = raylfl.run(TINY, [*runs, "rounds=1"], data=data)
+    assert "is not kept (" in capsys.readouterr().err
+    with pytest.raises(BadConfig) as caught:
+        raylfl.resume(result.run_dir, ["rounds=2"], trust=True)
+    assert "data=..." in str(caught.value)
+    assert "trust" not in str(caught.value)
+    assert len(raylfl.resume(result.run_dir, ["rounds=2"], data=data).metrics) == 2
+
+
+# -- mistakes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("objects", "words"),
+    [
+        ({"modell": Net}, "unknown argument modell; known here: model, data"),
+        ({"model": Points}, "must be a LightningModule"),
+        ({"model": Points()}, "must be a LightningModule"),
+        ({"algorithm": Net}, "but must be a dataclass derived from raylfl"),
+        ({"algorithm": 3}, "algorithm=3, but must be a class, an instance or a factory of Algorithm"),
+        ({"partition": lambda: 1 / 0}, r"partition: <lambda>\(\) raised ZeroDivisionError"),
+        ({"data": object()}, "data class object has no train_dataset"),
+        ({"availability": Coins(p=0.5), "participation": "full"}, "give participation as an object"),
+    ],
+)
+def test_mistakes_are_refused_before_the_run(runs, objects, words):
+    with pytest.raises(BadConfig, match=words):
+        raylfl.run(TINY, runs, **objects)
+
+
+def test_an_instance_takes_no_further_arguments(runs):
+    with pytest.raises(BadConfig, match=r"model.init_args=.* left out: model is made already"):
+        raylfl.run(TINY, [*runs, "model.init_args.width=3"], model=Net())
+
+
+# -- a script's own classes on workers -------------------------------------------------------------------------------
+
+SCRIPT = """
+from dataclasses import dataclass
+
+import raylfl
+from raylfl.algorithms.fedprox import FedProx
+from raylfl.heterogeneity.participation.uniform import Uniform
+from tests.runtime.tiny import TINY
+from tests.runtime.tiny import Net as Base
+from tests.runtime.tiny import Points as BasePoints
+
+
+class Net(Base):
+    pass
+
+
+class Points(BasePoints):
+    def train_transform(self, x):
+        return x * 1.0
+
+
+@dataclass
+class Mine(FedProx):
+    pass
+
+
+@dataclass
+class Some(Uniform):
+    pass
+
+
+if __name__ == "__main__":
+    settings = ["logging.report=false", "logging.dir=runs", "logging.id=a", "rounds=3", "runtime.backend=ray"]
+    settings.append("model.class_path=__main__.Net")
+    own = dict(data=Points(), algorithm=Mine(mu=0.1), participation=Some(size=3))
+    raylfl.run(TINY, [*settings, "runtime.workers=2"], **own)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_script_defines_reaches_the_workers_and_another_process_resumes_it_on_trust(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    root = str(Path(raylfl.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "__main__.Net, " in done.stderr or "__main__.Mine" in done.stderr
+    folder = tmp_path / "runs" / "tiny" / "a"
+    resumed = raylfl.resume(folder, ["rounds=6", "runtime.backend=local"], trust=True)
+    said = ["algorithm={name: fedprox, mu: 0.1}", "participation={name: uniform, size: 3}"]
+    twin = raylfl.run(TINY, [f"logging.dir={tmp_path}/runs", *said])
+    assert torch.equal(resumed.params, twin.params)
