@@ -63,7 +63,7 @@ class Result:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What summary.json says of the run."""
+        """The content of summary.json."""
         found: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
         return found
 

@@ -34,7 +34,7 @@ LIMITS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
 
 @dataclass(frozen=True)
 class Kind:
-    """What to call values of a type that Python cannot name: `Annotated[Any, Kind("a value per client")]`."""
+    """The name of a type that Python cannot express: `Annotated[Any, Kind("a value per client")]`."""
 
     text: str
 
@@ -156,13 +156,13 @@ def words(hint: Any, bare: bool = False, docs: bool = True) -> str:
 
 
 def doc_of(hint: Any) -> str:
-    """What the `Doc` of a declared type says; "" without one."""
+    """The text of the `Doc` of a declared type; "" without one."""
     extras = [extra for part in (hint, *_parts(hint)) for extra in getattr(part, "__metadata__", ())]
     return next((extra.documentation for extra in extras if isinstance(extra, Doc)), "")
 
 
 def _limits(metadata: Sequence[Any]) -> str:
-    """`in [0, 1)`, `> 0`."""
+    """The limits of a type as text: `in [0, 1)`, `> 0`."""
     low = next((part for part in metadata if isinstance(part, (Ge, Gt))), None)
     high = next((part for part in metadata if isinstance(part, (Le, Lt))), None)
     least = None if low is None else low.ge if isinstance(low, Ge) else low.gt

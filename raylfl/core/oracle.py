@@ -40,7 +40,7 @@ class Batch:
 
 
 class Way(NamedTuple):
-    """How a local step was taken: recorded, autograd, batch_last or cohort; and why."""
+    """The form of a local step (recorded, autograd, batch_last or cohort) and the reason for it."""
 
     name: str
     why: str
@@ -185,12 +185,12 @@ class LoopOracle(Oracle):
         return REPLAYED if reason is None else Way("recorded", f"{REPLAYED.why}; call by call, as {reason}")
 
     def compile(self, backend: str) -> None:
-        """From now on all steps are those of the compiled `training_step`, by autograd."""
+        """Makes all later steps use the compiled `training_step`, by autograd."""
         self._compiled = torch.compile(self.module.training_step, backend=backend)
         self.chains, self.steps.refusal = None, f"runtime.compile={backend}"
 
     def _reason(self) -> str:
-        """Why autograd takes all steps."""
+        """The reason why autograd takes all steps."""
         reason = str(self.steps.refusal)
         return reason if reason.startswith(("runtime.", "training_step")) else f"training_step {reason}"
 

@@ -57,8 +57,9 @@ def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
 
 
 def large_samples(flat: FlatModule, loss: Callable[[Any], Tensor], contents: Sequence[Any]) -> str | None:
-    """Why a step that makes much of each sample (attention over a sequence) goes one client at a time on a CPU, judged
-    by recordings on batches of one and two samples; None where it does not.
+    """The reason why a step with large samples (attention over a sequence) runs one client at a time on a CPU.
+
+    It is judged by recordings on batches of one and two samples; None: it may be vectorised.
     """
     made, calls = [], 0
     for content in contents:

@@ -142,5 +142,5 @@ class Problem(ShippedModel, ABC):
         self.log("loss", self.objective(batch), batch_size=len(batch[0]))
 
     def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """As `validation_step`."""
+        """Logs the same values as `validation_step`."""
         self.validation_step(batch, batch_idx)

@@ -128,7 +128,7 @@ class RunCache:
 
 
 class Estimated(RunCache):
-    """Makes no runs: the first that are asked for become `waiting`, and an Enough ends the experiment there."""
+    """A cache that makes no runs: the first requested runs become `waiting`, and Enough ends the experiment."""
 
     waiting: Sequence[Job] = ()
 

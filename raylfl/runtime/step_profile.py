@@ -23,7 +23,7 @@ SQUARE, STREAM = 768, 2**15  # the matrix product and the numbers copied that st
 
 @dataclass(frozen=True)
 class Peak:
-    """What one thread reaches here: operations a second in a large matrix product, bytes a second within caches."""
+    """The peak of one thread: operations per second in a large matrix product, bytes per second within the caches."""
 
     operations: float
     bytes: float

@@ -31,7 +31,7 @@ def distance_bound(gradient: float, L: float) -> float:
 
 
 def consistency(q: Floats, a_norm: Floats) -> float:
-    """How far a system is from the condition |a_i|_1 = (1-q_1)/(1-q_i) |a_1|_1 of Corollary 2.2.
+    """The deviation of a system from the condition |a_i|_1 = (1-q_1)/(1-q_i) |a_1|_1 of Corollary 2.2.
 
     The largest relative deviation of (1-q_i)|a_i|_1 from its mean over clients; 0: FedAvg is unbiased although clients
     differ.

@@ -40,7 +40,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a theorem says of this run."""
+    """The statement of a theorem about this run."""
 
     theorem: str
     what: str
@@ -123,7 +123,7 @@ def theory_of(experiment: Experiment) -> Theory:
 
 
 def broken_assumptions(experiment: Experiment, facts: Facts) -> Iterator[str]:
-    """What the theorems leave out, and this run has."""
+    """The properties of this run that the theorems exclude."""
     rule = experiment.rule
     if rule.momentum:
         yield "local.momentum: the theorems are about plain SGD"
@@ -154,7 +154,7 @@ def _noise(objectives: Objectives, facts: Facts, x: Floats, clients: list[int]) 
 
 
 def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Facts) -> Iterator[Constant]:
-    """Those of a quadratic problem."""
+    """The exact constants of a quadratic problem."""
     x0, x = objectives.start, problem.optimum
     radius = float(np.linalg.norm(x0 - x))
     smooth, convex = problem.smoothness, problem.convexity
@@ -270,7 +270,7 @@ def promises(
 def _limits(
     experiment: Experiment, facts: Facts, theory: Theory, problem: QuadraticProblem, inside: set[tuple[str, str]]
 ) -> Iterator[Promise]:
-    """Where FedAvg and its kin end: the bound of [1] Theorem 3, and the limits of [3] at this step size and at 0."""
+    """The limits of FedAvg and related methods: the bound of [1] Theorem 3, and [3] at this step size and at 0."""
     algorithm, eta = experiment.algorithm, theory.eta
     if facts.coefficients is None or not facts.coefficients.any() or not algorithm.uploads_update:
         return

@@ -20,7 +20,7 @@ WORST = -1e30  # score of a run that diverged; finite, so that percentiles are f
 
 @dataclass
 class Score(Options):
-    """What a run is worth."""
+    """The definition of a run's score."""
 
     metric: Annotated[str, Doc("a name in `metrics.jsonl`")] = "test/accuracy"
     mode: Annotated[

@@ -46,7 +46,7 @@ class Sweep:
 
     @property
     def score(self) -> Score:
-        """How a run is judged."""
+        """The definition of a run's score."""
         return self.options
 
     @property

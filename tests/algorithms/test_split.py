@@ -1,4 +1,4 @@
-"""Split learning: what passes the cut, the parameters before it, and cuts that do not separate the model."""
+"""Split learning: traffic at the cut, parameters before it, and cuts that do not separate the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON schema takes what a config may say, and not what it may not."""
+"""The JSON schema accepts valid configs and refuses others."""
 
 from __future__ import annotations
 

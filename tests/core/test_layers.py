@@ -1,4 +1,4 @@
-"""Chains of layers found in what a module's step does; and the modules whose step is something else."""
+"""Detection of chains of layers in modules' steps, and modules whose step is no chain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of panels: what is drawn, and what its caption says."""
+"""Blocks of panels: their lines and captions."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What the participation picture counts, and that it draws without pyplot."""
+"""The counts of the participation figure, which is drawn without pyplot."""
 
 import subprocess
 import sys

@@ -119,7 +119,7 @@ def start(*args: str) -> subprocess.Popen[str]:
 
 
 def wait_until(there: Callable[[], object], what: str, seconds: float = 240) -> None:
-    """Asks again and again, so many seconds of its own: what stops the whole machine for a while stops this, too."""
+    """Polls a condition for some seconds of its own time, which a pause of the whole machine does not use up."""
     for _ in range(round(seconds / 0.05)):
         if there():
             return

@@ -1,4 +1,4 @@
-"""A run directory that is deleted, moved or tampered with in mid-run: one clear error, and what can be kept is kept."""
+"""Run directories deleted, moved or changed during a run: one clear error, and the remaining state is kept."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def in_mid_round(process, folder, gate):
 
 
 def check_that_it_ends(process, processes, gate):
-    """After the round under way, with exit code 1 and no process left behind; returns what it printed."""
+    """Checks that the run ends after the current round, with exit code 1 and without processes; returns its output."""
     assert "stopping after this round" in process.stderr.readline()
     (gate / "closed").unlink()
     code, _, err = finished(process)

@@ -58,7 +58,7 @@ class Program:
         ]
 
     def seconds(self, leaves: Sequence[Tensor], row: Tensor, times: int) -> list[float]:
-        """What each call takes, the shortest of so many steps; buffers and generators change as in these steps."""
+        """The shortest time of each call over several steps, in seconds; buffers and generators change as in a step."""
         stamps: list[float] = []
         listing, namespace = _Source(self.plan, self.sizes).written(stamped=True)
         namespace["stamp"] = lambda: stamps.append(time.perf_counter())

@@ -138,7 +138,7 @@ class RecordedSteps:
     def _captured(
         self, program: Program, leaves: Sequence[Tensor], before: Any, taken: Sequence[Tensor]
     ) -> Program | Captured:
-        """The program as a graph where that gives the same bits; as it is elsewhere, and `no_graph` says why."""
+        """The program as a CUDA graph if that gives the same bits, else the program itself; `no_graph`: the reason."""
         assert self.captures is not None
         after = self._changing()
         try:
@@ -232,7 +232,7 @@ class RecordedSteps:
 
 
 def _without_modes(state: dict[str, Any]) -> dict[str, Any]:
-    """A module's state but for training and evaluation mode, which kinds of batches are told apart by."""
+    """A module's state without training and evaluation mode, which are part of the kind of a batch."""
     return {path: value for path, value in state.items() if path.rpartition(".")[2] != "training"}
 
 

@@ -1,4 +1,4 @@
-"""What summary.json says of a run: final and best metrics, how local steps were taken, versions, commit, host."""
+"""The content of summary.json: final and best metrics, the forms of local steps, versions, commit and host."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def environment() -> dict[str, Any]:
 
 @cache
 def cpu_model() -> str:
-    """What the processor calls itself; its architecture where the system does not tell."""
+    """The name of the processor, or its architecture if the system does not provide the name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

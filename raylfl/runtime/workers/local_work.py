@@ -19,7 +19,7 @@ from raylfl.runtime.workers.task import Task
 
 @dataclass(frozen=True)
 class TaskWork:
-    """What `run_local` needs beside the states: see there."""
+    """The arguments of `run_local` other than the states."""
 
     oracle: Oracle
     batches: Callable[[int, Sequence[int]], Sequence[Batch]]

@@ -1,4 +1,4 @@
-"""What a worker measures: the module's own evaluation over chunks of samples, and F over groups of clients."""
+"""The measurements of a worker: the module's own evaluation over chunks of samples, and F over groups of clients."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Worker:
         return reason or self._large_samples() or self._vmap_refusal()
 
     def _large_samples(self) -> str | None:
-        """Why a step on large samples is not vectorised where a rule decides; None: it may be."""
+        """The reason why a step on large samples is not vectorised under `auto`; None: it may be."""
         if self.setup.runtime.vectorize != "auto" or self.device.type != "cpu":
             return None
         indices = self.setup.shards.indices
