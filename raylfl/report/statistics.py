@@ -1,0 +1,176 @@
+"""Statistics fit for a claim: means with bootstrap intervals, paired differences, equivalence, seeds needed.
+
+A run is its measured values over a window of rounds [n]; an experiment has one run a seed. Neighbouring rounds
+resemble each other. A bootstrap therefore draws seeds anew, and within a seed blocks of neighbouring rounds (Kuensch
+1989); a t statistic counts as many values as independent ones would tell as much. With one seed an interval says how
+well this run's level is known, not how other seeds would end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from raylfl.errors import BadValue
+
+Floats = npt.NDArray[np.float64]
+DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and the bounds of its confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def covers(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """Two one-sided tests of |difference| < margin (Schuirmann 1987): the difference ours - theirs, and the larger p.
+
+    difference: with its 1 - 2 alpha interval, which lies within the margins exactly if `holds`.
+    """
+
+    difference: Interval
+    margin: float
+    p: float
+    alpha: float
+
+    @property
+    def holds(self) -> bool:
+        return self.p < self.alpha
+
+
+def bootstrap_mean(runs: Sequence[npt.ArrayLike], level: float = 0.95, seed: int = 0, draws: int = DRAWS) -> Interval:
+    """The mean over runs of each one's mean, with a percentile interval."""
+    rows = [_values(run) for run in runs]
+    if not rows:
+        raise BadValue("runs", got=0, need="at least one run")
+    rng = np.random.default_rng(seed)
+    means = np.stack([_block_means(row, rng, draws) for row in rows])  # [S, draws]
+    chosen = rng.integers(len(rows), size=(len(rows), draws))
+    drawn = np.take_along_axis(means, chosen, axis=0).mean(axis=0)
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(np.mean([row.mean() for row in rows])), float(low), float(high))
+
+
+def paired_difference(
+    ours: Sequence[npt.ArrayLike], theirs: Sequence[npt.ArrayLike], level: float = 0.95, seed: int = 0
+) -> Interval:
+    """The mean of ours - theirs over pairs of runs of one world: same seed, same rounds, so that what the world does to
+    both cancels."""
+    pairs = [(_values(a), _values(b)) for a, b in zip(ours, theirs, strict=True)]
+    for a, b in pairs:
+        if len(a) != len(b):
+            raise BadValue("runs", got=(len(a), len(b)), need="pairs measured in the same rounds")
+    return bootstrap_mean([a - b for a, b in pairs], level, seed)
+
+
+def equivalent(ours: npt.ArrayLike, theirs: npt.ArrayLike, margin: float, alpha: float = 0.05) -> Equivalence:
+    """Whether the means of two series of rounds differ by less than the margin (Welch's t, effective counts)."""
+    a, b = _values(ours), _values(theirs)
+    if margin <= 0:
+        raise BadValue("margin", got=margin, need="> 0, in the units of the values")
+    parts = [float(x.var(ddof=1)) / effective_count(x) if len(x) > 1 else math.nan for x in (a, b)]
+    dofs = [max(effective_count(x) - 1, 1.0) for x in (a, b)]
+    difference = float(a.mean() - b.mean())
+    return _two_sided(difference, parts, dofs, margin, alpha)
+
+
+def equivalent_to(
+    ours: npt.ArrayLike, mean: float, std: float, count: int, margin: float, alpha: float = 0.05
+) -> Equivalence:
+    """The same against a published mean ± std of so many values, the seeds."""
+    a = _values(ours)
+    parts = [float(a.var(ddof=1)) / effective_count(a) if len(a) > 1 else math.nan, std**2 / count]
+    dofs = [max(effective_count(a) - 1, 1.0), max(count - 1, 1)]
+    return _two_sided(float(a.mean()) - mean, parts, dofs, margin, alpha)
+
+
+def _two_sided(
+    difference: float, parts: Sequence[float], dofs: Sequence[float], margin: float, alpha: float
+) -> Equivalence:
+    """parts: the variances of both means; dofs: the degrees of freedom of each (Welch and Satterthwaite)."""
+    error = math.sqrt(sum(parts))
+    if not error > 0:  # two constant series, or too few values to say
+        p = 0.0 if error == 0 and abs(difference) < margin else 1.0
+        return Equivalence(Interval(difference, difference, difference), margin, p, alpha)
+    dof = sum(parts) ** 2 / sum(part**2 / own for part, own in zip(parts, dofs, strict=True))
+    p = max(
+        float(stats.t.sf((difference + margin) / error, dof)), float(stats.t.cdf((difference - margin) / error, dof))
+    )
+    half = error * float(stats.t.ppf(1 - alpha, dof))
+    return Equivalence(Interval(difference, difference - half, difference + half), margin, p, alpha)
+
+
+def seeds_needed(difference: float, std: float, power: float = 0.8, alpha: float = 0.05, most: int = 10_000) -> int:
+    """The seeds that a paired two-sided t test needs to find a mean difference whose std over seeds is `std`.
+
+    Power from the noncentral t distribution. Raises BadValue for a difference of 0, or if `most` seeds would not do.
+    """
+    if difference == 0 or not std >= 0:
+        raise BadValue("difference", got=difference, need="other than 0, with a std >= 0")
+    if std == 0:
+        return 2
+    effect, low, high = abs(difference) / std, 1, 2
+    while _power(effect, high, alpha) < power:
+        low, high = high, 2 * high
+        if high > 2 * most:
+            raise BadValue("difference", got=difference, need=f"large enough for {most} seeds at std {std:g}")
+    while high - low > 1:  # the power grows with the seeds
+        middle = (low + high) // 2
+        low, high = (low, middle) if _power(effect, middle, alpha) >= power else (middle, high)
+    return high
+
+
+def _power(effect: float, seeds: int, alpha: float) -> float:
+    bound = stats.t.ppf(1 - alpha / 2, seeds - 1)
+    shift = effect * math.sqrt(seeds)
+    return float(stats.nct.sf(bound, seeds - 1, shift) + stats.nct.cdf(-bound, seeds - 1, shift))
+
+
+def effective_count(values: npt.ArrayLike) -> float:
+    """How many independent values tell as much of the mean: n / (1 + 2 sum_k (1 - k/n) rho_k), at most n.
+
+    The autocorrelations rho_k are summed until the first that is not positive (Geyer 1992, in its simplest form).
+    """
+    data = _values(values)
+    n, centred = len(data), data - data.mean()
+    power = float(centred @ centred)
+    if n < 3 or power == 0:
+        return float(n)
+    total = 0.0
+    for lag in range(1, n):
+        rho = float(centred[:-lag] @ centred[lag:]) / power
+        if rho <= 0:
+            break
+        total += (1 - lag / n) * rho
+    return n / (1 + 2 * total)
+
+
+def _block_means(row: Floats, rng: np.random.Generator, draws: int) -> Floats:
+    """Means of the row put together anew from blocks of neighbours, n^(1/3) long, around the end [draws]."""
+    n = len(row)
+    length = max(1, round(n ** (1 / 3)))
+    starts = rng.integers(n, size=(draws, math.ceil(n / length)))
+    places = (starts[:, :, None] + np.arange(length)) % n
+    return np.asarray(row[places.reshape(draws, -1)[:, :n]].mean(axis=1))
+
+
+def _values(values: npt.ArrayLike) -> Floats:
+    data = np.asarray(values, dtype=np.float64).ravel()
+    if not len(data) or not np.isfinite(data).all():
+        raise BadValue(
+            "values", got=f"{len(data)} values", need="at least one, all finite (a diverged run has no mean)"
+        )
+    return data

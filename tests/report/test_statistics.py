@@ -1,0 +1,149 @@
+"""Statistics for claims, against closed forms, scipy's own tests and simulations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from raylfl.errors import BadValue
+from raylfl.report.statistics import (
+    bootstrap_mean,
+    effective_count,
+    equivalent,
+    equivalent_to,
+    paired_difference,
+    seeds_needed,
+)
+
+
+def autoregressive(rng, n, phi):
+    """x_t = phi x_(t-1) + e_t, from its stationary distribution; the effective count tends to n (1-phi)/(1+phi)."""
+    x = np.empty(n)
+    x[0] = rng.normal() / math.sqrt(1 - phi**2)
+    for t in range(1, n):
+        x[t] = phi * x[t - 1] + rng.normal()
+    return x
+
+
+def test_the_bootstrap_interval_of_independent_values_is_the_normal_one():
+    values = np.random.default_rng(0).normal(3.0, 2.0, 400)
+    found = bootstrap_mean([values])
+    half = 1.96 * values.std(ddof=1) / 20
+    assert found.mean == pytest.approx(values.mean())
+    assert found.high - found.low == pytest.approx(2 * half, rel=0.15)
+
+
+def test_the_interval_of_dependent_rounds_is_wider_than_their_number_says():
+    values = autoregressive(np.random.default_rng(1), 2000, 0.8)
+    naive = 2 * 1.96 * values.std(ddof=1) / math.sqrt(2000)
+    found = bootstrap_mean([values])
+    assert found.high - found.low > 1.7 * naive  # in truth 3 times; short blocks see part of it
+
+
+def test_the_interval_covers_the_mean_about_as_often_as_it_says():
+    rng = np.random.default_rng(2)
+    hits = sum(bootstrap_mean([rng.normal(size=60)], seed=i, draws=400).covers(0.0) for i in range(300))
+    assert 0.89 < hits / 300 < 0.98
+
+
+def test_seeds_that_differ_make_the_interval_wide():
+    rng = np.random.default_rng(3)
+    runs = [level + 0.01 * rng.normal(size=50) for level in (0.0, 1.0, 2.0)]
+    found = bootstrap_mean(runs)
+    assert found.low < 0.4
+    assert found.high > 1.6
+
+
+def test_pairs_of_one_world_cancel_what_the_world_does():
+    rng = np.random.default_rng(4)
+    world = [rng.normal(scale=5.0, size=80) for _ in range(3)]
+    better = [row + 0.2 + 0.05 * rng.normal(size=80) for row in world]
+    found = paired_difference(better, world)
+    assert found.covers(0.2)
+    assert found.high - found.low < 0.06
+    alone = bootstrap_mean(better)
+    assert alone.high - alone.low > 10 * (found.high - found.low)
+
+
+def test_pairs_have_the_same_rounds():
+    with pytest.raises(BadValue, match="same rounds"):
+        paired_difference([[1.0, 2.0]], [[1.0]])
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3, 0.9, 2.0])
+def test_equivalence_is_two_one_sided_t_tests(shift):
+    """scipy's ttest_ind of shifted samples, where nothing is autocorrelated (seed with no positive first lag)."""
+    rng = np.random.default_rng(11)
+    a, b = alternating(rng, 30) + shift, alternating(rng, 40)
+    assert (effective_count(a), effective_count(b)) == (30, 40)
+    found = equivalent(a, b, 1.0)
+    above = stats.ttest_ind(a + 1.0, b, equal_var=False, alternative="greater").pvalue
+    below = stats.ttest_ind(a - 1.0, b, equal_var=False, alternative="less").pvalue
+    assert found.p == pytest.approx(max(above, below), rel=1e-9)
+    assert found.holds == (found.difference.low > -1 and found.difference.high < 1)
+
+
+def alternating(rng, n):
+    """Values whose neighbours lie on opposite sides, so that no autocorrelation at lag 1 is positive."""
+    return np.abs(rng.normal(size=n)) * np.where(np.arange(n) % 2, 1.0, -1.0)
+
+
+def test_equivalence_is_wrongly_found_in_no_more_than_alpha_of_the_cases():
+    """True difference at the margin: the worst case of the null hypothesis."""
+    rng = np.random.default_rng(5)
+    found = [equivalent(rng.normal(1.0, 1.0, 25), rng.normal(0.0, 1.0, 25), 1.0).holds for _ in range(600)]
+    assert np.mean(found) < 0.08
+
+
+def test_a_published_mean_counts_as_so_many_seeds():
+    rng = np.random.default_rng(6)
+    ours = alternating(rng, 40) * 0.1 + 90.0
+    tight, loose = (equivalent_to(ours, 90.1, 0.3, count, 1.0) for count in (100, 3))
+    assert tight.holds
+    assert loose.p > tight.p
+    sides = [(ours.mean() + 1, "greater"), (ours.mean() - 1, "less")]
+    known = [
+        stats.ttest_ind_from_stats(mean, ours.std(ddof=1), 40, 90.1, 0.3, 3, equal_var=False, alternative=side).pvalue
+        for mean, side in sides
+    ]
+    assert loose.p == pytest.approx(max(known), rel=1e-6)
+
+
+def test_constant_series_are_equivalent_only_within_the_margin():
+    assert equivalent([1.0] * 5, [1.5] * 5, 1.0).holds
+    assert not equivalent([1.0] * 5, [2.5] * 5, 1.0).holds
+
+
+@pytest.mark.parametrize(("effect", "seeds"), [(1.0, 10), (0.5, 34), (0.2, 199), (2.0, 5)])
+def test_seeds_needed_are_those_of_the_usual_tables(effect, seeds):
+    """Paired t test, alpha 0.05 two-sided, power 0.8: Cohen 1988, G*Power."""
+    assert seeds_needed(effect, 1.0) == seeds
+    assert seeds_needed(-10 * effect, 10.0) == seeds
+
+
+def test_seeds_needed_have_the_power_in_a_simulation():
+    n, rng = seeds_needed(0.7, 1.0), np.random.default_rng(7)
+    found = stats.ttest_1samp(rng.normal(0.7, 1.0, (4000, n)), 0.0, axis=1).pvalue < 0.05
+    assert 0.78 < found.mean() < 0.86
+
+
+def test_no_number_of_seeds_shows_a_difference_of_nothing():
+    with pytest.raises(BadValue, match="other than 0"):
+        seeds_needed(0.0, 1.0)
+    with pytest.raises(BadValue, match="10000 seeds"):
+        seeds_needed(1e-6, 1.0)
+
+
+@pytest.mark.parametrize("phi", [0.3, 0.6, 0.9])
+def test_the_effective_count_of_an_autoregression_is_the_closed_form(phi):
+    n = 20_000
+    found = effective_count(autoregressive(np.random.default_rng(8), n, phi))
+    assert found == pytest.approx(n * (1 - phi) / (1 + phi), rel=0.15)
+
+
+def test_a_diverged_run_has_no_mean():
+    with pytest.raises(BadValue, match="finite"):
+        bootstrap_mean([[1.0, math.inf]])
