@@ -1,4 +1,5 @@
-"""Pages of the site that are files of the repository's root: README, CONTRIBUTING, CHANGELOG (a hook of mkdocs.yml)."""
+"""Pages of the site that are files of the repository's root: README, CONTRIBUTING, CHANGELOG; and the pictures of the
+ledger (a hook of mkdocs.yml)."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
+PICTURES = "results"  # of the ledger, which lies beside docs/
 PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 
 
@@ -18,7 +20,14 @@ def on_files(files: Files, config: Any) -> Files:
         text = (ROOT / source).read_text(encoding="utf-8")
         text = re.sub(r"\]\((?:docs/)?([\w./-]+\.md)(#[\w-]+)?\)", _link, text)
         files.append(File.generated(config, page, content=text))
+    for picture in sorted((ROOT / PICTURES).rglob("*.png")):
+        files.append(File.generated(config, picture.relative_to(ROOT).as_posix(), abs_src_path=str(picture)))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Pictures of the ledger as seen from docs/results/, where the site has them."""
+    return markdown.replace("](../../results/", "](")
 
 
 def _link(match: re.Match[str]) -> str:

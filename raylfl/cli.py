@@ -143,6 +143,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--processes", type=_positive, metavar="N", help="runs at a time without Ray (default: one a CPU)")
     sub.add_argument("--estimate", action="store_true", help="say how long it would take here, from short runs")
+    sub = command("publish", _publish, "finished runs of `reproduce` into the ledger in results/, and its pages")
+    sub.add_argument("targets", nargs="*", metavar="RUN_OR_EXPERIMENT", help="none: only write the pages anew")
+    sub.add_argument("--to", metavar="NAME", help="the experiment of a run directory")
+    sub.add_argument("--results", default="results", metavar="DIR", help="the ledger (default: results)")
+    sub.add_argument("--docs", default="docs", metavar="DIR", help="the pages (default: docs)")
     sub = with_config(command("partition", _partition, "show a partition without training"))
     sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for partition.json and partition.png")
     sub = with_config(command("trace", _trace, "draw the participation of a config without training"))
@@ -279,6 +284,13 @@ def _reproduce(args: argparse.Namespace) -> None:
         return list_experiments()
     overrides = [argument for argument in args.overrides if "=" in argument]
     return reproduce(names, args.scale, overrides, args.only, args.processes, args.estimate)
+
+
+def _publish(args: argparse.Namespace) -> None:
+    require(*REPORT, what="raylfl publish")
+    from raylfl.reproduce.publish import publish
+
+    publish(args.targets, args.to, Path(args.results), Path(args.docs))
 
 
 def _partition(args: argparse.Namespace) -> None:

@@ -35,6 +35,22 @@ class Interval:
 
 
 @dataclass(frozen=True)
+class Level:
+    """Where a series ends: mean and std of its values, and how many independent ones they count as."""
+
+    mean: float
+    std: float
+    count: float
+
+
+def level(values: npt.ArrayLike) -> Level:
+    """The level of a run's rounds, which do not count in full (`effective_count`)."""
+    data = _values(values)
+    std = float(data.std(ddof=1)) if len(data) > 1 else math.nan
+    return Level(float(data.mean()), std, effective_count(data))
+
+
+@dataclass(frozen=True)
 class Equivalence:
     """Two one-sided tests of |difference| < margin (Schuirmann 1987): the difference ours - theirs, and the larger p.
 
@@ -76,25 +92,14 @@ def paired_difference(
     return bootstrap_mean([a - b for a, b in pairs], level, seed)
 
 
-def equivalent(ours: npt.ArrayLike, theirs: npt.ArrayLike, margin: float, alpha: float = 0.05) -> Equivalence:
-    """Whether the means of two series of rounds differ by less than the margin (Welch's t, effective counts)."""
-    a, b = _values(ours), _values(theirs)
+def equivalent(ours: Level, theirs: Level, margin: float, alpha: float = 0.05) -> Equivalence:
+    """Whether two means differ by less than the margin, from Welch's t. A published mean ± std is a Level of its
+    seeds."""
     if margin <= 0:
         raise BadValue("margin", got=margin, need="> 0, in the units of the values")
-    parts = [float(x.var(ddof=1)) / effective_count(x) if len(x) > 1 else math.nan for x in (a, b)]
-    dofs = [max(effective_count(x) - 1, 1.0) for x in (a, b)]
-    difference = float(a.mean() - b.mean())
-    return _two_sided(difference, parts, dofs, margin, alpha)
-
-
-def equivalent_to(
-    ours: npt.ArrayLike, mean: float, std: float, count: int, margin: float, alpha: float = 0.05
-) -> Equivalence:
-    """The same against a published mean ± std of so many values, the seeds."""
-    a = _values(ours)
-    parts = [float(a.var(ddof=1)) / effective_count(a) if len(a) > 1 else math.nan, std**2 / count]
-    dofs = [max(effective_count(a) - 1, 1.0), max(count - 1, 1)]
-    return _two_sided(float(a.mean()) - mean, parts, dofs, margin, alpha)
+    parts = [side.std**2 / side.count if side.count > 1 else math.nan for side in (ours, theirs)]
+    dofs = [max(side.count - 1, 1.0) for side in (ours, theirs)]
+    return _two_sided(ours.mean - theirs.mean, parts, dofs, margin, alpha)
 
 
 def _two_sided(

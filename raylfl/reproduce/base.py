@@ -12,7 +12,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from raylfl.errors import BadConfig
 from raylfl.registry import Registry
@@ -66,6 +67,20 @@ class PaperResult(ABC):
     @abstractmethod
     def run(self, cache: RunCache) -> Findings:
         """Makes the runs and compares them. Raises BadConfig (DataMissing) before the first run starts."""
+
+    def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+        """What tells a run from the others in a ledger, from its config and its folder's name; None: it is none of
+        these."""
+        return {"run": name.rpartition("-s")[0] or name}
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether each cell can be published on its own."""
+        return type(self).from_ledger is not PaperResult.from_ledger
+
+    def from_ledger(self, folder: Path) -> Findings:
+        """The findings as far as the published runs of this ledger go."""
+        raise NotImplementedError
 
 
 def find(name: str) -> PaperResult:

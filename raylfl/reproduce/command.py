@@ -104,7 +104,7 @@ def _verdicts(claims: Sequence[Claim]) -> RichTable:
     return table
 
 
-def write(folder: Path, findings: Findings, notes: Sequence[str]) -> list[Path]:
+def write(folder: Path, findings: Findings, notes: Sequence[str], dpi: int = 200) -> list[Path]:
     """Writes figures (PNG), tables (Markdown, CSV) and verdicts.json; returns the paths of figures and verdicts."""
     folder.mkdir(parents=True, exist_ok=True)
     for table in findings.tables:
@@ -114,7 +114,7 @@ def write(folder: Path, findings: Findings, notes: Sequence[str]) -> list[Path]:
     verdicts.write_text(json.dumps(content, indent=2, ensure_ascii=False, default=bool) + "\n", encoding="utf-8")
     paths = []
     for stem, figure in findings.figures.items():
-        figure.savefig(folder / f"{stem}.png", dpi=200)
+        figure.savefig(folder / f"{stem}.png", dpi=dpi)
         paths.append(folder / f"{stem}.png")
     return [*paths, verdicts]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from raylfl.report.derived import Stat, last_k, score
@@ -153,6 +154,17 @@ class Accuracies(PaperResult):
             methods[cell.method] = (ours[cell], theirs[cell])
         figure = draw.beside(panels, draw.styles(METHODS), ACCURACY)
         return Findings([self._table(ours, theirs, rates, last)], self.claims(ours, theirs), {self.stem: figure})
+
+    def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+        from raylfl.reproduce.sfl_ledger import cell_of
+
+        found = cell_of(config)
+        return found if found and VARIANTS.get(found["task"], found["task"]) in self.numbers else None
+
+    def from_ledger(self, folder: Path) -> Findings:
+        from raylfl.reproduce.sfl_ledger import best_findings
+
+        return best_findings(self.stem, folder, self.published(), self.stages[-1][1])
 
     def published(self) -> dict[Cell, Stat]:
         """The paper's table."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -125,6 +126,17 @@ def _both(pair: tuple[Stat, Stat]) -> str:
 @EXPERIMENTS.register("sfl/table10", paper="SFL [2] table 10, fig. 11")
 class Table10(Rates):
     """Grid search of the learning rates for every data set, model, C and K."""
+
+    def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+        from raylfl.reproduce.sfl_ledger import cell_of
+
+        found = cell_of(config)
+        return found if found and found["task"] in with_variants(self.tasks) else None
+
+    def from_ledger(self, folder: Path) -> Findings:
+        from raylfl.reproduce.sfl_ledger import rate_findings
+
+        return rate_findings(self.stem, folder)
 
     stem = "table10"
     tasks: ClassVar[Sequence[str]] = tuple(dict.fromkeys(task for task, _, _ in TABLE10))

@@ -10,10 +10,11 @@ from scipy import stats
 
 from raylfl.errors import BadValue
 from raylfl.report.statistics import (
+    Level,
     bootstrap_mean,
     effective_count,
     equivalent,
-    equivalent_to,
+    level,
     paired_difference,
     seeds_needed,
 )
@@ -79,7 +80,7 @@ def test_equivalence_is_two_one_sided_t_tests(shift):
     rng = np.random.default_rng(11)
     a, b = alternating(rng, 30) + shift, alternating(rng, 40)
     assert (effective_count(a), effective_count(b)) == (30, 40)
-    found = equivalent(a, b, 1.0)
+    found = equivalent(level(a), level(b), 1.0)
     above = stats.ttest_ind(a + 1.0, b, equal_var=False, alternative="greater").pvalue
     below = stats.ttest_ind(a - 1.0, b, equal_var=False, alternative="less").pvalue
     assert found.p == pytest.approx(max(above, below), rel=1e-9)
@@ -94,14 +95,15 @@ def alternating(rng, n):
 def test_equivalence_is_wrongly_found_in_no_more_than_alpha_of_the_cases():
     """True difference at the margin: the worst case of the null hypothesis."""
     rng = np.random.default_rng(5)
-    found = [equivalent(rng.normal(1.0, 1.0, 25), rng.normal(0.0, 1.0, 25), 1.0).holds for _ in range(600)]
+    cases = [(rng.normal(1.0, 1.0, 25), rng.normal(0.0, 1.0, 25)) for _ in range(600)]
+    found = [equivalent(level(a), level(b), 1.0).holds for a, b in cases]
     assert np.mean(found) < 0.08
 
 
 def test_a_published_mean_counts_as_so_many_seeds():
     rng = np.random.default_rng(6)
     ours = alternating(rng, 40) * 0.1 + 90.0
-    tight, loose = (equivalent_to(ours, 90.1, 0.3, count, 1.0) for count in (100, 3))
+    tight, loose = (equivalent(level(ours), Level(90.1, 0.3, count), 1.0) for count in (100, 3))
     assert tight.holds
     assert loose.p > tight.p
     sides = [(ours.mean() + 1, "greater"), (ours.mean() - 1, "less")]
@@ -113,8 +115,8 @@ def test_a_published_mean_counts_as_so_many_seeds():
 
 
 def test_constant_series_are_equivalent_only_within_the_margin():
-    assert equivalent([1.0] * 5, [1.5] * 5, 1.0).holds
-    assert not equivalent([1.0] * 5, [2.5] * 5, 1.0).holds
+    assert equivalent(level([1.0] * 5), level([1.5] * 5), 1.0).holds
+    assert not equivalent(level([1.0] * 5), level([2.5] * 5), 1.0).holds
 
 
 @pytest.mark.parametrize(("effect", "seeds"), [(1.0, 10), (0.5, 34), (0.2, 199), (2.0, 5)])

@@ -1,0 +1,196 @@
+"""Images in folders named after their classes, a folder or a tar file: `<half>/<class>/<image>`, JPEG or PNG."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import torch
+
+from raylfl.data import DATA
+from raylfl.data.base import data_missing, data_root
+from raylfl.data.image import ImageData, normalised
+from raylfl.errors import BadValue, DataMissing
+from raylfl.extras import require
+
+ENDINGS = (".jpg", ".jpeg", ".png")
+FORM = 1  # of the cache; another number makes it anew
+Half = dict[str, np.ndarray[Any, Any]]
+
+
+@DATA.register("image_folder")
+class ImageFolder(ImageData):
+    """Anybody's images: a folder or tar file of `<half>/<class>/<image>`, read once and cached as arrays.
+
+    path: the folder or the tar file (.tar, .tgz, .tar.gz); relative ones lie below the root (RAYLFL_DATA).
+    train, test: the names of the halves.
+    size: images are cropped to their middle square and resized to size x size; null: as they are, all alike.
+    grey: one channel instead of three.
+    augment: every training image shifted by -4..4 pixels each way and mirrored with probability 1/2.
+    mean, std: pixels 0..1 become (x - mean)/std; one number, or one a channel.
+    cache: where the arrays are kept; null for `raylfl` below XDG_CACHE_HOME, or ~/.cache.
+    root: the folder above `path`; null for RAYLFL_DATA or ~/.cache/raylfl.
+    """
+
+    def __init__(
+        self,
+        path: str = "images",
+        train: str = "train",
+        test: str = "test",
+        size: int | None = None,
+        grey: bool = False,
+        augment: bool = False,
+        mean: tuple[float, ...] = (0.5,),
+        std: tuple[float, ...] = (0.5,),
+        cache: str | None = None,
+        root: str | None = None,
+    ):
+        if size is not None and not 1 <= size <= 4096:
+            raise BadValue("size", got=size, need="1..4096 pixels, or null")
+        if train == test:
+            raise BadValue("test", got=test, need="another half than train, or scores are those of training images")
+        transform = normalised(mean, std, 1 if grey else 3, augment)
+        source = data_root(root) / Path(path).expanduser()
+        if not source.exists():
+            raise _missing(f"{source} is missing", train, test)
+        halves, self.classes = arrays(source, (train, test), size, grey, _cache_place(cache))
+        tensors = [(torch.from_numpy(half["x"]), torch.from_numpy(half["y"])) for half in halves]
+        self.hold(tensors[0], tensors[1], len(self.classes), transform)
+
+
+def arrays(
+    source: Path, halves: Sequence[str], size: int | None, grey: bool, cache: Path
+) -> tuple[list[Half], list[str]]:
+    """The halves {"x" uint8 [n, C, H, W], "y" int64 [n]} in the order of their names, and the names of the classes.
+
+    From the cache where the very same source was read before; the digest is that of names, sizes and times of change
+    (a tar file: its own).
+    """
+    place = cache / f"{source.name.split('.')[0]}-{digest(source, halves, size, grey)}.npz"
+    if place.is_file():
+        try:
+            with np.load(place) as kept:
+                return [{key: kept[f"{key}{i}"] for key in ("x", "y")} for i in range(2)], kept["classes"].tolist()
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            pass  # cut short or of another program: read the images again, and replace it
+    read, classes = _read(source, halves, size, grey)
+    _keep(place, {f"{key}{i}": half[key] for i, half in enumerate(read) for key in half} | {"classes": classes})
+    return read, classes
+
+
+def digest(source: Path, halves: Sequence[str], size: int | None, grey: bool) -> str:
+    """Sixteen letters for the source as it lies there and how it is read."""
+    if source.is_dir():
+        paths = sorted(path for half in halves for path in (source / half).rglob("*") if path.is_file())
+        facts = [f"{path.relative_to(source)} {(stat := path.stat()).st_size} {stat.st_mtime_ns}" for path in paths]
+    else:
+        stat = source.stat()
+        facts = [f"{source.resolve()} {stat.st_size} {stat.st_mtime_ns}"]
+    text = "\n".join([f"{FORM} {list(halves)} {size} {grey}", *facts])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _read(source: Path, halves: Sequence[str], size: int | None, grey: bool) -> tuple[list[Half], list[str]]:
+    require("PIL", what="data.name=image_folder")
+    found: dict[str, list[tuple[str, str, Any]]] = {half: [] for half in halves}
+    for name, content in _files(source, halves):
+        half, label = PurePosixPath(name).parts[-3:-1]
+        if half in found:
+            found[half].append((label, name, pixels(content, name, size, grey)))
+    train, test = halves
+    for half, images in found.items():
+        if not images:
+            raise _missing(f"{source} holds no {half}/<class>/*.jpg or *.png", train, test)
+    classes = sorted({label for label, _, _ in found[train]})
+    strange = sorted({label for label, _, _ in found[test]} - set(classes))
+    if strange:
+        raise _missing(f"{source}: {test} has classes that {train} has not ({', '.join(strange[:3])})", train, test)
+    return [_stacked(found[half], classes, source, halves) for half in halves], classes
+
+
+def _stacked(images: list[tuple[str, str, Any]], classes: Sequence[str], source: Path, halves: Sequence[str]) -> Half:
+    images.sort(key=lambda image: image[:2])
+    first = images[0][2]
+    odd = next((name for _, name, x in images if x.shape != first.shape), None)
+    if odd is not None:
+        other = next(x for _, name, x in images if name == odd)
+        said = f"{first.shape[1:]} and {other.shape[1:]} pixels ({odd})"
+        raise _missing(f"{source}: images of different sizes, {said}; data.init_args.size makes them alike", *halves)
+    place = {label: number for number, label in enumerate(classes)}
+    labels = np.array([place[label] for label, _, _ in images], dtype=np.int64)
+    return {"x": np.stack([x for _, _, x in images]), "y": labels}
+
+
+def _files(source: Path, halves: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """(name, content) of every image `.../<half>/<class>/<image>`."""
+    if source.is_dir():
+        for half in halves:
+            for path in sorted((source / half).glob("*/*")):
+                if path.suffix.lower() in ENDINGS:
+                    yield path.relative_to(source).as_posix(), path.read_bytes()
+        return
+    try:
+        with tarfile.open(source) as archive:
+            for member in archive:  # nothing is unpacked to disk
+                name = PurePosixPath(member.name)
+                if member.isfile() and len(name.parts) >= 3 and name.suffix.lower() in ENDINGS:
+                    file = archive.extractfile(member)
+                    assert file is not None  # a plain file has content
+                    yield member.name, file.read()
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise _missing(f"{source} is damaged, or no tar file ({error})", *halves) from error
+
+
+def pixels(content: bytes, name: str, size: int | None, grey: bool) -> np.ndarray[Any, Any]:
+    """An image as uint8 [C, H, W]."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(io.BytesIO(content)) as opened:
+            image = opened.convert("L" if grey else "RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataMissing(f"data.name=image_folder: {name} cannot be read as an image ({error}); remove it") from error
+    if size is not None:
+        image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
+    values = np.array(image, dtype=np.uint8)
+    return values[None] if grey else np.ascontiguousarray(values.transpose(2, 0, 1))
+
+
+def _cache_place(cache: str | None) -> Path:
+    if cache is not None:
+        return Path(cache).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "raylfl" / "image_folder"
+
+
+def _keep(place: Path, content: dict[str, Any]) -> None:
+    """Write the cache at once or not at all; a place that cannot be written to only costs time."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with _own(place) as part:
+            np.savez(part, **content)
+    except OSError:
+        return
+
+
+@contextmanager
+def _own(place: Path) -> Iterator[Path]:
+    """A file of this process, which takes its place once it is whole."""
+    part = place.with_name(f".{place.stem}-{os.getpid()}.npz")
+    try:
+        yield part
+        part.replace(place)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _missing(problem: str, train: str, test: str) -> DataMissing:
+    expected = f"a folder or tar file of {train}/<class>/* and {test}/<class>/*, JPEG or PNG, at data.init_args.path"
+    return data_missing("image_folder", problem, expected, above="it", download=False)

@@ -1,0 +1,145 @@
+"""`docs/results.md` and a page an experiment, from the ledger alone; no number on them is typed by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raylfl.reproduce.base import EXPERIMENTS
+from raylfl.reproduce.ledger import Row, read
+
+HEAD = "<!-- written by `raylfl publish` from results/; changes by hand are lost -->\n"
+WORDS = {True: "yes", False: "**no**", None: "open"}
+INTRO = """# Results
+
+What the papers claim, what came out here, and whether the two agree. Every number comes from a run in the ledger
+(`results/`), which `raylfl publish` writes; the raw rows of a run are made again by the command beside it. *open* means
+that the runs so far decide it neither way. How numbers are made: [Reproducing the papers](reproduce.md); what did not
+come out, and why: [Findings](findings.md).
+"""
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """An experiment in the ledger: its rows, verdicts, tables (Markdown) and pictures."""
+
+    name: str
+    folder: Path
+    rows: list[Row]
+    claims: list[dict[str, Any]]
+    notes: list[str]
+
+    @property
+    def page(self) -> str:
+        return self.name.replace("/", "-") + ".md"
+
+    @property
+    def entry(self) -> Any:
+        return EXPERIMENTS.get(self.name)
+
+
+def shelves(results: Path) -> list[Shelf]:
+    """The experiments that have a ledger, in the order of the list of experiments."""
+    found = []
+    for entry in EXPERIMENTS:
+        folder = results / entry.name
+        if (folder / "verdicts.json").is_file():
+            verdicts = json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))
+            found.append(Shelf(entry.name, folder, read(folder), verdicts["claims"], verdicts["notes"]))
+    return found
+
+
+def pages(results: Path, docs: Path) -> dict[Path, str]:
+    """Path -> text of the gallery and of each experiment's page."""
+    known = shelves(results)
+    out = {docs / "results.md": gallery(known)}
+    for shelf in known:
+        out[docs / "results" / shelf.page] = page(shelf)
+    return out
+
+
+def write_pages(results: Path, docs: Path) -> list[Path]:
+    """Write the pages that are not as they should be; returns them."""
+    changed = []
+    for path, text in pages(results, docs).items():
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            changed.append(path)
+    return changed
+
+
+def gallery(known: Sequence[Shelf]) -> str:
+    """A table of experiments, then the claims of each."""
+    lines = [
+        HEAD,
+        INTRO,
+        "| experiment | paper | runs | claims that hold | hours |",
+        "| --- | --- | --: | --: | --: |",
+    ]
+    for shelf in known:
+        holding = sum(claim["holds"] is True for claim in shelf.claims)
+        hours = sum(row.seconds or 0.0 for row in shelf.rows) / 3600
+        link = f"[{shelf.name}](results/{shelf.page})"
+        lines.append(
+            f"| {link} | {shelf.entry.paper} | {len(shelf.rows)} | {holding} of {len(shelf.claims)} | {hours:.1f} |"
+        )
+    for shelf in known:
+        lines += ["", f"## {shelf.name}", "", f"{shelf.entry.summary}. [Table, curves, runs](results/{shelf.page})", ""]
+        lines += _claims(shelf.claims)
+    return "\n".join(lines) + "\n"
+
+
+def page(shelf: Shelf) -> str:
+    """Claims, tables, pictures, then every run with the command that repeats it."""
+    lines = [
+        HEAD,
+        f"# {shelf.name}",
+        "",
+        f"{shelf.entry.paper}: {shelf.entry.summary}.",
+        "",
+        *_claims(shelf.claims),
+        "",
+    ]
+    lines += [f"- {note}" for note in shelf.notes]
+    for table in sorted(shelf.folder.glob("*.md")):
+        lines += ["", table.read_text(encoding="utf-8").rstrip()]
+    for picture in sorted(shelf.folder.glob("*.png")):
+        lines += ["", f"![{shelf.name}: {picture.stem}](../../results/{shelf.name}/{picture.name})"]
+    lines += ["", "## Runs", "", *_runs(shelf.rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _claims(claims: Sequence[dict[str, Any]]) -> list[str]:
+    lines = ["| claim | holds | what came out |", "| --- | --- | --- |"]
+    for claim in claims:
+        remark = f" ({claim['remark']})" if claim.get("remark") else ""
+        lines.append(f"| {_cell(claim['text'])} | {WORDS[claim['holds']]} | {_cell(claim['evidence'] + remark)} |")
+    return lines if claims else []
+
+
+def _runs(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return ["None: the pictures are drawn from the config alone."]
+    lines = [
+        "| run | seed | config | seconds | machine | torch | commit |",
+        "| --- | --: | --- | --: | --- | --- | --- |",
+    ]
+    for row in rows:
+        name = ", ".join(f"{key} {value}" for key, value in row.cell.items())
+        seconds = "–" if row.seconds is None else f"{row.seconds:.0f}"
+        machine = f"{row.machine.get('cpu') or '?'}, {row.machine.get('cpus')} cores"
+        commit = (row.commit or "–")[:10]
+        torch = row.versions.get("torch", "–")
+        lines.append(f"| {_cell(name)} | {row.seed} | `{row.digest}` | {seconds} | {machine} | {torch} | {commit} |")
+    if rows[0].command:
+        told = "The command that repeats the first of these; `--only` names the others alike:"
+        lines += ["", told, "", "```bash", rows[0].command, "```"]
+    return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|").replace("\n", " ")

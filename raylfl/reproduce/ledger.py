@@ -1,0 +1,166 @@
+"""The ledger of results: `results/EXPERIMENT/runs.jsonl`, a row for each published run, written by `raylfl publish`.
+
+A row has all that a table, a curve and a check need: the cell of the table, the digest of the config and the command
+that repeats the run, seed, machine, versions, commit, seconds, means over the last rounds, a thinned curve. The raw
+`metrics.jsonl` stay where they were made.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raylfl.config.load import load_config
+from raylfl.errors import BadConfig, RaylflError
+from raylfl.report.derived import main_metric, tail
+from raylfl.report.runs import RunRecord
+from raylfl.reproduce.run_cache import DIVERGED, config_digest
+
+ROWS = "runs.jsonl"
+POINTS = 120  # of a thinned curve, at most
+WINDOWS = (40, 100, 400)  # rounds of the last-k means
+DIGITS = 6
+FITTED = ("in_shape", "num_classes", "dim")  # raylfl/experiment.py
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published run. last: rounds -> mean over the last so many, None where it diverged. curve: (round, value)."""
+
+    cell: dict[str, Any]
+    seed: int
+    digest: str
+    metric: str
+    rounds: int
+    diverged: bool
+    last: dict[str, float | None]
+    curve: list[list[float]]
+    seconds: float | None
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    commit: str | None
+    params_sha256: str | None
+    command: str = field(default="")
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What a ledger has one row of."""
+        return self.digest, self.seed
+
+    def window(self, last: int) -> list[float]:
+        """The values of the curve in the last rounds; none where the run diverged."""
+        return [] if self.diverged else [value for r, value in self.curve if r >= self.rounds - last]
+
+
+def row(run: RunRecord, cell: Mapping[str, Any], command: str) -> Row:
+    """The row of a run that is whole; raises BadConfig where it is not."""
+    refuse_parts(run)
+    metric = main_metric([run])
+    diverged = (run.path / DIVERGED).is_file()
+    seen = np.isfinite(run.column(metric))
+    points = list(zip(run.rounds[seen].tolist(), run.column(metric)[seen].tolist(), strict=True))
+    host = run.summary.get("host", {})
+    return Row(
+        dict(cell),
+        int(run.config["seed"]),
+        named_digest(run) or asked_digest(run.config),
+        metric,
+        int(run.config["rounds"]),
+        diverged,
+        {str(k): None if diverged else _mean(run, metric, k) for k in WINDOWS if k <= run.config["rounds"]},
+        [[r, round(value, DIGITS)] for r, value in thinned(points)],
+        round(run.summary["wall_seconds"], 1) if "wall_seconds" in run.summary else None,
+        {key: host.get(key) for key in ("cpu", "cpus", "memory_gib")},
+        run.summary.get("versions", {}),
+        run.summary.get("git_commit"),
+        run.summary.get("params_sha256"),
+        command,
+    )
+
+
+def refuse_parts(run: RunRecord) -> None:
+    """Raise BadConfig, with every reason, unless the run is finished, readable, of a clean commit and complete."""
+    problems = [f"{run.path.name}: {fault}" for fault in run.faults]
+    if not (run.path / DIVERGED).is_file():
+        if not run.finished:
+            problems.append(f"{run.path.name} is not finished: `raylfl resume {run.path}` goes on with it")
+        elif len(run.rounds) < run.config["rounds"]:
+            problems.append(f"{run.path.name} has rows of {len(run.rounds)} of its {run.config['rounds']} rounds")
+    if str(run.summary.get("git_commit")).endswith("+changes"):
+        problems.append(f"{run.path.name} was made from files that differ from their commit; commit them, run it again")
+    try:
+        again = load_config(run.config).resolved
+        if config_digest(again) != config_digest(run.config):
+            problems.append(f"{run.path.name}: its config.yaml lacks keys; it was made by another version")
+    except RaylflError as error:
+        problems.append(f"{run.path.name}: its config.yaml is none: {error}")
+    named = named_digest(run)
+    if named and named not in (config_digest(run.config), asked_digest(run.config)):
+        problems.append(f"{run.path.name}: its config has the digest {asked_digest(run.config)}, not that of its name")
+    if problems:
+        raise BadConfig(problems)
+
+
+def named_digest(run: RunRecord) -> str | None:
+    """The digest in the name of a run's folder, None where another hand named it."""
+    named = re.search(r"-s\d+-([0-9a-f]{8})$", run.path.name)
+    return named[1] if named else None
+
+
+def asked_digest(config: Mapping[str, Any]) -> str:
+    """The digest of a run's config without what its data filled in: the shape of the model's input, its classes."""
+    model = dict(config["model"])
+    model["init_args"] = {key: value for key, value in model.get("init_args", {}).items() if key not in FITTED}
+    return config_digest({**config, "model": model})
+
+
+def _mean(run: RunRecord, metric: str, last: int) -> float | None:
+    mean = float(np.mean(tail(run, metric, last)))
+    return round(mean, DIGITS) if math.isfinite(mean) else None
+
+
+def thinned(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tuple[int, float]]:
+    """At most so many of the points, evenly, the last one always."""
+    if len(points) <= most:
+        return list(points)
+    places = np.linspace(0, len(points) - 1, most).round().astype(int)
+    return [points[place] for place in places]
+
+
+def read(folder: Path) -> list[Row]:
+    """The rows of a ledger, none where there is none yet."""
+    path = folder / ROWS
+    if not path.is_file():
+        return []
+    return [Row(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def add(folder: Path, rows: Iterable[Row]) -> int:
+    """Write the rows into the ledger of this folder, in the place of older ones of the same config and seed.
+
+    Returns how many are new or other than before.
+    """
+    before = {row.key: row for row in read(folder)}
+    after = before | {row.key: row for row in rows}
+    if after == before:
+        return 0
+    write_lines(folder / ROWS, [asdict(row) for row in sorted(after.values(), key=_order)])
+    return sum(before.get(key) != row for key, row in after.items())
+
+
+def write_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
+    """A JSON object a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(item, ensure_ascii=False) for item in items]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    return (*((isinstance(value, str), value) for value in row.cell.values()), row.seed, row.digest)

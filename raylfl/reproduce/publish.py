@@ -1,0 +1,103 @@
+"""`raylfl publish`: finished runs into the ledger, and from it the tables, verdicts, figures and pages.
+
+What is published is only what was made by `raylfl reproduce` at the paper's scale (problems that are always whole:
+at any). Experiments whose cells stand alone (`cell`) are published as far as they are made; the others whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from raylfl.console import say
+from raylfl.errors import BadConfig
+from raylfl.report.runs import RunRecord, find_runs, is_run, load_run
+from raylfl.reproduce.base import PaperResult, find
+from raylfl.reproduce.choice import plain
+from raylfl.reproduce.command import place, write
+from raylfl.reproduce.gallery import write_pages
+from raylfl.reproduce.ledger import add, row
+from raylfl.reproduce.run_cache import DIVERGED, RunCache
+
+RESULTS, DOCS = Path("results"), Path("docs")
+DPI = 100  # of pictures in the repository
+
+
+def publish(
+    targets: Sequence[str], to: str | None = None, results: Path = RESULTS, docs: Path = DOCS, tell: Any = say
+) -> None:
+    """Add experiments by name, or run directories (to: their experiment), then renew what is made of the ledger.
+
+    Raises BadConfig for a run that is not whole; nothing of its experiment is written then.
+    """
+    for target in targets:
+        path = Path(target)
+        if is_run(path):
+            name, experiment = _experiment_of(path, to)
+            runs = [load_run(path)]
+        else:
+            name, experiment = target, find(target)
+            runs = finished(name, experiment)
+        rows = [row(run, cell, _command(name, experiment, cell, run)) for run, cell in _cells(experiment, runs)]
+        if experiment.stands_alone and not rows:
+            raise BadConfig(f"{target}: no finished runs; `raylfl reproduce {name}` makes them")
+        folder = results / name
+        findings = None if experiment.stands_alone else experiment.run(Found(*_cache(name, experiment)))
+        changed = add(folder, rows)
+        if findings is None:
+            findings = experiment.from_ledger(folder)
+        write(folder, findings, findings.notes, DPI)
+        tell(f"{name}  {changed} rows new or changed, {len(rows)} runs looked at")
+    for page in write_pages(results, docs):
+        tell(f"written  {page}")
+
+
+class Found(RunCache):
+    """A cache that makes no runs."""
+
+    def _carry_out(self, jobs: Any) -> None:
+        missing = [job.label for job in jobs.values() if not job.done]
+        if missing:
+            raise BadConfig(f"{len(missing)} runs are not there yet ({missing[0]}, ...); `raylfl reproduce` makes them")
+
+
+def finished(name: str, experiment: PaperResult) -> list[RunRecord]:
+    """The runs of an experiment that ended, by themselves or by diverging."""
+    folder = _runs(name, experiment) / "runs"
+    paths = find_runs([folder]) if folder.is_dir() else []
+    return [load_run(path) for path in paths if (path / "summary.json").is_file() or (path / DIVERGED).is_file()]
+
+
+def _runs(name: str, experiment: PaperResult) -> Path:
+    return place(experiment.shares or name, experiment, "paper")
+
+
+def _cache(name: str, experiment: PaperResult) -> tuple[Path, str, tuple[str, ...], None, None, Path]:
+    scale = "paper" if experiment.scales else "smoke"  # what is always run whole knows no scale
+    return place(name, experiment, scale), scale, (), None, None, _runs(name, experiment)
+
+
+def _cells(experiment: PaperResult, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, dict[str, Any]]]:
+    found = [(run, experiment.cell(run.config, run.path.name)) for run in runs]
+    return [(run, cell) for run, cell in found if cell is not None]
+
+
+def _experiment_of(path: Path, to: str | None) -> tuple[str, PaperResult]:
+    if to is None:
+        raise BadConfig(f"{path} is a run: --to says which experiment's ledger it belongs to")
+    experiment = find(to)
+    if not experiment.stands_alone:
+        raise BadConfig(f"--to {to}: its runs belong together; publish {to} as a whole")
+    run = load_run(path)
+    if experiment.cell(run.config, run.path.name) is None:
+        raise BadConfig(f"--to {to}: {path.name} is no cell of it (its data, model, partition or method is another)")
+    return to, experiment
+
+
+def _command(name: str, experiment: PaperResult, cell: dict[str, Any], run: RunRecord) -> str:
+    """What repeats the run."""
+    words = ["raylfl reproduce", name, *(["--scale paper"] if experiment.scales else [])]
+    values = cell | {"seed": run.config["seed"]}
+    words += [f"--only {key}={plain(values[key])}" for key in experiment.choices if key in values]
+    return " ".join(words)

@@ -1,0 +1,57 @@
+"""Our curves over the authors': test accuracy by round, a panel a cell, from the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from raylfl.report.style import MUTED, PALETTE, rc
+from raylfl.reproduce.ledger import Row
+from raylfl.reproduce.sfl_ledger import Reference, by_place, key
+
+PANELS = 12
+
+
+def overlay(rows: Sequence[Row], refs: Mapping[str, Reference]) -> Figure:
+    """At most a dozen cells, ours in full lines, the authors' logs dashed; a colour a learning rate."""
+    places = [(place, own) for place, own in by_place(rows, "method").items() if any(key(r.cell) in refs for r in own)]
+    step = max(1, -(-len(places) // PANELS))
+    shown = places[::step]
+    columns = min(4, max(1, len(shown)))
+    lines = -(-max(1, len(shown)) // columns)
+    with rc():
+        figure = Figure(figsize=(2.7 * columns, 2.2 * lines), layout="constrained", dpi=100)
+        grid = figure.subplots(lines, columns, squeeze=False, sharex=True)
+        for ax, (place, own) in zip(grid.flat, shown, strict=False):
+            task, classes, steps, method = place
+            _panel(ax, own, refs)
+            ax.set_title(f"{task}\nC={classes}, K={steps}, {method}")
+        for ax in list(grid.flat)[len(shown) :]:
+            ax.set_axis_off()
+        figure.supxlabel("rounds", size=8.5)
+        figure.supylabel("test accuracy (%)", size=8.5)
+        figure.suptitle("ours in full lines, the authors' logs dashed", size=8.5, color=MUTED, x=0.01, ha="left")
+    return figure
+
+
+def _panel(ax: Axes, rows: Sequence[Row], refs: Mapping[str, Reference]) -> None:
+    rates = sorted({row.cell["lr"] for row in rows})
+    for row in rows:
+        colour = PALETTE[rates.index(row.cell["lr"]) % len(PALETTE)]
+        ref = refs.get(key(row.cell))
+        if ref:
+            ax.plot(*_points(ref.curve), color=colour, linewidth=1.0, linestyle=(0, (3, 2)), alpha=0.75)
+        ax.plot(*_points(row.curve), color=colour, linewidth=1.0, label=f"lr {row.cell['lr']:g}")
+    if rows:
+        ends = [value for row in rows for value in row.window(row.rounds // 2)]
+        if ends:
+            ax.set_ylim(bottom=max(0.0, 100 * min(ends) - 8), top=min(100.5, 100 * max(ends) + 3))
+    handles, labels = ax.get_legend_handles_labels()
+    named = dict(zip(labels, handles, strict=True))
+    ax.legend(named.values(), named.keys(), fontsize=6.5, frameon=False, loc="lower right", labelcolor=MUTED, ncols=2)
+
+
+def _points(curve: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    return [r + 1 for r, _ in curve], [100 * value for _, value in curve]

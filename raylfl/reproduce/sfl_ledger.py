@@ -1,0 +1,265 @@
+"""SFL's tables 10 and 11 from published runs: every cell beside the authors' log of the same cell, with a verdict."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raylfl.report.derived import Stat
+from raylfl.report.statistics import Level, bootstrap_mean, effective_count, equivalent, level, paired_difference
+from raylfl.report.tables import Column, Table
+from raylfl.report.wording import stat_text
+from raylfl.reproduce.base import Claim, Findings
+from raylfl.reproduce.ledger import Row, read, thinned, write_lines
+from raylfl.reproduce.sfl import ACCURACY, CLIP, METHODS, SEARCH_SEED, TASKS, VARIANTS, Cell
+from raylfl.reproduce.sfl_logs import SOURCE, log_of
+
+REFERENCE = "reference.jsonl"
+SHORT, LONG = 40, 400  # the paper averages 40 rounds; over 400 the noise of a run's end is ten times less in count
+MARGIN = 0.005  # of accuracy: what counts as the same
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A log of the authors, as much of it as the tables need. last: window -> mean, std, values, effective count."""
+
+    cell: dict[str, Any]
+    source: str
+    last: dict[str, list[float]]
+    curve: list[list[float]]
+
+
+def cell_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The cell of a run's config, None where it is none of these tables."""
+    task = next((task for task in TASKS if _is_task(task, config)), None)
+    method = next((name for name, key in METHODS.items() if key == config["algorithm"]["name"]), None)
+    if task is None or method is None or config["partition"].get("name") != "exdir":
+        return None
+    local = config["local"]
+    found = {"task": task, "classes": config["partition"]["classes"], "steps": local["steps"], "method": method}
+    return found | {"lr": local["lr"], "clip": local["clip_norm"]}
+
+
+def _is_task(task: str, config: Mapping[str, Any]) -> bool:
+    data, model = (base.partition("/")[2] for base in TASKS[task])
+    if (config["data"].get("name"), config["model"].get("name")) != (data, model):
+        return False
+    dropout = config["model"].get("init_args", {}).get("dropout", 0.0)
+    return model != "mlp" or (dropout == 0) == (task in VARIANTS)
+
+
+def references(folder: Path, rows: Iterable[Row]) -> dict[str, Reference]:
+    """Key of a cell -> the authors' log. Logs of cells that are new in the ledger are read and added to it."""
+    path = folder / REFERENCE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    known = {key(ref.cell): ref for ref in (Reference(**json.loads(line)) for line in lines)}
+    wanted = {key(row.cell): row for row in rows}
+    fresh = {name: ref for name, row in wanted.items() if name not in known and (ref := _reference(row))}
+    if fresh:
+        known |= fresh
+        write_lines(path, [asdict(known[name]) for name in sorted(known)])
+    return known
+
+
+def _reference(row: Row) -> Reference | None:
+    series = log_of(row.cell, row.rounds)
+    if series is None:
+        return None
+    last = {}
+    for window in (SHORT, LONG):
+        values = np.array([value for r, value in series if r >= row.rounds - window])
+        numbers = (values.mean(), values.std(ddof=1), len(values), effective_count(values))
+        last[str(window)] = [round(float(number), 6) for number in numbers]
+    return Reference(row.cell, SOURCE, last, [[r, round(value, 4)] for r, value in thinned(series, 50)])
+
+
+def key(cell: Mapping[str, Any]) -> str:
+    """A cell as a text that sorts."""
+    return json.dumps([str(cell[name]) for name in ("task", "classes", "steps", "method", "lr", "clip")])
+
+
+def verdict(row: Row, ref: Reference | None) -> str:
+    """`within` the spread of the authors' log over the last 400 rounds, `above` or `below` it, `diverged` or `–`."""
+    if row.diverged:
+        return "diverged"
+    if ref is None:
+        return "–"
+    mean, std = ref.last[str(LONG)][:2]
+    difference = float(np.mean(row.window(LONG))) - mean
+    return "within" if abs(difference) <= std else "above" if difference > 0 else "below"
+
+
+def cells_table(name: str, rows: Sequence[Row], refs: Mapping[str, Reference]) -> Table:
+    """A row a cell and learning rate of the search seed: ours, theirs, difference, verdict, equivalence."""
+    lines = []
+    for row in (row for row in rows if row.seed == SEARCH_SEED):
+        ref, cell = refs.get(key(row.cell)), row.cell
+        line = {
+            "block": cell["task"],
+            "cell": f"C={cell['classes']}, K={cell['steps']}",
+            "method": cell["method"],
+            "lr": f"{cell['lr']:g}",
+            "ours 40": _percent(row.last[str(SHORT)]),
+            "log 40": _percent(ref.last[str(SHORT)][0]) if ref else "–",
+            "verdict": verdict(row, ref),
+            "ours": "–",
+            "log": "–",
+            "difference": "–",
+            "same": "–",
+        }
+        lines.append(line | _long(row, ref))
+    heads = {
+        "cell": "clients, steps",
+        "method": "method",
+        "lr": "lr",
+        "ours 40": "ours, last 40",
+        "log 40": "authors, last 40",
+        "ours": "ours, last 400 [95 %]",
+        "log": "authors, last 400 ± sd",
+        "difference": "difference [90 %]",
+        "verdict": "within ± sd",
+        "same": "same ± 0.5",
+    }
+    columns = [Column(name, head, str, None, name not in ("cell", "method")) for name, head in heads.items()]
+    return Table(name, CAPTION, columns, lines)
+
+
+CAPTION = (
+    "Test accuracy in %, one run (seed 1234) a line. Last 40: the paper's measure. Last 400: our mean with a bootstrap "
+    "interval of the run's level; the authors' mean with the standard deviation of its rounds, the spread that "
+    "`within` goes by. Difference: with the 90 % interval of two one-sided tests at ± 0.5 points, which `same` goes "
+    "by. Either interval speaks of these two runs, not of other seeds."
+)
+
+
+def _long(row: Row, ref: Reference | None) -> dict[str, str]:
+    """The columns of the long window."""
+    values = row.window(LONG)
+    if not values:
+        return {}
+    own = bootstrap_mean([values])
+    out = {"ours": f"{_percent(own.mean)} [{_percent(own.low)}, {_percent(own.high)}]"}
+    if ref:
+        mean, std, _, effective = ref.last[str(LONG)]
+        test = equivalent(level(values), Level(mean, std, effective), MARGIN)
+        d = test.difference
+        out["log"] = f"{_percent(mean)} ± {_percent(std)}"
+        out["difference"] = f"{100 * d.mean:+.2f} [{100 * d.low:+.2f}, {100 * d.high:+.2f}]"
+        out["same"] = "yes" if test.holds else "no"
+    return out
+
+
+def cell_claims(rows: Sequence[Row], refs: Mapping[str, Reference]) -> list[Claim]:
+    """How many cells are within the authors' spread, as they published them and as the paper prints the network."""
+    judged = {row.key: (row, verdict(row, refs[key(row.cell)])) for row in rows if key(row.cell) in refs}
+    claims = []
+    for task in dict.fromkeys(row.cell["task"] for row, _ in judged.values()):
+        own = [(row, word) for row, word in judged.values() if row.cell["task"] == task and row.seed == SEARCH_SEED]
+        within = [word == "within" for _, word in own]
+        others = "; ".join(f"{_name(row)} {word}" for row, word in own if word != "within")
+        remark = "as the paper prints the network; its code has dropout" if task in VARIANTS else ""
+        claims.append(
+            Claim(
+                f"{task}: the mean over the last 400 rounds lies within the spread of the authors' log",
+                sum(within) >= 0.9 * len(within),
+                f"{sum(within)} of {len(within)} cells" + (f"; {others}" if others else ""),
+                remark,
+            )
+        )
+    return claims
+
+
+def method_claims(rows: Sequence[Row]) -> list[Claim]:
+    """SFL against PFL at their best learning rates, paired by seed and round: one world for both."""
+    claims = []
+    for (task, classes, steps), own in by_place(rows).items():
+        tops = {method: best_rows([row for row in own if row.cell["method"] == method]) for method in METHODS}
+        if not all(tops.values()):
+            continue
+        seeds = sorted(set.intersection(*({row.seed for row in own} for own in tops.values())))
+        picked = {m: [row for s in seeds for row in own if row.seed == s] for m, own in tops.items()}
+        d = paired_difference(*([row.window(LONG) for row in picked[method]] for method in ("SFL", "PFL")))
+        told = f"SFL - PFL {100 * d.mean:+.2f} [{100 * d.low:+.2f}, {100 * d.high:+.2f}] points, seeds {seeds}"
+        text = f"{task}, C={classes}, K={steps}: SFL is ahead of PFL at their best learning rates"
+        claims.append(Claim(text, None if d.covers(0.0) else d.low > 0, told))
+    return claims
+
+
+def best_rows(rows: Sequence[Row], grid: int = 4) -> list[Row]:
+    """The runs at the best learning rate, by the last 40 rounds of the search seed; none while the grid has gaps."""
+    search = {row.cell["lr"]: row for row in rows if row.seed == SEARCH_SEED}
+    if len(search) < grid or all(row.diverged for row in search.values()):
+        return []
+    best = max(search, key=lambda lr: search[lr].last[str(SHORT)] or -math.inf)
+    return [row for row in rows if row.cell["lr"] == best and not row.diverged]
+
+
+def rate_findings(name: str, folder: Path) -> Findings:
+    """Table 10: every cell and learning rate."""
+    from raylfl.reproduce.sfl_curves import overlay
+
+    rows = read(folder)
+    refs = references(folder, rows)
+    claims = [*cell_claims(rows, refs), *method_claims(rows)]
+    return Findings([cells_table(name, rows, refs)], claims, {name: overlay(rows, refs)})
+
+
+def best_findings(name: str, folder: Path, published: Mapping[Cell, Stat], last: int) -> Findings:
+    """Tables 3 and 11: every cell whose learning rates are all there, at the best one, over its seeds."""
+    from raylfl.reproduce.sfl_curves import overlay
+
+    rows = read(folder)
+    refs = references(folder, rows)
+    lines, within = [], []
+    for place, own in by_place(rows, "method").items():
+        top = best_rows(own)
+        if not top:
+            continue
+        task, classes, steps, method = place
+        ours = Stat.over(np.concatenate([row.window(last) for row in top]))
+        theirs = published[Cell(task, classes, steps, method, CLIP[method])]
+        within.append(abs(ours.mean - theirs.mean) <= theirs.std)
+        lines.append(
+            {
+                "block": task,
+                "cell": f"C={classes}, K={steps}",
+                "method": method,
+                "lr": f"{top[0].cell['lr']:g}",
+                "seeds": len(top),
+                "ours": stat_text(ours, ACCURACY),
+                "theirs": stat_text(theirs, ACCURACY),
+                "difference": f"{100 * (ours.mean - theirs.mean):+.2f}",
+                "verdict": "within" if within[-1] else "above" if ours.mean > theirs.mean else "below",
+            }
+        )
+    heads = {"cell": "clients, steps", "method": "method", "lr": "best lr", "seeds": "our seeds", "ours": "ours"}
+    heads |= {"theirs": "published, 3 seeds", "difference": "difference", "verdict": "within ± std"}
+    columns = [Column(key, head, str, None, key not in ("cell", "method")) for key, head in heads.items()]
+    caption = f"Test accuracy in %: mean ± std over seeds and the last {last} rounds, at the best learning rate."
+    told = f"{sum(within)} of {len(within)} cells"
+    claims = [Claim("the means lie within the published ± std", all(within), told)] if within else []
+    best = [row for own in by_place(rows, "method").values() for row in best_rows(own)]
+    return Findings([Table(name, caption, columns, lines)], claims, {name: overlay(best, refs)})
+
+
+def by_place(rows: Iterable[Row], *more: str) -> dict[tuple[Any, ...], list[Row]]:
+    """(task, classes, steps, ...) -> its rows, in order."""
+    places: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        places.setdefault(tuple(row.cell[name] for name in ("task", "classes", "steps", *more)), []).append(row)
+    return places
+
+
+def _name(row: Row) -> str:
+    cell = row.cell
+    return f"C={cell['classes']} K={cell['steps']} {cell['method']} lr {cell['lr']:g}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f}"

@@ -1,0 +1,60 @@
+"""The authors' own logs of SFL [2]: test accuracy by round, as data in RAYLFL_DATA/published.
+
+`sfl_test_accuracy.csv.gz` has one row a measurement. A cell that was logged several times has the series one after the
+other; the last whole one counts, which is the one that table 10 prints.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from raylfl.data.base import data_root
+from raylfl.errors import DataMissing
+
+FILE = Path("published") / "sfl_test_accuracy.csv.gz"
+SOURCE = "the authors' public logs, seed 1234 (published/sfl_test_accuracy.csv.gz)"
+TASKS = {
+    "MNIST, logistic": ("mnist", "logistic"),
+    "MNIST, MLP": ("mnist", "mlp"),
+    "MNIST, MLP without dropout": ("mnist", "mlp"),
+    "MNIST, LeNet-5": ("mnist", "lenet5"),
+    "FMNIST, LeNet-5": ("fashion_mnist", "lenet5"),
+    "FMNIST, CNN": ("fashion_mnist", "cnn_sfl"),
+    "CIFAR-10, VGG-9": ("cifar10", "vgg9"),
+    "CIFAR-10, ResNet-18": ("cifar10", "resnet18"),
+    "CINIC-10, VGG-9": ("cinic10", "vgg9"),
+    "CINIC-10, ResNet-18": ("cinic10", "resnet18"),
+}
+Series = list[tuple[int, float]]  # (round from 0, accuracy as a fraction)
+
+
+def log_of(cell: Mapping[str, Any], rounds: int) -> Series | None:
+    """The log of a cell at this learning rate, None where there is none.
+
+    Raises DataMissing where the file is not there.
+    """
+    path = data_root(None) / FILE
+    if not path.is_file():
+        raise DataMissing(f"{path} is missing: the authors' logs, to compare with; set RAYLFL_DATA to the folder above")
+    clip = cell["clip"] or 0
+    key = (*TASKS[cell["task"]], cell["method"], cell["classes"], cell["steps"], float(cell["lr"]), clip, rounds)
+    return _logs(path).get(key)
+
+
+@cache
+def _logs(path: Path) -> dict[tuple[Any, ...], Series]:
+    logs: dict[tuple[Any, ...], Series] = {}
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            numbers = (int(line["classes"]), int(line["local_steps"]), float(line["lr"]), int(line["clip_norm"]))
+            series = logs.setdefault((line["data"], line["model"], line["method"], *numbers, int(line["rounds"])), [])
+            r = int(line["round"]) - 1
+            if series and r <= series[-1][0]:
+                series.clear()
+            series.append((r, float(line["test_accuracy_percent"]) / 100))
+    return logs

@@ -1,0 +1,225 @@
+"""The ledger: a row is a whole run, committed pages are those that it generates, the authors' logs read as printed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raylfl.cli import main
+from raylfl.errors import BadConfig, DataMissing
+from raylfl.report.render import to_markdown
+from raylfl.report.runs import load_run
+from raylfl.reproduce import ledger, sfl_ledger, sfl_logs
+from raylfl.reproduce.base import EXPERIMENTS, find
+from raylfl.reproduce.gallery import pages
+from raylfl.reproduce.ledger import Row
+from raylfl.reproduce.publish import publish
+from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.setting import setting
+
+ROOT = Path(__file__).resolve().parents[2]
+LEDGERS = sorted(path.parent for path in (ROOT / "results").rglob(ledger.ROWS))
+TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A whole run of a commit without changes."""
+    monkeypatch.setattr("raylfl.runtime.records.summary.git_commit", lambda: "c0ffee")
+    return RunCache(tmp_path, processes=1).groups([TOY])[0].runs[0]
+
+
+def changed(run, **summary):
+    """The run with other values in its summary, read again."""
+    path = run.path / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | summary))
+    return load_run(run.path)
+
+
+def test_a_row_has_what_a_table_and_a_check_need(run):
+    row = ledger.row(run, {"run": "toy"}, "raylfl reproduce x")
+    assert (row.seed, row.rounds, row.commit, row.diverged) == (0, 4, "c0ffee", False)
+    assert run.path.name.endswith(f"-s0-{row.digest}")
+    assert row.machine["cpu"]
+    assert row.versions["torch"]
+    assert row.params_sha256 == run.summary["params_sha256"]
+    assert [r for r, _ in row.curve] == [0, 1, 2, 3]
+    assert row.curve[-1][1] == pytest.approx(run.column(row.metric)[-1], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda run: (run.path / "summary.json").unlink(), "not finished"),
+        (lambda run: changed(run, git_commit="c0ffee+changes"), "differ from their commit"),
+        (lambda run: (run.path / "metrics.jsonl").write_text('{"round": 0}\n'), "1 of its 4 rounds"),
+        (lambda run: (run.path / "metrics.jsonl").open("a").write("{broken\n"), "cannot be read"),
+        (lambda run: edit_config(run, "lr: 0.1", "lr: 0.2"), "not that of its name"),
+    ],
+)
+def test_a_run_that_is_not_whole_is_refused_with_the_reason(run, damage, message):
+    damage(run)
+    with pytest.raises(BadConfig, match=message):
+        ledger.row(load_run(run.path), {}, "")
+
+
+def edit_config(run, old, new):
+    path = run.path / "config.yaml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_a_row_comes_once_and_the_file_is_sorted(tmp_path):
+    rows = [cell(lr=lr) for lr in (0.3, 0.1)]
+    assert ledger.add(tmp_path, rows) == 2
+    before = (tmp_path / ledger.ROWS).read_bytes()
+    assert ledger.add(tmp_path, rows) == 0
+    assert (tmp_path / ledger.ROWS).read_bytes() == before
+    assert [row.cell["lr"] for row in ledger.read(tmp_path)] == [0.1, 0.3]
+    assert ledger.add(tmp_path, [replace(rows[0], seconds=9.0)]) == 1
+    assert len(ledger.read(tmp_path)) == 2
+
+
+def cell(lr=0.1, method="PFL", level=0.9, seed=1234, **changes):
+    """A made-up row of table 10 that ends at a level, with a wave of half a point."""
+    curve = [[r, level + 0.005 * (-1) ** (r // 10)] for r in range(9, 1000, 10)]
+    where = {"task": "MNIST, logistic", "classes": 1, "steps": 5, "method": method, "lr": lr, "clip": 10}
+    last = {str(k): level for k in ledger.WINDOWS}
+    fixed = {
+        "metric": "test/accuracy",
+        "rounds": 1000,
+        "diverged": False,
+        "seconds": 1.0,
+        "machine": {},
+        "versions": {},
+    }
+    digest = f"{method}{lr}"
+    return replace(
+        Row(where, seed, digest, **fixed, last=last, curve=curve, commit=None, params_sha256=None), **changes
+    )
+
+
+def reference(row, level, std):
+    numbers = [level, std, 100, 100.0]
+    return {sfl_ledger.key(row.cell): sfl_ledger.Reference(row.cell, "", {"40": numbers, "400": numbers}, [])}
+
+
+@pytest.mark.parametrize(
+    ("level", "word", "same"),
+    [(0.9, "within", "yes"), (0.907, "within", "no"), (0.92, "below", "no"), (0.88, "above", "no")],
+)
+def test_a_cell_is_judged_by_the_spread_of_the_authors_log_and_by_a_margin(level, word, same):
+    row = cell()
+    refs = reference(row, level, 0.01)
+    assert sfl_ledger.verdict(row, refs[sfl_ledger.key(row.cell)]) == word
+    (line,) = sfl_ledger.cells_table("t", [row], refs).rows
+    assert (line["verdict"], line["same"]) == (word, same)
+    (claim,) = sfl_ledger.cell_claims([row], refs)
+    assert claim.holds == (word == "within")
+
+
+def test_a_diverged_cell_is_said_to_be_one():
+    row = cell(diverged=True, last={"40": None, "100": None, "400": None})
+    table = sfl_ledger.cells_table("t", [row], reference(row, 0.9, 0.01))
+    assert "diverged" in to_markdown(table)
+
+
+def test_methods_are_compared_at_their_best_rates_once_the_grid_is_whole():
+    pfl = [cell(lr, "PFL", level) for lr, level in ((0.01, 0.80), (0.03, 0.9), (0.1, 0.85), (0.3, 0.7))]
+    sfl = [cell(lr, "SFL", level) for lr, level in ((0.003, 0.92), (0.01, 0.91), (0.03, 0.8), (0.1, 0.7))]
+    assert sfl_ledger.method_claims([*pfl, *sfl[:3]]) == []
+    (claim,) = sfl_ledger.method_claims([*pfl, *sfl])
+    assert claim.holds is True
+    assert "+2.00" in claim.evidence
+
+
+def test_the_last_whole_series_of_a_cell_counts(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYLFL_DATA", str(tmp_path))
+    where = {"task": "MNIST, logistic", "classes": 1, "steps": 5, "method": "PFL", "lr": 0.1, "clip": 10}
+    with pytest.raises(DataMissing, match="RAYLFL_DATA"):
+        sfl_logs.log_of(where, 1000)
+    (tmp_path / "published").mkdir()
+    head = "data,model,method,classes,local_steps,lr,clip_norm,seed,rounds,round,test_accuracy_percent"
+    rows = [f"mnist,logistic,PFL,1,5,0.1,10,1234,1000,{r},{v}" for r, v in ((5, 1), (1000, 2), (4, 50), (8, 75))]
+    with gzip.open(tmp_path / sfl_logs.FILE, "wt") as file:
+        file.write("\n".join([head, *rows]) + "\n")
+    assert sfl_logs.log_of(where, 1000) == [(3, 0.5), (7, 0.75)]
+    assert sfl_logs.log_of(where | {"lr": 0.7}, 1000) is None
+
+
+@pytest.mark.parametrize("folder", LEDGERS, ids=str)
+def test_the_committed_tables_and_verdicts_are_those_of_the_ledger(folder, tmp_path):
+    experiment = find(folder.relative_to(ROOT / "results").as_posix())
+    if not experiment.stands_alone:
+        pytest.skip("its findings are made from whole runs, which lie elsewhere")
+    from raylfl.reproduce.command import write
+
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    for made in (*again.glob("*.md"), *again.glob("*.csv"), again / "verdicts.json"):
+        made.unlink()
+    findings = experiment.from_ledger(again)
+    write(again, findings, findings.notes)
+    for path in (path for path in folder.iterdir() if path.suffix != ".png"):
+        assert (again / path.name).read_text() == path.read_text(), path.name
+
+
+def test_the_committed_pages_are_those_of_the_ledger():
+    made = pages(ROOT / "results", ROOT / "docs")
+    for path, text in made.items():
+        assert path.read_text() == text, f"{path.name}: `raylfl publish` writes it anew"
+    known = {path for path in made if path.parent.name == "results"}
+    assert set((ROOT / "docs/results").glob("*.md")) == known
+
+
+def test_every_row_of_the_committed_ledger_names_a_commit_without_changes():
+    for folder in LEDGERS:
+        for row in ledger.read(folder):
+            assert row.commit
+            assert "changes" not in row.commit
+            assert row.machine["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sfl/nothing"], "no experiment"),
+        (["sfl/table10"], "no finished runs"),
+        (["sfl/fig1"], "not there yet"),
+    ],
+)
+def test_what_cannot_be_published_is_refused_and_nothing_is_written(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
+    out = ["--results", str(tmp_path / "results"), "--docs", str(tmp_path / "docs")]
+    assert main(["publish", *words, *out]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_run_is_published_to_the_experiment_that_it_belongs_to(run, tmp_path):
+    places = {"results": tmp_path / "results", "docs": tmp_path / "docs"}
+    with pytest.raises(BadConfig, match="--to says which"):
+        publish([str(run.path)], **places)
+    with pytest.raises(BadConfig, match="no cell of it"):
+        publish([str(run.path)], "sfl/table10", **places)
+    with pytest.raises(BadConfig, match="belong together"):
+        publish([str(run.path)], "sfl/fig1", **places)
+
+
+def test_pictures_of_partitions_are_published_without_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
+    publish(["focus/fig8"], results=tmp_path / "results", docs=tmp_path / "docs")
+    gallery = (tmp_path / "docs/results.md").read_text()
+    assert "[focus/fig8](results/focus-fig8.md)" in gallery
+    assert "../../results/focus/fig8/" in (tmp_path / "docs/results/focus-fig8.md").read_text()
+
+
+def test_cells_know_their_task_from_a_config():
+    for name in ("sfl/table10", "sfl/table11"):
+        assert find(name).stands_alone
+    assert sum(entry.cls().stands_alone for entry in EXPERIMENTS) >= 2
