@@ -13,12 +13,16 @@ Assumes  nothing about participation; exact for full-batch gradients if every cl
     always   c = (1/N) sum_i c_i
 
 A client without data (K_i = 0) has no gradient to update c_i with, and keeps it.
+
+Two departures of public code can be switched on, to see what they do: `momentum` is that of the raw gradient under the
+correction, m <- momentum m + grad f_i(x_i), x_i <- x_i - eta (m - c_i + c), so that option 2 stores 1/(1-momentum)
+gradients, up to its start; `variates: model` lets c and every c_i start as the initial model instead of 0.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +32,7 @@ from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column, tree_sum
 from raylfl.errors import BadValue
-from raylfl.options import Kind
+from raylfl.options import Doc, Ge, Kind, Lt
 
 
 @ALGORITHMS.register("scaffold", paper="Karimireddy et al. 2020")
@@ -39,6 +43,9 @@ class Scaffold(Algorithm):
     gamma: float = 1.0  # server lr
     # Alg. 1, line 12: 1 (or I), an extra full-batch gradient; 2 (or II), the local steps
     option: Annotated[Any, Kind("1, 2, I or II")] = 2
+
+    momentum: Annotated[float, Ge(0), Lt(1), Doc("of the raw gradient, under the correction; 0 in the paper")] = 0.0
+    variates: Literal["zero", "model"] = "zero"  # c, c_i at first; model: the initial model, as in NIID-Bench's code
 
     own_step: ClassVar[bool] = True
 
@@ -53,18 +60,24 @@ class Scaffold(Algorithm):
         return bool(self.option == 1)
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
-        return {"x": x.clone(), "c": torch.zeros_like(x)}
+        return {"x": x.clone(), "c": x.clone() if self.variates == "model" else torch.zeros_like(x)}
 
     def init_clients(self, x: Tensor, count: int) -> State:
+        if self.variates == "model":
+            return {"variate": x.repeat(count, 1)}
         return {"variate": x.new_zeros(count, x.numel())}
 
     def broadcast(self, server: ServerState) -> State:
         return {"x": server["x"], "c": server["c"]}
 
     def start(self, broadcast: State, client_state: State, work: Work) -> State:
-        return {"correction": broadcast["c"] - client_state["variate"]}
+        correction = broadcast["c"] - client_state["variate"]
+        return {"correction": correction} | ({"buffer": torch.zeros_like(correction)} if self.momentum else {})
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
+        if self.momentum:
+            carry = carry | {"buffer": self.momentum * carry["buffer"] + g}
+            g = carry["buffer"]
         return g + carry["correction"], carry
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:

@@ -20,6 +20,17 @@ def shifted(by: Array) -> Direction:
     return lambda g, x: g + by
 
 
+def heavy(momentum: float, by: Array) -> Direction:
+    """d_t = sum_s momentum^(t-s) g_s + by: a heavy ball on the raw gradient, the correction outside it."""
+    seen: list[Array] = []
+
+    def direction(g: Array, x: Array) -> Array:
+        seen.append(g)
+        return add_up(momentum ** (len(seen) - 1 - s) * past for s, past in enumerate(seen)) + by
+
+    return direction
+
+
 def dynamic(h: Array, alpha: float, start: Array) -> Direction:
     """d(g, x) = g - h + alpha (x - start)."""
     return lambda g, x: g - h + alpha * (x - start)
@@ -33,6 +44,8 @@ def scaffold(
     *,
     option: int = 2,
     gamma: float = 1.0,
+    momentum: float = 0.0,
+    variates: str = "zero",
 ) -> History:
     """Karimireddy 2020, Alg. 1: local x <- x - eta (g - c_i + c); x <- x - gamma mean_R U_i.
 
@@ -40,11 +53,12 @@ def scaffold(
     c <- c + (1/N) sum_R (c_i+ - c_i). State: x, c [d], c_i [N, d].
     """
     n = problem.count
-    x, c, own = x0.copy(), np.zeros_like(x0), np.zeros((n, len(x0)))
+    first = x0 if variates == "model" else np.zeros_like(x0)
+    x, c, own = x0.copy(), first.copy(), np.tile(first, (n, 1))
     history: History = []
     for r in rounds:
         if r.arrived:
-            models = {i: local_model(problem, i, x, r, local, shifted(c - own[i])) for i in r.arrived}
+            models = {i: local_model(problem, i, x, r, local, heavy(momentum, c - own[i])) for i in r.arrived}
             renewed = own.copy()
             for i in r.arrived:
                 if option == 1:
