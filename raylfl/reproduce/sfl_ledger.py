@@ -184,7 +184,8 @@ def method_claims(rows: Sequence[Row]) -> list[Claim]:
             continue
         seeds = sorted(set.intersection(*({row.seed for row in own} for own in tops.values())))
         picked = {m: [row for s in seeds for row in own if row.seed == s] for m, own in tops.items()}
-        d = paired_difference(*([row.window(LONG) for row in picked[method]] for method in ("SFL", "PFL")))
+        sfl, pfl = ([row.window(LONG) for row in picked[method]] for method in ("SFL", "PFL"))
+        d = paired_difference(sfl, pfl)
         told = f"SFL - PFL {100 * d.mean:+.2f} [{100 * d.low:+.2f}, {100 * d.high:+.2f}] points, seeds {seeds}"
         text = f"{task}, C={classes}, K={steps}: SFL is ahead of PFL at their best learning rates"
         claims.append(Claim(text, None if d.covers(0.0) else d.low > 0, told))
