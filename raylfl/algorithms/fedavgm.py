@@ -1,4 +1,4 @@
-"""FedAvgM: FedAvg with heavy-ball momentum at the server.
+"""FedAvgM: FedAvg with momentum at the server, heavy-ball or Nesterov's.
 
 Hsu, Qi & Brown 2019, sec. 3.
 
@@ -7,7 +7,8 @@ Sent     d floats down (x), d floats up (U_i).
 Assumes  nothing; like FedAvg it minimises the surrogate sum_i Omega_i f_i, not F.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
-    server   v <- beta v + sum_{i in R} c_i U_i;  x <- x - gamma v
+    server   D = sum_{i in R} c_i U_i;  v <- beta v + D
+             x <- x - gamma v;  with nesterov x <- x - gamma (D + beta v)
 
 The momentum is not damped: with a constant update the steps grow to 1 / (1 - beta) times its size.
 """
@@ -34,11 +35,14 @@ class FedAvgM(Aggregating):
 
     gamma: float = 1.0  # server lr
     beta: Annotated[float, Ge(0), Lt(1), Doc("the server momentum")] = 0.9
+    nesterov: Annotated[bool, Doc("the server's step looks ahead by beta v, as DiLoCo's; not in the paper")] = False
     aggregate: Rule = "mean"
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         return {"x": x.clone(), "v": torch.zeros_like(x)}
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        v = self.beta * server["v"] + self.rule.sum(uploads["update"], r)
-        return {"x": server["x"] - self.gamma * v, "v": v}, {"v_norm": float(v.norm())}
+        mean = self.rule.sum(uploads["update"], r)
+        v = self.beta * server["v"] + mean
+        step = mean + self.beta * v if self.nesterov else v
+        return {"x": server["x"] - self.gamma * step, "v": v}, {"v_norm": float(v.norm())}
