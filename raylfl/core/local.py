@@ -153,7 +153,7 @@ def _tally(
     losses, samples: one entry per local step, for the clients still active in it (a prefix).
     """
     total, last, seen = np.zeros(len(steps)), np.full(len(steps), np.nan), np.array(first, dtype=np.float64)
-    values = torch.cat([loss.double() for loss in losses]).cpu().numpy() if losses else total[:0]
+    values = torch.cat(list(losses)).double().cpu().numpy() if losses else total[:0]
     at = 0
     for sizes in samples:
         active, loss = len(sizes), values[at : at + len(sizes)]

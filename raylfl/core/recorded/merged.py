@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from raylfl.core.recorded.calls import Call, Slot
+from raylfl.core.recorded.calls import Call, Geometry, Slot
 
 DIGITS = 53  # of the 64 random bits that a Bernoulli number of probability p is made of: the lower ones, below p 2^53
+SMALLEST = 2**13  # numbers of a dropout mask for which one function is faster than the three calls
 
 
 class Function:
@@ -29,12 +30,12 @@ class Function:
         self.tags = {torch.Tag.nondeterministic_seeded} if draws else set()
 
 
-def merged(calls: Sequence[Call]) -> list[Call]:
+def merged(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> list[Call]:
     """The calls of a step on a CPU, some of them replaced by a single cheaper function."""
     out: list[Call] = []
     at = 0
     while at < len(calls):
-        mask = _mask(calls[at : at + 3])
+        mask = _mask(calls[at : at + 3], geometry)
         if mask is not None:
             out.append(mask)
             at += 3
@@ -51,12 +52,14 @@ def _named(call: Call, name: str) -> bool:
     return str(call.op._schema.name) == f"aten::{name}"
 
 
-def _mask(calls: Sequence[Call]) -> Call | None:
-    """Dropout's three calls (empty_like, bernoulli_, div_) as one; None for other calls."""
+def _mask(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> Call | None:
+    """Dropout's three calls (empty_like, bernoulli_, div_) as one; None for other calls, and for few numbers."""
     if len(calls) < 3 or not all(map(_named, calls, ("empty_like", "bernoulli_", "div_"))):
         return None
     made, drawn, divided = calls
     if not isinstance(made.result, Slot) or made.kwargs.keys() - {"memory_format", "pin_memory"}:
+        return None
+    if math.prod(geometry[made.result.number].shape) < SMALLEST:
         return None
     if drawn.args[:1] != (made.result,) or divided.args[:1] != (made.result,):
         return None

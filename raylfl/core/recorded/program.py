@@ -40,7 +40,7 @@ class Program:
         self.recording, self.sizes = recording, sizes
         plan = reduced(recording)
         if next(iter(recording.inputs.values())).device.type == "cpu":
-            plan = replace(plan, calls=merged(plan.calls))
+            plan = replace(plan, calls=merged(plan.calls, plan.geometry))
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
         self.listing, self._function = _made(*_Source(plan, sizes).written())
         self.logs = bool(recording.logged)
