@@ -76,3 +76,24 @@ def test_the_form_sent_needs_all_links_and_steps():
 def test_options_that_cannot_be_are_refused():
     with pytest.raises(BadValue, match="normalise"):
         FedNova(normalise="both")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_under_quantity_skew_a_step_is_n_times_the_sum_of_p_squared_too_long(seed):
+    """Epochs make K_i proportional to p_i. Clients that solve their problem send U_i = x - x*, all the same here; the
+    server then moves by N sum p_i^2 of it, and away from x* where that is above 2. gamma takes it back."""
+    counts = np.random.default_rng(seed).integers(1, 200, 10)
+    p, x = counts / counts.sum(), torch.full((1,), 3.0, dtype=torch.float64)
+    r = recorded_round(0, list(range(10)), Population.of(counts, "data_size"), steps=counts.tolist()).received_view
+    factor = 10 * float((p**2).sum())
+    up = {"update": x.repeat(10, 1)}
+    server, _ = FedNova().server_step({"x": x}, up, r)
+    assert float(server["x"]) == pytest.approx(3.0 * (1 - factor))
+    cured, _ = FedNova(gamma=1 / factor).server_step({"x": x}, up, r)
+    assert float(cured["x"]) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_factor_of_quantity_skew_is_above_two_for_ten_clients_at_alpha_a_half():
+    """E[N sum p_i^2] = N (alpha + 1) / (N alpha + 1) over Dirichlet(alpha): 2.5."""
+    p = np.random.default_rng(0).dirichlet(np.full(10, 0.5), 100_000)
+    assert 10 * (p**2).sum(axis=1).mean() == pytest.approx(10 * 1.5 / 6, rel=0.01)
