@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import importlib.metadata
 import io
 import json
@@ -289,6 +290,7 @@ def main() -> int:
     ended, wrong, started = Counter[str](), 0, time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="raylfl-fuzz-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
         fuzz = Fuzz(args.seed, Path(folder))
+        gc.freeze()  # so that collecting garbage in a fork copies no memory
         for number in [args.only] if args.only is not None else range(args.count):
             if time.perf_counter() - started > 60 * args.minutes:
                 break

@@ -11,6 +11,7 @@ are printed as diffs to `.mutants/survivors.diff`; those in `equivalent.yaml`, e
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import random
@@ -24,7 +25,7 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.mutants.child import QUIET, Tests, exchanged, forked, kept_calls, look, run_in_order
+from benchmarks.mutants.child import QUIET, Tests, exchanged, forked, kept_calls, live_functions, look, run_in_order
 from benchmarks.mutants.mutations import Mutant, mutants
 from benchmarks.pages import ROOT, write_part
 
@@ -70,6 +71,8 @@ class Loop:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.session, self.items = session, {item.nodeid: item for item in session.items}
+        self.functions = live_functions(ROOT / "raylfl")
+        gc.freeze()  # so that collecting garbage in a fork copies no memory
         with session.config.pluginmanager.get_plugin("capturemanager").global_and_fixture_disabled():
             for k, mutant in enumerate(self.todo, 1):
                 if time.monotonic() > self.end:
@@ -95,7 +98,8 @@ class Loop:
 
         def work() -> None:
             self.session.config.get_terminal_writer()._file = sys.stdout
-            if exchanged(str(ROOT / mutant.path), mutant.source, mutant.mutated):
+            path = str(ROOT / mutant.path)
+            if exchanged(self.functions.get(path, []), path, mutant.source, mutant.mutated):
                 by = run_in_order(self.session, [self.items[node] for node in order])
                 out.write_text(json.dumps({"by": by}))
                 return

@@ -148,16 +148,24 @@ def functions_of(code: CodeType) -> Iterator[CodeType]:
                 yield from functions_of(constant)
 
 
-def exchanged(path: str, before: bytes, after: bytes) -> bool:
-    """Give every live function of the file the code that it has in `after`; False where no function's code differs."""
+def live_functions(root: Path) -> dict[str, list[FunctionType]]:
+    """The functions of this process by their file below the root: a look at every object, so once before any fork."""
+    found: dict[str, list[FunctionType]] = {}
+    for thing in gc.get_objects():
+        if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith(str(root)):
+            found.setdefault(thing.__code__.co_filename, []).append(thing)
+    return found
+
+
+def exchanged(functions: Sequence[FunctionType], path: str, before: bytes, after: bytes) -> bool:
+    """Give each of the file's functions the code that it has in `after`; False where no function's code differs."""
     old, new = (list(functions_of(compile(text, path, "exec", dont_inherit=True))) for text in (before, after))
     places = {(o.co_qualname, o.co_firstlineno): n for o, n in zip(old, new, strict=True) if o != n}
     found = False
-    for thing in gc.get_objects():
-        if isinstance(thing, FunctionType) and thing.__code__.co_filename == path:
-            code = places.get((thing.__code__.co_qualname, thing.__code__.co_firstlineno))
-            if code is not None and len(code.co_freevars) == len(thing.__code__.co_freevars):
-                thing.__code__, found = code, True
+    for function in functions:
+        code = places.get((function.__code__.co_qualname, function.__code__.co_firstlineno))
+        if code is not None and len(code.co_freevars) == len(function.__code__.co_freevars):
+            function.__code__, found = code, True
     return found
 
 
