@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
@@ -46,7 +48,8 @@ class FlatModule:
             p.data = in_channels_last(view) if channels_last and view.ndim == 4 else view
             if p.data_ptr() != view.data_ptr():
                 self._copies.append((p.data, view))
-        self.buffers = list(module.buffers())
+        self._owners = dict(owners_of_buffers(module))
+        self.buffers = [owner[name.rpartition(".")[2]] for name, owner in self._owners.items()]
         self.buffer_width = sum(b.numel() for b in self.buffers)
 
     @property
@@ -79,12 +82,27 @@ class FlatModule:
         """All buffers as one vector [b] in the parameters' dtype (integer counters become floats)."""
         if not self.buffers:
             return self.params.new_empty(0)
-        return torch.cat([b.detach().reshape(-1).to(self.params) for b in self.buffers])
+        now = [owner[name.rpartition(".")[2]] for name, owner in self._owners.items()]  # a step may assign another
+        for name, first, buffer in zip(self._owners, self.buffers, now, strict=True):
+            if buffer is not first and (buffer is None or buffer.shape != first.shape):
+                shape = "None" if buffer is None else f"a buffer of shape {list(buffer.shape)}"
+                raise BadConfig(
+                    f"model {type(self.module).__name__}: a step made its buffer {name} {shape}; it must keep its "
+                    f"shape {list(first.shape)}, as buffers are averaged (an ordinary attribute may be anything)"
+                )
+        return torch.cat([b.detach().reshape(-1).to(self.params) for b in now])
 
     def write_buffers(self, vector: Tensor) -> None:
-        """The inverse of `read_buffers`; integer buffers are rounded."""
+        """The inverse of `read_buffers`; integer buffers are rounded. Takes back what a step has put in their place."""
         at = 0
-        for buffer in self.buffers:
+        for (name, owner), buffer in zip(self._owners.items(), self.buffers, strict=True):
+            owner[name.rpartition(".")[2]] = buffer
             piece = vector[at : at + buffer.numel()].reshape(buffer.shape)
             buffer.copy_(piece if buffer.is_floating_point() else piece.round())
             at += buffer.numel()
+
+
+def owners_of_buffers(module: nn.Module) -> Iterator[tuple[str, dict[str, Tensor | None]]]:
+    """The name of each buffer, in the order of `module.buffers()`, and the dict of its part that holds it."""
+    for name, _ in module.named_buffers():
+        yield name, module.get_submodule(name.rpartition(".")[0])._buffers

@@ -12,6 +12,8 @@ import raylfl
 from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.flat import FlatModule, in_channels_last
 from raylfl.core.oracle import loss_of, seed_everything
+from raylfl.core.recorded.calls import Call, Geometry, Slot
+from raylfl.core.recorded.program import fastest
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
@@ -354,3 +356,11 @@ def test_under_the_runs_autocast_replays_have_autograds_bits(runs):
     assert torch.equal(ours.params, theirs.params)
     assert not torch.equal(ours.params, whole.params)  # or it was no autocast
     assert "recorded" in {row["step"] for row in ours.summary["local_steps"]}
+
+
+def test_an_operator_is_called_by_torchs_quicker_name_where_that_makes_the_same_call():
+    matrix = Geometry.of(torch.empty(3, 3), home=0)
+    product = Call(torch.ops.aten.mm.default, (Slot(0), Slot(1)), {}, Slot(2))
+    assert fastest(product, dict.fromkeys(range(3), matrix)) is torch._C._VariableFunctions.mm
+    viewed = Call(torch.ops.aten._unsafe_view.default, (Slot(0), [9]), {}, Slot(1))
+    assert fastest(viewed, dict.fromkeys(range(2), matrix)) is torch.ops.aten._unsafe_view.default._op

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lightning.pytorch import LightningModule
 
 import raylfl
 from raylfl.errors import BadConfig, NonFinite
@@ -129,6 +130,50 @@ def test_buffers_are_averaged_over_the_received_clients(runs):
         means = torch.stack([fresh.body[0](x).mean(0) for x in Points().x.chunk(6)])
     assert (means.std(0) > 0.01).all()  # one client's mean is not another's
     torch.testing.assert_close(trained.body[1].running_mean, 0.1 * means.mean(0))
+
+
+class Seen(LightningModule):
+    """Its one buffer, of one number, is the mean of the batch last seen, assigned or written in place."""
+
+    def __init__(self, assigned: bool = True):
+        super().__init__()
+        self.assigned, self.body = assigned, torch.nn.Linear(4, 3)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def training_step(self, batch, batch_idx):
+        mean = batch[0].mean().reshape(1)
+        if self.assigned:
+            self.seen = mean
+        else:
+            self.seen.copy_(mean)
+        return torch.nn.functional.cross_entropy(self.body(batch[0]), batch[1])
+
+    def validation_step(self, batch, batch_idx):
+        self.log("seen", self.seen[0])
+
+
+@pytest.mark.parametrize("assigned", [True, False])
+@pytest.mark.parametrize("step", ["auto", "autograd"])
+def test_a_buffer_that_a_step_assigns_is_averaged_as_one_that_it_changes(runs, assigned, step):
+    config = {**TINY, "participation": {"name": "full"}, "link": {"name": "perfect"}, "partition": {"name": "natural"}}
+    config["model"] = {"class_path": "tests.runtime.test_run.Seen", "init_args": {"assigned": assigned}}
+    owned = ["data.init_args.owners=6", "local={steps: 5, batch_size: full}", "num_clients=null", "rounds=2"]
+    result = run(config, runs, *owned, f"runtime.step={step}", "eval.every=1")
+    mean = pytest.approx(float(Points().x.mean()), rel=1e-5)
+    assert float(result.module.seen) == mean
+    assert [row["test/seen"] for row in result.metrics] == [mean, mean]
+
+
+def test_a_buffer_of_another_shape_is_named(runs):
+    config = {**TINY, "model": {"class_path": "tests.runtime.test_run.Growing"}}
+    with pytest.raises(BadConfig, match=r"buffer seen a buffer of shape \[2\]; it must keep its shape \[1\]"):
+        run(config, runs)
+
+
+class Growing(Seen):
+    def training_step(self, batch, batch_idx):
+        self.seen = torch.zeros(2)
+        return torch.nn.functional.cross_entropy(self.body(batch[0]), batch[1])
 
 
 def test_initial_parameters_are_the_seeds_and_not_the_algorithms(runs):

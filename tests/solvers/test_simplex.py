@@ -9,7 +9,7 @@ import torch
 
 from raylfl.errors import NonFinite
 from raylfl.solvers import simplex
-from raylfl.solvers.simplex import min_norm_point
+from raylfl.solvers.simplex import min_norm_point, near_zero
 
 
 @pytest.fixture(params=["exchanges", "moves"], autouse=True)
@@ -185,3 +185,7 @@ def test_momenta_of_a_run_near_its_end_are_solved_exactly(seed):
     vectors -= normal * np.minimum(vectors @ normal - 1e-4 * (seed - 2), 0)[:, None] / (normal @ normal)
     found, best = solve(vectors), shortest(vectors)
     assert np.sum((found.weights @ vectors) ** 2) <= best * (1 + 1e-8) + 1e-20
+
+
+def test_a_tolerance_below_rounding_takes_no_hull_to_contain_zero():
+    assert [near_zero(tol) for tol in (1e-3, 1e-7, 1e-8, 1e-12)] == [1e-3**2, 1e-7**2, 0.0, 0.0]

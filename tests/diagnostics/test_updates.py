@@ -1,0 +1,32 @@
+"""Norms, diversity and distances against their formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from raylfl.core.reduce import BLOCK
+from raylfl.diagnostics.updates import distance_metrics, update_metrics
+
+
+@pytest.mark.parametrize("width", [1, 7, BLOCK + 3])
+def test_norm_and_diversity_follow_equation_3_with_normalised_weights(width):
+    rng = np.random.default_rng(width)
+    updates, weights = rng.normal(size=(4, width)), np.array([0.5, 1.0, 0.25, 2.25])
+    w = weights / 4
+    norm = np.linalg.norm(w @ updates)
+    want = {"update/norm": norm, "update/diversity": np.sqrt(w @ (updates**2).sum(1)) / norm}
+    assert update_metrics(torch.from_numpy(updates), weights) == pytest.approx(want, rel=1e-12)
+
+
+def test_updates_that_cancel_have_no_diversity_and_equal_ones_have_1():
+    row = torch.tensor([3.0, -4.0])
+    assert update_metrics(torch.stack([row, -row]), np.ones(2)) == {"update/norm": 0.0}
+    assert update_metrics(torch.stack([row, row]), np.ones(2)) == {"update/norm": 5.0, "update/diversity": 1.0}
+
+
+def test_a_distance_is_relative_unless_the_optimum_is_zero():
+    x = torch.tensor([3.0, 4.0])
+    assert distance_metrics(x, torch.tensor([3.0, 0.0])) == {"global/distance": 4 / 3, "global/distance_abs": 4.0}
+    assert distance_metrics(x, torch.zeros(2)) == {"global/distance": 5.0, "global/distance_abs": 5.0}
