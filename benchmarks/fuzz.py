@@ -243,7 +243,13 @@ def damage(run: Path, rng: random.Random) -> None:
     path = rng.choice(found)
     files = [p for p in found if p.is_file()]
     if path.is_dir():
-        shutil.rmtree(path) if rng.random() < 0.5 else path.rename(path.with_name(f"{path.name}x"))
+        if rng.random() < 0.5:
+            shutil.rmtree(path)
+            return
+        moved = path.with_name(f"{path.name}x")
+        while moved.exists():
+            moved = moved.with_name(f"{moved.name}x")
+        path.rename(moved)
         return
     data = bytearray(path.read_bytes())
     kind = rng.choice(("flip", "cut", "garbage", "remove", "swap", "lines"))

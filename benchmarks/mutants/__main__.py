@@ -146,7 +146,7 @@ def order_for(mutant: Mutant, tests: Tests, finders: Counter[str]) -> list[str]:
     """The tests that enter the block (where none does: the function; for other lines: anything of the file).
 
     First come those that found other errors of the file, then those that name the file, one of each set of parameters
-    before a second one of any, and tests that enter few blocks before those that enter many.
+    before a second one of any, and quick tests before slow ones.
     """
     keys = [f"{mutant.path}:{mutant.block}"] if mutant.block else []
     keys += [f"{mutant.path}:{mutant.function}#0"] if mutant.block else [f"{mutant.path}:"]
@@ -155,9 +155,8 @@ def order_for(mutant: Mutant, tests: Tests, finders: Counter[str]) -> list[str]:
         found = found or [node for node, (_, entered) in tests.items() if enters(entered, key)]
     name, before = f"test_{Path(mutant.path).stem}", Counter[str]()
 
-    def rank(node: str) -> tuple[int, bool, int, float]:
-        seconds, entered = tests[node]
-        return -finders[node.partition("[")[0]], name not in node, len(entered), seconds
+    def rank(node: str) -> tuple[int, bool, float]:
+        return -finders[node.partition("[")[0]], name not in node, tests[node][0]
 
     turns: dict[str, int] = {}
     for node in sorted(found, key=rank):

@@ -12,6 +12,7 @@ from raylfl.api import checked
 from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
 from raylfl.errors import BadConfig
+from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.optimizer import module_step
 from raylfl.runtime.workers.task import Task
 from raylfl.runtime.workers.training import uses_index
@@ -175,3 +176,15 @@ def test_optimizers_that_local_work_cannot_follow_are_refused_by_name(runs, form
 )
 def test_a_step_that_looks_at_batch_idx_is_told_from_one_that_does_not(kind, uses):
     assert uses_index(kind()) == uses
+
+
+def test_what_a_client_deletes_and_adds_is_put_back_together():
+    module = torch.nn.Linear(2, 2)
+    module.old, module.seen = 1, [1]
+    attributes, before = Attributes(module), dict(vars(module))
+    del module.old
+    module.new = 2
+    module.seen.append(2)
+    attributes.restore()
+    assert {**vars(module), "seen": [1]} == before | {"seen": [1]}
+    assert module.seen == [1]

@@ -85,3 +85,10 @@ def test_a_row_holds_the_failure_probabilities_where_they_change(link, recorded)
     assert ("q" in row) is recorded
     if recorded:
         assert row["q"] == e.link.failure(2, np.arange(N), e.world).tolist()
+
+
+def test_a_number_of_steps_that_the_algorithm_draws_holds_for_all_that_take_a_step():
+    _, plans = planner("algorithm.name=scaffnew", "participation={name: full}", "algorithm.p=0.2", "local.steps=1")
+    drawn = [plans.plan(r, {}).steps for r in range(20)]
+    assert all(len(set(steps.tolist())) == 1 for steps in drawn)
+    assert min(steps[0] for steps in drawn) >= 1 < max(steps[0] for steps in drawn)

@@ -47,12 +47,12 @@ class Attributes:
     def restore(self) -> None:
         """Restores all attributes and resets metric objects."""
         for now, plain, containers in self._parts:
-            if len(now) > len(plain) + len(containers) + len(TORCH):
-                for name in [n for n in now if n not in plain and n not in containers and n not in TORCH]:
-                    del now[name]
             now.update(plain)
             for name, value in containers.items():
                 now[name] = copy.copy(value)
+            if len(now) > len(plain) + len(containers) + len(TORCH):  # all of these are there by now
+                for name in [n for n in now if n not in plain and n not in containers and n not in TORCH]:
+                    del now[name]
         for metric in self._metrics:
             metric.reset()
 
