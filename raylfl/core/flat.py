@@ -49,7 +49,7 @@ class FlatModule:
             if p.data_ptr() != view.data_ptr():
                 self._copies.append((p.data, view))
         self._owners = dict(owners_of_buffers(module))
-        self.buffers = [owner[name.rpartition(".")[2]] for name, owner in self._owners.items()]
+        self.buffers = list(module.buffers())
         self.buffer_width = sum(b.numel() for b in self.buffers)
 
     @property
@@ -82,15 +82,19 @@ class FlatModule:
         """All buffers as one vector [b] in the parameters' dtype (integer counters become floats)."""
         if not self.buffers:
             return self.params.new_empty(0)
-        now = [owner[name.rpartition(".")[2]] for name, owner in self._owners.items()]  # a step may assign another
-        for name, first, buffer in zip(self._owners, self.buffers, now, strict=True):
-            if buffer is not first and (buffer is None or buffer.shape != first.shape):
-                shape = "None" if buffer is None else f"a buffer of shape {list(buffer.shape)}"
+        return torch.cat([b.detach().reshape(-1).to(self.params) for b in self._buffers_now()])
+
+    def _buffers_now(self) -> Iterator[Tensor]:
+        """The module's buffers, in whose place a step may have assigned others of the same shapes."""
+        for (name, owner), first in zip(self._owners.items(), self.buffers, strict=True):
+            buffer = owner[name.rpartition(".")[2]]
+            if buffer is None or buffer.shape != first.shape:
+                found = "None" if buffer is None else f"a buffer of shape {list(buffer.shape)}"
                 raise BadConfig(
-                    f"model {type(self.module).__name__}: a step made its buffer {name} {shape}; it must keep its "
+                    f"model {type(self.module).__name__}: a step made its buffer {name} {found}; it must keep its "
                     f"shape {list(first.shape)}, as buffers are averaged (an ordinary attribute may be anything)"
                 )
-        return torch.cat([b.detach().reshape(-1).to(self.params) for b in now])
+            yield buffer
 
     def write_buffers(self, vector: Tensor) -> None:
         """The inverse of `read_buffers`; integer buffers are rounded. Takes back what a step has put in their place."""
