@@ -11,7 +11,6 @@ from raylfl.errors import RaylflError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from raylfl.api import Result
     from raylfl.config.load import Config
 
 
@@ -35,8 +34,8 @@ class Callback:
         """
         return None
 
-    def on_run_end(self, result: Result) -> None:
-        """After the last round, with what `raylfl.run` returns."""
+    def on_run_end(self, result: Any) -> None:
+        """After the last round, with the `Result` that `raylfl.run` returns."""
 
 
 def reason_to_stop(callbacks: Sequence[Callback], metrics: dict[str, Any], params: Tensor) -> str | None:
