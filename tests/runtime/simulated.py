@@ -126,16 +126,23 @@ def watch(function: Any, args: Sequence[Any], kwargs: dict[str, Any], given: Seq
 
 
 def run_on_both(config: Any, overrides: Sequence[str]) -> dict[str, Any]:
-    """The run on the host and on the device: `params` and `metrics` of each, and the device's `waits`."""
-    place = device()  # before autograd starts its threads, one a device
-    here = raylfl.run(config, overrides)
+    """`params` and `metrics` of the run on the host and on the device."""
+    device()  # before autograd starts its threads, one a device
+    runs = raylfl.run(config, overrides), run_there(config, overrides)
+    return {"params": [run.params.numpy() for run in runs], "metrics": [run.metrics for run in runs]}
+
+
+def run_there(config: Any, overrides: Sequence[str]) -> Any:
+    """The result of the run on the device."""
+    place = device()
     with mock.patch("raylfl.runtime.workers.worker.devices", return_value=(place, nullcontext)), Simulation():
-        there = raylfl.run(config, overrides)
-    return {
-        "params": (here.params.numpy(), there.params.numpy()),
-        "metrics": (here.metrics, there.metrics),
-        "waits": list(waits),
-    }
+        return raylfl.run(config, overrides)
+
+
+def waits_there(config: Any, overrides: Sequence[str]) -> list[str]:
+    """The waits of the run on the device."""
+    run_there(config, overrides)
+    return list(waits)
 
 
 def gpu_rows() -> list[dict[str, str]]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.startup.forks import forks_after
 from tests.startup.test_torchvision_cpu import python
 
 LEAN = "from raylfl.startup import lazy_imports; lazy_imports.install(); import sys, lightning.pytorch as pl\n"
@@ -11,17 +12,24 @@ HEAVY = (
 )
 
 
-def test_lightning_loads_without_what_it_does_not_need():
+@pytest.fixture(scope="module")
+def lean(tmp_path_factory):
+    """`lean(code)`: what the code prints in a process that has run LEAN."""
+    with forks_after(LEAN, tmp_path_factory.mktemp("lean")) as python:
+        yield python
+
+
+def test_lightning_loads_without_what_it_does_not_need(lean):
     code = (
         "import torch, torch.nn as nn\n"
         "class Net(pl.LightningModule):\n"
         "    def __init__(self):\n        super().__init__(); self.body = nn.Linear(2, 2)\n"
         f"Net(); print({HEAVY}, any('lazy_imports' in type(f).__module__ for f in sys.meta_path))"
     )
-    assert python(LEAN + code) == "[] False"
+    assert lean(code) == "[] False"
 
 
-def test_the_rest_loads_on_first_use():
+def test_the_rest_loads_on_first_use(lean):
     code = (
         "import torchmetrics; from torchmetrics import Metric, MetricCollection\n"
         "before = 'torchmetrics.functional' in sys.modules\n"
@@ -33,18 +41,18 @@ def test_the_rest_loads_on_first_use():
         "missing = [n for n in torchmetrics.__all__ if not hasattr(torchmetrics, n)]\n"
         "print(missing, hasattr(torchmetrics, 'no_such_thing'), torchmetrics.__version__[:2])"
     )
-    assert python(LEAN + code).splitlines() == ["False 0.5 True", "True", "[] False 1."]
+    assert lean(code).splitlines() == ["False 0.5 True", "True", "[] False 1."]
 
 
 @pytest.mark.parametrize("metric", ["torchmetrics.MeanMetric()", "MetricCollection({'mean': MeanMetric()})"])
-def test_a_metric_can_be_plotted(metric):
+def test_a_metric_can_be_plotted(lean, metric):
     code = (
         "import torchmetrics; from torchmetrics import MeanMetric, MetricCollection\n"
         f"metric = {metric}; metric.update(2.0); before = 'matplotlib' in sys.modules\n"
         "drawn = metric.plot(); figure, axes = drawn[0] if isinstance(drawn, list) else drawn\n"
         "print(before, type(figure).__name__, len(axes.lines) + len(axes.collections) > 0)"
     )
-    assert python(LEAN + code) == "False Figure True"
+    assert lean(code) == "False Figure True"
 
 
 @pytest.mark.parametrize(
@@ -55,8 +63,8 @@ def test_a_metric_can_be_plotted(metric):
         "from torchmetrics import F1Score, functional",
     ],
 )
-def test_parts_of_it_may_be_imported_on_their_own(statement):
-    assert python(LEAN + statement + "; import torchmetrics; torchmetrics.Accuracy; print('fine')") == "fine"
+def test_parts_of_it_may_be_imported_on_their_own(lean, statement):
+    assert lean(statement + "; import torchmetrics; torchmetrics.Accuracy; print('fine')") == "fine"
 
 
 def test_a_part_may_be_the_first_thing_that_is_imported():
@@ -95,7 +103,7 @@ def test_nothing_of_lightning_is_missing_and_it_asks_for_nothing_else_of_the_com
     assert lean == python("import raylfl\n" + names)
 
 
-def test_a_compiled_module_is_known_as_one():
+def test_a_compiled_module_is_known_as_one(lean):
     code = (
         "import torch, lightning; from lightning.pytorch.utilities.compile import from_compiled, to_uncompiled\n"
         "from lightning.fabric.wrappers import OptimizedModule\n"
@@ -105,7 +113,7 @@ def test_a_compiled_module_is_known_as_one():
         "print(isinstance(net, OptimizedModule), to_uncompiled(from_compiled(compiled)) is net)\n"
         "import inspect; print(len(inspect.getsource(lightning)) > 100, lightning.__spec__.name)"
     )
-    assert python(LEAN + code).splitlines() == ["False False True", "False True", "True lightning"]
+    assert lean(code).splitlines() == ["False False True", "False True", "True lightning"]
 
 
 @pytest.mark.parametrize("more", ["from torch._dynamo.utils import counters", "import torch; torch._dynamo.reset()"])

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.startup.forks import forks_after
+
 
 def python(code: str) -> str:
     """What `code` prints; the test fails with its stderr where it does not end well."""
@@ -13,10 +15,18 @@ def python(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_torchvision_imports_after_the_declaration():
+@pytest.fixture(scope="module")
+def after_torch(tmp_path_factory):
+    """`after_torch(code)`: what the code prints in a process that has imported torch and our module."""
+    first = "import sys, torch; from raylfl.startup import torchvision_cpu\n"
+    with forks_after(first, tmp_path_factory.mktemp("torch")) as python:
+        yield python
+
+
+def test_torchvision_imports_after_the_declaration(after_torch):
     assert (
-        python(
-            "from raylfl.startup.torchvision_cpu import declare; import sys\n"
+        after_torch(
+            "from raylfl.startup.torchvision_cpu import declare\n"
             "declare(); assert 'torchvision' not in sys.modules\n"
             "import torchvision.datasets, torchvision.transforms.v2, torchvision.models\n"
             "print(declare())"
@@ -34,32 +44,29 @@ def test_importing_raylfl_first_is_enough_and_imports_neither_torch_nor_torchvis
     assert python(code) == "neither 0"
 
 
-def test_operators_that_are_there_are_left_alone():
+def test_operators_that_are_there_are_left_alone(after_torch):
     code = (
-        "import torch; from raylfl.startup import torchvision_cpu\n"
         "mine = torch.library.Library('torchvision', 'FRAGMENT')\n"
         "mine.define('nms(Tensor boxes) -> Tensor')\n"
         "print(torchvision_cpu.declare(), torch.ops.torchvision.nms.default._schema)"
     )
-    assert python(code) == "False torchvision::nms(Tensor boxes) -> Tensor"
+    assert after_torch(code) == "False torchvision::nms(Tensor boxes) -> Tensor"
 
 
-def test_a_library_that_loads_its_operators_needs_no_declaration():
+def test_a_library_that_loads_its_operators_needs_no_declaration(after_torch):
     code = (
-        "import torch; from raylfl.startup import torchvision_cpu\n"
         "mine = torch.library.Library('torchvision', 'FRAGMENT'); loaded = []\n"
         "def load(path):\n"
         "    loaded.append(path); mine.define('nms(Tensor boxes) -> Tensor')\n"
         "torch.ops.load_library = load\n"
         "print(torchvision_cpu.declare(), torchvision_cpu.declare(), len(loaded), '_C' in loaded[0])"
     )
-    assert python(code) == "False False 1 True"
+    assert after_torch(code) == "False False 1 True"
 
 
 @pytest.mark.parametrize("load", ["raise OSError('libcudart.so: cannot open')", "pass"])
-def test_both_schemas_are_declared_where_the_library_brings_none(load):
+def test_both_schemas_are_declared_where_the_library_brings_none(after_torch, load):
     code = (
-        "import torch; from raylfl.startup import torchvision_cpu\n"
         f"def load(path):\n    {load}\n"
         "torch.ops.load_library = load\n"
         "found = torchvision_cpu.importlib.util.find_spec\n"
@@ -71,7 +78,7 @@ def test_both_schemas_are_declared_where_the_library_brings_none(load):
         "print(torch.ops.torchvision.qnms.default._schema)"
     )
     signature = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-    assert python(code).splitlines() == [
+    assert after_torch(code).splitlines() == [
         "not installed: False",
         "True False",
         f"torchvision::nms{signature}",
@@ -82,25 +89,24 @@ def test_both_schemas_are_declared_where_the_library_brings_none(load):
 MISSING = "torchvision_cpu._operators_load = lambda: False\n"
 
 
-def test_an_environment_can_be_told_once_so_that_lightning_may_come_first(tmp_path):
+def test_an_environment_can_be_told_once_so_that_lightning_may_come_first(after_torch, tmp_path):
     """`make setup` writes into site-packages; here a folder takes the place of those."""
     code = (
-        "import sysconfig; from raylfl.startup import torchvision_cpu\n" + MISSING + ""
-        f"sysconfig.get_path = lambda name: {str(tmp_path)!r}\n"
+        "import sysconfig\n" + MISSING + f"sysconfig.get_path = lambda name: {str(tmp_path)!r}\n"
         "print(torchvision_cpu.install_at_start_up())"
     )
-    assert python(code) == str(tmp_path / "raylfl-torchvision.pth")
+    assert after_torch(code) == str(tmp_path / "raylfl-torchvision.pth")
     python(f"import site; site.addsitedir({str(tmp_path)!r}); import torchvision, lightning, raylfl")
 
 
-def test_nothing_is_written_where_torchvision_works(tmp_path):
+def test_nothing_is_written_where_torchvision_works(after_torch, tmp_path):
     code = (
-        "import sysconfig; from raylfl.startup import torchvision_cpu\n"
+        "import sysconfig\n"
         "torchvision_cpu._operators_load = lambda: True\n"
         f"sysconfig.get_path = lambda name: {str(tmp_path)!r}\n"
         "print(torchvision_cpu.install_at_start_up())"
     )
-    assert python(code) == "None"
+    assert after_torch(code) == "None"
     assert list(tmp_path.iterdir()) == []
 
 
