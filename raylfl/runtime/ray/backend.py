@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,13 +14,16 @@ from raylfl.core.deferred import Deferred
 from raylfl.core.samples import as_tensor
 from raylfl.parts import Experiment
 from raylfl.runtime.ray.actors import pack, unpack
+from raylfl.runtime.ray.channel import Channel
+from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.resources import resources_here, workers_that_fit
+from raylfl.runtime.ray.ring import RingInFlight
 from raylfl.runtime.ray.traffic import Traffic, weight
-from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost, WorkerPool
+from raylfl.runtime.ray.worker_pool import Call, WorkerPool
 from raylfl.runtime.workers.backend import Backend, Handle, patience
 from raylfl.runtime.workers.logged import Logged
-from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult
+from raylfl.runtime.workers.task import Chunk, Task, TaskResult
 
 COPIES = 2**20  # bytes of one broadcast in all calls, beyond which one object for all is quicker
 HEAP = 2**30  # bytes of all clients' states, beyond which they go to the object store, which can spill
@@ -47,9 +49,9 @@ class RayBackend(Backend):
         fresh, self.one_by_one, self.whole, self.cut = self.pool.call("initial", attempts=self.attempts)
         self._initial = torch.from_numpy(fresh["x"].copy()), torch.from_numpy(fresh["buffers"].copy())
         state = experiment.setup.fresh_state(*self._initial)
-        self.keeps, self._state_bytes = bool(state), weight(state)
-        spilt = self._state_bytes * experiment.clients > HEAP
-        self._spills = self._state_bytes < direct_bytes() and spilt
+        size = weight(state)
+        spills = size < direct_bytes() and size * experiment.clients > HEAP
+        self.channel = Channel(self.pool, self._traffic, self.attempts, self.timeout, bool(state), size, spills)
 
     def initial(self) -> tuple[Tensor, Tensor]:
         return self._initial
@@ -65,75 +67,7 @@ class RayBackend(Backend):
     def run(
         self, tasks: Sequence[Task], broadcast: State, client_states: Sequence[Sequence[Handle | None]]
     ) -> Deferred[list[TaskResult]]:
-        broadcast = self._for_all(broadcast)
-
-        def send(shares: Sequence[list[int]]) -> list[Sent]:
-            return self.pool.send(
-                [self._call([tasks[k] for k in s], broadcast, [client_states[k] for k in s]) for s in shares]
-            )
-
-        shares = self._shares([task.load for task in tasks])
-        first, rest = self._wave(shares)
-        sent = send(first)
-
-        def outcomes() -> list[TaskResult]:
-            wave, waiting, under_way = first, rest, sent
-            out: dict[int, TaskResult] = {}
-            tries = [0] * len(tasks)
-            while wave:
-                for share, answer in zip(wave, self.pool.results(under_way), strict=True):
-                    self._take(share, answer, tasks, out)
-                    for k in share:  # a lost call does not tell which of its tasks killed the worker
-                        tries[k] += out[k].failed and not (isinstance(answer, WorkerLost) and len(share) > 1)
-                    waiting = waiting + [[k] for k in share if out[k].failed and tries[k] < self.attempts]
-                wave, waiting = self._wave(waiting)
-                under_way = send(wave)
-            return [out[k] for k in range(len(tasks))]
-
-        return Deferred(outcomes)
-
-    def _wave(self, shares: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
-        """(shares to send now, the rest): one call per worker, so that a call that kills its worker harms no other."""
-        here = len(self.pool.available()) if shares else 0
-        return shares[:here], shares[here:]
-
-    def _take(self, share: Sequence[int], answer: Any, tasks: Sequence[Task], out: dict[int, TaskResult]) -> None:
-        """Adds the results of a worker's share of the tasks to `out`."""
-        if isinstance(answer, WorkerLost):
-            for k in share:
-                out[k] = TaskResult(tasks[k], ClientReports.failed(tasks[k].clients, answer.reason))
-            return
-        (reports, ups), *kept = answer if self.keeps else [answer]
-        self._traffic.received += weight((reports, ups)) + len(kept) * self._state_bytes
-        at = 0
-        for k, uploads in zip(share, ups, strict=True):
-            mine = slice(at, at := at + len(tasks[k].clients))
-            out[k] = TaskResult(tasks[k], reports[mine], unpack(uploads), self._stored(kept[mine]))
-
-    def _stored(self, states: Sequence[Any]) -> list[Any]:
-        """Handles of new client states; small states stay in this process unless all of them together exceed `HEAP`."""
-        return [ray.put(state) for state in ray.get(list(states))] if self._spills else list(states)
-
-    def _shares(self, loads: Sequence[int]) -> list[list[int]]:
-        """The tasks of each worker, in task order: the largest task first, to the worker with the smallest load."""
-        heap = [(0, w) for w in range(self.workers)]
-        shares: list[list[int]] = [[] for _ in range(self.workers)]
-        for k in sorted(range(len(loads)), key=lambda k: -loads[k]):
-            total, w = heapq.heappop(heap)
-            shares[w].append(k)
-            heapq.heappush(heap, (total + max(loads[k], 1), w))
-        return [sorted(share) for share in shares if share]
-
-    def _call(self, tasks: Sequence[Task], broadcast: Any, client_states: Sequence[Sequence[Handle | None]]) -> Call:
-        handles = [h for states in client_states for h in states]
-        given = [h for h in handles if h is not None]
-        known, at = [], 0
-        for h in handles:
-            known.append(at if h is not None else -1)
-            at += h is not None
-        self._traffic.sent += weight(broadcast) + len(given) * self._state_bytes
-        returns = 1 + sum(len(task.clients) for task in tasks) if self.keeps else 1
-        return Call("run", (list(tasks), broadcast, self.keeps, known, *given), returns, self.timeout)
+        return Deferred(CohortInFlight(self.channel, tasks, self._for_all(broadcast), client_states).results)
 
     def run_ring(
         self,
@@ -146,55 +80,11 @@ class RayBackend(Backend):
 
         Only one worker of a ring is busy at a time, so half of the workers are left to an evaluation in progress.
         """
-        start: Any = pack(broadcast)
+        chain = RingInFlight(self.channel, tasks, broadcast, client_states, received, self._ring_workers)
+        return Deferred(chain.results)
 
-        def hand_out(begin: int, last: Any, attempt: int) -> list[Sent]:
-            here = self._halves()[0] if self._measuring else self.pool.available()
-            links, previous = [], last
-            for k in range(begin, len(tasks)):
-                state = [h for h in client_states[k] if h is not None]
-                self._traffic.sent += (weight(start) if previous is start else 0) + len(state) * self._state_bytes
-                arguments = (tasks[k], previous, previous is start, self.keeps, 0 if state else -1, *state)
-                call = Call("run_link", arguments, 3, self.timeout)
-                links.append(self.pool.submit(here[(k + attempt) % len(here)], call))
-                previous = links[-1].references[1] if received[k] else previous
-            return links
-
-        first = hand_out(0, start, 0)
-
-        def results() -> list[TaskResult]:
-            outcomes: list[TaskResult] = []
-            links, last, attempt = first, start, 0
-            sender = 0  # the task whose upload `last` is
-            while len(outcomes) < len(tasks):
-                for link in links:
-                    k = len(outcomes)
-                    answer = self.pool.results([link])[0]
-                    lost = isinstance(answer, WorkerLost)
-                    reports = ClientReports.failed(tasks[k].clients, answer.reason) if lost else answer[0]
-                    _, uploads, state = link.references
-                    self._traffic.received += weight(reports) + self._state_bytes * self.keeps
-                    broken = len(reports.bad) > 0
-                    if reports.errors and attempt < self.attempts - 1:
-                        attempt += 1
-                        break  # the rest of the ring depends on this result: submit it again
-                    mine = self._stored([state]) if self.keeps and not broken else []
-                    outcomes.append(TaskResult(tasks[k], reports, {}, mine))
-                    attempt = 0
-                    if received[k] and not broken:
-                        last, sender = uploads, k
-                    elif broken and received[k]:
-                        break
-                if len(outcomes) < len(tasks):
-                    links = hand_out(len(outcomes), last, attempt)
-            if last is not start:
-                final = ray.get(last)
-                self._traffic.received += weight(final)
-                self._traffic.sent += weight(final) * max(sum(received) - 1, 0)  # from each worker to the next
-                outcomes[sender].uploads = unpack(final)
-            return outcomes
-
-        return Deferred(results)
+    def _ring_workers(self) -> list[int]:
+        return self._halves()[0] if self._measuring else self.pool.available()
 
     def _halves(self) -> tuple[list[int], list[int]]:
         """(workers of a ring, workers of an evaluation) while both are in progress."""

@@ -24,6 +24,11 @@ class Traffic:
     sent: int = 0
     received: int = 0
 
+    def count(self, sent: int = 0, received: int = 0) -> None:
+        """Adds to the counters."""
+        self.sent += sent
+        self.received += received
+
     def take(self) -> dict[str, int]:
         """The counters as metrics; they are reset to 0."""
         counts = {"traffic/sent_bytes": self.sent, "traffic/received_bytes": self.received}

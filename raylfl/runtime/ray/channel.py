@@ -1,0 +1,33 @@
+"""What all calls of a run share: the workers, the limits of a call, and the client states that travel in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from raylfl.runtime.ray.traffic import Traffic
+from raylfl.runtime.ray.worker_pool import WorkerPool
+
+
+@dataclass(frozen=True)
+class Channel:
+    """The way to the workers of a run.
+
+    attempts: at a task; timeout: seconds of a call, None: no limit; keeps: whether clients have states, of
+    state_bytes each; spills: whether the states together are too much for the process of the server.
+    """
+
+    pool: WorkerPool
+    traffic: Traffic
+    attempts: int
+    timeout: float | None
+    keeps: bool
+    state_bytes: int
+    spills: bool
+
+    def stored(self, states: Sequence[Any]) -> list[Any]:
+        """References to new client states. Small ones are kept in this process unless all of them would not fit."""
+        return [ray.put(state) for state in ray.get(list(states))] if self.spills else list(states)

@@ -1,0 +1,90 @@
+"""A cohort of a star under way: tasks dealt out to the workers in shares, and again where they are lost or fail."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+from raylfl.runtime.ray.actors import unpack
+from raylfl.runtime.ray.channel import Channel
+from raylfl.runtime.ray.traffic import weight
+from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost
+from raylfl.runtime.workers.backend import Handle
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
+
+Share = list[int]  # numbers of the tasks of one call
+
+
+class CohortInFlight:
+    """The calls of one cohort. They go in waves of one call a worker, so that a deadly one harms no other."""
+
+    def __init__(
+        self, channel: Channel, tasks: Sequence[Task], broadcast: Any, states: Sequence[Sequence[Handle | None]]
+    ):
+        """broadcast: as the calls take it; states: the client states of each task. Sends the first wave."""
+        self.channel, self.tasks, self.broadcast, self.states = channel, tasks, broadcast, states
+        self.done: dict[int, TaskResult] = {}
+        self.tries = [0] * len(tasks)
+        self._send(shares([task.load for task in tasks], len(channel.pool)))
+
+    def results(self) -> list[TaskResult]:
+        """The results in task order; waits for them, and repeats tasks that failed."""
+        while self.wave:
+            again: list[Share] = []
+            for share, answer in zip(self.wave, self.channel.pool.results(self.sent), strict=True):
+                self._take(share, answer)
+                again += self._failed(share, answer)
+            self._send(self.waiting + again)
+        return [self.done[k] for k in range(len(self.tasks))]
+
+    def _send(self, shares: list[Share]) -> None:
+        """Sends one share to each available worker; the others wait."""
+        here = len(self.channel.pool.available()) if shares else 0
+        self.wave, self.waiting = shares[:here], shares[here:]
+        self.sent: list[Sent] = self.channel.pool.send([self._call(share) for share in self.wave])
+
+    def _call(self, share: Share) -> Call:
+        handles = [h for k in share for h in self.states[k]]
+        given = [h for h in handles if h is not None]
+        known, at = [], 0
+        for h in handles:
+            known.append(at if h is not None else -1)
+            at += h is not None
+        channel, tasks = self.channel, [self.tasks[k] for k in share]
+        channel.traffic.count(sent=weight(self.broadcast) + len(given) * channel.state_bytes)
+        returns = 1 + sum(len(task.clients) for task in tasks) if channel.keeps else 1
+        return Call("run", (tasks, self.broadcast, channel.keeps, known, *given), returns, channel.timeout)
+
+    def _take(self, share: Share, answer: Any) -> None:
+        """Notes the results of a share of the tasks."""
+        if isinstance(answer, WorkerLost):
+            for k in share:
+                self.done[k] = TaskResult(self.tasks[k], ClientReports.failed(self.tasks[k].clients, answer.reason))
+            return
+        channel = self.channel
+        (reports, uploads), *kept = answer if channel.keeps else [answer]
+        channel.traffic.count(received=weight((reports, uploads)) + len(kept) * channel.state_bytes)
+        at = 0
+        for k, own in zip(share, uploads, strict=True):
+            mine = slice(at, at := at + len(self.tasks[k].clients))
+            self.done[k] = TaskResult(self.tasks[k], reports[mine], unpack(own), channel.stored(kept[mine]))
+
+    def _failed(self, share: Share, answer: Any) -> list[Share]:
+        """Tasks of the share to repeat, each by itself: a worker that dies over several does not say over which."""
+        shared = isinstance(answer, WorkerLost) and len(share) > 1
+        failed = [k for k in share if self.done[k].failed]
+        for k in failed:
+            self.tries[k] += not shared
+        return [[k] for k in failed if self.tries[k] < self.channel.attempts]
+
+
+def shares(loads: Sequence[int], workers: int) -> list[Share]:
+    """Tasks to workers, the largest first to the worker with the least; each worker's share in task order."""
+    heap = [(0, w) for w in range(workers)]
+    dealt: list[Share] = [[] for _ in range(workers)]
+    for k in sorted(range(len(loads)), key=lambda k: -loads[k]):
+        total, w = heapq.heappop(heap)
+        dealt[w].append(k)
+        heapq.heappush(heap, (total + max(loads[k], 1), w))
+    return [sorted(share) for share in dealt if share]

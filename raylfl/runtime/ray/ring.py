@@ -1,0 +1,90 @@
+"""A cohort of a ring under way: each task begins with the upload of the one before it, which goes by reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+
+from raylfl.core.algorithm import State
+from raylfl.runtime.ray.actors import pack, unpack
+from raylfl.runtime.ray.channel import Channel
+from raylfl.runtime.ray.traffic import weight
+from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost
+from raylfl.runtime.workers.backend import Handle
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
+
+
+class RingInFlight:
+    """The chain of one cohort, handed out at once; from a link that failed on, it is handed out again."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        tasks: Sequence[Task],
+        broadcast: State,
+        states: Sequence[Sequence[Handle | None]],
+        received: Sequence[bool],
+        workers: Callable[[], list[int]],
+    ):
+        """received: whether the next client gets the upload of each task; workers: returns those for a chain."""
+        self.workers = workers
+        self.channel, self.tasks, self.states, self.received = channel, tasks, states, received
+        self.start: Any = pack(broadcast)
+        self.last: Any = self.start  # the last upload
+        self.sender = 0  # the task whose upload it is
+        self.attempt = 0  # of the first link that has no result
+        self.done: list[TaskResult] = []
+        self.links = self._hand_out()
+
+    def results(self) -> list[TaskResult]:
+        """The results in task order, the model that left the last client among them."""
+        while len(self.done) < len(self.tasks):
+            for link in self.links:
+                if not self._take(link):
+                    break
+            if len(self.done) < len(self.tasks):
+                self.links = self._hand_out()
+        if self.last is not self.start:
+            self._fetch_model()
+        return self.done
+
+    def _hand_out(self) -> list[Sent]:
+        """Submits the tasks without a result, each with a reference to what the one before it will upload."""
+        channel, here = self.channel, self.workers()
+        links, previous = [], self.last
+        for k in range(len(self.done), len(self.tasks)):
+            state = [h for h in self.states[k] if h is not None]
+            first = previous is self.start
+            channel.traffic.count(sent=(weight(self.start) if first else 0) + len(state) * channel.state_bytes)
+            arguments = (self.tasks[k], previous, first, channel.keeps, 0 if state else -1, *state)
+            call = Call("run_link", arguments, 3, channel.timeout)
+            links.append(channel.pool.submit(here[(k + self.attempt) % len(here)], call))
+            previous = links[-1].references[1] if self.received[k] else previous
+        return links
+
+    def _take(self, link: Sent) -> bool:
+        """Notes the result of the next task; False: the rest of the chain has to be handed out again."""
+        channel, k = self.channel, len(self.done)
+        answer = channel.pool.results([link])[0]
+        lost = isinstance(answer, WorkerLost)
+        reports = ClientReports.failed(self.tasks[k].clients, answer.reason) if lost else answer[0]
+        _, uploads, state = link.references
+        channel.traffic.count(received=weight(reports) + channel.state_bytes * channel.keeps)
+        if reports.errors and self.attempt < channel.attempts - 1:
+            self.attempt += 1
+            return False
+        broken = len(reports.bad) > 0
+        kept = channel.stored([state]) if channel.keeps and not broken else []
+        self.done.append(TaskResult(self.tasks[k], reports, {}, kept))
+        self.attempt = 0
+        if self.received[k] and not broken:
+            self.last, self.sender = uploads, k
+        return not (broken and self.received[k])
+
+    def _fetch_model(self) -> None:
+        final = ray.get(self.last)
+        handed_on = max(sum(self.received) - 1, 0)  # from each worker to the next
+        self.channel.traffic.count(sent=weight(final) * handed_on, received=weight(final))
+        self.done[self.sender].uploads = unpack(final)
