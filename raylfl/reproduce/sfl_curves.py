@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from raylfl.report.style import MUTED, PALETTE, rc
 from raylfl.reproduce.ledger import Row
-from raylfl.reproduce.sfl_ledger import Reference, by_place, key
+from raylfl.reproduce.sfl_reference import Reference, by_place, key
 
 PANELS = 12
 

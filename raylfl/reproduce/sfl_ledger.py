@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from raylfl.report.derived import Stat
-from raylfl.report.statistics import Level, bootstrap_mean, effective_count, equivalent, level, paired_difference
+from raylfl.report.statistics import Level, bootstrap_mean, equivalent, level, paired_difference
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import stat_text
 from raylfl.reproduce.base import Claim, Findings
-from raylfl.reproduce.ledger import Row, read, thinned, write_lines
-from raylfl.reproduce.sfl import ACCURACY, CLIP, METHODS, SEARCH_SEED, TASKS, VARIANTS, Cell
-from raylfl.reproduce.sfl_logs import SOURCE, log_of
+from raylfl.reproduce.ledger import Row, read
+from raylfl.reproduce.sfl_cells import ACCURACY, CLIP, METHODS, SEARCH_SEED, TASKS, VARIANTS, Cell
+from raylfl.reproduce.sfl_curves import overlay
+from raylfl.reproduce.sfl_reference import LONG, SHORT, Reference, by_place, key, references
 
-REFERENCE = "reference.jsonl"
-SHORT, LONG = 40, 400  # the paper averages 40 rounds; over 400 the noise of a run's end is ten times less in count
 MARGIN = 0.005  # of accuracy: what counts as the same
-
-
-@dataclass(frozen=True)
-class Reference:
-    """A log of the authors, as much of it as the tables need. last: window -> mean, std, values, effective count."""
-
-    cell: dict[str, Any]
-    source: str
-    last: dict[str, list[float]]
-    curve: list[list[float]]
 
 
 def cell_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -52,36 +39,6 @@ def _is_task(task: str, config: Mapping[str, Any]) -> bool:
         return False
     dropout = config["model"].get("init_args", {}).get("dropout", 0.0)
     return model != "mlp" or (dropout == 0) == (task in VARIANTS)
-
-
-def references(folder: Path, rows: Iterable[Row]) -> dict[str, Reference]:
-    """Key of a cell -> the authors' log. Logs of cells that are new in the ledger are read and added to it."""
-    path = folder / REFERENCE
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    known = {key(ref.cell): ref for ref in (Reference(**json.loads(line)) for line in lines)}
-    wanted = {key(row.cell): row for row in rows}
-    fresh = {name: ref for name, row in wanted.items() if name not in known and (ref := _reference(row))}
-    if fresh:
-        known |= fresh
-        write_lines(path, [asdict(known[name]) for name in sorted(known)])
-    return known
-
-
-def _reference(row: Row) -> Reference | None:
-    series = log_of(row.cell, row.rounds)
-    if series is None:
-        return None
-    last = {}
-    for window in (SHORT, LONG):
-        values = np.array([value for r, value in series if r >= row.rounds - window])
-        numbers = (values.mean(), values.std(ddof=1), len(values), effective_count(values))
-        last[str(window)] = [round(float(number), 6) for number in numbers]
-    return Reference(row.cell, SOURCE, last, [[r, round(value, 4)] for r, value in thinned(series, 50)])
-
-
-def key(cell: Mapping[str, Any]) -> str:
-    """A cell as a text that sorts."""
-    return json.dumps([str(cell[name]) for name in ("task", "classes", "steps", "method", "lr", "clip")])
 
 
 def verdict(row: Row, ref: Reference | None) -> str:
@@ -203,8 +160,6 @@ def best_rows(rows: Sequence[Row], grid: int = 4) -> list[Row]:
 
 def rate_findings(name: str, folder: Path) -> Findings:
     """Table 10: every cell and learning rate."""
-    from raylfl.reproduce.sfl_curves import overlay
-
     rows = read(folder)
     refs = references(folder, rows)
     claims = [*cell_claims(rows, refs), *method_claims(rows)]
@@ -213,8 +168,6 @@ def rate_findings(name: str, folder: Path) -> Findings:
 
 def best_findings(name: str, folder: Path, published: Mapping[Cell, Stat], last: int) -> Findings:
     """Tables 3 and 11: every cell whose learning rates are all there, at the best one, over its seeds."""
-    from raylfl.reproduce.sfl_curves import overlay
-
     rows = read(folder)
     refs = references(folder, rows)
     lines, within = [], []
@@ -247,14 +200,6 @@ def best_findings(name: str, folder: Path, published: Mapping[Cell, Stat], last:
     claims = [Claim("the means lie within the published ± std", all(within), told)] if within else []
     best = [row for own in by_place(rows, "method").values() for row in best_rows(own)]
     return Findings([Table(name, caption, columns, lines)], claims, {name: overlay(best, refs)})
-
-
-def by_place(rows: Iterable[Row], *more: str) -> dict[tuple[Any, ...], list[Row]]:
-    """(task, classes, steps, ...) -> its rows, in order."""
-    places: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        places.setdefault(tuple(row.cell[name] for name in ("task", "classes", "steps", *more)), []).append(row)
-    return places
 
 
 def _name(row: Row) -> str:

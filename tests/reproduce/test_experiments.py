@@ -12,6 +12,7 @@ from raylfl.report.render import to_csv, to_markdown
 from raylfl.report.runs import Group, RunRecord
 from raylfl.reproduce import sfl
 from raylfl.reproduce.base import EXPERIMENTS, find
+from raylfl.reproduce.sfl_cells import Cell
 from tests.reproduce.caches import DryCache
 
 CASES = [(entry.name, scale) for entry in EXPERIMENTS for scale in entry.cls.scales or ("smoke",)]
@@ -77,7 +78,7 @@ def test_the_coarse_search_of_table_3_looks_at_the_last_40_rounds_and_the_fine_o
         early = {0.01: 0.5, 0.1: 0.4}[lr]
         return np.where(r >= len(r) - 40, {0.01: 0.5, 0.1: 0.48}[lr] if len(r) == 1000 else 0.6, early)
 
-    cache, cell = Curves(curve), sfl.Cell("CIFAR-10, VGG-9", 1, 5, "SFL", 50)
+    cache, cell = Curves(curve), Cell("CIFAR-10, VGG-9", 1, 5, "SFL", 50)
     best = sfl.best_rates(cache, {cell: (0.01, 0.1)}, sfl.Table3.stages)
     assert cache.asked == [[(1000, 0.01), (1000, 0.1)], [(4000, 0.01), (4000, 0.1)]]
     assert best == {cell: 0.01}  # by the last 40 alone the two would be equal

@@ -1,0 +1,66 @@
+"""The authors' logs of SFL's cells, as much of them as the ledger keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raylfl.report.statistics import effective_count
+from raylfl.reproduce.ledger import Row, thinned, write_lines
+from raylfl.reproduce.sfl_logs import SOURCE, log_of
+
+REFERENCE = "reference.jsonl"
+SHORT, LONG = 40, 400  # the paper averages 40 rounds; over 400 the noise of a run's end is ten times less in count
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A log of the authors, as much of it as the tables need. last: window -> mean, std, values, effective count."""
+
+    cell: dict[str, Any]
+    source: str
+    last: dict[str, list[float]]
+    curve: list[list[float]]
+
+
+def references(folder: Path, rows: Iterable[Row]) -> dict[str, Reference]:
+    """Key of a cell -> the authors' log. Logs of cells that are new in the ledger are read and added to it."""
+    path = folder / REFERENCE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    known = {key(ref.cell): ref for ref in (Reference(**json.loads(line)) for line in lines)}
+    wanted = {key(row.cell): row for row in rows}
+    fresh = {name: ref for name, row in wanted.items() if name not in known and (ref := _reference(row))}
+    if fresh:
+        known |= fresh
+        write_lines(path, [asdict(known[name]) for name in sorted(known)])
+    return known
+
+
+def _reference(row: Row) -> Reference | None:
+    series = log_of(row.cell, row.rounds)
+    if series is None:
+        return None
+    last = {}
+    for window in (SHORT, LONG):
+        values = np.array([value for r, value in series if r >= row.rounds - window])
+        numbers = (values.mean(), values.std(ddof=1), len(values), effective_count(values))
+        last[str(window)] = [round(float(number), 6) for number in numbers]
+    return Reference(row.cell, SOURCE, last, [[r, round(value, 4)] for r, value in thinned(series, 50)])
+
+
+def key(cell: Mapping[str, Any]) -> str:
+    """A cell as a text that sorts."""
+    return json.dumps([str(cell[name]) for name in ("task", "classes", "steps", "method", "lr", "clip")])
+
+
+def by_place(rows: Iterable[Row], *more: str) -> dict[tuple[Any, ...], list[Row]]:
+    """(task, classes, steps, ...) -> its rows, in order."""
+    places: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        places.setdefault(tuple(row.cell[name] for name in ("task", "classes", "steps", *more)), []).append(row)
+    return places
