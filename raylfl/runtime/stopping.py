@@ -45,7 +45,10 @@ def sigterm_interrupts() -> Iterator[None]:
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """A context that raises TimeoutError after `seconds`; without effect outside of the main thread."""
+    """A context that raises TimeoutError after `seconds`, and again after as many where the error was caught inside.
+
+    Without effect outside of the main thread.
+    """
     if seconds is None or not _in_main_thread():
         yield
         return
@@ -54,7 +57,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         raise TimeoutError(f"no answer within {seconds:g} s (runtime.client_timeout)")
 
     with _handled(handle, signal.SIGALRM):
-        left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+        left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
         try:
             yield
         finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import suppress
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.errors import BadConfig, ClientFailed, NonFinite
 from raylfl.heterogeneity.trace import make_row, write_trace
 from raylfl.runtime import check
+from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.worker import Worker
 from tests.runtime.faults import options_of, outcome
 from tests.runtime.tiny import TINY
@@ -204,6 +207,19 @@ def test_a_model_that_hangs_over_its_first_batch_is_found_out_before_anything_st
     with pytest.raises(BadConfig, match=r"Cursed cannot be .*: TimeoutError: no answer within"):
         run(CURSED, runs, "model.init_args={raises: -1, hangs: 0}", "runtime.client_timeout=0.1")
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_time_limit_that_was_caught_inside_ends_the_next_wait_too():
+    def waits():
+        with time_limit(0.1):
+            with suppress(Exception):
+                time.sleep(60)
+            time.sleep(60)
+
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"no answer within 0.1 s"):
+        waits()
+    assert time.monotonic() - began < 30
 
 
 def test_data_that_cannot_be_fetched_is_a_failure_of_the_client_that_wanted_it(runs):
