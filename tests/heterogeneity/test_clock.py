@@ -56,7 +56,7 @@ def test_lognormal_speeds_are_drawn_once_per_client():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"bandwidth": 0}, "bandwidth=0, but must be > 0, floats per second, or null"),
+        ({"bandwidth": 0}, "bandwidth=0, but must be > 0, floats per second, up and down, or null"),
         ({"seconds_per_step": -1}, "seconds_per_step=-1, but must be a number above 0"),
         (
             {"seconds_per_step": {"phases": [{"until": 0.5, "value": 1}, {"value": 2}]}},
