@@ -21,7 +21,7 @@ from raylfl.config.objects import GROUPS, Given, Objects, given, known_here
 from raylfl.control import Callback, reason_to_stop
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
-from raylfl.extras import LOGGERS, require
+from raylfl.extras import require
 from raylfl.runtime.stopping import sigterm_interrupts
 
 if TYPE_CHECKING:
@@ -246,8 +246,10 @@ def one_at_a_time() -> Iterator[None]:
 def _checked(config: Config) -> Experiment:
     if config.runtime.backend == "ray":
         require("ray", what="runtime.backend=ray", instead="runtime.backend=local")
-    for logger in set(config.logging.loggers) & set(LOGGERS):
-        require(LOGGERS[logger], what=f"logging.loggers={logger}")
+    if config.logging.loggers:
+        from raylfl.runtime.records.loggers import check_loggers
+
+        check_loggers(config.logging.chosen)
     from raylfl.experiment import assemble
     from raylfl.runtime.check import check
 

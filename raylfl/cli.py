@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import raylfl
-from raylfl.config.find import working_directory
+from raylfl.config.find import FOLDERS, working_directory
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.extras import EXTRAS, MissingExtra, missing_package, ours, require
 from raylfl.startup import process
 
-KINDS = ("algorithms", "partitions", "participation", "links", "models", "data", "configs", "presets", "sweeps")
+REGISTERED = ("algorithms", "partitions", "participation", "links", "models", "data", "loggers")
+KINDS = (*REGISTERED, *FOLDERS)  # what `raylfl list` lists
 REPORT = EXTRAS["report"]
 
 
@@ -156,8 +157,18 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--rounds", type=_positive, default=9, metavar="N", help="rounds timed of each form (default: 9)")
     sub = with_config(command("theory", _theory, "constants of a problem, and what the papers' theorems say of a run"))
     sub.add_argument("--json", action="store_true", help="print plain values instead of tables")
-    sub = command("list", _list, "all components and configs, one line each with its paper")
-    sub.add_argument("kind", nargs="?", choices=KINDS)
+    sub = command("list", _list, "what there is, plug-ins and classes of one's own included, one line each")
+    what = f"{', '.join(KINDS)}; or a module or class of your own (mine, mine.FedCM), with its options"
+    sub.add_argument("what", nargs="*", metavar="KIND", help=what)
+    sub = command("new", _new, "write a component of your own: its file, yaml and test, which pass as they are")
+    sub.add_argument("kind", metavar="KIND", help="algorithm, partition, participation, link, model or data")
+    sub.add_argument("name", metavar="NAME", help="of the class: FedCM makes fedcm.py, fedcm.yaml, test_fedcm.py")
+    sub.add_argument("-o", "--out", metavar="DIR", default=".", help="where the files go (default: here)")
+    command("doctor", _doctor, "what is installed and found here; exit code 1 if `raylfl run digits` lacks anything")
+    sub = command(
+        "completion", _completion, "a script that completes commands, configs and keys: put it into ~/.bashrc"
+    )
+    sub.add_argument("shell", metavar="SHELL", help='bash or zsh: eval "$(raylfl completion bash)"')
     command("schema", _schema, "the JSON schema of a config, for editors that check and complete yaml")
     sub = command("runs", _runs, "runs with their state and key metrics")
     sub.add_argument("paths", nargs="*", metavar="DIR", help="default: runs")
@@ -377,10 +388,45 @@ def _theory(args: argparse.Namespace) -> None:
 
 
 def _list(args: argparse.Namespace) -> None:
-    from raylfl.console import list_kind
+    from raylfl.listing import list_kind, list_own
 
-    for kind in [args.kind] if args.kind else KINDS:
-        list_kind(kind, with_title=args.kind is None)
+    for what in args.what or KINDS:
+        if what in KINDS:
+            list_kind(what, with_title=len(args.what) != 1)
+        else:
+            list_own(what, KINDS)
+
+
+def _new(args: argparse.Namespace) -> None:
+    from raylfl.new import KINDS as KNOWN
+    from raylfl.new import new
+
+    if args.kind not in KNOWN:
+        raise BadConfig(f"new {args.kind}: there are templates of {', '.join(KNOWN)}")
+    for path in new(args.kind, args.name, Path(args.out)):
+        print(f"written  {path}")
+    print(f"try      pytest {path}")
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from raylfl.doctor import findings
+
+    missing = []
+    for finding in findings():
+        print(finding)
+        missing += [finding.subject] * (finding.state == "missing")
+    print(
+        "raylfl run digits " + (f"needs what is missing: {', '.join(missing)}" if missing else "has all that it needs")
+    )
+    return 1 if missing else 0
+
+
+def _completion(args: argparse.Namespace) -> None:
+    from raylfl.completion import SHELLS, script
+
+    if args.shell not in SHELLS:
+        raise BadConfig(f"completion {args.shell}: there are scripts for {', '.join(SHELLS)}")
+    print(script(args.shell, _parser()))
 
 
 def _schema(args: argparse.Namespace) -> None:

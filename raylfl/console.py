@@ -16,9 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.status import Status
 from rich.table import Table
 
-from raylfl.config.find import FOLDERS, config_names, find_config, summary_of
 from raylfl.errors import BadConfig
-from raylfl.registries import KINDS
 
 if TYPE_CHECKING:
     from raylfl.api import Progress as RunProgress
@@ -145,22 +143,6 @@ def workers_of(experiment: Experiment) -> str:
     except BadConfig:  # nodes were lost since the run began
         return "workers"
     return f"{count} worker{'s' * (count > 1)}"
-
-
-def list_kind(kind: str, with_title: bool) -> None:
-    """Prints names, summaries and papers of one kind of component, or names and summaries of configs."""
-    title = kind if with_title else None
-    table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    table.add_column(style="dim")
-    if kind in FOLDERS:
-        for name in config_names(FOLDERS[kind]):
-            table.add_row(name, escape(summary_of(find_config(name))), "")
-    else:
-        for entry in KINDS[kind]:
-            table.add_row(entry.name, escape(entry.summary), escape(entry.paper))
-    print_table(table)
 
 
 def print_table(table: Table) -> None:

@@ -16,7 +16,6 @@ from raylfl.core.samples import SampleSet
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
 from raylfl.registries import REGISTRIES
-from raylfl.registry import import_class
 
 Collate = Callable[[list[Any]], Any]
 
@@ -45,10 +44,8 @@ def class_of(config: Config, place: str) -> Any:
     component = getattr(config, place)
     if component.target is not None:
         return component.target
-    if component.name is not None:
-        return REGISTRIES[place].get(component.name).cls
     with torch_defaults():  # undoes torch settings that the file makes on import
-        return import_class(str(component.class_path), place)
+        return REGISTRIES[place].find(vars(component), place)
 
 
 def makes(given: Any) -> bool:

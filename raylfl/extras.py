@@ -35,7 +35,7 @@ REQUIRED = [
     "psutil",
     "cloudpickle",
 ]
-LOGGERS = {"tensorboard": "tensorboard", "wandb": "wandb"}  # logger -> module
+LOGGER_MODULES = {"tensorboard": "tensorboard", "wandb": "wandb"}  # logger -> module
 
 
 class MissingExtra(BadConfig):
@@ -61,12 +61,13 @@ def require(*modules: str, what: str, instead: str = "") -> None:
     what: the feature that needs them, such as `data.name=digits`; instead: an alternative without them.
     """
     for module in modules:
-        if not _installed(module):
+        if not installed(module):
             other = f", or {instead}" if instead else ""
             raise MissingExtra(f"{what} needs the package {module}: {install_command(module)}{other}")
 
 
-def _installed(module: str) -> bool:
+def installed(module: str) -> bool:
+    """Whether a module could be imported, without importing it."""
     if module in sys.modules:
         return sys.modules[module] is not None  # None: an import that is blocked
     try:

@@ -20,4 +20,5 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "model": MODELS,
     "data": DATA,
 }
-KINDS = {registry.kind: registry for registry in REGISTRIES.values()}  # by the headings of `raylfl list`
+LOGGERS: Registry[Any] = Registry("loggers", "raylfl.runtime.records")  # `logging.loggers`, a list of them
+KINDS = {registry.kind: registry for registry in (*REGISTRIES.values(), LOGGERS)}  # by the headings of `raylfl list`

@@ -1,4 +1,4 @@
-"""Registries from names to classes, one for each kind (algorithms, partitions, participation, links, models, data).
+"""Registries from names to classes, one a kind (algorithms, partitions, participation, links, models, data, loggers).
 
 A component is a dataclass whose fields are its options; registering it is one line above the class:
 
@@ -8,7 +8,7 @@ A component is a dataclass whose fields are its options; registering it is one l
 
 A new file in the registry's package is enough: what it registers is read from its source (`raylfl.source`). A class
 is imported when it is first used, so that a mistake in a config is found before torch is imported. A class outside the
-package is named by its `class_path` and needs no registration.
+package is named by its `class_path` and needs no registration, or is a plug-in, which has a name (`raylfl.plugins`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from raylfl import source
-from raylfl.errors import BadValue
+from raylfl.errors import BadConfig, BadValue
+from raylfl.plugins import Plugin, plugins
 
 T = TypeVar("T")
 NAMING = ("name", "class_path")  # the keys of a group that select its class; the others are its options
@@ -31,18 +32,29 @@ NAMING = ("name", "class_path")  # the keys of a group that select its class; th
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """A registered class: its name in configs, a one-line summary, and its paper."""
+    """A registered class: its name in configs, a one-line summary, and its paper.
+
+    origin: the package of a plug-in; empty for what raylfl itself registers.
+    """
 
     name: str
     summary: str
     paper: str
     load: Callable[[], type[T]]
     options: Callable[[], dict[str, Any] | None]  # as `source.options`
+    origin: str = ""
 
     @property
     def cls(self) -> type[T]:
-        """The class; its module is imported on first use."""
+        """The class; its module is imported on first use. Raises BadValue for a plug-in that cannot be used."""
         return self.load()
+
+    def about(self) -> str:
+        """The summary; of a plug-in, which is imported for it, or why it cannot be used."""
+        try:
+            return source.first_line(self.cls.__doc__) if self.origin else self.summary
+        except BadConfig as error:
+            return f"cannot be used: {error}"
 
 
 @dataclass(frozen=True)
@@ -104,14 +116,45 @@ class Registry(Generic[T]):
         return load
 
     @property
-    def _all(self) -> dict[str, Entry[T]]:
+    def _own(self) -> dict[str, Entry[T]]:
         return {**self._entries, **self._listed}
+
+    @property
+    def _all(self) -> dict[str, Entry[T]]:
+        return {**{name: self._plugin(found) for name, found in plugins(self.kind).items()}, **self._own}
+
+    def hidden(self) -> list[Plugin]:
+        """Plug-ins that take a name of raylfl's own: they are reached by `class_path` only."""
+        own = self._own
+        return [plugin for name, found in plugins(self.kind).items() if name in own for plugin in found]
+
+    def _plugin(self, found: list[Plugin]) -> Entry[T]:
+        """The entry of what packages offer under one name; to load it raises BadValue where that cannot be used."""
+        name, origin = found[0].name, " and ".join(plugin.origin for plugin in found)
+
+        def load() -> type[T]:
+            if len(found) > 1:
+                ways = " or ".join(f"class_path={plugin.path}" for plugin in found)
+                raise BadValue("name", got=name, need="the name of one plug-in", hint=f"{origin} offer it: say {ways}")
+            try:
+                return self._derived(import_class(found[0].path, ""), found[0].path, "")
+            except BadValue as error:
+                reason = error.hint or f"{error.got} must be {error.need}"
+                raise BadValue("name", got=name, need="a plug-in that works", hint=f"{origin}: {reason}") from error
+
+        def options() -> dict[str, Any] | None:
+            try:
+                return source.options_of_class(load())
+            except BadValue:
+                return None
+
+        return Entry(name, "", "", load, options, origin)
 
     def __iter__(self) -> Iterator[Entry[T]]:
         return iter(sorted(self._all.values(), key=lambda entry: entry.name))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._all
+        return name in self._own or name in plugins(self.kind)
 
     def names(self) -> list[str]:
         return [entry.name for entry in self]
@@ -122,30 +165,38 @@ class Registry(Generic[T]):
 
     def get(self, name: str, key: str = "name") -> Entry[T]:
         """The entry of this name. Raises BadValue, with the nearest known name, if there is none."""
-        entries = self._all
+        entries = own if name in (own := self._own) else self._all  # packages are searched for other names only
         if name not in entries:
             near = difflib.get_close_matches(str(name), entries, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else f"`raylfl list {self.kind}` explains them"
             raise BadValue(key, got=name, need=f"one of {', '.join(self.names())}", hint=hint)
         return entries[name]
 
-    def choose(self, options: Mapping[str, Any], place: str) -> Choice[T]:
+    def find(self, options: Mapping[str, Any], place: str) -> type[T]:
         """The class selected by the options' `class_path` or `name`; a name with a dot is a path as well.
 
-        Beside a class_path, `name` is only a label. A class registered outside the package gets its import path. Raises
-        BadValue with a key below `place`.
+        Raises BadValue with a key below `place`.
         """
         name, path = options.get("name"), options.get("class_path")
+        if path is None and "." not in str(name):
+            try:
+                return self.get(str(name)).cls
+            except BadValue as error:
+                raise error.at(place) from None
+        path = str(name if path is None else path)
+        return self._derived(import_class(path, place), path, place)
+
+    def choose(self, options: Mapping[str, Any], place: str) -> Choice[T]:
+        """The class that `find` finds, and its names. Beside a class_path, `name` is only a label.
+
+        A class registered outside the package gets its import path. Raises BadValue with a key below `place`.
+        """
+        name, path, cls = options.get("name"), options.get("class_path"), self.find(options, place)
         if path is None and "." in str(name):
             name, path = None, name
         if path is None:
-            try:
-                cls = self.get(str(name)).cls
-            except BadValue as error:
-                raise error.at(place) from None
             path = None if cls.__module__.partition(".")[0] == __package__ else f"{cls.__module__}.{cls.__qualname__}"
             return Choice(str(name), cls, path)
-        cls = self._derived(import_class(str(path), place), str(path), place)
         label = str(name or cls.__name__)
         if label in self and self.get(label).cls is not cls:
             need = "left out, or a name that is not taken"
@@ -153,8 +204,9 @@ class Registry(Generic[T]):
         return Choice(label, cls, str(path))
 
     def _derived(self, cls: Any, path: str, place: str) -> type[T]:
-        """The class, if it derives from `base`. Raises BadValue otherwise."""
-        assert self.base is not None, f"{self.kind} take no class_path"
+        """The class, if it derives from `base`, where there is one. Raises BadValue otherwise."""
+        if self.base is None:
+            return cls  # type: ignore[no-any-return]
         base = self.base()
         if isinstance(cls, type) and is_dataclass(cls) and issubclass(cls, base):
             return cls

@@ -81,9 +81,10 @@ def mistakes(
     if choice.get("class_path") is not None or "." in name:
         return []
     try:
-        known = registry.get(name).options()
+        entry = registry.get(name)
     except BadValue as error:
         return error.at(place).problems
+    known = None if entry.origin else entry.options()  # a plug-in is checked when it is made
     if known is None:
         return []
     keys = known if inner else {**known, **dict.fromkeys(NAMING, Any)}

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from raylfl.config.components import typed
 from raylfl.core.local_rule import LocalRule
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.clock import Clock
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.options import Doc, Ge, Gt, OneOrMore, Options
+from raylfl.registries import LOGGERS
 
 Vectorize = Literal["auto", "always", "never"]
 Layout = Literal["auto", "contiguous", "channels_last", "batch_last"]  # of images and convolutions in memory
@@ -251,7 +253,7 @@ class LoggingConfig(Options):
     """`logging`: records beside metrics.jsonl, which is always written."""
 
     loggers: Annotated[
-        OneOrMore, Doc("one or several of `csv`, `tensorboard`, `wandb`; `metrics.jsonl` is always written")
+        OneOrMore, Doc("of `csv`, `tensorboard`, `wandb`, and class paths; `metrics.jsonl` is always written")
     ] = field(default_factory=list)
     dir: Annotated[str, Doc("where run directories go; the environment's `RAYLFL_RUNS` is the default")] = field(
         default_factory=lambda: os.environ.get("RAYLFL_RUNS", "runs"), metadata={"default": "runs"}
@@ -267,9 +269,15 @@ class LoggingConfig(Options):
         super().__post_init__()
         if self.id is not None:
             folder_name("id", self.id)
-        for logger in self.loggers:
-            if logger not in ("csv", "tensorboard", "wandb"):
-                raise BadValue("loggers", got=logger, need="of csv, tensorboard, wandb")
+        for logger in self.chosen:
+            if logger.name is not None:
+                LOGGERS.get(logger.name, "loggers")
+
+    @property
+    def chosen(self) -> list[ComponentConfig]:
+        """The loggers spelt out; in `loggers` a text stands for a name, or with a dot in it for a class path."""
+        groups = [g if isinstance(g, dict) else {"class_path" if "." in g else "name": g} for g in self.loggers]
+        return [typed(ComponentConfig, group, "logging.loggers") for group in groups]
 
     @property
     def folder(self) -> Path:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from torch import Tensor
 
-from raylfl.parts import Experiment
+from raylfl.parts import Experiment, WorkerSetup
 from raylfl.runtime.faults import Fault
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.round.interfaces import Metrics
@@ -16,13 +16,19 @@ from raylfl.runtime.workers.backend import LocalBackend
 
 
 def rows(
-    experiment: Experiment, run_dir: RunDirectory, resume: bool, fault: Fault | None = None, paced: bool = False
+    experiment: Experiment,
+    run_dir: RunDirectory,
+    resume: bool,
+    fault: Fault | None = None,
+    paced: bool = False,
+    make: Callable[[WorkerSetup], LocalBackend] | None = None,
 ) -> Generator[tuple[Metrics, list[str], Tensor | None], str | None, None]:
     """(metrics, messages, parameters) of each round; a text sent back ends the run after it, as early stopping does.
 
     paced: the caller looks at each round before the next one is handed out, and gets the parameters of new rounds.
+    make: the backend; None: one worker.
     """
-    backend = LocalBackend(experiment.setup)
+    backend = (make or LocalBackend)(experiment.setup)
     try:
         session = Session(experiment, backend, run_dir, fault)
         with stop_on_signals(session.stop):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from raylfl.core.costs import Costs
 from raylfl.errors import BadConfig, BadValue
+from raylfl.models import MODELS
 
 if TYPE_CHECKING:
     from raylfl.parts import Experiment
@@ -36,7 +37,9 @@ def require_measured(metric: str, experiment: Experiment) -> None:
     Metrics that only a user's own model or algorithm can log (test/f1, algo/...) are accepted.
     """
     group, _, name = metric.partition("/")
-    own = group in ("test", "val", "train", "participants", "random") and experiment.config.model.name is None
+    model = experiment.config.model.name
+    foreign = model is None or bool(MODELS.get(model).origin)
+    own = group in ("test", "val", "train", "participants", "random") and foreign
     if metric not in KNOWN and group != "algo" and not own:
         near = difflib.get_close_matches(metric, KNOWN, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"such as {', '.join(KNOWN[:3])}"

@@ -2,96 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.api import checked
-from raylfl.config.load import load_config
-from raylfl.parts import Experiment
-from raylfl.runtime import inprocess
-from raylfl.runtime.faults import Fault
-from raylfl.runtime.records.run_dir import RunDirectory
-from raylfl.runtime.session import write_records
+from raylfl.testing.runs import MACHINE, PHASES, Killed, carry_out, killed, outcome, strike
 
-PHASES = ("draw", "train", "collect", "aggregate", "commit", "log", "checkpoint")
-MACHINE = ("time/round", "traffic/")  # metrics of where a run is carried out: the only ones that differ between two
+__all__ = ["MACHINE", "PHASES", "Killed", "carry_out", "killed", "outcome", "strike"]
 
 
 def options_of(algorithm: str) -> dict[str, Any]:
     """The algorithm with what it cannot do without: split learning wants to know where to cut the tiny model."""
     cut = any(field.name == "cut" for field in fields(ALGORITHMS.get(algorithm).cls))
     return {"name": algorithm, **({"cut": "body.1"} if cut else {})}
-
-
-class Killed(BaseException):
-    """Stands in for SIGKILL within a process: nothing but `finally` sees it."""
-
-
-def strike(phase: str, r: int, with_: BaseException | None = None) -> Fault:
-    """Raises `Killed` (or `with_`) as round r reaches that phase."""
-
-    def fault(at: str, now: int) -> None:
-        if (at, now) == (phase, r):
-            raise with_ or Killed(f"{phase} of round {r}")
-
-    return fault
-
-
-Rows = Callable[[Experiment, RunDirectory, bool, Fault | None], Generator[Any, None, None]]
-
-
-def carry_out(
-    config: dict[str, Any],
-    folder: Path,
-    overrides: list[str] | None = None,
-    resume: bool = False,
-    fault: Fault | None = None,
-    rows: Rows = inprocess.rows,
-) -> None:
-    """A run of `config` in `folder` on the local backend, as `raylfl run` and `resume` do it, with a fault."""
-    experiment = checked(load_config(config, overrides or []))
-    folder.joinpath("checkpoints").mkdir(parents=True, exist_ok=True)
-    run_dir = RunDirectory(folder).open()
-    try:
-        if not resume:
-            write_records(experiment, run_dir)
-        with closing(rows(experiment, run_dir, resume, fault)) as stream:
-            for _ in stream:
-                pass
-    finally:
-        run_dir.close()
-
-
-def killed(call: Callable[[], object]) -> None:
-    """The call, which must end in `Killed`."""
-    try:
-        call()
-    except Killed:
-        return
-    raise AssertionError("the kill point was never reached")
-
-
-def outcome(folder: Path) -> dict[str, Any]:
-    """Everything of a finished run that must be equal bit for bit: records as text, parameters as bytes."""
-    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    final = torch.load(folder / "final.pt", weights_only=True)
-    return {
-        "metrics": [{k: v for k, v in row.items() if not k.startswith(MACHINE)} for row in metrics],
-        "participation": (folder / "participation.jsonl").read_text(),
-        "params": final["params"].numpy().tobytes(),
-        "state_dict": {k: v.numpy().tobytes() for k, v in final["state_dict"].items()},
-    }
 
 
 def checkpoints(folder: Path) -> list[str]:

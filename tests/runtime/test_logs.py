@@ -156,7 +156,7 @@ def test_a_logger_that_breaks_is_closed_with_one_line(runs, monkeypatch):
         def close(self):
             raise AssertionError("it was closed already")
 
-    monkeypatch.setitem(loggers.MAKERS, "csv", lambda config, run_dir, say: Broken())
+    monkeypatch.setattr(loggers, "Csv", lambda config, run_dir, say: Broken())
     result = run(QUADRATICS, runs, "logging.loggers=[csv]")
     assert len(result.metrics) == 6
     lines = [line for line in (result.run_dir / "log.txt").read_text().splitlines() if "logger csv" in line]
@@ -168,7 +168,7 @@ def test_a_logger_that_cannot_be_opened_is_left_out(runs, monkeypatch):
     def fails(config, run_dir, say):
         raise ImportError("no such package")
 
-    monkeypatch.setitem(loggers.MAKERS, "tensorboard", fails)
+    monkeypatch.setattr(loggers, "TensorBoard", fails)
     result = run(QUADRATICS, runs, "logging.loggers=[tensorboard]")
     assert "logger tensorboard could not be opened and is left out" in (result.run_dir / "log.txt").read_text()
 

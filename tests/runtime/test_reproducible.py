@@ -6,55 +6,14 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.core.deferred import Deferred
 from raylfl.runtime import inprocess
-from raylfl.runtime.workers.backend import LocalBackend
-from raylfl.runtime.workers.worker import Worker
+from raylfl.testing.runs import Crowd
 from tests.runtime.faults import carry_out, options_of, outcome
 from tests.runtime.tiny import TINY, rude
-
-
-class Crowd(LocalBackend):
-    """Several workers, each task to a random one, in random order; answers in task order, as `Backend` wants it."""
-
-    crowd = 7
-
-    def __init__(self, setup):
-        super().__init__(setup)
-        self.others = [Worker(setup) for _ in range(self.crowd)]
-        self.rng = np.random.default_rng()
-
-    def _random_worker(self):
-        self.worker = self.others[self.rng.integers(self.crowd)]
-
-    def run(self, tasks, down, own):
-        def outcomes():
-            out = {}
-            for k in self.rng.permutation(len(tasks)):
-                self._random_worker()
-                out[k] = self.attempt(tasks[k], down, own[k])
-            return [out[k] for k in range(len(tasks))]
-
-        return Deferred(outcomes)
-
-    def attempt(self, task, down, own):
-        self._random_worker()  # in a ring, too, each client has another worker
-        return super().attempt(task, down, own)
-
-    def evaluate(self, down, chunks):
-        return Deferred(lambda: [self._measured("evaluate", down, chunk) for chunk in chunks])
-
-    def objective(self, down, groups):
-        return Deferred(lambda: [self._measured("objective", down, group) for group in groups])
-
-    def _measured(self, what, down, part):
-        self._random_worker()
-        return getattr(super(), what)(down, [part]).result()[0]
 
 
 @pytest.fixture(autouse=True)

@@ -140,7 +140,7 @@ def start(runtime: RuntimeConfig) -> list[str]:
     import ray
 
     folder, notes = ray_folder()
-    store, small = _store_bytes(runtime)
+    store, small = store_bytes(runtime)
     try:
         ray.init(
             address="local",
@@ -184,7 +184,7 @@ def _unusable(folder: Path) -> str | None:
         return f"cannot be written ({error.strerror})"
 
 
-def _store_bytes(runtime: RuntimeConfig) -> tuple[int, list[str]]:
+def store_bytes(runtime: RuntimeConfig) -> tuple[int, list[str]]:
     """(bytes of the object store, lines for the user if shared memory is too small and Ray uses the disk).
 
     The default is 0.3 of the memory, limited by shared memory; memory is allocated as it is used. The data, two rounds

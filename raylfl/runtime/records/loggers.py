@@ -1,4 +1,4 @@
-"""Loggers beside metrics.jsonl: Lightning's CSV and TensorBoard loggers, and wandb.
+"""Loggers beside metrics.jsonl: Lightning's CSV and TensorBoard loggers, wandb, and classes of one's own.
 
 They are opened only in the process of the round loop. A logger that fails is closed with a one-line message and never
 stops a run: metrics.jsonl is always written, and the other records can be rebuilt from it.
@@ -6,19 +6,26 @@ stops a run: metrics.jsonl is always written, and the other records can be rebui
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from raylfl.config.components import check_arguments, construct
 from raylfl.config.load import Config
+from raylfl.config.schema import ComponentConfig
+from raylfl.errors import BadValue
+from raylfl.extras import LOGGER_MODULES, require
+from raylfl.registries import LOGGERS
 from raylfl.runtime.records.run_dir import RunDirectory
-from raylfl.runtime.records.wandb_run import WandbRun
 
 Say = Callable[[str], None]
+PLACE = "logging.loggers"
+FOLDER_ARGUMENTS = ("run_dir", "save_dir")  # filled in with the run's directory where init_args leave them open
 
 
 class Logger(Protocol):
-    """The interface of all loggers."""
+    """The interface of all loggers; one of Lightning's is put into this form by `LightningLogger`."""
 
     def log(self, metrics: dict[str, Any]) -> None:
         """Records one row of metrics.jsonl."""
@@ -27,17 +34,35 @@ class Logger(Protocol):
         """Finishes the log; called however the run ended."""
 
 
+def check_loggers(chosen: Sequence[ComponentConfig]) -> None:
+    """Raises BadConfig for a logger that cannot be made: a missing library, class, method or argument."""
+    for logger in chosen:
+        if logger.name in LOGGER_MODULES:
+            require(LOGGER_MODULES[logger.name], what=f"{PLACE}={logger.name}")
+        if _shipped(logger):
+            if logger.init_args:
+                raise BadValue(f"{PLACE}.init_args", got=logger.init_args, need=f"left out: {logger.name} takes none")
+            continue
+        cls = LOGGERS.find(vars(logger), PLACE)
+        if not (hasattr(cls, "log_metrics") or (hasattr(cls, "log") and hasattr(cls, "close"))):
+            need = "a Lightning logger, or a class with log(metrics) and close()"
+            raise BadValue(PLACE, got=logger.class_path or logger.name, need=need)
+        check_arguments(cls, _completed(cls, logger.init_args, ""), PLACE)
+
+
 class Loggers:
     """The loggers of a run, as selected by `logging.loggers`."""
 
     def __init__(self, config: Config, run_dir: RunDirectory, say: Say):
         self.say = say
         self._open: dict[str, Logger] = {}
-        for name in config.logging.loggers:
+        for k, logger in enumerate(config.logging.chosen):
+            label = str(logger.name or logger.class_path)
+            name = f"{label} ({k + 1})" if label in self._open else label
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    self._open[name] = MAKERS[name](config, run_dir, say)
+                    self._open[name] = opened(logger, config, run_dir, say)
             except Exception as error:
                 self.say(f"logger {name} could not be opened and is left out ({type(error).__name__}: {error})")
 
@@ -60,6 +85,26 @@ class Loggers:
             self.say(f"logger {name} failed and is closed ({type(error).__name__}: {error}); metrics.jsonl goes on")
 
 
+def opened(logger: ComponentConfig, config: Config, run_dir: RunDirectory, say: Say) -> Logger:
+    """The logger of this name or class path."""
+    cls: Any = LOGGERS.find(vars(logger), PLACE)
+    if _shipped(logger):
+        shipped: Logger = cls(config, run_dir, say)
+        return shipped
+    own: Logger = construct(cls, _completed(cls, logger.init_args, str(run_dir.path)), PLACE)
+    return LightningLogger(own, config) if hasattr(own, "log_metrics") else own
+
+
+def _shipped(logger: ComponentConfig) -> bool:
+    return logger.name is not None and not LOGGERS.get(logger.name).origin
+
+
+def _completed(cls: Any, init_args: dict[str, Any], folder: str) -> dict[str, Any]:
+    """The arguments with the run's directory where the class takes it."""
+    takes = inspect.signature(cls).parameters
+    return {**{name: folder for name in FOLDER_ARGUMENTS if name in takes}, **init_args}
+
+
 class LightningLogger:
     """A Lightning logger whose step is the round."""
 
@@ -76,27 +121,30 @@ class LightningLogger:
         self.logger.finalize("success")
 
 
-def make_csv(config: Config, run_dir: RunDirectory, say: Say) -> Logger:
-    """A logger to csv/metrics.csv. Lightning replaces the file, so a resumed run logs its earlier rounds again."""
-    from lightning.pytorch.loggers import CSVLogger
+@LOGGERS.register("csv")
+class Csv(LightningLogger):
+    """Lightning's CSV logger: csv/metrics.csv.
 
-    where = str(run_dir.path)
-    logger = LightningLogger(CSVLogger(where, name="csv", version="", flush_logs_every_n_steps=1), config)
-    for row in run_dir.metrics():
-        logger.log(row)
-    return logger
+    It starts the file anew, so the rounds of a resumed run are logged again first.
+    """
 
+    def __init__(self, config: Config, run_dir: RunDirectory, say: Say):
+        from lightning.pytorch.loggers import CSVLogger
 
-def make_tensorboard(config: Config, run_dir: RunDirectory, say: Say) -> Logger:
-    """A logger to tensorboard/. A resumed run adds a file, and TensorBoard shows both as one run."""
-    from lightning.pytorch.loggers import TensorBoardLogger
-
-    where = str(run_dir.path)
-    return LightningLogger(TensorBoardLogger(where, name="tensorboard", version="", default_hp_metric=False), config)
+        super().__init__(CSVLogger(str(run_dir.path), name="csv", version="", flush_logs_every_n_steps=1), config)
+        for row in run_dir.metrics():
+            self.log(row)
 
 
-MAKERS: dict[str, Callable[[Config, RunDirectory, Say], Logger]] = {
-    "csv": make_csv,
-    "tensorboard": make_tensorboard,
-    "wandb": WandbRun,
-}
+@LOGGERS.register("tensorboard")
+class TensorBoard(LightningLogger):
+    """TensorBoard's event files: tensorboard/.
+
+    A resumed run adds a file, and TensorBoard shows both as one.
+    """
+
+    def __init__(self, config: Config, run_dir: RunDirectory, say: Say):
+        from lightning.pytorch.loggers import TensorBoardLogger
+
+        where = str(run_dir.path)
+        super().__init__(TensorBoardLogger(where, name="tensorboard", version="", default_hp_metric=False), config)

@@ -22,6 +22,7 @@ from urllib.parse import urlparse
 import numpy as np
 
 from raylfl.config.load import Config
+from raylfl.registries import LOGGERS
 from raylfl.runtime.records.run_dir import RunDirectory
 
 ANSWER_SECONDS = 5.0  # limit for wandb's server to answer at all
@@ -32,8 +33,12 @@ CURVES = ("train/loss", "test/loss", "test/accuracy", "global/loss", "global/dis
 Say = Callable[[str], None]
 
 
+@LOGGERS.register("wandb")
 class WandbRun:
-    """One run at wandb: group = experiment, job_type = algorithm. The run directory keeps the wandb id."""
+    """Weights & Biases: rounds, config, a table and a picture; offline unless one is logged in.
+
+    Its group is the experiment, its job_type the algorithm. The run directory keeps its id.
+    """
 
     def __init__(self, config: Config, run_dir: RunDirectory, say: Say):
         self.run_dir, self.say = run_dir, say

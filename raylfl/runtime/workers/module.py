@@ -17,8 +17,8 @@ from raylfl.core.oracle import private_randomness
 from raylfl.core.torch_state import torch_defaults
 from raylfl.data_source import makes
 from raylfl.errors import BadConfig
+from raylfl.models import MODELS
 from raylfl.parts import WorkerSetup
-from raylfl.registry import import_class
 from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides, refuse
 
 
@@ -26,17 +26,10 @@ def make_module(model: ComponentConfig, seed: int) -> Any:
     """The LightningModule of `model`; its initial weights are a function of the seed alone, or those of an instance."""
     from lightning.pytorch import LightningModule
 
-    with torch_defaults():  # what the module's file sets in torch as it is imported ends here
-        if model.target is not None:
-            cls = model.target
-        elif model.name is not None:
-            from raylfl.models import MODELS
-
-            cls = MODELS.get(model.name).cls
-        else:
-            cls = import_class(str(model.class_path), "model")
+    with torch_defaults():  # undoes torch settings that the module's file makes on import
+        cls = model.target if model.target is not None else MODELS.find(vars(model), "model")
     with torch_defaults(), private_randomness(keyed_int(seed, "init")):
-        another = BadConfig(f"model.class_path={model.class_path}, but must be a LightningModule")
+        another = BadConfig(f"model.class_path={model.class_path or model.name}, but must be a LightningModule")
         if isinstance(cls, type) and not issubclass(cls, LightningModule):
             raise another
         module = construct(cls, model.init_args, "model") if makes(cls) else copy.deepcopy(cls)

@@ -1,0 +1,105 @@
+"""`raylfl completion bash|zsh`: a script that completes commands, options, configs, keys and names of components.
+
+It holds the words that this raylfl knows, plug-ins included, so that completing starts no Python; files are completed
+as usual. bash takes `algorithm.name=foc` apart at the `=`: the words after it are those of the key before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from string import Template
+
+from raylfl.config.components import keys_of
+from raylfl.config.find import config_names
+from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS, TopConfig
+from raylfl.core.local_rule import Schedule
+from raylfl.registries import KINDS, REGISTRIES
+
+SHELLS = ("bash", "zsh")
+SCRIPT = Template("""\
+# raylfl's completion, made by `raylfl completion $shell`
+_raylfl() {
+    local current="$${COMP_WORDS[COMP_CWORD]}" before="" command="$${COMP_WORDS[1]}" key="" words=""
+    ((COMP_CWORD > 0)) && before="$${COMP_WORDS[COMP_CWORD-1]}"
+    COMPREPLY=()
+    if [[ $$current == "=" ]]; then key=$$before current=""
+    elif [[ $$before == "=" ]]; then key="$${COMP_WORDS[COMP_CWORD-2]}"; fi
+    if [[ -n $$key ]]; then
+        case "$$key" in
+$values
+        esac
+        COMPREPLY=($$(compgen -W "$$words" -- "$$current"))
+        return
+    fi
+    if ((COMP_CWORD == 1)); then
+        COMPREPLY=($$(compgen -W $commands -- "$$current"))
+        return
+    fi
+    case "$$command" in
+$cases
+    esac
+    if [[ $$command != list && $$command != new ]]; then COMPREPLY+=($$(compgen -f -- "$$current")); fi
+    if [[ $${#COMPREPLY[@]} == 1 && $${COMPREPLY[0]} == *= ]]; then compopt -o nospace 2>/dev/null; fi
+}
+complete -o filenames -F _raylfl raylfl
+""")
+
+
+def script(shell: str, parser: argparse.ArgumentParser) -> str:
+    """The completion of a shell; zsh takes that of bash by its own `bashcompinit`."""
+    group = next(action for action in parser._actions if isinstance(action.choices, dict))
+    commands: dict[str, argparse.ArgumentParser] = dict(group.choices or {})
+    text = SCRIPT.substitute(
+        shell=shell,
+        commands=_quoted([*commands, "--version", "--help"]),
+        values="\n".join(f"            {key}) words={_quoted(words)};;" for key, words in _values()),
+        cases="\n".join(_case(name, sub) for name, sub in commands.items()),
+    )
+    return text if shell == "bash" else f"autoload -U +X bashcompinit && bashcompinit\n{text}"
+
+
+def _case(name: str, parser: argparse.ArgumentParser) -> str:
+    """The branch of one command: its options; its configs first, then keys."""
+    options = _quoted(sorted(option for option in parser._option_string_actions if option.startswith("--")))
+    first, later = "''", "''"
+    if getattr(parser, "takes_config", False):
+        first, later = _quoted(config_names(".")), _quoted(_keys())
+    elif name == "sweep":
+        first, later = _quoted([folder.removeprefix("sweep/") for folder in config_names("sweep")]), _quoted(_keys())
+    elif name == "list":
+        first = later = _quoted([*KINDS, "configs", "presets", "sweeps"])
+    elif name == "new":
+        first = _quoted(["algorithm", "partition", "participation", "link", "model", "data"])
+    elif name == "completion":
+        first = _quoted(SHELLS)
+    reply = 'COMPREPLY=($(compgen -W "{words}" -- "$current"))'
+    return (
+        f"        {name})\n            if ((COMP_CWORD == 2)); then words={first}; else words={later}; fi\n"
+        f'            words="$words "{options}\n            {reply.format(words="$words")};;'
+    )
+
+
+def _keys() -> list[str]:
+    """Dotted keys of the config, each with its `=`; of named groups, `name`."""
+    keys = [*keys_of(TopConfig), "base"]
+    keys += [f"{group}.{key}" for group, cls in FIXED_GROUPS.items() for key in keys_of(cls)]
+    keys += [f"local.lr_schedule.{field.name}" for field in fields(Schedule)]
+    keys += [f"{group}.{key}" for group in NAMED_GROUPS for key in ("name", "class_path")]
+    keys += sorted(
+        {f"{group}.{option}" for group in NAMED_GROUPS for e in REGISTRIES[group] for option in e.options() or ()}
+    )
+    return [f"{key}=" for key in dict.fromkeys(keys)]
+
+
+def _values() -> Iterator[tuple[str, list[str]]]:
+    """(pattern of keys, the words that may follow)."""
+    for group, registry in REGISTRIES.items():
+        yield f"{group}|{group}.name", registry.names()
+    yield "base", config_names()
+
+
+def _quoted(words: Iterable[str]) -> str:
+    return shlex.quote(" ".join(words))

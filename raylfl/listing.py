@@ -1,0 +1,113 @@
+"""What `raylfl list` shows: shipped components, plug-ins, configs, and classes of one's own with their options."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from raylfl import source
+from raylfl.config.find import FOLDERS, config_names, find_config, summary_of
+from raylfl.console import print_table
+from raylfl.errors import BadConfig
+from raylfl.options import words
+from raylfl.registries import KINDS
+from raylfl.registry import import_class
+
+DATA_ATTRIBUTES = {"train_dataset", "train_dataloader"}  # one of them makes a class data
+
+
+def list_kind(kind: str, with_title: bool) -> None:
+    """Names, what they are, papers, and the packages of plug-ins; of configs, names and what their first line says."""
+    table = Table(title=kind if with_title else None, title_justify="left", box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_column(style="dim")
+    if kind in FOLDERS:
+        for name in config_names(FOLDERS[kind]):
+            table.add_row(name, escape(summary_of(find_config(name))), "")
+    else:
+        for entry in KINDS[kind]:
+            origin = f"plug-in: {entry.origin}" if entry.origin else entry.paper
+            table.add_row(entry.name, escape(entry.about()), escape(origin))
+        for plugin in KINDS[kind].hidden():
+            about = f"hidden by raylfl's own {plugin.name}: say class_path={plugin.path}"
+            table.add_row(plugin.name, about, escape(f"plug-in: {plugin.origin}"))
+    print_table(table)
+
+
+def list_own(path: str, kinds: Sequence[str]) -> None:
+    """The components at `module` or `module.Class`: class path, what each is, kind, file, and its options.
+
+    kinds: what else may be listed, for the refusal of a path that leads nowhere. Raises BadConfig.
+    """
+    found = list(_components(path, kinds))
+    if not found:
+        raise BadConfig(f"list {path}: there is no component; docs/plugins.md says what makes a class one")
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_column(style="dim")
+    for kind, cls in found:
+        about = source.first_line(cls.__doc__) if "__doc__" in vars(cls) else ""
+        table.add_row(f"{cls.__module__}.{cls.__qualname__}", escape(about), f"{kind}: {inspect.getfile(cls)}")
+        for option, said in _options(cls):
+            table.add_row(f"  {option}", escape(said), "")
+    print_table(table)
+
+
+def kind_of(cls: Any) -> str | None:
+    """The kind of component that a class of one's own is; None: of none."""
+    for kind, registry in KINDS.items():
+        if registry.base is not None and isinstance(cls, type) and issubclass(cls, registry.base()):
+            return None if inspect.isabstract(cls) else kind
+    if not isinstance(cls, type):
+        return None
+    if hasattr(cls, "training_step"):
+        return "models"
+    if hasattr(cls, "log_metrics") or (hasattr(cls, "log") and hasattr(cls, "close")):
+        return "loggers"
+    code = getattr(vars(cls).get("__init__"), "__code__", None)
+    mentioned = {*dir(cls), *(code.co_names if code else ())}
+    return "data" if mentioned & DATA_ATTRIBUTES else None
+
+
+def _components(path: str, kinds: Sequence[str]) -> Iterator[tuple[str, type]]:
+    """(kind, class) of what the path names: one class, or the components that a module defines."""
+    if _is_module(path):
+        module = import_class(f"{path}.__dict__", "list")
+        classes = [value for value in module.values() if getattr(value, "__module__", None) == path]
+    elif "." in path:
+        classes = [import_class(path, "list")]
+    else:
+        raise BadConfig(f"list: invalid choice: {path!r} (choose from {', '.join(kinds)}, or name a module or class)")
+    for cls in classes:
+        if (kind := kind_of(cls)) is not None:
+            yield kind, cls
+
+
+def _is_module(path: str) -> bool:
+    try:
+        return importlib.util.find_spec(path) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _options(cls: type) -> Iterator[tuple[str, str]]:
+    """(option, what it must be and its default)."""
+    hints = source.options_of_class(cls) or {}
+    if dataclasses.is_dataclass(cls):
+        defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+        absent: Any = dataclasses.MISSING
+    else:
+        defaults = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+        absent = inspect.Parameter.empty
+    for name, hint in hints.items():
+        said = "" if hint is Any else words(hint)
+        default = defaults.get(name, absent)
+        yield name, "; ".join(filter(None, (said, "" if default is absent else f"default {default}")))

@@ -1,0 +1,43 @@
+"""Plug-ins: classes that installed packages offer as entry points, by the name that a config uses.
+
+    [project.entry-points."raylfl.algorithms"]    # partitions, participation, links, models, data, loggers
+    fedcm = "fedcm_plugin:FedCM"
+
+Only the metadata of packages are read here; a class is imported when a config names it, or `raylfl list` shows it.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One entry point. path: `package.module.Class`; origin: the distribution that offers it, `raylfl-cm 0.1`."""
+
+    name: str
+    path: str
+    origin: str
+
+
+def plugins(kind: str) -> dict[str, list[Plugin]]:
+    """What installed packages offer of a kind, by name; more than one where packages choose the same name."""
+    return _found(kind, tuple(sys.path))
+
+
+@cache
+def _found(kind: str, path: tuple[str, ...]) -> dict[str, list[Plugin]]:
+    found: dict[str, list[Plugin]] = {}
+    for entry in entry_points(group=f"raylfl.{kind}"):
+        plugin = Plugin(entry.name, entry.value.replace(":", "."), _origin(entry))
+        same = found.setdefault(entry.name, [])
+        if plugin not in same:  # a distribution seen from two folders of the path
+            same.append(plugin)
+    return found
+
+
+def _origin(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unknown package"

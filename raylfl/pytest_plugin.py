@@ -1,0 +1,90 @@
+"""A plug-in of pytest: the contract of an algorithm as tests.
+
+    pytest --raylfl-contract mine.FedCM
+    pytest --raylfl-contract "mine.FedCM alpha=0.3" --raylfl-contract mine.FedCM tests/
+
+Registered by the entry point `pytest11`. Nothing but pytest is imported unless the option is given; without paths the
+contract alone is tested.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+OPTION = "--raylfl-contract"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    about = "test this algorithm (a class path or a name, then key=value) against raylfl's contract; may be repeated"
+    parser.getgroup("raylfl").addoption(OPTION, action="append", default=[], metavar="CLASS", help=about)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption(OPTION) and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args = []  # no paths were given
+
+
+@pytest.hookimpl(tryfirst=True)  # before -k and -m choose
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    for text in config.getoption(OPTION):
+        items += contract_items(session, text)
+
+
+def contract_items(session: pytest.Session, text: str) -> list[pytest.Item]:
+    """One test a check of the algorithm that `class key=value ...` means."""
+    here = str(session.config.invocation_params.dir)
+    if here not in sys.path:  # as `python -m` has it: mine.FedCM is found in ./mine.py
+        sys.path.insert(0, here)
+    from raylfl.errors import BadConfig
+    from raylfl.testing import CHECKS
+    from raylfl.testing.runs import RUN_CHECKS, configured
+
+    name, *options = text.split()
+    settings = [f"algorithm={name}", *(f"algorithm.{option}" for option in options)]
+    try:
+        algorithm = configured(settings).algorithm
+    except BadConfig as error:
+        raise pytest.UsageError(f"{OPTION} {text}: {error}") from None
+    made: list[pytest.Item] = [
+        ContractItem.from_parent(session, name=f"{text}::{check}", call=call, arguments=(algorithm,))
+        for check, call in CHECKS.items()
+    ]
+    made += [
+        RunItem.from_parent(session, name=f"{text}::{check}", call=call, arguments=(settings,))
+        for check, call in RUN_CHECKS.items()
+    ]
+    return made
+
+
+class ContractItem(pytest.Item):
+    """A check on gradient functions."""
+
+    def __init__(self, *, call: Any, arguments: Sequence[Any], **more: Any):
+        super().__init__(**more)
+        self.call, self.arguments = call, arguments
+
+    def runtest(self) -> None:
+        self.call(*self.arguments)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The check's own words for a broken contract, and for any other error where it was raised."""
+        from raylfl.testing import ContractBroken
+
+        return str(excinfo.value) if isinstance(excinfo.value, ContractBroken) else super().repr_failure(excinfo)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return Path(__file__), None, self.name
+
+
+class RunItem(ContractItem):
+    """A check on whole runs, in a folder of its own."""
+
+    def runtest(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            self.call(*self.arguments, Path(folder))

@@ -1,0 +1,223 @@
+"""The contract of an algorithm in whole runs: the same bits on any worker, after any kill, and from a saved config.
+
+Each check takes the settings of the algorithm, as on a command line (`["algorithm.class_path=mine.FedCM"]`), and an
+empty folder. Runs are small and in this process: three of six clients a round, if they are available, which leaves
+rounds empty; uploads are lost, and the K_i differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from raylfl.config.components import keys_of
+from raylfl.config.load import Config, load_config
+from raylfl.core.algorithm import State
+from raylfl.core.deferred import Deferred
+from raylfl.core.torch_state import torch_defaults
+from raylfl.errors import BadConfig
+from raylfl.experiment import assemble
+from raylfl.parts import Experiment, WorkerSetup
+from raylfl.registry import NAMING
+from raylfl.runtime import inprocess
+from raylfl.runtime.check import check
+from raylfl.runtime.faults import Fault
+from raylfl.runtime.records.run_dir import RunDirectory
+from raylfl.runtime.session import write_records
+from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.workers.task import Task, TaskResult
+from raylfl.runtime.workers.worker import Worker
+from raylfl.testing.bench import must
+
+PHASES = ("draw", "train", "collect", "aggregate", "commit", "log", "checkpoint")
+MACHINE = ("time/round", "traffic/")  # metrics of where a run is carried out: the only ones that differ between two
+SMALL: dict[str, Any] = {
+    "name": "contract",
+    "rounds": len(PHASES) + 1,
+    "data": {"name": "logistic_regression_synthetic", "init_args": {"num_clients": 6, "rows_per_client": 10, "dim": 4}},
+    "model": {"name": "mlp", "init_args": {"hidden": [3]}},
+    "partition": {"name": "natural"},
+    "participation": {"name": "uniform", "size": 3, "availability": {"name": "bernoulli", "p": 0.4}},
+    "link": {"name": "bernoulli", "q": 0.3},
+    "local": {"steps": {"uniform": [1, 3]}, "batch_size": 4, "lr": 0.02},
+    "eval": {"every": 3},
+    "checkpoint": {"every": 2, "keep": 1},
+    "runtime": {"backend": "local"},
+    "logging": {"report": False, "loggers": []},
+}
+Rows = Callable[[Experiment, RunDirectory, bool, Fault | None], Generator[Any, None, None]]
+
+
+class Killed(BaseException):
+    """Stands in for SIGKILL within a process: nothing but `finally` sees it."""
+
+
+def strike(phase: str, r: int, with_: BaseException | None = None) -> Fault:
+    """Raises `Killed` (or `with_`) as round r reaches that phase."""
+
+    def fault(at: str, now: int) -> None:
+        if (at, now) == (phase, r):
+            raise with_ or Killed(f"{phase} of round {r}")
+
+    return fault
+
+
+def killed(call: Callable[[], object]) -> None:
+    """The call, which must end in `Killed`."""
+    try:
+        call()
+    except Killed:
+        return
+    raise AssertionError("the kill point was never reached")
+
+
+@torch_defaults()
+def carry_out(
+    config: Mapping[str, Any] | Path,
+    folder: Path,
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+    fault: Fault | None = None,
+    rows: Rows = inprocess.rows,
+) -> None:
+    """A run of `config` in `folder` on the local backend, as `raylfl run` and `resume` do it, with a fault."""
+    experiment = assemble(load_config(config, overrides or ()))
+    check(experiment)
+    folder.joinpath("checkpoints").mkdir(parents=True, exist_ok=True)
+    run_dir = RunDirectory(folder).open()
+    try:
+        if not resume:
+            write_records(experiment, run_dir)
+        with closing(rows(experiment, run_dir, resume, fault)) as stream:
+            for _ in stream:
+                pass
+    finally:
+        run_dir.close()
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Everything of a finished run that must be equal bit for bit: records as text, parameters as bytes."""
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    final = torch.load(folder / "final.pt", weights_only=True)
+    return {
+        "metrics": [{k: v for k, v in row.items() if not k.startswith(MACHINE)} for row in metrics],
+        "participation": (folder / "participation.jsonl").read_text(),
+        "params": final["params"].numpy().tobytes(),
+        "state_dict": {k: v.numpy().tobytes() for k, v in final["state_dict"].items()},
+    }
+
+
+class Crowd(LocalBackend):
+    """Several workers, each task to a random one, in random order; results in task order, as `Backend` wants it."""
+
+    crowd = 7
+
+    def __init__(self, setup: WorkerSetup):
+        super().__init__(setup)
+        self.others = [Worker(setup) for _ in range(self.crowd)]
+        self.rng = np.random.default_rng()
+
+    def _random_worker(self) -> None:
+        self.worker = self.others[self.rng.integers(self.crowd)]
+
+    def run(self, tasks: Sequence[Task], down: Any, own: Any) -> Deferred[list[TaskResult]]:
+        def outcomes() -> list[TaskResult]:
+            out = {}
+            for k in self.rng.permutation(len(tasks)):
+                self._random_worker()
+                out[int(k)] = self.attempt(tasks[k], down, own[k])
+            return [out[k] for k in range(len(tasks))]
+
+        return Deferred(outcomes)
+
+    def attempt(self, task: Task, down: State, own: Any) -> TaskResult:
+        self._random_worker()  # in a ring, too, each client has another worker
+        return super().attempt(task, down, own)
+
+    def evaluate(self, down: Any, chunks: Any) -> Any:
+        return Deferred(lambda: [self._measured("evaluate", down, chunk) for chunk in chunks])
+
+    def objective(self, down: Any, groups: Any) -> Any:
+        return Deferred(lambda: [self._measured("objective", down, group) for group in groups])
+
+    def _measured(self, what: str, down: Any, part: Any) -> Any:
+        self._random_worker()
+        return getattr(super(), what)(down, [part]).result()[0]
+
+
+# -- checks ----------------------------------------------------------------------------------------------------------
+
+
+def configured(settings: Sequence[str]) -> Config:
+    """The config of the checks' runs with an algorithm; raises BadConfig for settings that cannot be."""
+    config = load_config(SMALL, settings)
+    if config.algorithm.assumes_full:
+        config = load_config(SMALL, [*settings, "participation=full", "link=perfect"])
+    if config.algorithm.assumes_equal_steps:
+        config = load_config(config.resolved, ["local.steps=2"])
+    return config
+
+
+def has_the_same_bits_on_any_worker(settings: Sequence[str], folder: Path) -> None:
+    """A run whose tasks go to random workers in random order is the run of one worker."""
+    config = configured(settings).resolved
+    carry_out(config, folder / "one")
+    carry_out(config, folder / "crowd", rows=partial(inprocess.rows, make=Crowd))
+    _same_runs(folder / "one", folder / "crowd", "with seven workers the run is another")
+
+
+def resumes_after_a_kill_in_every_phase(settings: Sequence[str], folder: Path) -> None:
+    """Killed as round 1 draws, round 2 trains, and so on, and resumed each time: the undisturbed run."""
+    config = configured(settings).resolved
+    carry_out(config, folder / "clean", ["checkpoint.every=0"])
+    for r, phase in enumerate(PHASES, 1):
+        dying = partial(carry_out, config, folder / "killed", resume=r > 1, fault=strike(phase, r))
+        killed(dying)
+    carry_out(config, folder / "killed", resume=True)
+    _same_runs(folder / "clean", folder / "killed", "killed in every phase and resumed, the run is another")
+
+
+def its_saved_config_repeats_the_run(settings: Sequence[str], folder: Path) -> None:
+    """The run of `config.yaml`, as a run directory holds it, has the same bits."""
+    carry_out(configured(settings).resolved, folder / "first")
+    carry_out(folder / "first" / "config.yaml", folder / "again")
+    _same_runs(folder / "first", folder / "again", "the run of its own config.yaml is another")
+
+
+def refuses_what_is_no_option(settings: Sequence[str], folder: Path) -> None:
+    """Unknown options, and values that are no value of any type, end in BadConfig."""
+    algorithm = type(configured(settings).algorithm)
+    for option in ("no_such_option", *(key for key in keys_of(algorithm) if key not in NAMING)):
+        try:
+            load_config(SMALL, [*settings, f"algorithm.{option}={{not: [a, value]}}"])
+        except BadConfig:
+            continue
+        must(False, f"algorithm.{option}={{not: [a, value]}} was accepted: declare its type, `{option}: float = 1.0`")
+
+
+def _same_runs(one: Path, other: Path, otherwise: str) -> None:
+    a, b = outcome(one), outcome(other)
+    different = [what for what in a if a[what] != b[what]]
+    if "metrics" in different:
+        rounds = [x["round"] for x, y in zip(a["metrics"], b["metrics"], strict=False) if x != y]
+        otherwise += f" from round {rounds[0]}" if rounds else ", in the number of rounds"
+    must(not different, f"{otherwise}: {', '.join(different)} differ")
+
+
+RUN_CHECKS: dict[str, Callable[[Sequence[str], Path], None]] = {
+    check.__name__: check
+    for check in (
+        has_the_same_bits_on_any_worker,
+        resumes_after_a_kill_in_every_phase,
+        its_saved_config_repeats_the_run,
+        refuses_what_is_no_option,
+    )
+}
+"""Every check of whole runs by its name; each raises ContractBroken."""

@@ -1,0 +1,131 @@
+"""The contract in whole runs: each check gone red, and `pytest --raylfl-contract` on classes of a user's folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import raylfl
+from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.fedavg import FedAvg
+from raylfl.testing import ContractBroken
+from raylfl.testing.runs import RUN_CHECKS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _no_syncing(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@dataclass
+class CountsCalls(FedAvg):
+    """Steps of its own length in every call, whoever made the calls before."""
+
+    calls: ClassVar[int] = 0
+
+    def direction(self, x, g, carry):
+        CountsCalls.calls += 1
+        return g * (1 + 0.01 * CountsCalls.calls), carry
+
+
+@dataclass
+class Remembers(FedAvg):
+    """Keeps on itself what a checkpoint does not have."""
+
+    def server_step(self, server, up, r):
+        self.gamma *= 0.9
+        return super().server_step(server, up, r)
+
+
+@dataclass
+class TakesAnything(FedAvg):
+    """Its option has no type."""
+
+    mu: Any = 0.1
+
+
+BROKEN = {
+    "has_the_same_bits_on_any_worker": CountsCalls,
+    "resumes_after_a_kill_in_every_phase": Remembers,
+    "its_saved_config_repeats_the_run": CountsCalls,
+    "refuses_what_is_no_option": TakesAnything,
+}
+
+
+def settings(cls):
+    return [f"algorithm={cls.__module__}.{cls.__qualname__}"]
+
+
+@pytest.mark.parametrize(("check", "cls"), BROKEN.items(), ids=list(BROKEN))
+def test_a_broken_algorithm_is_refused(tmp_path, check, cls):
+    with pytest.raises(ContractBroken):
+        RUN_CHECKS[check](settings(cls), tmp_path)
+
+
+def test_every_check_has_an_algorithm_that_it_refuses():
+    assert set(BROKEN) == set(RUN_CHECKS)
+
+
+@pytest.mark.parametrize("check", ["has_the_same_bits_on_any_worker", "its_saved_config_repeats_the_run"])
+def test_a_ring_keeps_the_contract_in_whole_runs(tmp_path, check):
+    RUN_CHECKS[check](["algorithm=sfl"], tmp_path)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.names())
+def test_every_algorithm_refuses_what_is_no_option(tmp_path, name):
+    cut = ["algorithm.cut=layers.relu1"] if name in ("ssl", "splitfed") else []
+    RUN_CHECKS["refuses_what_is_no_option"]([f"algorithm={name}", *cut], tmp_path)
+
+
+MINE = '''
+"""State x [d]. Nothing else is told of it."""
+from dataclasses import dataclass
+
+from raylfl.algorithms.fedprox import FedProx
+
+
+@dataclass
+class Good(FedProx):
+    """As FedProx."""
+
+
+@dataclass
+class Bad(FedProx):
+    def empty_round(self, server, r):
+        return {"x": 0.9 * server["x"]}
+'''
+
+
+@pytest.mark.slow
+def test_pytest_runs_the_contract_of_classes_in_the_working_directory(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "200"}
+    command = [sys.executable, "-m", "pytest", "-p", "raylfl.pytest_plugin", "-v", "-k", "empty_round or saved_config"]
+    classes = ["--raylfl-contract", "mine.Good mu=0.2", "--raylfl-contract", "mine.Bad"]
+    done = subprocess.run([*command, *classes], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 failed, 3 passed, 28 deselected" in done.stdout
+    assert "FAILED ::mine.Bad::an_empty_round_moves_no_vector - server['x'] moved in an empty round" in done.stdout
+    done = subprocess.run([*command, *classes[:1], "mine.None"], cwd=tmp_path, env=environment, capture_output=True)
+    assert done.returncode == 4
+    assert b"mine has no None" in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_plug_in_of_pytest_imports_nothing_of_weight():
+    code = "import sys, raylfl.pytest_plugin; sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'ray')))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(raylfl.__file__).parents[1]).returncode == 0
+
+
+def test_the_plug_in_is_an_entry_point_of_the_package():
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert points["pytest11"] == {"raylfl": "raylfl.pytest_plugin"}

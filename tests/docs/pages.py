@@ -1,0 +1,77 @@
+"""Carries out a page: writes the files that it shows, types its commands, and compares what they print.
+
+A fence with a title (`python title="mine.py"`) is a file; `python` and `bash` are executed, in order; `text` is
+what the block before it prints, with `...` for what differs from run to run, and a refusal where it begins with
+`raylfl: `. `sh` needs a Ray cluster, `console` is for the reader alone.
+"""
+
+from __future__ import annotations
+
+import doctest
+import io
+import re
+import shlex
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from raylfl.cli import main
+
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+OTHERS = ("text", "console", "toml", "bash", "python", "sh")
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+Shell = Callable[[list[str]], tuple[int, str]]  # the words of a command -> its exit code, and what it said
+
+
+def blocks(page: Path) -> list[tuple[str, str, str]]:
+    """(language, title, content) of every fence."""
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def raylfl(words: list[str]) -> tuple[int, str]:
+    """A command of raylfl, in this process."""
+    assert words[0] == "raylfl", words
+    with redirect_stdout(io.StringIO()) as said, redirect_stderr(said):
+        code = main(words[1:])
+    return code, said.getvalue()
+
+
+def carry_out(page: Path, folder: Path, shell: Shell = raylfl, languages: tuple[str, ...] = ("bash", "python")) -> int:
+    """Carries the page out in a folder, which is the working directory; returns how many blocks were executed."""
+    names: dict[str, Any] = {"__name__": "page"}
+    executed, found = 0, blocks(page)
+    for (language, title, content), after in zip(found, [*found[1:], ("", "", "")], strict=True):
+        shown = after[2] if after[0] == "text" else None
+        if title:
+            (folder / title).write_text(content)
+        elif language in languages:
+            refused = shown is not None and shown.startswith("raylfl: ")
+            said = executed_python(content, names) if language == "python" else typed(content, shell, refused)
+            if shown is not None:
+                compare(shown, said, page)
+            executed += 1
+        else:
+            assert language in OTHERS, f"{page.name}: a block of {language}"
+    return executed
+
+
+def typed(content: str, shell: Shell, fails: bool) -> str:
+    """What the commands of a block say, one a line."""
+    said = ""
+    for words in filter(None, (shlex.split(line, comments=True) for line in content.splitlines())):
+        code, text = shell(words)
+        assert (code != 0) == fails, f"{shlex.join(words)} ended with {code}:\n{text}"
+        said += text
+    return said
+
+
+def executed_python(content: str, names: dict[str, Any]) -> str:
+    with redirect_stdout(io.StringIO()) as said:
+        exec(compile(content, "page", "exec"), names)
+    return said.getvalue()
+
+
+def compare(shown: str, said: str, page: Path) -> None:
+    """Fails unless the command said what the page shows."""
+    assert doctest.OutputChecker().check_output(shown, said, FLAGS), f"{page.name} shows\n{shown}\nbut this is\n{said}"

@@ -1,0 +1,34 @@
+"""The tutorials do what they say: every command is typed, every output compared."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import blocks, carry_out
+
+ROOT = Path(__file__).resolve().parents[2]
+TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
+QUICK = ("first-run", "own-model-and-data", "own-algorithm")  # in this process
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delenv("RAYLFL_RUNS", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [*QUICK, pytest.param("sweep", marks=pytest.mark.slow)])
+def test_a_tutorial_does_what_it_shows(here, name):
+    page = ROOT / "docs/tutorials" / f"{name}.md"
+    executable = [block for block in blocks(page) if block[0] in ("bash", "python") and not block[1]]
+    assert carry_out(page, here) == len(executable) > 1
+
+
+def test_every_tutorial_is_carried_out_somewhere():
+    """That of the cluster in tests/jobs/test_cluster.py."""
+    assert {page.stem for page in TUTORIALS} == {*QUICK, "sweep", "cluster"}

@@ -1,0 +1,97 @@
+"""`raylfl doctor`: what it says of a healthy machine, and of each thing that is not as it should be."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+
+import pytest
+
+from raylfl import doctor
+from raylfl.cli import main
+from tests.test_plugins import install
+
+
+@pytest.fixture
+def examine(tmp_path, monkeypatch, capsys):
+    """`raylfl doctor` in an empty directory: (exit code, its lines)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def examined():
+        code = main(["doctor"])
+        return code, capsys.readouterr().out.splitlines()
+
+    return examined
+
+
+def line_of(lines, *words):
+    (line,) = [line for line in lines if all(word in line for word in words)]
+    return line
+
+
+def test_here_everything_a_default_run_needs_is_there(examine):
+    code, lines = examine()
+    assert code == 0
+    assert line_of(lines, "ok       torch ").split()[2] == metadata.version("torch")
+    assert "fits torch" in line_of(lines, "torchvision", "torch ")
+    assert "GiB of objects" in line_of(lines, "each run starts its own")
+    assert not any("could not be looked at" in line for line in lines)
+    assert lines[-1] == "raylfl run digits has all that it needs"
+
+
+def test_what_a_default_run_needs_and_is_not_there_ends_with_1_and_the_command(examine, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    code, lines = examine()
+    assert code == 1
+    assert line_of(lines, "missing", " ray ").endswith("is not installed (extra ray): pip install 'raylfl[ray]'")
+    assert lines[-1] == "raylfl run digits needs what is missing: ray"
+
+
+def test_other_extras_are_notes(examine, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    code, lines = examine()
+    assert code == 0
+    assert line_of(lines, "note", "optuna").endswith("pip install 'raylfl[optuna]'")
+
+
+def test_a_torchvision_of_another_torch_is_told(examine, monkeypatch):
+    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["torch (==1.2.3)"])
+    _, lines = examine()
+    assert "was built for torch 1.2.3" in line_of(lines, "note", "torchvision")
+
+
+def test_data_sets_are_found_below_the_root(examine, monkeypatch, tmp_path):
+    (tmp_path / "sets" / "MNIST" / "raw").mkdir(parents=True)
+    monkeypatch.setenv("RAYLFL_DATA", str(tmp_path / "sets"))
+    _, lines = examine()
+    assert f"mnist in {tmp_path}/sets" in line_of(lines, "ok", "data  ")
+    assert "fashion_mnist, cifar10, cifar100, cinic10 not found" in line_of(lines, "note", "RAYLFL_DATA")
+
+
+def test_a_cluster_that_does_not_answer_and_a_place_that_cannot_be_written_are_missing(examine, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setenv("RAYLFL_RUNS", "/proc/runs")
+    code, lines = examine()
+    assert code == 1
+    assert "where nothing listens: unset RAY_ADDRESS" in line_of(lines, "missing", "127.0.0.1:1")
+    assert line_of(lines, "missing", "/proc/runs").startswith("missing  runs         /proc/runs cannot be written (")
+
+
+def test_plug_ins_are_imported_and_broken_ones_named(examine, monkeypatch, tmp_path):
+    install(tmp_path / "site", "raylfl-parts", "0.3", {"links": "lost = parts_gone:Lost\n"})
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
+    code, lines = examine()
+    assert code == 0
+    assert "links/lost cannot be used" in line_of(lines, "note", "plug-in")
+
+
+def test_a_check_that_fails_itself_does_not_end_the_report(examine, monkeypatch):
+    def fails(*args):
+        raise OSError("no such call")
+
+    monkeypatch.setattr(doctor.platform, "platform", fails)
+    code, lines = examine()
+    assert code == 0
+    assert "could not be looked at (OSError: no such call)" in line_of(lines, "program")

@@ -1,0 +1,98 @@
+"""`raylfl new`: what it writes passes at once, is styled as the package is, and never replaces a file."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from raylfl.cli import main
+from raylfl.config.load import load_config
+from raylfl.listing import kind_of
+from raylfl.new import KINDS, module_of, new
+from raylfl.registry import import_class
+
+GROUPS = {"algorithm": "algorithms", "partition": "partitions", "link": "links", "model": "models"}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_passes_at_once(here, kind):
+    name = f"Brand{kind.title()}"
+    assert main(["new", kind, name]) == 0
+    module = module_of(name)
+    tests = import_class(f"test_{module}.__dict__", "test")
+    passed = 0
+    for title, test in [(title, test) for title, test in tests.items() if title.startswith("test_")]:
+        marks = getattr(test, "pytestmark", [])
+        cases = [{mark.args[0]: value} for mark in marks for value in mark.args[1]] or [{}]
+        for case in cases:
+            takes = (
+                {"tmp_path": here / title}
+                if "tmp_path" in test.__code__.co_varnames[: test.__code__.co_argcount]
+                else {}
+            )
+            test(**case, **takes)
+            passed += 1
+    assert passed >= 2
+    assert kind_of(import_class(f"{module}.{name}", kind)) == GROUPS.get(kind, kind)
+    assert load_config(f"{module}.yaml").resolved[kind]["class_path"] == f"{module}.{name}"
+
+
+@pytest.mark.slow
+def test_pytest_finds_them_and_the_first_line_of_the_yaml_runs(here):
+    assert main(["new", "algorithm", "FedNew", "-o", str(here)]) == 0
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "test_fednew.py"], capture_output=True, text=True)
+    assert "3 passed" in done.stdout
+    command = shlex.split((here / "fednew.yaml").read_text().splitlines()[0].removeprefix("# raylfl "))
+    assert main([*command, "rounds=1", "runtime.backend=local", "logging.report=false"]) == 0
+
+
+def test_files_are_styled(here):
+    for kind in KINDS:
+        new(kind, f"Styled{kind.title()}", here)
+    style = ["--isolated", "--line-length", "120"]  # of no project
+    for arguments in (["check", "--select", "E,F,I,UP,B,SIM,RET"], ["format", "--check"]):
+        done = subprocess.run([sys.executable, "-m", "ruff", *arguments, *style, "."], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("algorithm fedcm", "the name of a class is needed, such as FedCM"),
+        ("algorithm Fed-CM", "the name of a class is needed"),
+        ("algorithm Json", "a module called json is there already"),
+        ("optimiser FedCM", "new optimiser: there are templates of algorithm, data,"),
+    ],
+)
+def test_bad_names_are_refused(here, capsys, arguments, words):
+    assert main(["new", *arguments.split()]) == 2
+    assert words in capsys.readouterr().err
+    assert not list(here.iterdir())
+
+
+def test_a_file_that_exists_is_never_replaced(here, capsys):
+    (here / "test_fedcm.py").write_text("mine")
+    assert main(["new", "algorithm", "FedCM"]) == 2
+    assert "test_fedcm.py exists: nothing was written" in capsys.readouterr().err
+    assert [path.name for path in here.iterdir()] == ["test_fedcm.py"]
+    assert (here / "test_fedcm.py").read_text() == "mine"
+
+
+def test_names_of_classes_become_names_of_modules():
+    assert [module_of(name) for name in ("FedCM", "TwoSided", "Net2Wide", "MIFA")] == [
+        "fedcm",
+        "two_sided",
+        "net2_wide",
+        "mifa",
+    ]

@@ -1,0 +1,238 @@
+"""Plug-ins: entry points of installed packages, and classes of a folder of one's own, in every command."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+import yaml
+
+import raylfl
+from raylfl.cli import REGISTERED, main
+from raylfl.config.json_schema import config_schema
+from raylfl.config.load import load_config
+from raylfl.errors import BadConfig
+from raylfl.registries import KINDS
+
+SMALL = ["rounds=3", "num_clients=4", "logging.report=false", "runtime.backend=local", "eval.every=2"]
+MODULE = '''
+"""Components as a package of someone else's would have them."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from lightning import LightningModule
+from raylfl.algorithms.fedprox import FedProx
+from raylfl.heterogeneity.partition.dirichlet import Dirichlet
+from raylfl.options import Doc, Ge
+
+
+@dataclass
+class Sprung(FedProx):
+    """A spring to the round's model."""
+
+    mu: Annotated[float, Ge(0), Doc("the stiffness")] = 0.5
+
+
+@dataclass
+class Skewed(Dirichlet):
+    """A partition of one's own."""
+
+
+class Net(LightningModule):
+    """A linear model."""
+
+    def __init__(self, bias: bool = True):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10, bias=bias))
+
+    def training_step(self, batch, batch_idx):
+        return torch.nn.functional.cross_entropy(self.body(batch[0]), batch[1])
+
+
+class Points:
+    """Points of ten kinds."""
+
+    def __init__(self, count: int = 80):
+        draw = torch.Generator().manual_seed(0)
+        self.targets = torch.arange(count) % 10
+        self.train_dataset = torch.utils.data.TensorDataset(torch.randn(count, 64, generator=draw), self.targets)
+
+
+class Lines:
+    """Writes rounds as lines."""
+
+    def __init__(self, run_dir: str, word: str = "round"):
+        self.file, self.word = open(f"{run_dir}/lines.txt", "a"), word
+
+    def log(self, metrics):
+        print(self.word, metrics["round"], file=self.file)
+
+    def close(self):
+        print("end", file=self.file)
+        self.file.close()
+'''
+ENTRIES = {
+    "algorithms": "sprung = parts_of_another:Sprung\nfedavg = parts_of_another:Sprung\nbroken = parts_gone:Lost\n",
+    "partitions": "skewed = parts_of_another:Skewed\n",
+    "models": "net = parts_of_another:Net\n",
+    "data": "points = parts_of_another:Points\n",
+    "loggers": "lines = parts_of_another:Lines\n",
+    "links": "wrong = parts_of_another:Sprung\n",
+}
+
+
+def install(site, name, version, entries):
+    """What pip leaves of a distribution: its metadata."""
+    folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (folder / "entry_points.txt").write_text("".join(f"[raylfl.{kind}]\n{text}" for kind, text in entries.items()))
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A working directory, and a place of packages with a plug-in for every kind."""
+    site, here = tmp_path / "site", tmp_path / "here"
+    install(site, "raylfl-parts", "0.3", ENTRIES)
+    (site / "parts_of_another.py").write_text(MODULE)
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
+    monkeypatch.setenv("RAYLFL_RUNS", str(here / "runs"))
+    return here
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """The same classes as a file in the working directory."""
+    (tmp_path / "mine.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
+    return tmp_path
+
+
+def test_the_command_line_knows_the_kinds_of_the_registries():
+    assert list(REGISTERED) == list(KINDS)
+
+
+def test_entry_points_of_every_kind_are_named_like_shipped_components(installed):
+    names = ["algorithm=sprung", "algorithm.mu=0.1", "partition=skewed", "partition.alpha=0.5", "model=net"]
+    result = raylfl.run("digits", [*SMALL, *names, "data=points", "logging.loggers=[lines]"])
+    twin = ["algorithm=fedprox", "algorithm.mu=0.1", "partition=dirichlet", "partition.alpha=0.5"]
+    paths = ["model.class_path=parts_of_another.Net", "data.class_path=parts_of_another.Points"]
+    assert torch.equal(result.params, raylfl.run("digits", [*SMALL, *twin, *paths]).params)
+    assert (result.run_dir / "lines.txt").read_text().split("\n") == ["round 0", "round 1", "round 2", "end", ""]
+    saved = yaml.safe_load((result.run_dir / "config.yaml").read_text())
+    assert saved["algorithm"]["class_path"] == "parts_of_another.Sprung"
+    longer = raylfl.resume(result.run_dir, ["rounds=4"])
+    assert len(longer.metrics) == 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("algorithm=sprung algorithm.mu=-1", "algorithm.mu=-1, but must be >= 0, the stiffness"),
+        ("algorithm=sprung algorithm.muu=1", "did you mean algorithm.mu?"),
+        ("algorithm=sprang", "did you mean sprung?"),
+        (
+            "algorithm=broken",
+            "algorithm.name=broken, but must be a plug-in that works (raylfl-parts 0.3: cannot import",
+        ),
+        ("link=wrong", "raylfl-parts 0.3: parts_of_another.Sprung must be a dataclass derived from raylfl.heterogen"),
+    ],
+)
+def test_mistakes_with_a_plug_in_are_refused_like_others(installed, setting, words):
+    with pytest.raises(BadConfig) as refused:
+        load_config("digits", setting.split())
+    assert words in str(refused.value)
+
+
+def test_list_shows_plug_ins_with_their_package_and_names_what_is_broken_or_hidden(installed, capsys):
+    assert main(["list", "algorithms"]) == 0
+    lines = {
+        line.split()[0]: line for line in capsys.readouterr().out.splitlines() if "plug-in: raylfl-parts 0.3" in line
+    }
+    assert "A spring to the round's model" in lines["sprung"]
+    assert "cannot be used" in lines["broken"]
+    assert "cannot import parts_gone" in lines["broken"]
+    assert "hidden by raylfl's own fedavg: say class_path=parts_of_another.Sprung" in lines["fedavg"]
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out.count("plug-in: raylfl-parts 0.3") == 8
+
+
+def test_a_broken_plug_in_does_not_disturb_what_does_not_name_it(installed):
+    assert load_config("digits").resolved["algorithm"]["name"] == "fedavg"
+    assert "class_path" not in load_config("digits").resolved["algorithm"]
+    forms = config_schema()["properties"]["algorithm"]["anyOf"]
+    assert "broken" in forms[0]["enum"]
+
+
+def test_two_packages_with_one_name_are_told_apart_by_class_path(installed):
+    install(installed.parent / "site", "raylfl-others", "1.0", {"algorithms": "sprung = parts_of_another:Other\n"})
+    sys.path.insert(0, str(installed))  # another path: packages are looked for again
+    with pytest.raises(BadConfig, match=r"raylfl-\w+ \d.\d and raylfl-\w+ \d.\d offer it: say class_path=parts_of_ano"):
+        load_config("digits", ["algorithm=sprung"])
+    load_config("digits", ["algorithm.class_path=parts_of_another.Sprung"])
+
+
+def test_names_of_raylfl_s_own_are_found_without_looking_at_packages(monkeypatch):
+    def refuse(**group):
+        raise AssertionError("packages were searched")
+
+    monkeypatch.setattr("raylfl.plugins.entry_points", refuse)
+    monkeypatch.setattr(sys, "path", [*sys.path, "/nowhere"])
+    load_config("digits", ["algorithm=focus", "logging.loggers=[csv]"])
+
+
+def test_list_shows_the_classes_of_a_module_with_their_options(own, capsys):
+    assert main(["list", "mine"]) == 0
+    said = capsys.readouterr().out
+    for name, kind in {"Sprung": "algorithms", "Skewed": "partitions", "Net": "models", "Points": "data"}.items():
+        (line,) = [line for line in said.splitlines() if line.startswith(f"mine.{name} ")]
+        assert line.endswith(f"{kind}: {own}/mine.py")
+    assert "a number >= 0, the stiffness; default 0.5" in said
+    assert main(["list", "mine.Lines"]) == 0
+    assert "Writes rounds as lines" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("mine.Sprang", "did you mean Sprung?"), ("nothing", "invalid choice: 'nothing'"), ("json", "no component")],
+)
+def test_list_refuses_what_is_no_component(own, capsys, what, words):
+    assert main(["list", what]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_logger_is_a_class_of_one_s_own_or_any_of_lightning_s(own):
+    mine = {"class_path": "mine.Lines", "init_args": {"word": "done"}}
+    theirs = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"name": "theirs", "version": "0"}}
+    config = {"base": "digits", "logging": {"loggers": ["mine.Lines", mine, theirs]}}
+    result = raylfl.run(config, SMALL)
+    assert (result.run_dir / "lines.txt").read_text().split().count("done") == 3
+    assert (result.run_dir / "theirs" / "0" / "metrics.csv").read_text().count("\n") == 4
+    saved = yaml.safe_load((result.run_dir / "config.yaml").read_text())
+    assert saved["logging"]["loggers"] == ["mine.Lines", mine, theirs]
+
+
+@pytest.mark.parametrize(
+    ("logger", "words"),
+    [
+        ("mine.Line", "did you mean Lines?"),
+        ("mine.Sprung", "a Lightning logger, or a class with log(metrics) and close()"),
+        ("{class_path: mine.Lines, init_args: {wort: x}}", "logging.loggers.init_args.wort; did you mean"),
+        ("{class_path: mine.Lines, args: {}}", "unknown key logging.loggers.args"),
+        ("{name: csv, init_args: {word: x}}", "left out: csv takes none"),
+        ("mlflow", "logging.loggers=mlflow"),
+    ],
+)
+def test_a_logger_that_cannot_be_made_is_refused_before_the_run(own, logger, words):
+    with pytest.raises(BadConfig) as refused:
+        raylfl.run("digits", [*SMALL, f"logging.loggers=[{logger}]"])
+    assert words in str(refused.value)
+    assert not (own / "runs").exists()
