@@ -58,8 +58,11 @@ def findings() -> Iterator[Finding]:
 
 
 def _program() -> Iterator[Finding]:
-    where = f"{Path(__file__).parent}, {sys.executable}"
-    yield Finding("ok", "raylfl", f"{metadata.version('raylfl')} in {where}")
+    try:
+        version = metadata.version("raylfl")
+    except metadata.PackageNotFoundError:
+        version = "source"  # a tree that was never installed
+    yield Finding("ok", "raylfl", f"{version} in {Path(__file__).parent}, {sys.executable}")
     yield Finding("ok", "python", f"{platform.python_version()} on {platform.platform()}")
 
 

@@ -150,7 +150,7 @@ def commands(text):
 
 
 WRITTEN = {param.id: param for path in [*PAGES, *CONFIGS] for param in commands(path.read_text())}
-READER = ("mine", "my_package", "fedcm", "ID", ".json", "CONFIG", "...", "<")  # what only the reader has
+READER = ("mine", "small", "my_package", "fedcm", "ID", ".json", "CONFIG", "...", "<")  # what only the reader has
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -32,3 +33,17 @@ def test_a_tutorial_does_what_it_shows(here, name):
 def test_every_tutorial_is_carried_out_somewhere():
     """That of the cluster in tests/jobs/test_cluster.py."""
     assert {page.stem for page in TUTORIALS} == {*QUICK, "sweep", "cluster"}
+
+
+def test_the_program_beside_flower_s_runs_and_the_lines_are_counted_right(here):
+    page = ROOT / "docs/coming-from.md"
+    assert carry_out(page, here) == 1
+    lines = {title: sum(map(bool, content.split("\n"))) for _, title, content in blocks(page) if title}
+    (said,) = re.findall(r"beside the (.*?), (\d+) here", " ".join(page.read_text().split()))
+    theirs = [lines[name] for name in ("client_app.py", "server_app.py", "pyproject.toml")]
+    assert [*map(int, re.findall(r"\d+", said[0])), int(said[1])] == [
+        lines["task.py"],
+        sum(theirs),
+        *theirs,
+        lines["small.yaml"],
+    ]
