@@ -31,7 +31,7 @@ def test_a_tutorial_does_what_it_shows(here, name):
 
 
 def test_every_tutorial_is_carried_out_somewhere():
-    """That of the cluster in tests/jobs/test_cluster.py."""
+    """Every tutorial is executed here, except that of the cluster, which needs one to submit to."""
     assert {page.stem for page in TUTORIALS} == {*QUICK, "sweep", "cluster"}
 
 
