@@ -30,7 +30,7 @@ def test_a_tutorial_does_what_it_shows(here, name):
     assert carry_out(page, here) == len(executable) > 1
 
 
-def test_every_tutorial_is_carried_out_somewhere():
+def test_no_tutorial_is_forgotten():
     """Every tutorial is executed here, except that of the cluster, which needs one to submit to."""
     assert {page.stem for page in TUTORIALS} == {*QUICK, "sweep", "cluster"}
 
