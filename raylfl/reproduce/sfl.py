@@ -25,7 +25,6 @@ from raylfl.reproduce.sfl_cells import (
     cells,
     with_variants,
 )
-from raylfl.reproduce.sfl_ledger import best_findings, cell_of
 from raylfl.reproduce.sfl_numbers import TABLE3, TABLE11
 
 
@@ -83,10 +82,14 @@ class Accuracies(PaperResult):
         return Findings([self._table(ours, theirs, rates, last)], self.claims(ours, theirs), {self.stem: figure})
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+        from raylfl.reproduce.sfl_ledger import cell_of
+
         found = cell_of(config)
         return found if found and VARIANTS.get(found["task"], found["task"]) in self.numbers else None
 
     def from_ledger(self, folder: Path) -> Findings:
+        from raylfl.reproduce.sfl_ledger import best_findings
+
         return best_findings(self.stem, folder, self.published(), self.stages[-1][1])
 
     def published(self) -> dict[Cell, Stat]:

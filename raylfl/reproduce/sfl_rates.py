@@ -26,7 +26,6 @@ from raylfl.reproduce.sfl_cells import (
     cells,
     with_variants,
 )
-from raylfl.reproduce.sfl_ledger import cell_of, rate_findings
 from raylfl.reproduce.sfl_numbers import TABLE7, TABLE10
 
 VGG = "CIFAR-10, VGG-9"
@@ -129,10 +128,14 @@ class Table10(Rates):
     """Grid search of the learning rates for every data set, model, C and K."""
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+        from raylfl.reproduce.sfl_ledger import cell_of
+
         found = cell_of(config)
         return found if found and found["task"] in with_variants(self.tasks) else None
 
     def from_ledger(self, folder: Path) -> Findings:
+        from raylfl.reproduce.sfl_ledger import rate_findings
+
         return rate_findings(self.stem, folder)
 
     stem = "table10"
