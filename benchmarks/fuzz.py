@@ -41,6 +41,7 @@ from raylfl.config.schema import FIXED_GROUPS, TopConfig
 from raylfl.heterogeneity.links import LINKS
 from raylfl.heterogeneity.participation.base import PARTICIPATION
 from raylfl.heterogeneity.partition.base import PARTITIONS
+from raylfl.testing.runs import outcome
 
 REGISTRIES: dict[str, Any] = {
     "partition": PARTITIONS,
@@ -133,7 +134,7 @@ class Fuzz:
         if not (run / "config.yaml").exists():
             return self.call("resume", str(run))
         code, wrong = self.call("resume", str(run))
-        if wrong is None and code == 0 and outcome(run) != clean:
+        if wrong is None and code == 0 and everything(run) != clean:
             wrong = f"{algorithm}: the resumed run is not the undisturbed one, see {run}"
         return code, wrong or self.call("runs", str(run))[1]
 
@@ -156,7 +157,7 @@ class Fuzz:
         """The outcome of an undisturbed run of the small world with this algorithm."""
         if algorithm not in self.clean:
             assert self.call("run", str(self.written(algorithm, f"clean-{algorithm}"))) == (0, None)
-            self.clean[algorithm] = outcome(self.folder / "fuzz" / f"clean-{algorithm}")
+            self.clean[algorithm] = everything(self.folder / "fuzz" / f"clean-{algorithm}")
         return self.clean[algorithm]
 
     def struck(self, algorithm: str, rng: random.Random) -> Path:
@@ -272,15 +273,9 @@ def damage(run: Path, rng: random.Random) -> None:
         path.write_bytes(b"".join(lines))
 
 
-def outcome(run: Path) -> dict[str, Any]:
-    """The parts of a finished run that must be equal: records (without real seconds) and parameters."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return {
-        "metrics": [{k: v for k, v in row.items() if k != "time/round"} for row in rows],
-        "participation": (run / "participation.jsonl").read_text(),
-        "params": torch.load(run / "final.pt", weights_only=True)["params"].numpy().tobytes(),
-        "rounds": json.loads((run / "summary.json").read_text())["rounds"],
-    }
+def everything(run: Path) -> dict[str, Any]:
+    """The parts of a finished run that must be equal, the number of rounds in its summary included."""
+    return outcome(run) | {"rounds": json.loads((run / "summary.json").read_text())["rounds"]}
 
 
 def main() -> int:

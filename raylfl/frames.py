@@ -52,10 +52,10 @@ class Run:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """What is known of single clients, in long form: round, client, metric, value.
+        """The rows of single clients, in long form: round, client, metric, value.
 
-        Of every sampled client draws, received (1 or 0) and steps; with `eval.per_client` also its training loss and
-        what it logged, and the metrics of its own data where `eval.clients` measures them.
+        Metrics of every sampled client: draws, received (1 or 0) and steps; with `eval.per_client` also its training
+        loss and logged values, and the metrics of its own data where `eval.clients` measures them.
         """
         from raylfl.runtime.records.lines import read_rows
 
@@ -103,7 +103,7 @@ class Run:
         return module_of(self.config, self._final).eval()
 
     def predict(self) -> Any:
-        """What the module answers on the test set: `predict_step` where it has one, else `forward` of the inputs.
+        """The answers of the module on the test set: `predict_step` where it has one, else `forward` of the inputs.
 
         One tensor [samples, ...] where the answers are tensors, else a list with the answer to each batch.
         """
@@ -121,11 +121,9 @@ class Run:
             raise BadConfig(
                 f"{type(module).__name__} has neither forward nor predict_step: nothing says how it predicts"
             )
-        source, size, answers = (
-            BatchSource(test, torch.device("cpu"), self.params.dtype),
-            self.config.eval.batch_size,
-            [],
-        )
+        source = BatchSource(test, torch.device("cpu"), self.params.dtype)
+        size = self.config.eval.batch_size
+        answers = []
         with torch.no_grad():
             for number, start in enumerate(range(0, len(test), size)):
                 batch = source.batch(np.arange(start, min(start + size, len(test)))).content
@@ -146,20 +144,20 @@ class Run:
 
         with one_at_a_time():
             setup = assemble(self.config).setup
-            kinds = [kind for kind, samples in (("test", setup.test), ("val", setup.val)) if samples is not None]
-            backend, found = LocalBackend(setup), {"test": setup.test, "val": setup.val}
+            found = {"test": setup.test, "val": setup.val}
+            samples = {kind: data for kind, data in found.items() if data is not None}
+            buffers = self._final.get("buffers", torch.empty(0))
+            broadcast = {"x": self.params} | ({BUFFERS: buffers} if len(buffers) else {})
+            backend = LocalBackend(setup)
             try:
-                chunks = [Chunk(kind, np.arange(len(found[kind]))) for kind in kinds]  # type: ignore[arg-type]
-                broadcast = {"x": self.params, BUFFERS: self._final.get("buffers", torch.empty(0))}
-                if not len(broadcast[BUFFERS]):
-                    del broadcast[BUFFERS]
-                return summary(by_name(kinds, backend.evaluate(broadcast, chunks).result()))
+                chunks = [Chunk(kind, np.arange(len(data))) for kind, data in samples.items()]
+                return summary(by_name(list(samples), backend.evaluate(broadcast, chunks).result()))
             finally:
                 backend.close()
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False, **objects: Unpack[Objects]) -> Run:
-    """The run in this directory. `trust` and objects are as of `resume`.
+    """The run in this directory. `trust` and objects: as in `resume`.
 
     Overrides and objects change what is measured on, say `data=Other()` or `eval.batch_size=1000`; the run stays as it
     is.

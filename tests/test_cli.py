@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from raylfl.cli import KINDS, main
+from raylfl.cli import main
+from raylfl.commands import KINDS
 from raylfl.config.find import FOLDERS, config_names
 from raylfl.config.load import load_config
 from raylfl.console import status_line

@@ -41,19 +41,19 @@ def test_here_everything_a_default_run_needs_is_there(examine):
     assert lines[-1] == "raylfl run digits has all that it needs"
 
 
-def test_what_a_default_run_needs_and_is_not_there_ends_with_1_and_the_command(examine, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    code, lines = examine()
-    assert code == 1
-    assert line_of(lines, "missing", " ray ").endswith("is not installed (extra ray): pip install 'raylfl[ray]'")
-    assert lines[-1] == "raylfl run digits needs what is missing: ray"
-
-
-def test_other_extras_are_notes(examine, monkeypatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    code, lines = examine()
-    assert code == 0
-    assert line_of(lines, "note", "optuna").endswith("pip install 'raylfl[optuna]'")
+@pytest.mark.parametrize(
+    ("absent", "code", "line", "last"),
+    [
+        ("ray", 1, ("missing", " ray "), "raylfl run digits needs what is missing: ray"),
+        ("optuna", 0, ("note", "optuna"), "raylfl run digits has all that it needs"),
+    ],
+    ids=["needed by a default run", "needed by others only"],
+)
+def test_an_absent_package_is_named_with_the_command_that_installs_it(examine, monkeypatch, absent, code, line, last):
+    monkeypatch.setitem(sys.modules, absent, None)
+    ended, lines = examine()
+    assert (ended, lines[-1]) == (code, last)
+    assert line_of(lines, *line).endswith(f"pip install 'raylfl[{absent}]'")
 
 
 def test_a_torchvision_of_another_torch_is_told(examine, monkeypatch):

@@ -9,7 +9,8 @@ import torch
 import yaml
 
 import raylfl
-from raylfl.cli import REGISTERED, main
+from raylfl.cli import main
+from raylfl.commands import REGISTERED
 from raylfl.config.json_schema import config_schema
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig

@@ -26,7 +26,7 @@ class StepLog:
     def __init__(self) -> None:
         self.values: dict[str, Tensor] = {}
         self.sink: Callable[..., None] | None = None
-        self._heard: list[LogCall] | None = None
+        self._noted: list[LogCall] | None = None
 
     def take(self) -> dict[str, Tensor]:
         """Returns the values since the last call, and removes them."""
@@ -34,15 +34,15 @@ class StepLog:
         return values
 
     @contextmanager
-    def hearing(self) -> Iterator[list[LogCall]]:
+    def calls(self) -> Iterator[list[LogCall]]:
         """A context with a list in which all calls of `self.log` are noted, besides their usual effect."""
-        before, self._heard = self._heard, []
+        before, self._noted = self._noted, []
         try:
-            yield self._heard
+            yield self._noted
         finally:
-            self._heard = before
+            self._noted = before
 
-    def hear(self, name: str, value: Any, options: dict[str, Any]) -> None:
-        """Notes a call of `self.log` in the list of `hearing`."""
-        if self._heard is not None:
-            self._heard.append(LogCall(name, value, options))
+    def note(self, name: str, value: Any, options: dict[str, Any]) -> None:
+        """Notes a call of `self.log` in the list of `calls`."""
+        if self._noted is not None:
+            self._noted.append(LogCall(name, value, options))

@@ -46,7 +46,7 @@ def check(experiment: Experiment) -> None:
         worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
         _try_training(worker, label)
         _try_evaluation(worker, label)
-    experiment.warnings.extend(f"model {label}: {line}" for line in _unheard(worker, experiment.config.eval))
+    experiment.warnings.extend(f"model {label}: {line}" for line in _not_logged(worker, experiment.config.eval))
     optimum = experiment.optimum
     if optimum is not None and len(optimum.x) != worker.flat.width:
         raise BadConfig(
@@ -54,7 +54,7 @@ def check(experiment: Experiment) -> None:
         )
 
 
-def _unheard(worker: Worker, config: EvalConfig) -> list[str]:
+def _not_logged(worker: Worker, config: EvalConfig) -> list[str]:
     """Warnings, one line each, about hooks and logged values of the module that a run does not call or record."""
     module, evaluator = worker.flat.module, worker.evaluator
     lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]

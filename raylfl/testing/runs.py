@@ -127,29 +127,29 @@ class Crowd(LocalBackend):
     def _random_worker(self) -> None:
         self.worker = self.others[self.rng.integers(self.crowd)]
 
-    def run(self, tasks: Sequence[Task], down: Any, own: Any) -> Deferred[list[TaskResult]]:
+    def run(self, tasks: Sequence[Task], broadcast: Any, client_states: Any) -> Deferred[list[TaskResult]]:
         def outcomes() -> list[TaskResult]:
             out = {}
             for k in self.rng.permutation(len(tasks)):
                 self._random_worker()
-                out[int(k)] = self.attempt(tasks[k], down, own[k])
+                out[int(k)] = self.attempt(tasks[k], broadcast, client_states[k])
             return [out[k] for k in range(len(tasks))]
 
         return Deferred(outcomes)
 
-    def attempt(self, task: Task, down: State, own: Any) -> TaskResult:
+    def attempt(self, task: Task, broadcast: State, client_states: Any) -> TaskResult:
         self._random_worker()  # in a ring, too, each client has another worker
-        return super().attempt(task, down, own)
+        return super().attempt(task, broadcast, client_states)
 
-    def evaluate(self, down: Any, chunks: Any) -> Any:
-        return Deferred(lambda: [self._measured("evaluate", down, chunk) for chunk in chunks])
+    def evaluate(self, broadcast: Any, chunks: Any) -> Any:
+        return Deferred(lambda: [self._measured("evaluate", broadcast, chunk) for chunk in chunks])
 
-    def objective(self, down: Any, groups: Any) -> Any:
-        return Deferred(lambda: [self._measured("objective", down, group) for group in groups])
+    def objective(self, broadcast: Any, groups: Any) -> Any:
+        return Deferred(lambda: [self._measured("objective", broadcast, group) for group in groups])
 
-    def _measured(self, what: str, down: Any, part: Any) -> Any:
+    def _measured(self, what: str, broadcast: Any, part: Any) -> Any:
         self._random_worker()
-        return getattr(super(), what)(down, [part]).result()[0]
+        return getattr(super(), what)(broadcast, [part]).result()[0]
 
 
 # -- checks ----------------------------------------------------------------------------------------------------------

@@ -23,11 +23,6 @@ class StepBound:
         return eta <= self.largest
 
 
-def smallest(*limits: float) -> float:
-    """The minimum of several limits; a limit that does not apply is inf."""
-    return min(limits)
-
-
 def over(numerator: float, denominator: float) -> float:
     """numerator / denominator, inf where the denominator is 0: a limit such as 1/(3L(tau-1)) at tau = 1."""
     return numerator / denominator if denominator else float("inf")

@@ -59,22 +59,30 @@ def local_map(problem: QuadraticProblem, steps: Ints, eta: float, prox: float = 
     return maps
 
 
-def limit(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0) -> Floats:
-    """The limit of E[x_r] at a finite step size on quadratics, [d] (App. C, eqs. 32-39).
+def mean_step(
+    problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0
+) -> tuple[Floats, Floats]:
+    """M = sum_i s_i K_i H_i [d, d] and v = sum_i s_i K_i b_i [d]: E[x_{r+1}] = (I - M) E[x_r] + v (App. C, eqs. 33-35).
 
-    x = (sum_i s_i K_i H_i)^-1 sum_i s_i K_i b_i, with `local_map`'s K_i. Eq. 36 prints the inverse of I - sum; the
-    fixed point of eq. 35 has the inverse of the sum.
-    shares: s_i [N], proportional to E[c_i 1{i in R}], the expected coefficient of client i's update: p_i (1 - q_i).
-    steps: T_i [N]; prox: the factor mu of FedProx.
+    shares: s_i = E[c_i 1{i in R}] [N], the expected coefficient of client i's update: p_i (1 - q_i) times the server's
+    scale; steps: T_i [N]; prox: the factor mu of FedProx; K_i: of `local_map`.
     """
     maps = local_map(problem, steps, eta, prox)
     matrix = np.einsum("i,ijk,ikl->jl", shares, maps, problem.hessians)
-    vector = np.einsum("i,ijk,ik->j", shares, maps, problem.linear)
+    return matrix, np.einsum("i,ijk,ik->j", shares, maps, problem.linear)
+
+
+def limit(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0) -> Floats:
+    """The limit M^-1 v of E[x_r] at a finite step size on quadratics, [d] (App. C, eq. 39).
+
+    Arguments as of `mean_step`; a common factor of the shares cancels. Eq. 36 prints the inverse of I - M; the fixed
+    point of eq. 35 has the inverse of M.
+    """
+    matrix, vector = mean_step(problem, shares, steps, eta, prox)
     return np.asarray(np.linalg.solve(matrix, vector), dtype=np.float64)
 
 
 def contraction(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0) -> float:
-    """The spectral radius of I - sum_i s_i K_i H_i: the factor a round of E[x_r] towards `limit`; shares as applied."""
-    maps = local_map(problem, steps, eta, prox)
-    matrix = np.eye(problem.dim) - np.einsum("i,ijk,ikl->jl", shares, maps, problem.hessians)
-    return float(np.abs(np.linalg.eigvals(matrix)).max())
+    """The spectral radius of I - M: the factor a round of E[x_r] towards `limit`. Arguments as of `mean_step`."""
+    matrix, _ = mean_step(problem, shares, steps, eta, prox)
+    return float(np.abs(np.linalg.eigvals(np.eye(problem.dim) - matrix)).max())

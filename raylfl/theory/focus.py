@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
-from raylfl.theory.bounds import StepBound, over, smallest
+from raylfl.theory.bounds import StepBound, over
 
 
 def strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float) -> StepBound:
@@ -19,7 +19,7 @@ def strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float) ->
     Printed: 3 mu/(27 N L^2), 1/(3L(tau-1)), q^1.5/(8 L sqrt(N)). The proof needs q^1.5/(8L(tau-1)) (Lemma 4) and
     2q/(3N(8L^2/mu + mu/2)) (eq. 110) as well; the latter is always below the first printed one.
     """
-    largest = smallest(
+    largest = min(
         over(3 * mu, 27 * N * L**2),
         over(1, 3 * L * (tau - 1)),
         over(q_min**1.5, 8 * L * sqrt(N)),
@@ -35,7 +35,7 @@ def pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBound:
 
     Two of the printed limits, 3q/(32N) and q/(16L^2), are no step sizes by their units; they are kept as printed.
     """
-    largest = smallest(
+    largest = min(
         3 * q_min / (32 * N),
         over(q_min, 12 * beta * N),
         over(q_min, 16 * L**2),
@@ -51,7 +51,7 @@ def pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBound:
 
 def nonconvex_step(L: float, N: int, tau: int, q_min: float) -> StepBound:
     """The step sizes of Theorem 1 without convexity."""
-    largest = smallest(
+    largest = min(
         over(1, 2 * L * (tau - 1)),
         over(q_min**1.5, 8 * L * sqrt(N)),
         over(q_min**1.5, 8 * L * (tau - 1)),
@@ -64,7 +64,7 @@ def nonconvex_step(L: float, N: int, tau: int, q_min: float) -> StepBound:
 
 def sg_strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float) -> StepBound:
     """The step sizes of Theorem 4, for SG-FOCUS."""
-    largest = smallest(
+    largest = min(
         over(2 * q_min, 3 * N * (over(16 * L**2, mu) + mu / 2)),
         over(q_min**1.5, 4 * L * sqrt(6 * N)),
         over(q_min**1.5, 8 * sqrt(2) * L * (tau - 1)),
@@ -76,7 +76,7 @@ def sg_strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float)
 
 def sg_pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBound:
     """The step sizes of Theorem 5, for SG-FOCUS under the PL condition."""
-    largest = smallest(
+    largest = min(
         over(q_min, 3 * beta * N * (4 - q_min)),
         over(q_min, 16 * L**2),
         over(q_min**1.5, 4 * L * sqrt(6 * N)),
@@ -88,7 +88,7 @@ def sg_pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBou
 
 def sg_nonconvex_step(L: float, N: int, tau: int, q_min: float) -> StepBound:
     """The step sizes of Theorem 6, for SG-FOCUS without convexity."""
-    largest = smallest(
+    largest = min(
         over(q_min**1.5, 4 * L * sqrt(6 * N)),
         over(q_min**1.5, 8 * sqrt(2) * L * (tau - 1)),
         over(1, 4 * L * N),
@@ -132,7 +132,7 @@ def nonconvex_noise_floor(eta: float, L: float, N: int, q_min: float, sigma: flo
 
 def fedavg_step(L: float, tau: int) -> StepBound:
     """The step sizes of Theorem 3, for FedAvg: min{1/(3L), 1/(4(tau-1)L)}."""
-    largest = smallest(1 / (3 * L), over(1, 4 * (tau - 1) * L))
+    largest = min(1 / (3 * L), over(1, 4 * (tau - 1) * L))
     return StepBound("[1] Thm 3", "strongly convex", largest, "min{1/(3L), 1/(4(tau-1)L)}")
 
 

@@ -54,11 +54,6 @@ class Objectives:
         """grad f_i(x) of these clients, or of all, [C, d]."""
         return np.stack([self.of(i, x)[1] for i in (range(self.count) if clients is None else clients)])
 
-    def total(self, x: Floats) -> tuple[float, Floats]:
-        """(F(x), grad F(x)), F = sum_i w_i f_i."""
-        values, rows = zip(*(self.of(i, x) for i in range(self.count)), strict=True)
-        return float(self.weights @ np.array(values)), np.asarray(self.weights @ np.stack(rows))
-
     def quadratic(self) -> QuadraticProblem | None:
         """The problem as dense matrices; None where d > LARGEST_DENSE or a gradient is not linear in x."""
         if self.dim > LARGEST_DENSE or not all(self._is_linear(i) for i in {0, self.count - 1}):

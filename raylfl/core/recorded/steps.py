@@ -106,10 +106,10 @@ class RecordedSteps:
         first = kind.recording
         before = self._changing()
         if kind.program is not None:
-            with self.log.hearing() as heard:
+            with self.log.calls() as logged:
                 loss, row = self._plainly(content)
         else:
-            loss, rows, found, heard = record(self.module, leaves, lambda: self.loss(content), self.gradient, self.log)
+            loss, rows, found, logged = record(self.module, leaves, lambda: self.loss(content), self.gradient, self.log)
             loss, row = loss.detach(), self._row(rows)
             if isinstance(found, str):
                 self._refuse(found)
@@ -122,7 +122,7 @@ class RecordedSteps:
                 self._refuse("does not take the same course in every step")
                 return loss, row
             kind.program = Program(first, self.sizes)
-        taken = [loss, row, *_tensors(heard)]
+        taken = [loss, row, *_tensors(logged)]
         differs = self._difference(kind.program, leaves, before, taken)
         if differs is None and isinstance(kind.program, Program) and self.captures is not None:
             kind.program = self._captured(kind.program, leaves, before, taken)
@@ -236,8 +236,8 @@ def _without_modes(state: dict[str, Any]) -> dict[str, Any]:
     return {path: value for path, value in state.items() if path.rpartition(".")[2] != "training"}
 
 
-def _tensors(heard: Sequence[LogCall]) -> list[Tensor]:
-    return [call.value for call in heard if isinstance(call.value, Tensor)]
+def _tensors(logged: Sequence[LogCall]) -> list[Tensor]:
+    return [call.value for call in logged if isinstance(call.value, Tensor)]
 
 
 def kind_of(content: Any) -> Any:

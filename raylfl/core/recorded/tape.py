@@ -190,7 +190,7 @@ def record(
         tape.reason = str(refused)
     try:
         with tape:
-            with watch, log.hearing() as heard:
+            with watch, log.calls() as logged:
                 loss = step()
             rows = gradients(loss)
         reason = tape.reason or watch.reason or _after(module, before, drawn)
@@ -200,23 +200,23 @@ def record(
             raise Refused(reason)
         end = _number_of(loss, tape), [None if g is None else _number_of(g, tape) for g in rows]
         recording = Recording(
-            tape.calls, tape.geometry, len(leaves), inputs, tape.constants, names, *end, buffers, _logged(heard, tape)
+            tape.calls, tape.geometry, len(leaves), inputs, tape.constants, names, *end, buffers, _logged(logged, tape)
         )
-        return loss, rows, recording, heard
+        return loss, rows, recording, logged
     except Refused as refused:
-        return loss, rows, str(refused), heard
+        return loss, rows, str(refused), logged
     finally:
         tape.forget()
 
 
-def _logged(heard: Sequence[LogCall], tape: Tape) -> list[LogCall]:
+def _logged(logged: Sequence[LogCall], tape: Tape) -> list[LogCall]:
     """Calls of `self.log` with slots for tensors."""
-    for call in heard:
+    for call in logged:
         if not isinstance(call.value, (Tensor, int, float)):
             raise Refused(f"logs a {type(call.value).__name__}")
     return [
         call._replace(value=Slot(_number_of(call.value, tape))) if isinstance(call.value, Tensor) else call
-        for call in heard
+        for call in logged
     ]
 
 

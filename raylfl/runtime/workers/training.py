@@ -38,7 +38,7 @@ class TrainingLog:
 
     def log(self, name: str, value: Any, **options: Any) -> None:
         """Adds one value; options as in `LightningModule.log`."""
-        self.step.hear(name, value, options)
+        self.step.note(name, value, options)
         name = canonical(name)
         if name == "loss":
             return

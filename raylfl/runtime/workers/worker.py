@@ -88,17 +88,17 @@ class Worker:
     def _layers(self, chains: Chains) -> list[nn.Module] | None:
         """The layers of the module's step, found on two samples; None if it is no chain of layers or logs values."""
         module, dtype = chains.module, next(chains.module.parameters()).dtype
-        heard, attributes = TrainingLog(StepLog(), 1), Attributes(module)
+        log, attributes = TrainingLog(StepLog(), 1), Attributes(module)
         try:
             module.train()
-            with private_randomness(keyed_int(self.setup.seed, "check")), self.recorder.into(heard):
+            with private_randomness(keyed_int(self.setup.seed, "check")), self.recorder.into(log):
                 source = BatchSource(self.setup.train, torch.device("cpu"), dtype)
                 layers = chains.of(source.batch(self.setup.shards.indices[:2]).content)
         except Exception:
             return None  # which is for the check to say
         finally:
             attributes.restore()
-        return layers if not heard.step.values else None
+        return layers if not log.step.values else None
 
     def _vectorized(self) -> VectorizedOracle:
         by_hand = self.training_step_only is None

@@ -1,0 +1,272 @@
+"""The commands of the command line, each a function of its parsed arguments; imports are late, so that a typo is quick.
+
+A command returns its exit code, None for 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from raylfl.config.find import FOLDERS
+from raylfl.errors import BadConfig
+from raylfl.extras import EXTRAS, MissingExtra, require
+
+REGISTERED = ("algorithms", "partitions", "participation", "links", "models", "data", "loggers")
+KINDS = (*REGISTERED, *FOLDERS)  # what `raylfl list` lists
+REPORT = EXTRAS["report"]
+
+
+def run(args: argparse.Namespace) -> int | None:
+    if args.print_config:
+        import yaml
+
+        from raylfl.config.load import load_config
+
+        config = load_config(args.config, args.overrides)
+        from raylfl.experiment import check_without_data
+
+        check_without_data(config)
+        print(yaml.safe_dump(config.resolved, sort_keys=False), end="")
+        return None
+    from raylfl import api
+    from raylfl.console import Watcher
+
+    with Watcher() as watch:
+        result = api.run(args.config, args.overrides, watch)
+    _finished(result)
+    return None
+
+
+def resume(args: argparse.Namespace) -> None:
+    from raylfl import api
+    from raylfl.console import Watcher
+
+    with Watcher() as watch:
+        result = api.resume(args.run_dir, args.overrides, watch)
+    _finished(result)
+
+
+def _finished(result: Any) -> None:
+    from raylfl.console import say, shown, working
+    from raylfl.runtime.records.summary import step_line
+
+    if result.config.logging.report and _can_draw(say):
+        from raylfl.report.page import write_report
+
+        with working("drawing the report"):
+            page = write_report([result.run_dir], result.run_dir / "report")
+        say(f"report   {shown(page)}")
+    if "local_steps" in result.summary:
+        say(f"steps    {step_line(result.summary['local_steps'])}")
+    say(f"run      {shown(result.run_dir)}")
+
+
+def _can_draw(say: Callable[[str], None]) -> bool:
+    """Whether the libraries of reports are installed; if not, one line says how to get them."""
+    try:
+        require(*REPORT, what="the report (logging.report)")
+    except MissingExtra as error:
+        say(str(error))
+        return False
+    return True
+
+
+def compare(args: argparse.Namespace) -> int | None:
+    require(*REPORT, what="the report of a comparison", instead="`raylfl run` for each algorithm")
+    from raylfl import api
+    from raylfl.console import Watcher
+
+    names = [name for name in args.algorithms.split(",") if name]
+    if not names:
+        raise BadConfig(f"--algorithms '{args.algorithms}' names none; write focus,fedavg,sfl, for example")
+    with Watcher() as watch:
+        results = api.compare(args.config, args.overrides, names, watch)
+    folders = [result.run_dir for result in results]
+    _write_report(folders, Path(args.out) if args.out else folders[0].parent / f"report-{folders[0].name}")
+    return None
+
+
+def _write_report(paths: Sequence[Path], out: Path, **options: Any) -> None:
+    """Writes the page and its files, and prints the summary table."""
+    from raylfl.console import print_table, say, shown, working
+    from raylfl.report.page import summary_table, write_report
+    from raylfl.report.render import to_rich
+
+    with working("drawing the report"):
+        page = write_report(paths, out, **options)
+        table = summary_table(paths, **options)
+    shown_table = to_rich(table)
+    shown_table.box = None
+    print_table(shown_table)
+    say(f"report   {shown(page)}")
+
+
+def sweep(args: argparse.Namespace) -> int:
+    require("ray", *EXTRAS["tune"], what="raylfl sweep")
+    require(*REPORT, what="the report of a sweep")
+    from raylfl.console import say
+    from raylfl.tune import show, sweep
+
+    if args.resume:
+        overrides = [args.sweep, *args.overrides] if args.sweep else args.overrides
+        return show.finish(sweep.resume(args.resume, overrides, say), say)
+    if not args.sweep:
+        raise BadConfig("sweep needs a file, or --resume DIR")
+    return show.finish(sweep.sweep(args.sweep, args.overrides, say), say)
+
+
+def report(args: argparse.Namespace) -> None:
+    paths = [Path(p) for p in args.paths]
+    if args.wandb:
+        from raylfl.console import say
+        from raylfl.report.wandb_report import publish
+
+        say(f"report   {publish(paths, args.wandb)}")
+        return
+    require(*REPORT, what="raylfl report")
+    _write_report(paths, Path(args.out), target=args.target, last=args.last)
+
+
+def reproduce(args: argparse.Namespace) -> None:
+    require(*REPORT, what="raylfl reproduce")
+    from raylfl.reproduce.command import list_experiments, reproduce
+
+    names = [argument for argument in args.overrides if "=" not in argument]
+    if args.list or not names:
+        return list_experiments()
+    overrides = [argument for argument in args.overrides if "=" in argument]
+    return reproduce(names, args.scale, overrides, args.only, args.processes, args.estimate)
+
+
+def publish(args: argparse.Namespace) -> None:
+    require(*REPORT, what="raylfl publish")
+    from raylfl.reproduce.publish import publish
+
+    publish(args.targets, args.to, Path(args.results), Path(args.docs))
+
+
+def partition(args: argparse.Namespace) -> None:
+    from raylfl.config.load import load_config
+
+    config = load_config(args.config, args.overrides)  # first: what follows imports torch
+    require(*REPORT, what="the figure of raylfl partition")
+    from raylfl.console import rows_table, say
+    from raylfl.data_source import load_data
+    from raylfl.experiment import make_split, samples_of
+    from raylfl.heterogeneity.partition.file import save
+    from raylfl.heterogeneity.partition.stats import class_counts, summary, table
+    from raylfl.report.partition_plot import figure
+
+    source = load_data(config)
+    split, samples = make_split(config, source), samples_of(source)
+    rows_table(table(split, samples))
+    rows_table(summary(split, samples))
+    if split.dropped:
+        say(f"{split.dropped} samples belong to no client: this partition drops a remainder")
+    out = Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    save(out / "partition.json", split.clients)
+    say(f"written  {out / 'partition.json'}")
+    if samples.labels is not None:
+        title = f"{config.resolved['partition']['name']}, {len(split.clients)} clients"
+        figure(class_counts(split, samples), samples.classes.tolist(), title).savefig(out / "partition.png")
+        say(f"written  {out / 'partition.png'}")
+
+
+def trace(args: argparse.Namespace) -> None:
+    from raylfl.config.load import load_config
+
+    config = load_config(args.config, args.overrides)
+    require(*REPORT, what="the figure of raylfl trace")
+    from raylfl.console import participation_line, say
+    from raylfl.experiment import assemble
+    from raylfl.heterogeneity.trace import read_trace
+    from raylfl.report.trace import draw_trace
+
+    experiment = assemble(config)
+    written = draw_trace(experiment, Path(args.out))
+    say(participation_line(read_trace(written[0]), experiment.world.count))
+    for path in written:
+        say(f"written  {path}")
+
+
+def profile(args: argparse.Namespace) -> None:
+    from raylfl.api import checked
+    from raylfl.config.load import load_config
+
+    free = ["runtime.backend=local", "eval.every=0", "runtime.vectorize=auto", "runtime.layout=auto"]
+    experiment = checked(load_config(args.config, [*args.overrides, *free]))
+    from raylfl.console import profile_tables, working
+    from raylfl.runtime.profile import profile
+
+    with working("timing rounds"):
+        timings, kernels, replayed = profile(experiment, args.rounds)
+    profile_tables(timings, kernels, replayed)
+
+
+def theory(args: argparse.Namespace) -> None:
+    from raylfl.config.load import load_config
+
+    config = load_config(args.config, args.overrides)
+    from raylfl.api import checked
+    from raylfl.console import theory_tables, working
+    from raylfl.theory.summary import theory_of
+
+    with working("computing the constants"):
+        theory = theory_of(checked(config))
+    if args.json:
+        import json
+
+        print(json.dumps(theory.as_dict(), indent=1))
+        return
+    theory_tables(theory)
+
+
+def list_all(args: argparse.Namespace) -> None:
+    from raylfl.listing import list_kind, list_own
+
+    for what in args.what or KINDS:
+        if what in KINDS:
+            list_kind(what, with_title=len(args.what) != 1)
+        else:
+            list_own(what, KINDS)
+
+
+def new(args: argparse.Namespace) -> None:
+    from raylfl.new import KINDS as KNOWN
+    from raylfl.new import new
+
+    if args.kind not in KNOWN:
+        raise BadConfig(f"new {args.kind}: there are templates of {', '.join(KNOWN)}")
+    for path in new(args.kind, args.name, Path(args.out)):
+        print(f"written  {path}")
+    print(f"try      pytest {path}")
+
+
+def doctor(args: argparse.Namespace) -> int:
+    from raylfl.doctor import findings
+
+    missing = []
+    for finding in findings():
+        print(finding)
+        missing += [finding.subject] * (finding.state == "missing")
+    print(
+        "raylfl run digits " + (f"needs what is missing: {', '.join(missing)}" if missing else "has all that it needs")
+    )
+    return 1 if missing else 0
+
+
+def schema(args: argparse.Namespace) -> None:
+    from raylfl.config import json_schema
+
+    print(json_schema.text())
+
+
+def runs(args: argparse.Namespace) -> None:
+    from raylfl.console import runs_table
+    from raylfl.tune.journal import ends
+
+    runs_table([Path(p) for p in args.paths or ["runs"]], ends)
