@@ -175,7 +175,8 @@ def _parser() -> argparse.ArgumentParser:
         "completion", _completion, "a script that completes commands, configs and keys: put it into ~/.bashrc"
     )
     sub.add_argument("shell", metavar="SHELL", help='bash or zsh: eval "$(raylfl completion bash)"')
-    command("schema", commands.schema, "the JSON schema of a config, for editors that check and complete yaml")
+    sub = command("schema", commands.schema, "the JSON schema of a config, for editors that check and complete yaml")
+    sub.add_argument("--sweep", action="store_true", help="of a sweep file")
     sub = command("runs", commands.runs, "runs with their state and key metrics")
     sub.add_argument("paths", nargs="*", metavar="DIR", help="default: runs")
     return parser

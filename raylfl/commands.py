@@ -260,9 +260,13 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 def schema(args: argparse.Namespace) -> None:
-    from raylfl.config import json_schema
+    import json
 
-    print(json_schema.text())
+    if args.sweep:
+        from raylfl.tune.json_schema import sweep_schema as of_file
+    else:
+        from raylfl.config.json_schema import config_schema as of_file
+    print(json.dumps(of_file(), indent=1))
 
 
 def runs(args: argparse.Namespace) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,15 +23,12 @@ def config_schema() -> Schema:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "raylfl config",
-        **_keys(TopConfig, **groups, base={"description": "configs below this one, later ones win", **names}),
+        **keys_schema(TopConfig, **groups, base={"description": "configs below this one, later ones win", **names}),
     }
 
 
-def text() -> str:
-    return json.dumps(config_schema(), indent=1)
-
-
-def _keys(cls: type, **more: Schema) -> Schema:
+def keys_schema(cls: type, **more: Schema) -> Schema:
+    """The schema of a group of keys, from a dataclass; more: the schemas of further keys, or other ones of its own."""
     hints = hints_of(cls)
     return _object({key: hints[name] for key, name in keys_of(cls).items()}, (cls.__doc__ or "").strip(), **more)
 
@@ -53,7 +49,7 @@ def _fixed(cls: type, group: str) -> Schema:
         return _named(group, inner="init_args")
     nested = {place[1]: place for place in NAMED if len(place) == 2 and place[0] == group}
     hints = hints_of(cls)
-    return _keys(cls, **{key: {"anyOf": [{"type": "string"}, _keys(hints[key])]} for key in nested})
+    return keys_schema(cls, **{key: {"anyOf": [{"type": "string"}, keys_schema(hints[key])]} for key in nested})
 
 
 def _named(group: str, inner: str | None = None) -> Schema:
