@@ -20,10 +20,10 @@ run: setup
 	$(BIN)/raylfl compare digits --algorithms focus,fedavg,sfl
 
 test: setup
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 
 test-fast: setup
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup -m "not slow and not cluster" $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not cluster" $(ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .

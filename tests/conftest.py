@@ -80,6 +80,12 @@ def pytest_xdist_make_scheduler(config, log):
     return Groups(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """The processes of `-n auto`: one more than there are cores, as tests often wait for Ray; four at most."""
+    return min(len(os.sched_getaffinity(0)) + 1, 4) if hasattr(os, "sched_getaffinity") else 3
+
+
 def path_of(item):
     """The file of a test as SLOW and GROUPS name it."""
     return item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""

@@ -190,7 +190,7 @@ def test_on_a_ray_of_the_callers_own_runs_follow_stop_and_go_side_by_side(runs):
 
     on_ray = [*runs, "runtime.backend=ray", "runtime.workers=1", "runtime.cpus_per_worker=0.5"]
     want = raylfl.run(TINY, [*runs, "rounds=3"]).params
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
     try:
         seen = Seen({2: "enough"})
         stopped = raylfl.run(TINY, on_ray, callbacks=[seen])
@@ -201,8 +201,6 @@ def test_on_a_ray_of_the_callers_own_runs_follow_stop_and_go_side_by_side(runs):
         assert next(stream).round == 0
         assert torch.equal(other.params, want)
         assert torch.equal(stream.result.params, raylfl.run(TINY, [*runs, "rounds=1"]).params)
-        both = together(*[lambda: raylfl.run(TINY, [*on_ray, "rounds=3"]).params] * 2)
-        assert all(torch.equal(params, want) for params in both)
         assert ray.is_initialized()
     finally:
         ray.shutdown()

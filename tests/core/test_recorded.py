@@ -241,7 +241,7 @@ def logging_steps():
     module, log, seen = users.Logs(), StepLog(), []
 
     def sink(name, value, **options):
-        log.hear(name, value, options)
+        log.note(name, value, options)
         seen.append((name, torch.as_tensor(value).detach(), options))
 
     log.sink, module.log = sink, sink
