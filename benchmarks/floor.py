@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from itertools import islice
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +17,14 @@ def floor_seconds(workload: Workload, rounds: int) -> list[float]:
     """Seconds of each round of FedAvg on the workload's model and sizes."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
+    try:
+        return list(islice(floor_rounds(workload), rounds))
+    finally:
+        torch.set_num_threads(before)
+
+
+def floor_rounds(workload: Workload) -> Iterator[float]:
+    """One round after the other, and the seconds that it took."""
     torch.manual_seed(0)
     model = made(workload)
     x = torch.randn(workload.samples, *workload.shape)
@@ -22,8 +32,7 @@ def floor_seconds(workload: Workload, rounds: int) -> list[float]:
     shards = torch.randperm(workload.samples).chunk(workload.clients)
     params = list(model.parameters())
     server = [p.detach().clone() for p in params]
-    seconds = []
-    for _ in range(rounds):
+    while True:
         started = time.perf_counter()
         total = [torch.zeros_like(p) for p in server]
         for client in torch.randperm(workload.clients)[: workload.cohort].tolist():
@@ -45,9 +54,7 @@ def floor_seconds(workload: Workload, rounds: int) -> list[float]:
                     a.add_(p)
         for s, a in zip(server, total, strict=True):
             s.copy_(a / workload.cohort)
-        seconds.append(time.perf_counter() - started)
-    torch.set_num_threads(before)
-    return seconds
+        yield time.perf_counter() - started
 
 
 def made(workload: Workload) -> nn.Module:

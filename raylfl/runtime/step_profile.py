@@ -82,7 +82,7 @@ def _profiled(worker: Worker, program: Program, content: Any, peak: Peak) -> Ste
     worker.flat.write_buffers(buffers)
     rows: list[dict[str, Any]] = []
     for line, call, taken in zip(program.table(), program.calls, seconds, strict=True):
-        least = at_peak(call, program.recording.geometry, peak)
+        least = at_peak(call, program.plan.geometry, peak)
         rows.append({**line, "us": taken * 1e6, "us at peak": least * 1e6})
     return StepProfile(rows, whole)
 

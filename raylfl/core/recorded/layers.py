@@ -64,9 +64,10 @@ class Chains:
         ours = recorded(chain, parameters, content, lambda batch: F.cross_entropy(chain(batch[0]), batch[1]))
         if ours is None or not _same_plan(reduced(ours), reduced(theirs)):
             return None
+        network = next((m for m in self.module.modules() if _is_chain(m, layers)), None)
+        layers = _pools_first(layers)
         if not self.layers:
-            self.layers = layers
-            self.network = next((m for m in self.module.modules() if _is_chain(m, layers)), None)
+            self.layers, self.network = layers, network
         return layers
 
     def order(self, layers: Sequence[nn.Module]) -> list[int]:
@@ -137,6 +138,15 @@ def _read(recording: Recording, plan: Plan, module: nn.Module) -> list[nn.Module
         at = result[0]
         shape = recording.geometry[at].shape
     return None
+
+
+def _pools_first(layers: Sequence[nn.Module]) -> list[nn.Module]:
+    """The layers with each max-pool before the ReLU that it follows, which keeps all bits (`pools.py`)."""
+    out: list[nn.Module] = []
+    for layer in layers:
+        late = isinstance(layer, nn.MaxPool2d) and bool(out) and isinstance(out[-1], nn.ReLU)
+        out.insert(len(out) - late, layer)
+    return out
 
 
 def _layer(call: Call, at: int, flat: bool, owner: nn.Module | None) -> nn.Module | None:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped, slots_in
 from raylfl.core.recorded.merged import merged
+from raylfl.core.recorded.pools import pools_first
 from raylfl.core.step_log import LogCall
 
 WRITES_OUT = ("aten::mm", "aten::sum.dim_IntList", "aten::bmm")  # they can write into the gradient's row
@@ -40,7 +41,8 @@ class Program:
         self.recording, self.sizes = recording, sizes
         plan = reduced(recording)
         if next(iter(recording.inputs.values())).device.type == "cpu":
-            plan = replace(plan, calls=merged(plan.calls, plan.geometry))
+            calls, geometry = pools_first(plan.calls, plan.geometry, plan.wanted)
+            plan = replace(plan, calls=merged(calls, geometry), geometry=geometry)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
         self.listing, self._function = _made(*_Source(plan, sizes).written())
         self.logs = bool(recording.logged)
@@ -73,7 +75,7 @@ class Program:
 
     def table(self) -> list[dict[str, str]]:
         """The calls as rows for a table: operator, arguments and shape of the result."""
-        names, geometry = self.recording.names, self.recording.geometry
+        names, geometry = self.recording.names, self.plan.geometry
 
         def shown(value: Any) -> str:
             if isinstance(value, Slot):
