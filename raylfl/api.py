@@ -204,7 +204,7 @@ def _given_again(folder: Path, trust: bool, objects: Objects) -> Given:
 
     Raises BadConfig for others.
     """
-    from raylfl.runtime.records.kept_objects import read
+    from raylfl.runtime.records.kept_objects import on_trust, read
 
     kept = read(folder)
     if not kept.left_out:
@@ -219,10 +219,10 @@ def _given_again(folder: Path, trust: bool, objects: Objects) -> Given:
     if missing:
         arguments = ", ".join(f"{group}=..." for group in missing.values())
         trusted = any(kept.left_out[path] is None for path in missing) and not trust
-        way = f"resume({str(folder)!r}, trust=True) runs the code in its objects.pkl, or " if trusted else ""
+        way = f"{on_trust(folder)} (from Python trust=True) runs the code in its objects.pkl, or " if trusted else ""
         raise BadConfig(
-            f"{folder} was started with {', '.join(missing)}, which its config cannot name: from Python "
-            f"{'raylfl.' if way else ''}{way}raylfl.resume({str(folder)!r}, {arguments})"
+            f"{folder} was started with {', '.join(missing)}, which its config cannot name: {way}from Python "
+            f"raylfl.resume({str(folder)!r}, {arguments})"
         )
     return Given(again.layer, known)
 

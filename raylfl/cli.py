@@ -111,6 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("resume", commands.resume, "continue a run from its newest intact checkpoint")
     sub.add_argument("run_dir", metavar="RUN_DIR")
     sub.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="rounds may be raised")
+    sub.add_argument(
+        "--trust", action="store_true", help="take classes of a notebook from the run's objects.pkl: runs code in it"
+    )
     sub = command("sweep", commands.sweep, "Ray Tune over any config keys; a table of trials, then a report")
     sub.add_argument("sweep", nargs="?", metavar="SWEEP", help="a path, or the name of a file under conf/sweep/")
     sub.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="keys of the sweep or of its config")

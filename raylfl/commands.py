@@ -45,7 +45,7 @@ def resume(args: argparse.Namespace) -> None:
     from raylfl.console import Watcher
 
     with Watcher() as watch:
-        result = api.resume(args.run_dir, args.overrides, watch)
+        result = api.resume(args.run_dir, args.overrides, watch, trust=args.trust)
     _finished(result)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from raylfl.config.identity import identity
+from raylfl.config.load import load_config
+from raylfl.config.objects import Given
 from raylfl.errors import BadConfig
 
 
@@ -15,6 +17,14 @@ def defining(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a resolved config that the result depends on, as plain JSON values."""
     kept: dict[str, Any] = json.loads(json.dumps(identity(resolved, of="resume"), default=str))
     return kept
+
+
+def completed(before: Mapping[str, Any], objects: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a checkpoint with all of today's keys: one that it lacks, being newer, has its default.
+
+    objects: what stands for class paths in it.
+    """
+    return load_config(before, given=Given({}, dict(objects))).resolved
 
 
 def fingerprint_of_config(resolved: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from raylfl.config.components import keys_of
+from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.layers import NAMED
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS, TopConfig
 from raylfl.options import doc_of, hints_of, json_schema
@@ -23,7 +24,12 @@ def config_schema() -> Schema:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "raylfl config",
-        **keys_schema(TopConfig, **groups, base={"description": "configs below this one, later ones win", **names}),
+        **keys_schema(
+            TopConfig,
+            **groups,
+            base={"description": "configs below this one, later ones win", **names},
+            **{KEY: {"description": "the format of a saved config, which raylfl writes itself", "const": FORMAT}},
+        ),
     }
 
 

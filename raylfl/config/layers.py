@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raylfl.config.find import find_config
+from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
 from raylfl.config.text import parse
 from raylfl.errors import BadConfig
@@ -53,6 +54,7 @@ def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]
 def with_bases(content: Mapping[str, Any], folder: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
     """The layers of the configs in `base`, looked up in `folder` first, then the layer of the content itself."""
     content = tree(((key,), value) for key, value in content.items())
+    refuse_other(content.pop(KEY, FORMAT), chain[-1] if chain else "the config")
     bases = content.pop("base", None) or []
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(b, str) for b in bases):

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
+from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.identity import identity
 from raylfl.errors import BadConfig, BadValue
 from raylfl.report.labels import canonical, flatten, is_world, labels, method_of, order_key, varying
@@ -31,7 +32,13 @@ Ints = npt.NDArray[np.int64]
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, about ten times faster
 DEEPEST, LARGEST = 50, 100_000  # largest depth and number of values of a config or summary; runs stay far below
-UNREADABLE = (OSError, ValueError, RecursionError, yaml.YAMLError)  # ValueError: also wrong bytes and broken JSON
+UNREADABLE = (
+    OSError,
+    ValueError,
+    RecursionError,
+    yaml.YAMLError,
+    BadConfig,
+)  # ValueError: also wrong bytes and broken JSON
 log = logging.getLogger(__name__)
 
 
@@ -242,6 +249,7 @@ def _config(path: Path) -> dict[str, Any]:
     config = _sound(yaml.load(text, Loader=_Loader) or {})
     if not isinstance(config, dict):
         raise ValueError(f"config.yaml is no mapping but {type(config).__name__}")
+    refuse_other(config.pop(KEY, FORMAT), path.name)
     for key, most in (("num_clients", 10**7), ("rounds", 2**53)):
         value = config.get(key)
         if value is not None and not (isinstance(value, int) and 0 <= value <= most):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.layers import merge_layer, override, tree
 from raylfl.config.schema import LoggingConfig
 from raylfl.console import shown
@@ -67,6 +68,7 @@ def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print) ->
     if not (folder / "sweep.yaml").is_file():
         raise BadConfig(f"{path} is not a sweep's directory: it has no sweep.yaml")
     content = yaml.safe_load((folder / "sweep.yaml").read_text())
+    refuse_other(content.pop(KEY, FORMAT), folder / "sweep.yaml")
     for item in overrides:
         key = item.partition("=")[0]
         if key not in LATER and not key.startswith("runtime."):
@@ -106,7 +108,7 @@ def new_folder(spec: Sweep) -> Path:
         folder = base / f"{spec.name}-{stamp}{f'-{attempt}' if attempt else ''}"
         try:
             folder.mkdir(parents=True)
-            (folder / "sweep.yaml").write_text(dump(spec.content))
+            (folder / "sweep.yaml").write_text(dump({KEY: FORMAT, **spec.content}))
             return folder
         except FileExistsError:
             continue

@@ -16,6 +16,7 @@ import yaml
 
 import raylfl
 from raylfl.algorithms.fedprox import FedProx
+from raylfl.cli import main
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.links.bernoulli import Bernoulli as Lossy
 from raylfl.heterogeneity.participation.bernoulli import Bernoulli as Coins
@@ -130,16 +131,28 @@ def test_a_run_that_its_config_cannot_resume_says_so_in_one_line(begun):
     result, said = begun
     assert len(said.splitlines()) == 1
     assert "local_class.<locals>.Own" in said
-    assert "trust=True" in said
+    assert f"objects.pkl keeps what it needs: raylfl resume {result.run_dir} --trust" in said
     assert said.strip().removeprefix("raylfl: ") in (result.run_dir / "log.txt").read_text()
 
 
 def test_it_is_resumed_from_what_it_keeps_on_trust_only(begun, runs):
     folder = begun[0].run_dir
-    with pytest.raises(BadConfig, match=r"trust=True.* or raylfl.resume\(.*model=..., data=...\)"):
+    with pytest.raises(BadConfig, match=r"trust=True.* or from Python raylfl.resume\(.*model=..., data=...\)"):
         raylfl.resume(folder, ["rounds=6"])
     resumed = raylfl.resume(folder, ["rounds=6"], trust=True)
     assert torch.equal(resumed.params, raylfl.run(TINY, runs).params)
+
+
+def test_the_command_line_resumes_it_with_trust_and_names_the_remedy_without(begun, runs, capsys):
+    folder = begun[0].run_dir
+    assert main(["resume", str(folder), "rounds=6"]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "local_class.<locals>.Own, tests.runtime.tiny.Points@" in said
+    assert (
+        f"which its config cannot name: raylfl resume {folder} --trust (from Python trust=True) runs the code" in said
+    )
+    assert main(["resume", str(folder), "--trust", "rounds=6"]) == 0
+    assert torch.equal(raylfl.load(folder, trust=True).params, raylfl.run(TINY, runs).params)
 
 
 def test_it_is_resumed_with_the_objects_given_again(begun, runs):
@@ -259,7 +272,7 @@ def test_what_a_script_defines_reaches_the_workers_and_another_process_resumes_i
     assert done.returncode == 0, done.stderr
     assert "__main__.Net, " in done.stderr or "__main__.Mine" in done.stderr
     folder = tmp_path / "runs" / "tiny" / "a"
-    resumed = raylfl.resume(folder, ["rounds=6", "runtime.backend=local"], trust=True)
+    assert main(["resume", str(folder), "rounds=6", "runtime.backend=local", "--trust"]) == 0
     said = ["algorithm={name: fedprox, mu: 0.1}", "participation={name: uniform, size: 3}"]
     twin = raylfl.run(TINY, [f"logging.dir={tmp_path}/runs", *said])
-    assert torch.equal(resumed.params, twin.params)
+    assert torch.equal(raylfl.load(folder, trust=True).params, twin.params)

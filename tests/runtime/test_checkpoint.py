@@ -218,7 +218,7 @@ def test_a_checkpoint_of_a_future_format_is_refused_not_discarded(folder):
     content = {**json.loads(path.read_text()), "version": 99}
     del content["manifest_sha256"]
     path.write_text(encode(content))
-    with pytest.raises(RaylflError, match="has checkpoint format 99"):
+    with pytest.raises(RaylflError, match="has format 99, which a newer raylfl writes"):
         carry_out(FOCUS, folder, resume=True)
     assert "round_000004" in checkpoints(folder)
 

@@ -23,14 +23,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from raylfl.config.changes import defining, fingerprint_of_config, refuse_changes
+from raylfl.config.changes import completed, defining, fingerprint_of_config, refuse_changes
+from raylfl.config.formats import FORMAT
 from raylfl.core.algorithm import State
 from raylfl.core.samples import Shards
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.parts import Experiment
 from raylfl.runtime.records.checksums import save_hashed, sha256_of
 from raylfl.runtime.records.lines import read_rows
-from raylfl.runtime.records.manifest import VERSION, Damaged, Manifest, encode, folder_of, read_manifest
+from raylfl.runtime.records.manifest import Damaged, Manifest, encode, folder_of, read_manifest
 from raylfl.runtime.records.run_dir import RECORDS, RunDirectory, atomic_write, discard, remedy, sync_folder
 from raylfl.runtime.records.state_files import client_chunks, load_clients, load_server, server_blob
 from raylfl.runtime.records.summary import versions
@@ -48,6 +49,7 @@ class Checkpoints:
         """Checkpoints of this experiment; warn: takes one line for the user."""
         self.run_dir, self.warn = run_dir, warn
         self.keep, self.resolved = experiment.config.checkpoint.keep, experiment.config.resolved
+        self.objects = experiment.config.objects
         self.setup = experiment.setup
         self.identity = {
             "config_sha256": fingerprint_of_config(self.resolved),
@@ -105,7 +107,7 @@ class Checkpoints:
             held.setdefault(holder, []).append(client)
         records = self.run_dir.sync()
         manifest: Any = {
-            "version": VERSION,
+            "version": FORMAT,
             "round": state.round,
             "sha256": sums,
             **self.identity,
@@ -200,7 +202,8 @@ class Checkpoints:
 
     def _compare(self, folder: Path, manifest: Manifest) -> None:
         """Checks the definition of the run (raises BadConfig); warns of another device or version."""
-        refuse_changes({**manifest["config"], "rounds": 0}, {**self.resolved, "rounds": 0})
+        defined = completed(manifest["config"], self.objects)
+        refuse_changes({**defined, "rounds": 0}, {**self.resolved, "rounds": 0})
         if manifest["partition_sha256"] != self.identity["partition_sha256"]:
             raise BadConfig(
                 f"the clients' samples are not those of {folder.name}: have files of the data changed, or the version "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
@@ -70,14 +71,19 @@ def keep(run_dir: RunDirectory, objects: Mapping[str, Any]) -> str | None:
     return _how_to_resume(run_dir.path, left_out)
 
 
+def on_trust(folder: Path) -> str:
+    """The command that resumes a run with the objects kept in its directory."""
+    return f"raylfl resume {shlex.quote(str(folder))} --trust"
+
+
 def _how_to_resume(folder: Path, left_out: Mapping[str, str | None]) -> str:
     kept = any(reason is None for reason in left_out.values())
-    ways = [f"{FILE} keeps what it needs: raylfl.resume({str(folder)!r}, trust=True)"] if kept else []
+    ways = [f"{FILE} keeps what it needs: {on_trust(folder)}"] if kept else []
     for path, reason in left_out.items():
         if reason is not None:
             ways.append(f"{path} is not kept ({reason}): give it again to raylfl.resume")
     subject = f"{', '.join(left_out)} {'is' if len(left_out) == 1 else 'are'} known to this process only"
-    return f"{subject}, so `raylfl resume` cannot continue the run from its config; {'; '.join(ways)}"
+    return f"{subject}, so the run cannot be resumed from its config alone; {'; '.join(ways)}"
 
 
 def read(folder: Path) -> KeptObjects:

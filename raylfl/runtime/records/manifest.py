@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, NotRequired
 
 from pydantic import ConfigDict, Field, NonNegativeInt, StringConstraints, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic cannot read that of Python 3.11
 
-from raylfl.errors import RaylflError
+from raylfl.config.formats import refuse_other
 from raylfl.runtime.records.run_dir import read_plain
-
-VERSION = 2
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Folder = Annotated[str, StringConstraints(pattern=r"^round_[0-9]{6,18}$")]
@@ -38,7 +36,7 @@ class Manifest(TypedDict):
 
     __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
 
-    version: Literal[2]
+    version: int
     round: NonNegativeInt
     sha256: dict[StateFile, Sha256]
     config_sha256: Sha256
@@ -69,7 +67,7 @@ def encode(manifest: Manifest) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest in a checkpoint's folder. Raises Damaged, or RaylflError if a newer version wrote it."""
+    """The manifest in a checkpoint's folder. Raises Damaged, or BadConfig if it has another format."""
     name = f"{folder.name}/manifest.json"
     try:
         content = json.loads(read_plain(folder / "manifest.json"))
@@ -79,12 +77,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise Damaged(f"{name} cannot be read: {type(error).__name__}") from error
     if not isinstance(content, dict) or content.pop("manifest_sha256", None) != sha256_of_manifest(content):
         raise Damaged(f"{name} does not match its checksum")
-    version = content.get("version")
-    if isinstance(version, int) and version != VERSION:
-        raise RaylflError(
-            f"{folder} has checkpoint format {version}, but this raylfl reads {VERSION}: "
-            "resume it with the version that wrote it"
-        )
+    if isinstance(content.get("version"), int):
+        refuse_other(content["version"], folder)
     return checked(content, folder)
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import yaml
 
+from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.schema import folder_name
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.records.lines import fault_in_rounds, jsonable, read_rows
@@ -253,7 +254,7 @@ class RunDirectory:
             raise self.unwritten(name, error) from error
 
     def write_config(self, resolved: dict[str, Any]) -> None:
-        self.write("config.yaml", yaml.safe_dump(resolved, sort_keys=False))
+        self.write("config.yaml", yaml.safe_dump({KEY: FORMAT, **resolved}, sort_keys=False))
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         self.write("summary.json", json.dumps(jsonable({**summary, "command": self.command}), indent=2) + "\n")

@@ -1,0 +1,26 @@
+"""The format of what a run or a sweep leaves on disk: one number for all of its files. docs/formats.md has the policy.
+
+The number grows where files of the number before could be misread. New options, metrics and keys leave it as it is:
+a run that does not mention an option has the option's default.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from raylfl.errors import BadConfig
+
+FORMAT = 2  # in config.yaml and sweep.yaml as `format`, in a checkpoint's manifest as `version`
+KEY = "format"
+
+
+def refuse_other(number: Any, where: str | Path) -> None:
+    """Checks the format number of a file or checkpoint; raises BadConfig unless this release reads it."""
+    if number == FORMAT and not isinstance(number, (bool, float)):
+        return
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise BadConfig(f"{where}: format={number}, but must be {FORMAT}, a whole number that raylfl writes itself")
+    writer = "a newer raylfl" if number > FORMAT else "an older raylfl"
+    remedy = f"this one reads {FORMAT}: use the version that wrote it"
+    raise BadConfig(f"{where} has format {number}, which {writer} writes; {remedy}")

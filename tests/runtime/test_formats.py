@@ -1,0 +1,100 @@
+"""Run directories of earlier versions resume with the same bits; those of newer ones are refused (docs/formats.md)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import raylfl
+from raylfl.cli import main
+from raylfl.config.formats import FORMAT
+from raylfl.config.load import load_config
+from raylfl.errors import BadConfig
+from raylfl.report.runs import read_runs
+from raylfl.runtime.records.manifest import encode
+from tests.runtime.faults import carry_out, killed, log_of, outcome, strike
+from tests.runtime.tiny import TINY
+
+FIRST = Path(__file__).with_name("format_2")  # of the first version with this number, as it left it after round 4
+
+
+def rewrite(folder, change):
+    """Changes the config in config.yaml and in every checkpoint of a run directory."""
+    (folder / "config.yaml").write_text(yaml.safe_dump(change(yaml.safe_load((folder / "config.yaml").read_text()))))
+    for path in folder.glob("checkpoints/*/manifest.json"):
+        content = json.loads(path.read_text())
+        del content["manifest_sha256"]
+        path.write_text(encode({**content, "config": change(content["config"])}))
+
+
+def only(config, said):
+    """What of a config `said` mentions: the file of a version that had no other option."""
+    return {
+        key: only(value, said[key]) if isinstance(value, dict) and isinstance(said[key], dict) else value
+        for key, value in config.items()
+        if key in said
+    }
+
+
+@pytest.mark.parametrize("algorithm", ["fedavgm", "scaffold", "focus"])
+def test_a_run_of_a_version_without_today_s_options_resumes_with_the_same_bits(tmp_path, algorithm):
+    config = {**TINY, "algorithm": {"name": algorithm}}
+    carry_out(config, tmp_path / "clean", ["checkpoint.every=0"])
+    killed(lambda: carry_out(config, tmp_path / "run", fault=strike("collect", 4)))
+    rewrite(tmp_path / "run", lambda saved: only(saved, config))
+    saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert (saved["algorithm"], set(saved)) == ({"name": algorithm}, set(config))
+    raylfl.resume(tmp_path / "run")
+    assert "resumed at round 4" in log_of(tmp_path / "run")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "clean")
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["format"] == FORMAT
+
+
+def test_a_run_that_the_first_version_of_this_format_left_is_continued(tmp_path, runs):
+    shutil.copytree(FIRST, tmp_path / "old")
+    twin = raylfl.run(tmp_path / "old" / "config.yaml", [*runs, "rounds=8"])
+    result = raylfl.resume(tmp_path / "old", ["rounds=8"])
+    assert "resumed at round 4" in log_of(tmp_path / "old")
+    assert "momentum" not in (FIRST / "config.yaml").read_text().split("algorithm:")[1]  # SCAFFOLD's came later
+    torch.testing.assert_close(result.params, twin.params, rtol=1e-12, atol=1e-14)  # last bits are the machine's
+    assert (tmp_path / "old" / "participation.jsonl").read_text() == (twin.run_dir / "participation.jsonl").read_text()
+
+
+def test_an_option_that_the_earlier_run_did_not_have_cannot_be_set_in_it_afterwards(tmp_path):
+    shutil.copytree(FIRST, tmp_path / "old")
+    with pytest.raises(BadConfig, match=r"algorithm.momentum: 0.0 -> 0.5"):
+        raylfl.resume(tmp_path / "old", ["rounds=8", "algorithm.momentum=0.5"])
+
+
+def test_a_run_of_a_newer_format_is_refused_everywhere_in_one_sentence(tmp_path, capsys):
+    carry_out(TINY, tmp_path / "run")
+    rewrite(tmp_path / "run", lambda config: {**config, "format": FORMAT + 1, "key_of_the_future": 1})
+    words = f"has format {FORMAT + 1}, which a newer raylfl writes; this one reads {FORMAT}: use the version that wrote"
+    file = tmp_path / "run" / "config.yaml"
+    for call in (lambda: raylfl.resume(file.parent), lambda: raylfl.run(file), lambda: raylfl.load(file.parent)):
+        with pytest.raises(BadConfig) as refused:
+            call()
+        assert str(refused.value).startswith(f"{file} {words}")
+    assert main(["resume", str(file.parent)]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"raylfl: {file} {words} it"]
+    with pytest.raises(BadConfig, match="which a newer raylfl writes"):
+        read_runs(file.parent)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(FORMAT - 1, "which an older raylfl writes"), ("two", "format=two, but")]
+)
+def test_a_number_that_is_not_this_one_is_refused(tmp_path, number, words):
+    with pytest.raises(BadConfig, match=words):
+        load_config({**TINY, "format": number})
+
+
+def test_a_saved_config_names_its_format_and_a_config_may(tmp_path, runs):
+    folder = raylfl.run({**TINY, "rounds": 0, "format": FORMAT}, runs).run_dir
+    assert (folder / "config.yaml").read_text().startswith(f"format: {FORMAT}\n")
+    assert "format" not in load_config(folder / "config.yaml").resolved
