@@ -250,10 +250,10 @@ def _checked(config: Config) -> Experiment:
         from raylfl.runtime.records.loggers import check_loggers
 
         check_loggers(config.logging.chosen)
-    from raylfl.experiment import assemble
     from raylfl.runtime.check import check
+    from raylfl.theory.rate import assembled
 
-    experiment = assemble(config)
+    experiment = assembled(config)
     check(experiment)
     return experiment
 

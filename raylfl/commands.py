@@ -29,6 +29,10 @@ def run(args: argparse.Namespace) -> int | None:
         from raylfl.experiment import check_without_data
 
         check_without_data(config)
+        if config.local.lr_by_theory is not None:
+            from raylfl.theory.rate import assembled
+
+            assembled(config)
         print(yaml.safe_dump(config.resolved, sort_keys=False), end="")
         return None
     from raylfl import api
@@ -182,11 +186,11 @@ def trace(args: argparse.Namespace) -> None:
     config = load_config(args.config, args.overrides)
     require(*REPORT, what="the figure of raylfl trace")
     from raylfl.console import participation_line, say
-    from raylfl.experiment import assemble
     from raylfl.heterogeneity.trace import read_trace
     from raylfl.report.trace import draw_trace
+    from raylfl.theory.rate import assembled
 
-    experiment = assemble(config)
+    experiment = assembled(config)
     written = draw_trace(experiment, Path(args.out))
     say(participation_line(read_trace(written[0]), experiment.world.count))
     for path in written:

@@ -73,6 +73,7 @@ def assemble(config: Config) -> Experiment:
     """The parts of a config. Raises BadConfig, before anything starts, if they cannot work together."""
     check_without_data(config)
     local = config.local
+    assert local.lr_by_theory is None, "raylfl.theory.rate.assembled computes local.lr"
     rule = replace(local, momentum=0.0) if config.algorithm.own_step else local
     source = load_data(config)
     split = make_split(config, source)

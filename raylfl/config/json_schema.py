@@ -8,7 +8,7 @@ from typing import Any
 from raylfl.config.components import keys_of
 from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.layers import NAMED
-from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS, TopConfig
+from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS, PAPERS, TopConfig
 from raylfl.options import doc_of, hints_of, json_schema
 from raylfl.registries import REGISTRIES
 
@@ -55,7 +55,12 @@ def _fixed(cls: type, group: str) -> Schema:
         return _named(group, inner="init_args")
     nested = {place[1]: place for place in NAMED if len(place) == 2 and place[0] == group}
     hints = hints_of(cls)
-    return keys_schema(cls, **{key: {"anyOf": [{"type": "string"}, keys_schema(hints[key])]} for key in nested})
+    more = {key: {"anyOf": [{"type": "string"}, keys_schema(hints[key])]} for key in nested}
+    if group == "local":
+        lr = _value(hints["lr"])
+        paper = {"type": "object", "properties": {"theory": {"enum": list(PAPERS)}}, "required": ["theory"]}
+        more["lr"] = {**lr, "anyOf": [*lr["anyOf"], {**paper, "additionalProperties": False}]}
+    return keys_schema(cls, **more)
 
 
 def _named(group: str, inner: str | None = None) -> Schema:

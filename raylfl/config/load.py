@@ -160,6 +160,8 @@ def resolve(merged: Mapping[str, Any]) -> Config:
     resolved = options_of(parts["top"])
     for group in FIXED_GROUPS:
         resolved[group] = options_of(parts[group])
+    if parts["local"].lr_by_theory is not None:
+        resolved["local"]["lr"] = {"theory": parts["local"].lr_by_theory}
     for group in NAMED_GROUPS:
         resolved[group] = {**REGISTRIES[group].choose(chosen[group], group).keys, **options_of(parts[group])}
     for group in ("model", "data"):
@@ -187,7 +189,11 @@ def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
     top = {key: value for key, value in merged.items() if key in top_keys}
     _attempt(parts, problems, "top", partial(typed, TopConfig, top))
     for group, cls in FIXED_GROUPS.items():
-        _attempt(parts, problems, group, partial(typed, cls, _chosen(group, merged), group))
+        chosen = _chosen(group, merged)
+        if group == "local" and isinstance(chosen.get("lr"), Mapping):
+            _attempt(parts, problems, group, partial(LocalConfig.by_theory, chosen))
+        else:
+            _attempt(parts, problems, group, partial(typed, cls, chosen, group))
     for group in NAMED_GROUPS:
         chosen = _chosen(group, merged)
         options = {key: value for key, value in chosen.items() if key not in NAMING}

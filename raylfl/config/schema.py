@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from raylfl.config.components import typed
 from raylfl.core.local_rule import LocalRule
-from raylfl.errors import BadValue
+from raylfl.errors import BadConfig, BadValue
 from raylfl.heterogeneity.clock import Clock
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.options import Doc, Ge, Gt, OneOrMore, Options
@@ -23,6 +24,7 @@ from raylfl.registries import LOGGERS
 
 Vectorize = Literal["auto", "always", "never"]
 Layout = Literal["auto", "contiguous", "channels_last", "batch_last"]  # of images and convolutions in memory
+PAPERS = {"focus": "[1]", "sfl": "[2]"}  # papers whose theorems bound the step size, as docs/theory.md numbers them
 LAYOUTS: tuple[Layout, ...] = ("contiguous", "channels_last", "batch_last")
 
 
@@ -77,6 +79,11 @@ class ComponentConfig(Options):
 class LocalConfig(LocalRule, LocalWork):
     """`local`: the local work of a client in a round."""
 
+    lr: Annotated[
+        float,
+        Gt(0),
+        Doc("the local learning rate eta; or `{theory: focus}`, `{theory: sfl}`: see lr_from"),
+    ] = 0.1
     sampling: Annotated[
         Literal["reshuffle", "with_replacement"], Doc("epoch by epoch in a fresh order, or independent draws")
     ] = "reshuffle"
@@ -88,6 +95,35 @@ class LocalConfig(LocalRule, LocalWork):
         Literal["average", "local"],
         Doc("buffers such as BatchNorm statistics: averaged over the received clients, or local to each client"),
     ] = "average"
+    lr_from: Annotated[
+        str | None,
+        Doc(
+            "the theorem that lr comes from; written where a config says `lr: {theory: focus}` (or `sfl`): the "
+            "largest step size that the paper's theorem admits for the method ([theory.md](theory.md))"
+        ),
+    ] = None
+    lr_by_theory: str | None = field(default=None, init=False)  # the paper of an lr that is still to be computed
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lr_from is not None and not self.lr_from.endswith(f": {self.lr!r}"):
+            self.lr_from = None  # another lr was set since
+
+    @classmethod
+    def by_theory(cls, options: Mapping[str, Any]) -> LocalConfig:
+        """The options with `lr: {theory: PAPER}`, a mapping; `raylfl.theory.rate` computes the number."""
+        known = f"a number, or {{theory: PAPER}}, PAPER being one of {', '.join(PAPERS)}"
+        wanted = options["lr"]
+        if set(wanted) != {"theory"} or wanted["theory"] not in PAPERS:
+            raise BadConfig(f"local.lr={dict(wanted)}, but must be {known}")
+        made = typed(cls, {key: value for key, value in options.items() if key not in ("lr", "lr_from")}, "local")
+        made.lr, made.lr_by_theory = float("nan"), wanted["theory"]
+        return made
+
+    def set_lr(self, lr: float, source: str | None) -> None:
+        """Sets lr to a computed number; source: the theorem that it comes from."""
+        self.lr, self.lr_by_theory = lr, None
+        self.lr_from = None if source is None else f"{source}: {lr!r}"
 
 
 @dataclass

@@ -19,7 +19,6 @@ from typing import Any, cast
 from raylfl.config.changes import defining, fingerprint_of_config, refuse_changes
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, NonFinite
-from raylfl.experiment import assemble
 from raylfl.parts import Experiment
 from raylfl.report.runs import readable
 from raylfl.runtime.records.manifest import encode
@@ -27,6 +26,7 @@ from raylfl.runtime.records.run_dir import RunDirectory, atomic_write
 from raylfl.runtime.session import Session, write_records
 from raylfl.runtime.workers.backend import Backend, LocalBackend
 from raylfl.startup import process
+from raylfl.theory.rate import assembled
 from raylfl.tune.journal import DIVERGED, FAILED, Trial
 from raylfl.tune.schedulers import Pbt
 from raylfl.tune.score import SCORE, TIME, WORST, Running
@@ -102,7 +102,7 @@ def run_trial(job: Job, trial: Trial, report: Report, taken: Path | None = None)
     """
     sweep, folder = make_sweep(job.content), Path(job.folder) / trial.id
     try:
-        experiment = assemble(sweep.config(trial, Path(job.folder)))
+        experiment = assembled(sweep.config(trial, Path(job.folder)))
         if taken is not None:
             with opened(folder, job.command):  # the paused process may still be shutting down
                 take_over(folder, taken, experiment.config.resolved, show(trial.values))

@@ -1,0 +1,105 @@
+"""The constants of an experiment: exact where its f_i are quadratic, estimates at x0 elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.core.keyed import keyed
+from raylfl.core.population import Floats
+from raylfl.theory import fedaware
+from raylfl.theory.facts import Facts
+from raylfl.theory.objectives import SAMPLES, Objectives
+from raylfl.theory.quadratic import QuadraticProblem
+
+MOST_CLIENTS = 32  # whose curvature and gradient noise are looked at where they are estimates
+EXACT, BALL, ESTIMATE = "exact", "within |x0 - x*| of x*", "estimate at x0"
+
+
+@dataclass(frozen=True)
+class Constant:
+    """symbol: as in the papers; how: exact, a bound within a ball, or an estimate at x0."""
+
+    symbol: str
+    value: float
+    meaning: str
+    how: str
+
+
+class Constants(list[Constant]):
+    """The constants of an experiment, in the order in which they are shown."""
+
+    def value(self, symbol: str) -> float:
+        """The constant of this symbol; nan where it is not known."""
+        return next((c.value for c in self if c.symbol == symbol), float("nan"))
+
+    def exact(self, symbol: str) -> bool:
+        """Whether this constant is known, and no estimate."""
+        return any(c.symbol == symbol and ESTIMATE not in c.how for c in self)
+
+
+def constants_of(objectives: Objectives, facts: Facts, problem: QuadraticProblem | None) -> Constants:
+    """All constants. problem: the f_i where they are quadratic."""
+    if problem is not None:
+        return Constants(exact_constants(problem, objectives, facts))
+    return Constants(estimates(objectives, facts))
+
+
+def _noise(objectives: Objectives, facts: Facts, x: Floats, clients: list[int]) -> float:
+    """sigma of a mini-batch at x: the largest over these clients; 0 for full batches."""
+    sizes = objectives.sizes
+    variances = [
+        objectives.sample_variance(i, x) / facts.batch_sizes[i] for i in clients if facts.batch_sizes[i] < sizes[i]
+    ]
+    return float(np.sqrt(max(variances, default=0.0)))
+
+
+def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Facts) -> Iterator[Constant]:
+    """The exact constants of a quadratic problem."""
+    x0, x = objectives.start, problem.optimum
+    radius = float(np.linalg.norm(x0 - x))
+    smooth, convex = problem.smoothness, problem.convexity
+    beta, zeta = problem.dissimilarity()
+    deviation = problem.deviation(radius)
+    yield Constant("L", float(smooth.max()), "smoothness, largest of all f_i", EXACT)
+    yield Constant("L_i min", float(smooth.min()), "smoothness, smallest of all f_i", EXACT)
+    yield Constant("mu", float(convex.min()), "strong convexity, smallest of all f_i", EXACT)
+    yield Constant("mu_F", problem.global_convexity, "strong convexity of F, its PL constant", EXACT)
+    yield Constant("D", radius, "|x0 - x*|", EXACT)
+    yield Constant("A", problem.value(x0) - problem.value(x), "F(x0) - F*", EXACT)
+    yield Constant("zeta*", problem.zeta_star, "heterogeneity at x* ([2] Assumption 3b)", EXACT)
+    yield Constant("beta", beta, "dissimilarity, factor of |grad F| ([2] Assumption 3a)", EXACT)
+    yield Constant("zeta", zeta, "dissimilarity ([2] Assumption 3a), kappa of [3] Assumption 3", EXACT)
+    yield Constant("D_m", float(deviation.max()), "|grad f_i - grad F| ([3] Assumption 4), sigma_G of [1]", BALL)
+    yield Constant("G", problem.gradient_bound(radius), "|grad f_i| ([3] Assumption 7)", BALL)
+    clients = list(range(problem.count))[:MOST_CLIENTS]
+    yield Constant("sigma", _noise(objectives, facts, x, clients), "standard deviation of a mini-batch", "at x*")
+    if facts.coefficients is not None and facts.coefficients.any():
+        shares = facts.coefficients / facts.coefficients.sum()
+        yield Constant("delta_q", problem.sampling_bias(shares, radius), "bias of participation ([1] eq. 37)", BALL)
+
+
+def estimates(objectives: Objectives, facts: Facts) -> Iterator[Constant]:
+    """At x0, for any model: curvature by Lanczos, dispersion of gradients, gradient noise."""
+    x, count = objectives.start, objectives.count
+    some = sorted(keyed(objectives.seed, "theory/clients").permutation(count)[:MOST_CLIENTS].tolist())
+    gradients = objectives.gradients(x)
+    mean = objectives.weights @ gradients
+    spread = float(np.sqrt(fedaware.global_variance(gradients, objectives.weights)))
+    how = ESTIMATE if count <= MOST_CLIENTS else f"{ESTIMATE}, {MOST_CLIENTS} clients"
+    yield Constant("L", max(objectives.smoothness(i, x) for i in some), "smoothness, largest of the f_i", how)
+    yield Constant("|grad F|", float(np.linalg.norm(mean)), "gradient of F", ESTIMATE)
+    yield Constant(
+        "zeta", spread, "dispersion of the grad f_i ([2] Assumption 3a with beta = 0, sigma_g of [4])", ESTIMATE
+    )
+    yield Constant(
+        "D_m", float(np.linalg.norm(gradients - mean, axis=1).max()), "|grad f_i - grad F|, sigma_G of [1]", ESTIMATE
+    )
+    yield Constant("G", float(np.linalg.norm(gradients, axis=1).max()), "|grad f_i|", ESTIMATE)
+    yield Constant(
+        "D(x)", fedaware.diversity(gradients, objectives.weights), "gradient diversity ([4] eq. 3)", ESTIMATE
+    )
+    noise = _noise(objectives, facts, x, some)
+    yield Constant("sigma", noise, f"standard deviation of a mini-batch, {SAMPLES} samples a client at most", how)

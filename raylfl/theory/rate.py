@@ -1,0 +1,56 @@
+"""`local.lr: {theory: focus}`: the largest step size that a theorem admits, computed when a run starts."""
+
+from __future__ import annotations
+
+from raylfl.config.load import Config
+from raylfl.config.schema import PAPERS
+from raylfl.errors import BadConfig
+from raylfl.experiment import assemble
+from raylfl.parts import Experiment
+
+
+def assembled(config: Config) -> Experiment:
+    """The parts of a config, as of `assemble`; a local.lr that names a paper becomes the number of its theorem.
+
+    The config then holds this number, and where it comes from in local.lr_from. Raises BadConfig where no theorem of
+    the paper is about the method, or where its constants cannot be computed.
+    """
+    wanted = config.local.lr_by_theory
+    if wanted is None:
+        return assemble(config)
+    config.local.set_lr(1.0, None)  # any: no step size that a theorem admits depends on it
+    experiment = assemble(config)
+    lr, source = theory_rate(experiment, wanted)
+    config.local.set_lr(lr, source)
+    experiment.rule.lr = lr  # a copy of config.local for methods with a step of their own
+    config.resolved["local"] |= {"lr": lr, "lr_from": config.local.lr_from}
+    return experiment
+
+
+def theory_rate(experiment: Experiment, paper: str) -> tuple[float, str]:
+    """(the largest step size of the paper's theorem about this run, its name and case)."""
+    from raylfl.theory.constants import constants_of
+    from raylfl.theory.facts import broken_assumptions, facts_of, plain_sgd
+    from raylfl.theory.objectives import Objectives
+    from raylfl.theory.promises import step_bounds
+
+    def refused(reason: str) -> BadConfig:
+        return BadConfig(f"local.lr={{theory: {paper}}}, but {reason}; set a number")
+
+    facts, objectives = facts_of(experiment), Objectives(experiment)
+    if (broken := next(plain_sgd(experiment), None)) is not None:
+        raise refused(broken)
+    constants = constants_of(objectives, facts, objectives.quadratic())
+    bounds = [b for b in step_bounds(experiment, facts, constants) if b.theorem.startswith(PAPERS[paper])]
+    if not bounds:
+        name = experiment.config.resolved["algorithm"]["name"]
+        raise refused(f"no theorem of that paper has a step size for algorithm.name={name} on this problem")
+    if not constants.exact("L"):
+        raise refused("L is only an estimate for this model (`raylfl theory` prints it)")
+    strongest = bounds[0]
+    if not 0 < strongest.largest < float("inf"):
+        raise refused(f"{strongest.theorem} ({strongest.case}) admits {strongest.largest:g} here")
+    experiment.warnings.extend(
+        f"local.lr is that of {strongest.theorem}; {note}" for note in broken_assumptions(experiment, facts)
+    )
+    return strongest.largest, f"{strongest.theorem}, {strongest.case}"
