@@ -37,7 +37,7 @@ Watch = Callable[["Progress"], None]
 class Progress:
     """The progress after each round: metrics, and lines for the user since the previous round.
 
-    params: flat [d], where the run has callbacks or is a stream, and the round is not one of a resumed run.
+    params: flat [d]; None without callbacks or a stream, and for rounds that a resumed run had already completed.
     """
 
     experiment: Experiment
@@ -69,7 +69,7 @@ class Result:
 
     @property
     def stopped_early(self) -> str | None:
-        """Why the run ended before its last round; None: it did not."""
+        """The reason why the run ended before its last round; None if it did not."""
         reason: str | None = self.summary.get("stopped_early")
         return reason
 
@@ -109,9 +109,9 @@ def run(
 ) -> Result:
     """Carries out one run of a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
 
-    callbacks: called after each round, may end the run. objects: `model=Net`, `data=Data()`, `algorithm=FedCM(mu=0.1)`,
-    ..., in place of what the config names; overrides still change their options. Raises BadConfig for mistakes, before
-    anything is started.
+    callbacks: called after each round; they may end the run. objects: components that replace those named in the
+    config, such as `model=Net`, `data=Data()`, `algorithm=FedCM(mu=0.1)`; overrides still change their options. Raises
+    BadConfig for mistakes, before anything is started.
     """
     config = load_config(source, overrides, given(objects))
     return _begin(checked(config), watch, callbacks)
@@ -141,7 +141,7 @@ def compare(
 
 
 def _variant(overrides: Sequence[str], algorithm: Any, objects: Objects) -> tuple[list[str], Given]:
-    """What a comparison adds to its config for one of the algorithms."""
+    """The overrides and objects of one algorithm in a comparison."""
     if isinstance(algorithm, str):
         return [*overrides, f"algorithm.name={algorithm}"], given(objects)
     return list(overrides), given({**objects, "algorithm": algorithm})
@@ -173,8 +173,8 @@ def resume(
 ) -> Result:
     """Resumes the run in this directory from its newest intact checkpoint; `rounds` may be raised.
 
-    Objects that its config cannot name are given again, or, where trust is True, taken from its objects.pkl: that runs
-    the code in this file, so it is for run directories of one's own.
+    Objects that the config cannot name must be passed again. With `trust=True` they are loaded from the run's
+    objects.pkl instead. Loading executes code in that file: use it only for your own run directories.
     """
     folder = Path(path).expanduser().resolve()
     before, config = saved(folder, overrides, trust, objects)
@@ -191,7 +191,7 @@ def resume(
 
 
 def saved(folder: Path, overrides: Sequence[str], trust: bool, objects: Objects) -> tuple[Config, Config]:
-    """(the config of a run directory, the same with these overrides and objects)."""
+    """(the config of a run directory, that config with these overrides and objects)."""
     if not (folder / "config.yaml").is_file():
         raise BadConfig(f"{folder} is not a run directory: it has no config.yaml")
     again = _given_again(folder, trust, objects)
@@ -200,7 +200,7 @@ def saved(folder: Path, overrides: Sequence[str], trust: bool, objects: Objects)
 
 
 def _given_again(folder: Path, trust: bool, objects: Objects) -> Given:
-    """The objects that a run's config cannot name: given by the caller, kept in its directory, or known here.
+    """The objects that a run's config cannot name: passed by the caller, saved in its directory, or importable here.
 
     Raises BadConfig for others.
     """
@@ -228,7 +228,7 @@ def _given_again(folder: Path, trust: bool, objects: Objects) -> Given:
 
 
 def checked(config: Config) -> Experiment:
-    """The experiment of a config, tried on a first batch. Raises BadConfig if anything cannot work."""
+    """Builds the experiment of a config and tries it on a first batch. Raises BadConfig if anything cannot work."""
     with one_at_a_time():
         return _checked(config)
 
@@ -238,7 +238,7 @@ _computing = threading.RLock()
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """While inside, the torch of this process (generators, defaults, threads) is one run's alone."""
+    """A context in which only one run uses torch's global state in this process (generators, defaults, threads)."""
     with _computing, torch_defaults():
         yield
 
@@ -265,7 +265,7 @@ def _begin(experiment: Experiment, watch: Watch | None, callbacks: Sequence[Call
 
 @contextmanager
 def begun(experiment: Experiment, quiet: bool) -> Iterator[RunDirectory]:
-    """A new run directory with its first records; locked while inside. quiet: messages are shown elsewhere."""
+    """A context with a new, locked run directory and its first records. quiet: messages are shown elsewhere."""
     from raylfl.runtime.records.kept_objects import keep
     from raylfl.runtime.records.run_dir import RunDirectory
     from raylfl.runtime.session import write_records
@@ -299,7 +299,7 @@ Rounds = Generator[Progress, str | None, None]  # a reason sent back ends the ru
 
 @contextmanager
 def _saying_how_to_go_on(run_dir: RunDirectory) -> Iterator[None]:
-    """Adds to an error the command that goes on with the run, where the error itself does not say it."""
+    """Adds the command that resumes the run to any error that does not name it already."""
     from raylfl.runtime.records.record_file import Displaced
     from raylfl.runtime.session import Interrupted
 
@@ -313,14 +313,17 @@ def _saying_how_to_go_on(run_dir: RunDirectory) -> Iterator[None]:
 
 
 def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced: bool) -> Rounds:
-    """The rounds of a run; in between, torch is the caller's. paced: they have their parameters, and wait."""
+    """The rounds of a run; between rounds, torch's global state is the caller's.
+
+    paced: each round comes with its parameters, and the next one starts only when it is requested.
+    """
     local = experiment.config.runtime.backend == "local"
     rows = _rows_of(experiment.config.runtime.backend)(experiment, run_dir, again, paced=paced)
     reason = None
     with closing(rows):
         while True:
             try:
-                with one_at_a_time() if local else nullcontext():  # others compute in processes of their own
+                with one_at_a_time() if local else nullcontext():  # other backends compute in their own processes
                     metrics, messages, params = rows.send(reason)
             except StopIteration:
                 return
@@ -351,7 +354,7 @@ def _carry_out(
 
 
 def result_of(experiment: Experiment, run_dir: RunDirectory) -> Result:
-    """What a run left in its directory."""
+    """The result of a finished run, read from its directory."""
     import torch
 
     with one_at_a_time():

@@ -19,7 +19,7 @@ from raylfl.startup import process
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; errors become one or two lines on stderr (`--debug` shows the traceback)."""
+    """Runs a command; prints errors as one or two lines on stderr (`--debug` shows the traceback)."""
     parser = _parser()
     args, rest = parser.parse_known_args(argv)
     unknown = [a for a in rest if a.startswith("-")]

@@ -1,7 +1,7 @@
 """`raylfl completion bash|zsh`: a script that completes commands, options, configs, keys and names of components.
 
-It holds the words that this raylfl knows, plug-ins included, so that completing starts no Python; files are completed
-as usual. bash takes `algorithm.name=foc` apart at the `=`: the words after it are those of the key before it.
+The script contains all words, names of plug-ins included, so that completion starts no Python; files are completed as
+usual. bash splits `algorithm.name=foc` at the `=`; the key before the `=` determines the candidates after it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ complete -o filenames -F _raylfl raylfl
 
 
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """The completion of a shell; zsh takes that of bash by its own `bashcompinit`."""
+    """The completion script of a shell; zsh runs the bash script through its `bashcompinit`."""
     group = next(action for action in parser._actions if isinstance(action.choices, dict))
     commands: dict[str, argparse.ArgumentParser] = dict(group.choices or {})
     text = SCRIPT.substitute(
@@ -62,7 +62,7 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _case(name: str, parser: argparse.ArgumentParser) -> str:
-    """The branch of one command: its options; its configs first, then keys."""
+    """The `case` branch of one command: its options, its configs as the first argument, and keys as later ones."""
     options = _quoted(sorted(option for option in parser._option_string_actions if option.startswith("--")))
     first, later = "''", "''"
     if getattr(parser, "takes_config", False):
@@ -83,7 +83,9 @@ def _case(name: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _keys() -> list[str]:
-    """Dotted keys of the config, each with its `=`; of named groups, `name`."""
+    """Dotted keys of the config, each with a trailing `=`; named groups contribute `name`, `class_path` and all
+    options.
+    """
     keys = [*keys_of(TopConfig), "base"]
     keys += [f"{group}.{key}" for group, cls in FIXED_GROUPS.items() for key in keys_of(cls)]
     keys += [f"local.lr_schedule.{field.name}" for field in fields(Schedule)]
@@ -95,7 +97,7 @@ def _keys() -> list[str]:
 
 
 def _values() -> Iterator[tuple[str, list[str]]]:
-    """(pattern of keys, the words that may follow)."""
+    """Pairs (pattern of keys, the words that may follow)."""
     for group, registry in REGISTRIES.items():
         yield f"{group}|{group}.name", registry.names()
     yield "base", config_names()

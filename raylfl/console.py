@@ -66,7 +66,7 @@ def status_line(metrics: dict[str, Any]) -> str:
 
 
 class Watcher:
-    """Progress of runs, one after the other: a bar with round, loss, accuracy, s/round and ETA, or plain lines."""
+    """The progress of successive runs: a bar with round, loss, accuracy, s/round and ETA, or plain lines."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False, markup=False)
@@ -175,9 +175,7 @@ def _numbers(values: Sequence[Any]) -> list[str]:
 def profile_tables(
     timings: Sequence[Timing], kernels: Sequence[dict[str, Any]], replayed: tuple[Timing, StepProfile] | None
 ) -> None:
-    """Settings of the oracle with their round times, the fastest first; its phases; its kernels; the recorded step of
-    the fastest that replays any; what to write.
-    """
+    """Tables of a profile: settings by round time, phases, kernels, the recorded step, and the keys to set."""
     best, rule = timings[0], next(t for t in timings if t.rule)
     say("Forms of the gradient oracle, one process, median rounds:")
     rows_table(
@@ -205,7 +203,7 @@ def profile_tables(
 
 
 def theory_tables(theory: Theory) -> None:
-    """Constants, step sizes that theorems admit, what they promise, and the assumptions that the run breaks."""
+    """Tables of the theory: constants, admissible step sizes, guaranteed rates, and violated assumptions."""
 
     def table(title: str, rows: Sequence[tuple[str, ...]], headers: tuple[str, ...]) -> None:
         out = Table(title=title, title_justify="left", box=None, pad_edge=False)
@@ -233,7 +231,7 @@ def theory_tables(theory: Theory) -> None:
 
 
 def _step_table(timing: Timing, step: StepProfile) -> None:
-    """The recorded list with the time of each call, and these against everything else in a round."""
+    """The recorded calls with their times, and the share of a round that they take."""
     say(f"\nThe recorded step of {timing.setting}, call by call:")
     rows_table([{k: float(v) if k.startswith("us") else escape(v) for k, v in row.items()} for row in step.calls])
     listed, kernels = (timing.steps_per_round * seconds / timing.median for seconds in (step.seconds, step.kernels))

@@ -1,4 +1,4 @@
-"""A program's control over its runs: callbacks after each round, and how they end a run early."""
+"""Callbacks of a run, called after each round, and how they end a run early."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ if TYPE_CHECKING:
 
 
 class StopRun(RaylflError):
-    """Raised in a callback, ends the run after this round as early stopping does; its text is the reason."""
+    """Ends the run after this round, as early stopping does, if raised in a callback; its text is the reason."""
 
 
 class Callback:
-    """Is called by a run in the process that started it; the workers wait, so that a stop counts at once.
+    """Hooks of a run, called in the process that started it; the workers wait meanwhile, so that a stop acts at once.
 
-    An error raised in a callback ends the run; what was done is in its newest checkpoint, and can be resumed.
+    An error raised in a callback ends the run, which can be resumed from its newest checkpoint.
     """
 
     def on_run_start(self, config: Config, run_dir: Path) -> None:
-        """Before the first round, or before the first that a resumed run adds."""
+        """Called before the first round, or before the first new round of a resumed run."""
 
     def on_round_end(self, round: int, metrics: dict[str, Any], params: Tensor) -> bool | str | None:
-        """After a round: its row of metrics.jsonl, and the parameters [d] after it, to be read only.
+        """Called after each round with its row of metrics.jsonl and its parameters [d], which must not be changed.
 
-        True or a reason in words ends the run here, as a finished one; so does `raise StopRun(reason)`.
+        Returning True or a reason ends the run as finished; so does `raise StopRun(reason)`.
         """
         return None
 
     def on_run_end(self, result: Any) -> None:
-        """After the last round, with the `Result` that `raylfl.run` returns."""
+        """Called after the last round, with the `Result` that `raylfl.run` returns."""
 
 
 def reason_to_stop(callbacks: Sequence[Callback], metrics: dict[str, Any], params: Tensor) -> str | None:
-    """Calls `on_round_end` of all callbacks; the first reason to end the run, if there is any."""
+    """Calls `on_round_end` of all callbacks; returns the first reason to end the run, or None."""
     reasons = []
     for callback in callbacks:
         name = type(callback).__name__

@@ -37,9 +37,9 @@ class DataSource:
 
 
 def class_of(config: Config, place: str) -> Any:
-    """The class of `model` or `data`, or what was given in its place: a function that makes one, or an instance.
+    """The class of `model` or `data`, or the factory function or instance passed instead of it.
 
-    Raises BadConfig where it cannot be imported.
+    Raises BadConfig if the class cannot be imported.
     """
     component = getattr(config, place)
     if component.target is not None:
@@ -49,7 +49,7 @@ def class_of(config: Config, place: str) -> Any:
 
 
 def makes(given: Any) -> bool:
-    """Whether this makes the model or the data, as a class or a function does; False: it is one already."""
+    """Whether the object makes the model or the data, as a class or a function does; False for an instance."""
     return isinstance(given, type) or is_factory(given)
 
 

@@ -1,6 +1,6 @@
-"""`raylfl doctor`: what is installed, found and writable here, and the command that mends what is not.
+"""`raylfl doctor`: checks installation, data and folders, and names the command that corrects each fault.
 
-`raylfl run digits` is the measure: what it cannot do without is `missing`, anything else that is absent is a `note`.
+Something that `raylfl run digits` requires is `missing` if it is absent; anything else is a `note`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raylfl.registries import KINDS
 
 State = Literal["ok", "note", "missing"]
 DEFAULT_RUN = {*REQUIRED, "ray", "sklearn"}  # modules that `raylfl run digits` imports
-DATA_FOLDERS = {  # data set -> its place below the root
+DATA_FOLDERS = {  # data set -> its folder below the root
     "mnist": "MNIST/raw",
     "fashion_mnist": "FashionMNIST/raw",
     "cifar10": "cifar-10-batches-py",
@@ -35,7 +35,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. remedy: the command or setting that mends it; empty where there is nothing to mend."""
+    """One line of the report; remedy: the command or setting that corrects the fault, empty if there is none."""
 
     state: State
     subject: str
@@ -48,7 +48,7 @@ class Finding:
 
 
 def findings() -> Iterator[Finding]:
-    """All of the report, in order; a check that fails itself is a note."""
+    """The findings of all checks, in order; a check that raises an error becomes a note."""
     for check in CHECKS:
         try:
             yield from check()
@@ -61,13 +61,13 @@ def _program() -> Iterator[Finding]:
     try:
         version = metadata.version("raylfl")
     except metadata.PackageNotFoundError:
-        version = "source"  # a tree that was never installed
+        version = "source"  # a source tree that is not installed
     yield Finding("ok", "raylfl", f"{version} in {Path(__file__).parent}, {sys.executable}")
     yield Finding("ok", "python", f"{platform.python_version()} on {platform.platform()}")
 
 
 def _packages() -> Iterator[Finding]:
-    distributions = metadata.packages_distributions()  # a look at every installed package: once
+    distributions = metadata.packages_distributions()  # searches every installed package: done once
     modules = dict.fromkeys(REQUIRED, "")
     modules |= {module: f" (extra {extra})" for extra, own in EXTRAS.items() for module in own}
     for module, extra in modules.items():
@@ -80,7 +80,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _torchvision() -> Iterator[Finding]:
-    """The torch that torchvision was built for, as its metadata say."""
+    """The version of torch that torchvision was built for, from its metadata."""
     if not (installed("torchvision") and installed("torch")):
         return
     wanted = [text for text in metadata.requires("torchvision") or [] if text.startswith("torch ")]

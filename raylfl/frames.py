@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None, what: str) -> pd.DataFrame:
-    """A DataFrame of these rows; raises MissingExtra where pandas is not installed."""
+    """A DataFrame of these rows; raises MissingExtra if pandas is not installed."""
     require("pandas", what=what, instead="read the files themselves")
     import pandas as pd
 
@@ -32,30 +32,31 @@ def _frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None, what: 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run as it lies in its directory, finished or not."""
+    """A finished or unfinished run, read from its directory."""
 
     path: Path
     config: Config
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl, one dict a round."""
+        """The rows of metrics.jsonl, one dict per round."""
         from raylfl.runtime.records.lines import read_rows
 
         return read_rows(self.path / "metrics.jsonl").rows
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """A row a round, a column a metric, the index the round; nan where a round did not measure it."""
+        """A table of metrics: one row per round (the index), one column per metric, nan where a round has no value."""
         numbers = [{k: v for k, v in row.items() if isinstance(v, (int, float))} for row in self.rows]
         return _frame(numbers, None, "Run.metrics").set_index("round")
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """The rows of single clients, in long form: round, client, metric, value.
+        """A table of single clients in long form: round, client, metric, value.
 
-        Metrics of every sampled client: draws, received (1 or 0) and steps; with `eval.per_client` also its training
-        loss and logged values, and the metrics of its own data where `eval.clients` measures them.
+        Every sampled client has the metrics draws, received (1 or 0) and steps; with `eval.per_client` also its
+        training loss and the values that it logged; in rounds measured by `eval.clients` also the metrics of its own
+        data.
         """
         from raylfl.runtime.records.lines import read_rows
 
@@ -72,7 +73,7 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """summary.json; empty while the run is unfinished."""
+        """The content of summary.json; empty while the run is unfinished."""
         path = self.path / "summary.json"
         return json.loads(path.read_bytes()) if path.is_file() else {}
 
@@ -93,7 +94,7 @@ class Run:
 
     @property
     def params(self) -> torch.Tensor:
-        """The final parameters [d], or those of the newest checkpoint of an unfinished run."""
+        """The final parameters [d]; for an unfinished run, the parameters in its newest checkpoint."""
         params: torch.Tensor = self._final["params"]
         return params
 
@@ -103,9 +104,10 @@ class Run:
         return module_of(self.config, self._final).eval()
 
     def predict(self) -> Any:
-        """The answers of the module on the test set: `predict_step` where it has one, else `forward` of the inputs.
+        """The module's predictions on the test set, from `predict_step` if it has one, else from `forward` of the
+        inputs.
 
-        One tensor [samples, ...] where the answers are tensors, else a list with the answer to each batch.
+        One tensor [samples, ...] if all predictions are tensors, else a list with one entry per batch.
         """
         import torch
 
@@ -132,7 +134,7 @@ class Run:
         return torch.cat(answers) if all(isinstance(answer, torch.Tensor) for answer in answers) else answers
 
     def evaluate(self) -> dict[str, float]:
-        """The metrics of the test and validation set at these parameters, as a round's row has them."""
+        """The metrics of the test and validation set at these parameters, under the names of metrics.jsonl."""
         import torch
 
         from raylfl.api import one_at_a_time
@@ -157,10 +159,10 @@ class Run:
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False, **objects: Unpack[Objects]) -> Run:
-    """The run in this directory. `trust` and objects: as in `resume`.
+    """Reads the run in this directory; `trust` and objects have the meaning that they have in `resume`.
 
-    Overrides and objects change what is measured on, say `data=Other()` or `eval.batch_size=1000`; the run stays as it
-    is.
+    Overrides and objects, such as `eval.batch_size=1000` or `data=Other()`, change later evaluations, not the run on
+    disk.
     """
     folder = Path(path).expanduser().resolve()
     return Run(folder, saved(folder, overrides, trust, objects)[1])
@@ -169,15 +171,17 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False
 def evaluate(
     path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False, **objects: Unpack[Objects]
 ) -> dict[str, float]:
-    """`load(path, ...).evaluate()`: the final model of a run on its test and validation data, or on other data."""
+    """Evaluates the final model of a run on its test and validation data, or on other data: `load(path,
+    ...).evaluate()`.
+    """
     return load(path, overrides, trust=trust, **objects).evaluate()
 
 
 def runs(path: str | Path = "runs") -> pd.DataFrame:
-    """A row for each run at and below a directory: its path, state, config (`local.lr`), final and best metrics.
+    """A table of the runs at and below a directory: path, state, config (`local.lr`), final and best metrics of each.
 
-    Columns of metrics are `final/test/accuracy`, `best/test/accuracy`, ...; of an unfinished run its newest ones are
-    final. A run that cannot be read is left out with a warning in the log.
+    Columns of metrics are `final/test/accuracy`, `best/test/accuracy`, ...; the final values of an unfinished run are
+    its newest. A run that cannot be read is left out with a warning in the log.
     """
     from raylfl.report.labels import flatten
     from raylfl.report.runs import read_runs

@@ -1,4 +1,4 @@
-"""What `raylfl list` shows: shipped components, plug-ins, configs, and classes of one's own with their options."""
+"""The output of `raylfl list`: shipped components, plug-ins, configs, and your own classes with their options."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from raylfl.options import words
 from raylfl.registries import KINDS
 from raylfl.registry import import_class
 
-DATA_ATTRIBUTES = {"train_dataset", "train_dataloader"}  # one of them makes a class data
+DATA_ATTRIBUTES = {"train_dataset", "train_dataloader"}  # a class with one of them is a data class
 
 
 def list_kind(kind: str, with_title: bool) -> None:
-    """Names, what they are, papers, and the packages of plug-ins; of configs, names and what their first line says."""
+    """Prints the components of a kind: name, summary, and paper or package; for configs, name and summary."""
     table = Table(title=kind if with_title else None, title_justify="left", box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -42,9 +42,9 @@ def list_kind(kind: str, with_title: bool) -> None:
 
 
 def list_own(path: str, kinds: Sequence[str]) -> None:
-    """The components at `module` or `module.Class`: class path, what each is, kind, file, and its options.
+    """Prints the components at `module` or `module.Class`: class path, summary, kind, file and options.
 
-    kinds: what else may be listed, for the refusal of a path that leads nowhere. Raises BadConfig.
+    kinds: the other choices of `raylfl list`, for the message about a wrong path. Raises BadConfig.
     """
     found = list(_components(path, kinds))
     if not found:
@@ -62,7 +62,7 @@ def list_own(path: str, kinds: Sequence[str]) -> None:
 
 
 def kind_of(cls: Any) -> str | None:
-    """The kind of component that a class of one's own is; None: of none."""
+    """The kind of component that a class defines; None if it is no component."""
     for kind, registry in KINDS.items():
         if registry.base is not None and isinstance(cls, type) and issubclass(cls, registry.base()):
             return None if inspect.isabstract(cls) else kind
@@ -78,7 +78,7 @@ def kind_of(cls: Any) -> str | None:
 
 
 def _components(path: str, kinds: Sequence[str]) -> Iterator[tuple[str, type]]:
-    """(kind, class) of what the path names: one class, or the components that a module defines."""
+    """Pairs (kind, class) for a path: one class, or all components that a module defines."""
     if _is_module(path):
         module = import_class(f"{path}.__dict__", "list")
         classes = [value for value in module.values() if getattr(value, "__module__", None) == path]
@@ -99,7 +99,7 @@ def _is_module(path: str) -> bool:
 
 
 def _options(cls: type) -> Iterator[tuple[str, str]]:
-    """(option, what it must be and its default)."""
+    """Pairs (option, its type in words and its default)."""
     hints = source.options_of_class(cls) or {}
     if dataclasses.is_dataclass(cls):
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}

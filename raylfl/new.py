@@ -1,4 +1,4 @@
-"""`raylfl new KIND NAME`: a component's file, its yaml and its test, which pass as they are."""
+"""`raylfl new KIND NAME`: writes the file of a new component, its yaml and a test that passes as written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILES = {"{module}.py": "py", "{module}.yaml": "yaml", "test_{module}.py": "test
 
 
 def new(kind: str, name: str, folder: Path) -> list[Path]:
-    """Write the files of a component called `name` into the folder; raises BadConfig rather than overwrite one."""
+    """Writes the files of a component called `name` into the folder; raises BadConfig if one of them exists."""
     if not name.isidentifier() or keyword.iskeyword(name) or not name[0].isupper():
         raise BadConfig(f"new {kind} {name}: the name of a class is needed, such as FedCM")
     module = module_of(name)

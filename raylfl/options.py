@@ -2,10 +2,10 @@
 
     b1: Annotated[float, Ge(0), Lt(1), Doc("the decay of m")] = 0.9
 
-From a config or in Python, a value outside is refused alike: `b1=1.0, but must be in [0, 1), the decay of m`. What
-takes more than one field to tell is checked in `__post_init__`, after `super().__post_init__()`. A subclass that
-declares a field again without limits of its own (`b1: float = 0.0`) keeps its parent's. Models and data sets, which are
-no dataclasses, annotate the arguments of their constructors alike (`Arguments`).
+A value outside the limits is refused, in a config and in Python: `b1=1.0, but must be in [0, 1), the decay of m`.
+Limits that involve several fields are checked in `__post_init__`, after `super().__post_init__()`. A subclass that
+redeclares a field without limits (`b1: float = 0.0`) inherits its parent's limits. Models and data sets, which are not
+dataclasses, annotate the arguments of their constructors in the same way (`Arguments`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Options:
 
 
 class Arguments:
-    """A class that is no dataclass: the annotated arguments of its constructor are checked before it is called."""
+    """A class, not a dataclass, whose annotated constructor arguments are checked before the constructor is called."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         made = super().__new__(cls)
@@ -136,7 +136,7 @@ def json_schema(hint: Any) -> dict[str, Any]:
 def words(hint: Any, bare: bool = False, docs: bool = True) -> str:
     """A declared type in words: `a number in [0, 1), the decay of m`; bare: without the kind where there are limits.
 
-    docs: with what its `Doc` says, up to a semicolon, where there are limits.
+    docs: also the text of its `Doc`, up to a semicolon, where there are limits.
     """
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:

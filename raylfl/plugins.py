@@ -1,9 +1,9 @@
-"""Plug-ins: classes that installed packages offer as entry points, by the name that a config uses.
+"""Plug-ins: classes that installed packages declare as entry points, under the name that a config uses.
 
     [project.entry-points."raylfl.algorithms"]    # partitions, participation, links, models, data, loggers
     fedcm = "fedcm_plugin:FedCM"
 
-Only the metadata of packages are read here; a class is imported when a config names it, or `raylfl list` shows it.
+Only the metadata of packages are read here; a class is imported when a config names it or `raylfl list` shows it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 @dataclass(frozen=True)
 class Plugin:
-    """One entry point. path: `package.module.Class`; origin: the distribution that offers it, `raylfl-cm 0.1`."""
+    """One entry point; path: `package.module.Class`; origin: its distribution, such as `raylfl-cm 0.1`."""
 
     name: str
     path: str
@@ -24,7 +24,7 @@ class Plugin:
 
 
 def plugins(kind: str) -> dict[str, list[Plugin]]:
-    """What installed packages offer of a kind, by name; more than one where packages choose the same name."""
+    """The plug-ins of a kind, by name; several for a name that several packages declare."""
     return _found(kind, tuple(sys.path))
 
 
@@ -34,7 +34,7 @@ def _found(kind: str, path: tuple[str, ...]) -> dict[str, list[Plugin]]:
     for entry in entry_points(group=f"raylfl.{kind}"):
         plugin = Plugin(entry.name, entry.value.replace(":", "."), _origin(entry))
         same = found.setdefault(entry.name, [])
-        if plugin not in same:  # a distribution seen from two folders of the path
+        if plugin not in same:  # the same distribution, found in two folders of sys.path
             same.append(plugin)
     return found
 

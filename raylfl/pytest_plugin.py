@@ -3,8 +3,8 @@
     pytest --raylfl-contract mine.FedCM
     pytest --raylfl-contract "mine.FedCM alpha=0.3" --raylfl-contract mine.FedCM tests/
 
-Registered by the entry point `pytest11`. Nothing but pytest is imported unless the option is given; without paths the
-contract alone is tested.
+The entry point `pytest11` registers the plug-in. Without the option it imports nothing except pytest; without paths
+only the contract is tested.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption(OPTION) and config.args_source is not pytest.Config.ArgsSource.ARGS:
-        config.args = []  # no paths were given
+        config.args = []  # no paths: do not collect the default test folders
 
 
-@pytest.hookimpl(tryfirst=True)  # before -k and -m choose
+@pytest.hookimpl(tryfirst=True)  # before -k and -m select
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     for text in config.getoption(OPTION):
         items += contract_items(session, text)
 
 
 def contract_items(session: pytest.Session, text: str) -> list[pytest.Item]:
-    """One test a check of the algorithm that `class key=value ...` means."""
+    """One test per check for the algorithm given as `class key=value ...`."""
     here = str(session.config.invocation_params.dir)
-    if here not in sys.path:  # as `python -m` has it: mine.FedCM is found in ./mine.py
+    if here not in sys.path:  # as `python -m` does: mine.FedCM is found in ./mine.py
         sys.path.insert(0, here)
     from raylfl.errors import BadConfig
     from raylfl.testing import CHECKS
@@ -63,7 +63,7 @@ def contract_items(session: pytest.Session, text: str) -> list[pytest.Item]:
 
 
 class ContractItem(pytest.Item):
-    """A check on gradient functions."""
+    """A test of one contract check on gradient functions."""
 
     def __init__(self, *, call: Any, arguments: Sequence[Any], **more: Any):
         super().__init__(**more)
@@ -73,7 +73,7 @@ class ContractItem(pytest.Item):
         self.call(*self.arguments)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The check's own words for a broken contract, and for any other error where it was raised."""
+        """The message of a violated contract; for any other error its traceback."""
         from raylfl.testing import ContractBroken
 
         return str(excinfo.value) if isinstance(excinfo.value, ContractBroken) else super().repr_failure(excinfo)
@@ -83,7 +83,7 @@ class ContractItem(pytest.Item):
 
 
 class RunItem(ContractItem):
-    """A check on whole runs, in a folder of its own."""
+    """A test of one contract check on whole runs, in its own folder."""
 
     def runtest(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

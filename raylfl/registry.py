@@ -1,14 +1,14 @@
-"""Registries from names to classes, one a kind (algorithms, partitions, participation, links, models, data, loggers).
+"""Registries from names to classes, one per kind (algorithms, partitions, participation, links, models, data, loggers).
 
-A component is a dataclass whose fields are its options; registering it is one line above the class:
+A component is a dataclass whose fields are its options; one line above the class registers it:
 
     @PARTITIONS.register("dirichlet", paper="Yurochkin 2019")
     @dataclass
     class Dirichlet(Partition): ...
 
-A new file in the registry's package is enough: what it registers is read from its source (`raylfl.source`). A class
-is imported when it is first used, so that a mistake in a config is found before torch is imported. A class outside the
-package is named by its `class_path` and needs no registration, or is a plug-in, which has a name (`raylfl.plugins`).
+A new file in the registry's package is enough: its registrations are read from its source (`raylfl.source`). A class is
+imported when it is first used, so that a mistake in a config is found before torch is imported. A class outside the
+package needs no registration: its `class_path` selects it, or the name of a plug-in (`raylfl.plugins`).
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ NAMING = ("name", "class_path")  # the keys of a group that select its class; th
 class Entry(Generic[T]):
     """A registered class: its name in configs, a one-line summary, and its paper.
 
-    origin: the package of a plug-in; empty for what raylfl itself registers.
+    origin: the package of a plug-in; empty for raylfl's own classes.
     """
 
     name: str
     summary: str
     paper: str
     load: Callable[[], type[T]]
-    options: Callable[[], dict[str, Any] | None]  # as `source.options`
+    options: Callable[[], dict[str, Any] | None]  # like `source.options`
     origin: str = ""
 
     @property
     def cls(self) -> type[T]:
-        """The class; its module is imported on first use. Raises BadValue for a plug-in that cannot be used."""
+        """The class, imported on first use. Raises BadValue for a plug-in that cannot be used."""
         return self.load()
 
     def about(self) -> str:
-        """The summary; of a plug-in, which is imported for it, or why it cannot be used."""
+        """The summary; a plug-in is imported for it. If it cannot be used, the reason."""
         try:
             return source.first_line(self.cls.__doc__) if self.origin else self.summary
         except BadConfig as error:
@@ -82,7 +82,7 @@ class Registry(Generic[T]):
 
     def __init__(self, kind: str, package: str, base: Callable[[], type[T]] | None = None):
         self.kind, self.package, self.base = kind, package, base
-        self._entries: dict[str, Entry[T]] = {}  # of classes that have been imported
+        self._entries: dict[str, Entry[T]] = {}  # entries of imported classes
 
     def register(self, name: str, paper: str = "") -> Callable[[type[T]], type[T]]:
         """Class decorator; the summary is the first line of the class's docstring."""
@@ -124,12 +124,14 @@ class Registry(Generic[T]):
         return {**{name: self._plugin(found) for name, found in plugins(self.kind).items()}, **self._own}
 
     def hidden(self) -> list[Plugin]:
-        """Plug-ins that take a name of raylfl's own: they are reached by `class_path` only."""
+        """Plug-ins whose names raylfl itself uses: only their `class_path` selects them."""
         own = self._own
         return [plugin for name, found in plugins(self.kind).items() if name in own for plugin in found]
 
     def _plugin(self, found: list[Plugin]) -> Entry[T]:
-        """The entry of what packages offer under one name; to load it raises BadValue where that cannot be used."""
+        """The entry of the plug-ins of one name; loading it raises BadValue if there are several or the class does not
+        fit.
+        """
         name, origin = found[0].name, " and ".join(plugin.origin for plugin in found)
 
         def load() -> type[T]:
@@ -160,12 +162,14 @@ class Registry(Generic[T]):
         return [entry.name for entry in self]
 
     def name_of(self, cls: type) -> str | None:
-        """The name under which this class is registered; None: it is not."""
+        """The name under which this class is registered; None if it is not."""
         return next((name for name, entry in self._entries.items() if entry.cls is cls), None)
 
     def get(self, name: str, key: str = "name") -> Entry[T]:
         """The entry of this name. Raises BadValue, with the nearest known name, if there is none."""
-        entries = own if name in (own := self._own) else self._all  # packages are searched for other names only
+        entries = (
+            own if name in (own := self._own) else self._all
+        )  # installed packages are searched only for names that are not raylfl's own
         if name not in entries:
             near = difflib.get_close_matches(str(name), entries, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else f"`raylfl list {self.kind}` explains them"
@@ -173,7 +177,7 @@ class Registry(Generic[T]):
         return entries[name]
 
     def find(self, options: Mapping[str, Any], place: str) -> type[T]:
-        """The class selected by the options' `class_path` or `name`; a name with a dot is a path as well.
+        """The class selected by the options' `class_path` or `name`; a name with a dot is also a class path.
 
         Raises BadValue with a key below `place`.
         """
@@ -187,7 +191,7 @@ class Registry(Generic[T]):
         return self._derived(import_class(path, place), path, place)
 
     def choose(self, options: Mapping[str, Any], place: str) -> Choice[T]:
-        """The class that `find` finds, and its names. Beside a class_path, `name` is only a label.
+        """The class selected by `find`, with its names. With a class_path, `name` is only a label.
 
         A class registered outside the package gets its import path. Raises BadValue with a key below `place`.
         """
@@ -204,7 +208,7 @@ class Registry(Generic[T]):
         return Choice(label, cls, str(path))
 
     def _derived(self, cls: Any, path: str, place: str) -> type[T]:
-        """The class, if it derives from `base`, where there is one. Raises BadValue otherwise."""
+        """Checks that the class derives from `base`, if there is one, and returns it; raises BadValue otherwise."""
         if self.base is None:
             return cls  # type: ignore[no-any-return]
         base = self.base()
@@ -219,7 +223,7 @@ _given: ContextVar[Mapping[str, Any]] = ContextVar("objects by the class paths t
 
 @contextmanager
 def standing_for(objects: Mapping[str, Any]) -> Iterator[None]:
-    """While inside, these objects stand for class paths under which nothing, or something else, can be imported."""
+    """A context in which `import_class` returns these objects for their class paths, which cannot be imported."""
     token = _given.set(objects)
     try:
         yield
@@ -228,7 +232,7 @@ def standing_for(objects: Mapping[str, Any]) -> Iterator[None]:
 
 
 def given_for(path: str) -> bool:
-    """Whether an object stands for this class path (`standing_for`)."""
+    """Whether an object stands for this class path (see `standing_for`)."""
     return path in _given.get({})
 
 

@@ -1,4 +1,4 @@
-"""A run's rounds as an iterator: the caller's own loop takes the place of callbacks."""
+"""A run's rounds as an iterator: a loop of the caller instead of callbacks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """The rounds of a run, in a loop of the caller's: `for round in raylfl.stream("digits"): ...`.
+    """The rounds of a run as an iterator: `for round in raylfl.stream("digits"): ...`.
 
-    Each is a `Progress` with its metrics and parameters; the workers wait until the next one is asked for. After
-    `break` or `stop`, `result` ends the run as a finished one; `close`, or leaving a `with` block, leaves it to
-    `raylfl.resume`. The run has a thread of its own: Ctrl-C is the caller's.
+    Each item is a `Progress` with metrics and parameters; the workers wait until the next one is requested. After
+    `break` or `stop`, `result` ends the run as finished; after `close`, or at the end of a `with` block,
+    `raylfl.resume` can continue it. The run uses its own thread, so the caller handles Ctrl-C.
     """
 
     def __init__(self, experiment: Experiment, run: ExitStack, run_dir: RunDirectory):
@@ -34,7 +34,7 @@ class Stream:
         self._reason: str | None = None
         self._result: Result | None = None
         self._end = weakref.finalize(self, _left, self._thread, self._rounds, run)
-        self._end.atexit = False  # threads have ended by then
+        self._end.atexit = False  # at exit, threads have already ended
 
     def __iter__(self) -> Stream:
         return self
@@ -53,12 +53,12 @@ class Stream:
             raise
 
     def stop(self, reason: str = "stopped by the caller") -> None:
-        """End the run after the round handed out last, as early stopping does."""
+        """Ends the run after the newest round, as early stopping does."""
         self._reason = reason
 
     @property
     def result(self) -> Result:
-        """The finished run; ends it here where rounds are left. Raises RaylflError for a closed one."""
+        """The result of the run; ends it after its newest round if rounds remain. Raises RaylflError after `close`."""
         if self._result is None and self._end.alive:
             self.stop(self._reason or "the loop over its rounds was left")
             for _ in self:
@@ -68,7 +68,7 @@ class Stream:
         return self._result
 
     def close(self) -> None:
-        """End the workers; what was done since the newest checkpoint is done again by `raylfl.resume`."""
+        """Ends the workers; `raylfl.resume` repeats the rounds since the newest checkpoint."""
         self._end()
 
     def __enter__(self) -> Stream:
@@ -79,7 +79,7 @@ class Stream:
 
 
 class _Over(Exception):
-    """The stream has no more rounds; StopIteration cannot pass a Future."""
+    """Marks the end of the rounds, because a Future cannot carry StopIteration."""
 
 
 def _next_of(rounds: Rounds, reason: str | None) -> Progress:
@@ -97,7 +97,7 @@ def _left(thread: ThreadPoolExecutor, rounds: Rounds, run: ExitStack) -> None:
 
 
 def stream(source: Source, overrides: Sequence[str] = (), **objects: Unpack[Objects]) -> Stream:
-    """The rounds of a run as an iterator; see `Stream`. Arguments are as of `run`."""
+    """Starts a run and returns its rounds as an iterator (`Stream`); takes the arguments of `run`."""
     experiment = checked(load_config(source, overrides, given(objects)))
     run = ExitStack()
     return Stream(experiment, run, run.enter_context(begun(experiment, quiet=False)))

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """The attribute of this name from its new module, with a DeprecationWarning."""
+    """Returns the attribute of this name from its new module, with a DeprecationWarning."""
     import raylfl.algorithms
     from raylfl.core import algorithm
 

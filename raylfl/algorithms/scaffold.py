@@ -14,9 +14,9 @@ Assumes  nothing about participation; exact for full-batch gradients if every cl
 
 A client without data (K_i = 0) has no gradient to update c_i with, and keeps it.
 
-Two departures of public code can be switched on, to see what they do: `momentum` is that of the raw gradient under the
-correction, m <- momentum m + grad f_i(x_i), x_i <- x_i - eta (m - c_i + c), so that option 2 stores 1/(1-momentum)
-gradients, up to its start; `variates: model` lets c and every c_i start as the initial model instead of 0.
+Two departures of public code from the paper can be switched on. `momentum` applies to the raw gradient, before the
+correction: m <- momentum m + grad f_i(x_i), x_i <- x_i - eta (m - c_i + c). Option 2 then stores about 1/(1-momentum)
+times the mean gradient. `variates: model` starts c and every c_i at the initial model instead of 0.
 """
 
 from __future__ import annotations

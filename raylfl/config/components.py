@@ -46,7 +46,7 @@ def typed(cls: type[T], options: Mapping[str, Any], place: str = "") -> T:
 def converted(
     hints: Mapping[str, Any], options: Mapping[str, Any], place: str = ""
 ) -> tuple[dict[str, Any], list[str]]:
-    """(options converted to the types that `hints` declares, error messages of the others and of unknown keys)."""
+    """(options converted to the types in `hints`, error messages for unknown keys and bad values)."""
     values: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in options.items():
@@ -118,7 +118,7 @@ def build(registry: Registry[T], options: Mapping[str, Any], place: str) -> T:
 
 
 def name_of(factory: Any) -> str:
-    """The name of a class or a function, also of one with some arguments given (`functools.partial`)."""
+    """The name of a class, a function or a `functools.partial` of either."""
     return str(getattr(factory, "__name__", None) or name_of(factory.func))
 
 

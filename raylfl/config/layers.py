@@ -1,7 +1,7 @@
-"""Layers of a config (files, their bases, `key=value` overrides): trees of plain values, of which later ones win.
+"""Layers of a config (files, their bases, `key=value` overrides): trees of plain values; later layers win.
 
 Inside the places of `MERGED` keys are merged; elsewhere a value replaces the earlier value, even if both are mappings
-({uniform: [1, 5]}). At the places of `NAMED` a plain text is short for `name`. A layer with another name or class_path
+({uniform: [1, 5]}). At the places of `NAMED` a plain string stands for `name`. A layer with another name or class_path
 replaces the whole place, so that options of the earlier algorithm, partition or model do not remain. Within one layer
 the order of keys has no effect, except that the last of several equal keys counts.
 """
@@ -39,7 +39,7 @@ QUOTES, QUOTED = "quote arguments with blanks, brackets or braces", "'local.step
 
 
 def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
-    """The layers of a file's bases, then its own layer; chain: the files that have it as a base."""
+    """The layers of a file's bases, then its own layer; chain: the files that led to it as a base."""
     if path in chain:
         raise BadConfig(f"base: the files include each other: {' -> '.join(p.name for p in (*chain, path))}")
     try:
@@ -71,7 +71,7 @@ def override_layers(overrides: Sequence[str]) -> list[dict[str, Any]]:
 def override(item: str, among: Sequence[str] = ()) -> tuple[Place, Any]:
     """(place, value) of an override such as `local.lr=0.1`.
 
-    among: the whole command line, for a hint on quoting. Raises BadConfig for another form.
+    among: the whole command line, for a hint on quoting. Raises BadConfig for any other form.
     """
     key, equals, text = item.partition("=")
     problem = None if equals and key else f"override {item!r} must have the form key=value"

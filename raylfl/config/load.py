@@ -40,8 +40,8 @@ SECRET = re.compile(r"\$\{\s*oc\.env\s*:([^,}]*(?:KEY|TOKEN|SECRET|PASSW|CREDENT
 class Config:
     """A whole config, typed; `resolved` holds the same as plain values with all defaults, as saved in config.yaml.
 
-    A literal `${` in a text is escaped in `resolved`, as a config has to write it. `objects`: what stands for a class
-    path in it that another process cannot import.
+    In `resolved`, a literal `${` is escaped, as in a config file. `objects`: objects passed from Python, by the class
+    paths that stand for them because other processes cannot import them.
     """
 
     top: TopConfig
@@ -66,18 +66,19 @@ Source = str | Path | Mapping[str, Any] | DictConfig  # a path, a bare name, a d
 
 
 def load_config(source: Source, overrides: Sequence[str] = (), given: Given | None = None) -> Config:
-    """The validated config of a path, a bare name, a dict or a DictConfig, plus `key=value` overrides.
+    """Loads and validates a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
 
-    given: objects from Python, laid over the source and under the overrides. Raises BadConfig with all mistakes found,
-    one line each.
+    given: objects from Python; they replace values of the source, and overrides change their options. Raises BadConfig
+    with all mistakes found, one line each.
     """
     (config,) = load_configs(source, [(overrides, given)])
     return config
 
 
 def load_configs(source: Source, variants: Sequence[tuple[Sequence[str], Given | None]]) -> list[Config]:
-    """The same config in several variants: (overrides, objects from Python) each; a mistake in any comes before the
-    first class is imported.
+    """Loads several variants of one config, each given as (overrides, objects from Python).
+
+    All variants are checked before the first class is imported.
     """
     composed = [(compose(source, overrides, given), given or Given()) for overrides, given in variants]
     for merged, _ in composed if len(composed) > 1 else ():
@@ -103,7 +104,7 @@ def compose(source: Source, overrides: Sequence[str] = (), given: Given | None =
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    """The plain values of a DictConfig, with its interpolations resolved: they may refer to its parent."""
+    """The plain values of a DictConfig, with its interpolations resolved, which may refer to its parent."""
     refuse_secrets(OmegaConf.to_container(config))
     plain: dict[str, Any] = escaped(OmegaConf.to_container(config, resolve=True))
     return plain
@@ -170,7 +171,10 @@ def resolve(merged: Mapping[str, Any]) -> Config:
 
 
 def _target(path: str | None, place: str) -> Any:
-    """What stands for this class path, or lies in `__main__`, which is another module in another process; else None."""
+    """The object that stands for this class path, or that is defined in `__main__`; else None.
+
+    `__main__` is a different module in another process, which therefore cannot import the object.
+    """
     return import_class(path, place) if path is not None and (given_for(path) or path.startswith("__main__.")) else None
 
 

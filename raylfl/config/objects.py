@@ -1,9 +1,8 @@
-"""Objects given from Python in place of what a config names: `raylfl.run(config, model=Net, algorithm=FedCM(mu=0.1))`.
+"""Objects passed from Python instead of named in a config: `raylfl.run(config, model=Net, algorithm=FedCM(mu=0.1))`.
 
-What a config can say is said in the config: a class, or a function that returns the object, by its `class_path`, an
-instance of a dataclass by its class and its options. The rest (classes of a notebook or `__main__`, lambdas, instances
-of models and data) gets a class path under which nothing can be imported, and the object stands for it
-(`registry.standing_for`).
+Where possible, an object is written into the config: an importable class or function by its `class_path`, an instance
+of a dataclass by its class and options. Other objects (classes of a notebook or of `__main__`, lambdas, instances of
+models and data) get a placeholder class path, and `registry.standing_for` maps this path to the object.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ Layer = dict[str, Any]
 
 
 class Objects(TypedDict, total=False):
-    """What the functions of the Python interface take by keyword: a class, a function that makes one, an instance, or
-    what a config would say (a name, a mapping).
+    """Keyword arguments of the Python interface that name components.
+
+    Each is a class, a factory function, an instance, or the form that a config has (a name, a mapping).
     """
 
     model: Any
@@ -42,16 +42,16 @@ class Objects(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Given:
-    """Objects as a layer over a config, and those of them that stand for a class path in it."""
+    """Objects as a layer over a config; `objects`: by class path, the objects that a config cannot name."""
 
     layer: Layer = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
 
 
 def given(objects: Mapping[str, Any], paths: Mapping[str, str] | None = None) -> Given:
-    """Objects by their group; a text or a mapping is what the config could say itself, None is nothing.
+    """Converts objects, by group, to a config layer; a string or a mapping is used as it is, None is ignored.
 
-    paths: the class path that an instance has already, by group, where a run is resumed with it. Raises BadConfig.
+    paths: by group, the class path that an object had before its run was resumed. Raises BadConfig.
     """
     out = Given()
     for group in objects:
@@ -74,7 +74,7 @@ def given(objects: Mapping[str, Any], paths: Mapping[str, str] | None = None) ->
 
 
 def _said(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
-    """What a config says of this object; what it cannot say is added to `objects`."""
+    """The config entry of this object; an object that a config cannot name is added to `objects`."""
     if group not in NAMED_GROUPS and group != "availability":
         return _named(group, value, objects, path)
     place = "participation" if group == "availability" else group
@@ -91,12 +91,14 @@ def _said(group: str, value: Any, objects: dict[str, Any], path: str | None) -> 
         raise BadValue(group, got=repr(value), need=f"a class, an instance or a factory of {base().__qualname__}")
     options = options_of(value)
     if group == "availability":
-        del options["on_empty"]  # the sampler's, which draws again
+        del options["on_empty"]  # an option of the sampler, which draws again
     return {**_named(place, type(value), objects, path), **options}
 
 
 def _named(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
-    """The key that names a class or function; a path of its own for any other object."""
+    """The config entry `name` or `class_path` of an object; other objects than importable classes get a placeholder
+    path.
+    """
     name = REGISTRIES[group].name_of(value) if isinstance(value, type) else None
     if name is not None and value.__module__.partition(".")[0] == "raylfl":
         return {"name": name}
@@ -106,12 +108,12 @@ def _named(group: str, value: Any, objects: dict[str, Any], path: str | None) ->
 
 
 def is_factory(value: Any) -> bool:
-    """Whether the object is a function that makes what is wanted: a class is none, nor a callable instance."""
+    """Whether the object is a factory function or a `functools.partial`; classes and callable instances are not."""
     return inspect.isroutine(value) or isinstance(value, functools.partial)
 
 
 def path_of(value: Any) -> str:
-    """The class path that an object has in a config; that of an instance ends in a digest of its content."""
+    """The class path of an object in a config; for an instance it ends in a digest of its content."""
     if isinstance(value, type) or inspect.isroutine(value):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, functools.partial):
@@ -120,7 +122,7 @@ def path_of(value: Any) -> str:
 
 
 def _digest(value: Any) -> str:
-    """Eight digits that tell instances of one class apart; `instance` where it cannot be pickled."""
+    """Eight digits that distinguish instances of one class; the word `instance` if the object cannot be pickled."""
     import cloudpickle
 
     try:
@@ -138,7 +140,7 @@ def importable(value: Any) -> bool:
 
 
 def known_here(path: str, group: str) -> bool:
-    """Whether this process finds something under the class path, as the notebook does that defined it."""
+    """Whether this process can import the class path, as the notebook that defined the class can."""
     try:
         import_class(path, group)
     except BadValue:
@@ -147,7 +149,7 @@ def known_here(path: str, group: str) -> bool:
 
 
 def passing(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a config's parts only this process knows, by class path: what the config says of it is not enough."""
+    """The parts of a config that other processes cannot import, by class path."""
     found: dict[str, Any] = {}
     for group in NAMED_GROUPS:
         components = [parts[group], getattr(parts[group], "_process", None)]

@@ -189,8 +189,10 @@ class CheckpointConfig(Options):
 
 @dataclass
 class RuntimeConfig(Options):
-    """`runtime`: where and how the work is carried out. Without failures, no key changes the result of a run, except
-    that `threads`, `precision`, `micro_cohort`, `vectorize`, `layout` and the device decide its last bits.
+    """`runtime`: where and how the work is carried out.
+
+    Without failures no key changes the result of a run, except that `threads`, `precision`, `micro_cohort`,
+    `vectorize`, `layout` and the device affect its last bits.
     """
 
     backend: Annotated[Literal["ray", "local"], Doc("local: the same code in the calling process")] = "ray"
@@ -311,7 +313,7 @@ class LoggingConfig(Options):
 
     @property
     def chosen(self) -> list[ComponentConfig]:
-        """The loggers spelt out; in `loggers` a text stands for a name, or with a dot in it for a class path."""
+        """The loggers as mappings; a string in `loggers` is a name, or a class path if it contains a dot."""
         groups = [g if isinstance(g, dict) else {"class_path" if "." in g else "name": g} for g in self.loggers]
         return [typed(ComponentConfig, group, "logging.loggers") for group in groups]
 

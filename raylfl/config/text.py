@@ -1,6 +1,6 @@
 """Parsing of yaml text to plain values, for files and for `key=value` overrides.
 
-The dialect is YAML 1.1, except that `1e-3` is a number and a date stays a text, as in OmegaConf. Duplicate keys,
+The dialect is YAML 1.1, except that `1e-3` is a number and a date remains a string, as in OmegaConf. Duplicate keys,
 aliases that expand to millions of values and very deep nesting are refused.
 """
 

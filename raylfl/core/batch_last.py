@@ -24,7 +24,7 @@ FEW = 8  # input channels of a convolution up to which this form is faster
 
 
 class BatchLast(Chain):
-    """Mean cross-entropy and gradient of a chain of layers, batch innermost; its buffers are reused between batches."""
+    """Mean cross-entropy and gradient of a chain of layers, batch innermost; buffers are reused between batches."""
 
     def __init__(self, layers: Sequence[nn.Module]):
         super().__init__(layers)

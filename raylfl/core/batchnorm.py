@@ -33,5 +33,5 @@ def _before(layer: Any, args: tuple[Any, ...]) -> None:
 
 def _after(layer: Any, args: tuple[Any, ...], output: Any) -> None:
     if getattr(layer, _MET):
-        setattr(layer, _MET, False)  # as before the step, which is recorded only if it leaves the module as it was
+        setattr(layer, _MET, False)  # restored, because a step is recorded only if it leaves the module unchanged
         layer.training = True

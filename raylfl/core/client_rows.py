@@ -50,7 +50,7 @@ class Table:
         return out
 
     def write(self, clients: npt.ArrayLike, rows: Tensor) -> None:
-        """Set the rows of these clients to `rows` [C, d]."""
+        """Sets the rows of these clients to `rows` [C, d]."""
         ids = [int(i) for i in np.asarray(clients)]
         for client in ids:
             self._where.setdefault(client, len(self._where))

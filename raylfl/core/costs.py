@@ -1,4 +1,4 @@
-"""Counters of the communication and computation of a run, as it took place."""
+"""Counters of the actual communication and computation of a run."""
 
 from __future__ import annotations
 

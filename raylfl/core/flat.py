@@ -85,7 +85,7 @@ class FlatModule:
         return torch.cat([b.detach().reshape(-1).to(self.params) for b in self._buffers_now()])
 
     def _buffers_now(self) -> Iterator[Tensor]:
-        """The module's buffers, in whose place a step may have assigned others of the same shapes."""
+        """The module's current buffers; a step may have replaced them by other tensors of the same shapes."""
         for (name, owner), first in zip(self._owners.items(), self.buffers, strict=True):
             buffer = owner[name.rpartition(".")[2]]
             if buffer is None or buffer.shape != first.shape:
@@ -97,7 +97,7 @@ class FlatModule:
             yield buffer
 
     def write_buffers(self, vector: Tensor) -> None:
-        """The inverse of `read_buffers`; integer buffers are rounded. Takes back what a step has put in their place."""
+        """The inverse of `read_buffers`: integer buffers are rounded, and tensors that a step assigned are replaced."""
         at = 0
         for (name, owner), buffer in zip(self._owners.items(), self.buffers, strict=True):
             owner[name.rpartition(".")[2]] = buffer
@@ -107,6 +107,6 @@ class FlatModule:
 
 
 def owners_of_buffers(module: nn.Module) -> Iterator[tuple[str, dict[str, Tensor | None]]]:
-    """The name of each buffer, in the order of `module.buffers()`, and the dict of its part that holds it."""
+    """The name of each buffer and the dict of the submodule that holds it, in the order of `module.buffers()`."""
     for name, _ in module.named_buffers():
         yield name, module.get_submodule(name.rpartition(".")[0])._buffers

@@ -55,8 +55,8 @@ BATCH_LAST = Way("batch_last", "a chain of layers with small convolutions, the s
 class Oracle(ABC):
     """Gradients of a cohort's losses. Every call returns new tensors that the caller may keep and change.
 
-    Losses stay tensors on the parameters' device: to look at one would make a GPU wait in every local step.
-    ways: how many gradients were computed which way.
+    Losses remain tensors on the parameters' device, because reading one would synchronise the GPU in every local step.
+    ways: the number of gradients computed in each way.
     """
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ class LoopOracle(Oracle):
         self.chains, self.steps.refusal = None, f"runtime.compile={backend}"
 
     def _reason(self) -> str:
-        """The reason why autograd takes all steps."""
+        """The reason why all steps use autograd."""
         reason = str(self.steps.refusal)
         return reason if reason.startswith(("runtime.", "training_step")) else f"training_step {reason}"
 

@@ -29,13 +29,13 @@ class StepLog:
         self._noted: list[LogCall] | None = None
 
     def take(self) -> dict[str, Tensor]:
-        """Returns the values since the last call, and removes them."""
+        """Returns the values logged since the last call, and removes them."""
         values, self.values = self.values, {}
         return values
 
     @contextmanager
     def calls(self) -> Iterator[list[LogCall]]:
-        """A context with a list in which all calls of `self.log` are noted, besides their usual effect."""
+        """A context with a list that records all calls of `self.log`, besides their usual effect."""
         before, self._noted = self._noted, []
         try:
             yield self._noted
@@ -43,6 +43,6 @@ class StepLog:
             self._noted = before
 
     def note(self, name: str, value: Any, options: dict[str, Any]) -> None:
-        """Notes a call of `self.log` in the list of `calls`."""
+        """Records a call of `self.log` in the list of `calls`."""
         if self._noted is not None:
             self._noted.append(LogCall(name, value, options))

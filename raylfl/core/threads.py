@@ -1,6 +1,6 @@
 """Threads: server computations on several cores, and BLAS limited to one thread.
 
-A computation is cut into pieces that depend on the problem alone, and one thread computes each piece. The bits are
+A computation is cut into pieces that depend on the problem only, and one thread computes each piece. The bits are
 therefore the same for any number of cores.
 """
 
@@ -62,22 +62,22 @@ def one_thread() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _pools(libraries: object) -> ThreadpoolController:
-    """The thread pools of the process; looked for anew (1 ms) after a library, which may be a BLAS, was loaded."""
+    """The thread pools of the process; searched again (1 ms) after a library, possibly a BLAS, was loaded."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
 
 
 def loaded_libraries() -> object:
-    """A key of the shared libraries that are loaded: the loader's counts of those loaded and unloaded so far (5 us).
+    """A key of the loaded shared libraries: the loader's counts of libraries loaded and unloaded so far (5 us).
 
-    Where the loader does not count (not on Linux), a key that equals no other.
+    Where the loader has no such counts (not on Linux), each call returns a different key.
     """
     counts: list[tuple[int, int]] = []
 
     def note(library: Any, size: int, data: object) -> int:
         counts.append((library.contents.loaded, library.contents.unloaded))
-        return 1  # the first library will do: each has the counts of all
+        return 1  # the first library is enough: each entry holds the counts of all
 
     if (iterate := _loader()) is None:
         return object()

@@ -29,8 +29,8 @@ from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.step_log import StepLog
 
 LARGEST_ON_CPU = 100_000  # d: beyond it the rows fall out of the caches and one client at a time is faster
-LARGEST_SAMPLE = 1000  # numbers that a call of the step makes of a sample, on average; likewise
-MOST_FILLED = 2  # times the samples that there are, as which unequal batches may count when they are filled up
+LARGEST_SAMPLE = 1000  # mean entries of a call's result per sample; beyond it likewise
+MOST_FILLED = 2  # largest ratio of filled-up to real samples; beyond it, one call per batch size
 DENSE = Way("cohort", "clients of a call together: a chain of dense layers as batched matrix products")
 BY_HAND = Way("cohort", "clients of a call together: the model's own cohort_losses")
 VMAP = Way("cohort", "clients of a call together: vmap over training_step")
@@ -39,7 +39,7 @@ RECURRENT = (nn.RNNBase,)
 
 
 def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
-    """The reason why this model is not vectorised under `runtime.vectorize: auto | always | never`; None: it is."""
+    """The reason why this model is not vectorised under `runtime.vectorize: auto | always | never`; None if it is."""
     if setting == "never":
         return "runtime.vectorize=never"
     if flat.buffers:
@@ -59,7 +59,7 @@ def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
 def large_samples(flat: FlatModule, loss: Callable[[Any], Tensor], contents: Sequence[Any]) -> str | None:
     """The reason why a step with large samples (attention over a sequence) runs one client at a time on a CPU.
 
-    It is judged by recordings on batches of one and two samples; None: it may be vectorised.
+    Recordings on batches of one and two samples decide. None if the step may be vectorised.
     """
     made, calls = [], 0
     for content in contents:
@@ -100,7 +100,7 @@ class VectorizedOracle(Oracle):
         """An oracle of this module.
 
         autocast: the precision context of the device. by_hand: use the model's `cohort_losses` and chains of dense
-        layers where there are any; False: always vmap. log: receives the values that `training_step` logs.
+        layers if there are any; False: always vmap. log: receives the values that `training_step` logs.
         """
         super().__init__()
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()

@@ -22,22 +22,22 @@ from raylfl.errors import BadValue, DataMissing
 from raylfl.extras import require
 
 ENDINGS = (".jpg", ".jpeg", ".png")
-FORM = 1  # of the cache; another number makes it anew
+FORM = 1  # format of the cache; a new number invalidates old caches
 Half = dict[str, np.ndarray[Any, Any]]
 
 
 @DATA.register("image_folder")
 class ImageFolder(ImageData):
-    """Anybody's images: a folder or tar file of `<half>/<class>/<image>`, read once and cached as arrays.
+    """Your own images: a folder or tar file of `<half>/<class>/<image>`, read once and cached as arrays.
 
-    path: the folder or the tar file (.tar, .tgz, .tar.gz); relative ones lie below the root (RAYLFL_DATA).
+    path: the folder or the tar file (.tar, .tgz, .tar.gz); a relative path is below the root (RAYLFL_DATA).
     train, test: the names of the halves.
-    size: images are cropped to their middle square and resized to size x size; null: as they are, all alike.
+    size: images are cropped to their middle square and resized to size x size; null: unchanged, all of one size.
     grey: one channel instead of three.
-    augment: every training image shifted by -4..4 pixels each way and mirrored with probability 1/2.
-    mean, std: pixels 0..1 become (x - mean)/std; one number, or one a channel.
-    cache: where the arrays are kept; null for `raylfl` below XDG_CACHE_HOME, or ~/.cache.
-    root: the folder above `path`; null for RAYLFL_DATA or ~/.cache/raylfl.
+    augment: training images are shifted by -4..4 pixels each way and mirrored with probability 1/2.
+    mean, std: pixels 0..1 become (x - mean)/std; one number, or one per channel.
+    cache: the folder of the cached arrays; null: `raylfl` below XDG_CACHE_HOME or ~/.cache.
+    root: the folder above `path`; null: RAYLFL_DATA or ~/.cache/raylfl.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class ImageFolder(ImageData):
 def arrays(
     source: Path, halves: Sequence[str], size: int | None, grey: bool, cache: Path
 ) -> tuple[list[Half], list[str]]:
-    """The halves {"x" uint8 [n, C, H, W], "y" int64 [n]} in the order of their names, and the names of the classes.
+    """The halves {"x" uint8 [n, C, H, W], "y" int64 [n]} in the order of `halves`, and the names of the classes.
 
-    From the cache where the very same source was read before; the digest is that of names, sizes and times of change
-    (a tar file: its own).
+    A source that was read before comes from the cache. Its digest covers the names, sizes and modification times of all
+    files, or of the tar file.
     """
     place = cache / f"{source.name.split('.')[0]}-{digest(source, halves, size, grey)}.npz"
     if place.is_file():
@@ -80,14 +80,14 @@ def arrays(
             with np.load(place) as kept:
                 return [{key: kept[f"{key}{i}"] for key in ("x", "y")} for i in range(2)], kept["classes"].tolist()
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            pass  # cut short or of another program: read the images again, and replace it
+            pass  # truncated, or written by another program: read the images again and replace it
     read, classes = _read(source, halves, size, grey)
     _keep(place, {f"{key}{i}": half[key] for i, half in enumerate(read) for key in half} | {"classes": classes})
     return read, classes
 
 
 def digest(source: Path, halves: Sequence[str], size: int | None, grey: bool) -> str:
-    """Sixteen letters for the source as it lies there and how it is read."""
+    """A digest of 16 hex digits of the source's files and of the reading options."""
     if source.is_dir():
         paths = sorted(path for half in halves for path in (source / half).rglob("*") if path.is_file())
         facts = [f"{path.relative_to(source)} {(stat := path.stat()).st_size} {stat.st_mtime_ns}" for path in paths]
@@ -171,7 +171,7 @@ def _cache_place(cache: str | None) -> Path:
 
 
 def _keep(place: Path, content: dict[str, Any]) -> None:
-    """Write the cache at once or not at all; a place that cannot be written to only costs time."""
+    """Writes the cache atomically; if the folder is not writable, the next start reads the images again."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with _own(place) as part:
@@ -182,7 +182,7 @@ def _keep(place: Path, content: dict[str, Any]) -> None:
 
 @contextmanager
 def _own(place: Path) -> Iterator[Path]:
-    """A file of this process, which takes its place once it is whole."""
+    """A context with a temporary file that is renamed to `place` on exit."""
     part = place.with_name(f".{place.stem}-{os.getpid()}.npz")
     try:
         yield part

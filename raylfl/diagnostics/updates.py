@@ -18,7 +18,7 @@ def update_metrics(updates: Tensor, weights: Floats) -> dict[str, float]:
     """
     w = normalised(weights)
     square, squares = (torch.zeros(n, dtype=torch.float64, device=updates.device) for n in (1, len(updates)))
-    for block in updates.split(BLOCK, dim=1):  # one block at a time, so that sum and norms read it from the caches
+    for block in updates.split(BLOCK, dim=1):  # block by block, so that sum and norms read from the caches
         square += torch.linalg.vector_norm(weighted_sum(block, w)).double() ** 2
         squares += torch.linalg.vector_norm(block, dim=1).double() ** 2
     mean_square = float((squares * torch.from_numpy(w).to(squares)).sum())

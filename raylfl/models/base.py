@@ -26,7 +26,8 @@ from raylfl.options import Arguments
 class ShippedModel(Arguments, LightningModule):
     """A LightningModule whose constructor's arguments are its options, kept in `hparams`.
 
-    lr: of SGD, where `local.optimizer` is `module`; `local.lr` counts otherwise.
+    lr: the learning rate of SGD if `local.optimizer` is `module`; otherwise `local.lr` applies.
+
     from_data: arguments that default to the data's attribute of the same name if the config leaves them out.
     """
 
@@ -40,7 +41,8 @@ class ShippedModel(Arguments, LightningModule):
 def fitted_args(cls: type, init_args: Mapping[str, Any], data: object) -> dict[str, Any]:
     """The init_args of a model, completed with the attributes of the data that `cls.from_data` names (`in_shape`, ...).
 
-    Given arguments stay. An argument is left out if the class has no `from_data` or the data has no such attribute.
+    Arguments in `init_args` take precedence. An argument is left out if the class has no `from_data` or the data has no
+    such attribute.
     """
     names = [name for name in getattr(cls, "from_data", ()) if hasattr(data, name)]
     return {name: getattr(data, name) for name in names} | dict(init_args)
@@ -49,8 +51,9 @@ def fitted_args(cls: type, init_args: Mapping[str, Any], data: object) -> dict[s
 class Classifier(ShippedModel):
     """A classifier: mean cross-entropy over batches (x [B, *in_shape], y int64 [B]) of one chain of named layers.
 
-    in_shape: of an input x; taken from the data if the config leaves it out.
-    num_classes: labels are below it; taken from the data if the config leaves it out.
+    in_shape: the shape of an input x; taken from the data if the config leaves it out.
+    num_classes: the number of classes; taken from the data if the config leaves it out.
+
     layers: nn.Sequential with names such as conv1, pool1, relu1, fc1; `layers.relu1` is a possible cut of split
     learning.
     """

@@ -48,7 +48,7 @@ class ResNet18(Classifier):
     11,164,362 parameters on CIFAR-10 without normalisation, 11,173,962 with it. Convolutions have no bias.
     norm: none (SFL's tables), group (GroupNorm with `groups` groups) or batch (BatchNorm; its statistics are buffers,
     so that the model cannot be vectorised over clients).
-    groups: of norm=group; a divisor of the width.
+    groups: number of groups of norm=group; a divisor of the width.
     width: channels of the first stage; they double from stage to stage.
     """
 

@@ -89,7 +89,7 @@ def main_metric(runs: Sequence[RunRecord]) -> str:
 def cost(run: RunRecord, axis: str) -> Floats | None:
     """The cumulative cost at each row [R]: rounds (r + 1), floats sent, local steps or virtual seconds.
 
-    None if the run did not count it.
+    None if the run did not record it.
     """
     if axis == "rounds":
         return run.rounds.astype(np.float64) + 1

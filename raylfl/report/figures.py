@@ -80,7 +80,7 @@ def convergence(part: Facet, look: Look) -> Block:
 
 
 def costs(part: Facet, look: Look) -> Block | None:
-    """The main metric against traffic, local steps and virtual time; None if none of these was counted."""
+    """The main metric against traffic, local steps and virtual time; None if none of these was recorded."""
     part, _ = part.best(look.metric, look.last)
     axes = counted_axes([run for group in part.groups for run in group.runs])
     panels = [_panel(part, look, look.metric, axis) for axis in axes if axis != "rounds"]
@@ -142,7 +142,7 @@ def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
     if len(parts) < 2 or len(methods) < 2:
         return None
     longest = max(len(part.label) for part in parts)
-    cell = max(0.7, *(0.08 * len(display(method)) + 0.12 for method in methods))  # inches: a name above each
+    cell = max(0.7, *(0.08 * len(display(method)) + 0.12 for method in methods))  # inches, with a name above each
     size = (cell * len(methods) + 0.075 * longest + 0.3, 0.34 * len(parts) + 0.4)
     title = f"{metric_name(look.metric)} by world and method"
     panel = Panel(title, lambda ax: draw_heat_map(ax, parts, look.metric, look.last), size)
@@ -187,7 +187,7 @@ def _profile_panel(
 
 
 def single(panel: Panel) -> Figure:
-    """One panel as a figure of its own, without a legend."""
+    """One panel as a separate figure, without a legend."""
     figure = Drawing(figsize=panel.size, layout="constrained")
     ax = figure.subplots()
     panel.draw(ax)

@@ -1,8 +1,8 @@
 """Labels of configs for legends and tables, from the keys in which they differ.
 
-A key has one of three roles. `algorithm.name` is the *method*. Learning rate, clipping and the algorithm's own options
-are *tuned*. All other keys that define a run (data, model, partition, participation, links, number of local steps, ...)
-are the *world*, which is equal in a fair comparison.
+Each key has one of three roles. `algorithm.name` is the *method*. Learning rate, clipping and the algorithm's own
+options are *tuned*. All other keys that define a run (data, model, partition, participation, links, number of local
+steps, ...) are the *world*, which is equal in a fair comparison.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def show_value(value: Any) -> str:
 
 
 def order_key(value: Any) -> tuple[int, float, str]:
-    """A sort key: None first, then numbers by size, then texts in alphabetical order."""
+    """A sort key: None first, then numbers by size, then strings in alphabetical order."""
     if value is None:
         return (0, 0.0, "")
     if isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):

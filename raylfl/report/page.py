@@ -66,7 +66,7 @@ def write_report(
 def summary_table(
     paths: Paths, target: float | None = None, last: int | None = None, metric: str | None = None
 ) -> Table:
-    """The summary table of all settings, for the terminal (`render.to_rich`). Raises BadValue as `write_report`."""
+    """The summary table of all settings, for the terminal (`render.to_rich`). Raises BadValue like `write_report`."""
     groups, look = _look(read_runs(paths, tell=lambda text: None)[0], target, last, metric, window=None, band="minmax")
     return tables.summary(facets(groups), look.metric, last=look.last, target=look.target)
 
@@ -101,7 +101,9 @@ def _title(runs: Sequence[RunRecord]) -> str:
 
 
 def _summary(sheet: Sheet, parts: Sequence[Facet], look: Look) -> Table:
-    """Adds the summary of the settings in the curves, and returns it; all settings follow folded if there are more."""
+    """Adds and returns the summary of the settings in the curves; if there are more settings, a folded table of all
+    follows.
+    """
     best = [part.best(look.metric, look.last)[0] for part in parts]
     summary = tables.summary(best, look.metric, last=look.last, target=look.target)
     shown = sheet.table(summary)

@@ -21,7 +21,7 @@ from raylfl.report.style import INK, MUTED, PALETTE, Drawing, rc
 IDLE, LOST, RECEIVED = 0, 1, 2  # entries of `states`
 _ASKED, _LOST = PALETTE[0], PALETTE[1]
 _CELLS = (360, 900)  # clients x rounds that a printed raster resolves; larger rasters are averaged
-_LINEAR_GAPS = 40  # longest gap with a bar of its own
+_LINEAR_GAPS = 40  # longest gap with a separate bar
 
 
 def states(rows: Sequence[dict[str, Any]], count: int) -> Ints:

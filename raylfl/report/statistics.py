@@ -1,9 +1,9 @@
-"""Statistics fit for a claim: means with bootstrap intervals, paired differences, equivalence, seeds needed.
+"""Statistics for claims: means with bootstrap intervals, paired differences, equivalence, numbers of seeds.
 
-A run is its measured values over a window of rounds [n]; an experiment has one run a seed. Neighbouring rounds
-resemble each other. A bootstrap therefore draws seeds anew, and within a seed blocks of neighbouring rounds (Kuensch
-1989); a t statistic counts as many values as independent ones would tell as much. With one seed an interval says how
-well this run's level is known, not how other seeds would end.
+A run is the series of its measured values in a window of rounds [n]; an experiment has one run per seed. Values of
+neighbouring rounds are correlated. The bootstrap therefore resamples seeds and, within a seed, blocks of neighbouring
+rounds (Kuensch 1989); t statistics use the effective number of independent values. With a single seed, an interval
+covers the level of this run only, not the results of other seeds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Level:
-    """Where a series ends: mean and std of its values, and how many independent ones they count as."""
+    """The final level of a series: mean and std of its values, and their effective number of independent values."""
 
     mean: float
     std: float
@@ -44,7 +44,7 @@ class Level:
 
 
 def level(values: npt.ArrayLike) -> Level:
-    """The level of a run's rounds, which do not count in full (`effective_count`)."""
+    """The level of a run's rounds, with their `effective_count`."""
     data = _values(values)
     std = float(data.std(ddof=1)) if len(data) > 1 else math.nan
     return Level(float(data.mean()), std, effective_count(data))
@@ -54,7 +54,7 @@ def level(values: npt.ArrayLike) -> Level:
 class Equivalence:
     """Two one-sided tests of |difference| < margin (Schuirmann 1987): the difference ours - theirs, and the larger p.
 
-    difference: with its 1 - 2 alpha interval, which lies within the margins exactly if `holds`.
+    difference: with its 1 - 2 alpha interval, which is within the margins if and only if `holds`.
     """
 
     difference: Interval
@@ -68,7 +68,7 @@ class Equivalence:
 
 
 def bootstrap_mean(runs: Sequence[npt.ArrayLike], level: float = 0.95, seed: int = 0, draws: int = DRAWS) -> Interval:
-    """The mean over runs of each one's mean, with a percentile interval."""
+    """The mean of the runs' means, with a percentile interval."""
     rows = [_values(run) for run in runs]
     if not rows:
         raise BadValue("runs", got=0, need="at least one run")
@@ -83,8 +83,10 @@ def bootstrap_mean(runs: Sequence[npt.ArrayLike], level: float = 0.95, seed: int
 def paired_difference(
     ours: Sequence[npt.ArrayLike], theirs: Sequence[npt.ArrayLike], level: float = 0.95, seed: int = 0
 ) -> Interval:
-    """The mean of ours - theirs over pairs of runs of one world: same seed, same rounds, so that what the world does to
-    both cancels."""
+    """The mean of ours - theirs over pairs of runs with the same seed and rounds.
+
+    Effects of the seed that both runs share cancel.
+    """
     pairs = [(_values(a), _values(b)) for a, b in zip(ours, theirs, strict=True)]
     for a, b in pairs:
         if len(a) != len(b):
@@ -93,8 +95,10 @@ def paired_difference(
 
 
 def equivalent(ours: Level, theirs: Level, margin: float, alpha: float = 0.05) -> Equivalence:
-    """Whether two means differ by less than the margin, from Welch's t. A published mean ± std is a Level of its
-    seeds."""
+    """Tests by Welch's t whether two means differ by less than the margin.
+
+    A published mean ± std is a `Level` whose count is its number of seeds.
+    """
     if margin <= 0:
         raise BadValue("margin", got=margin, need="> 0, in the units of the values")
     parts = [side.std**2 / side.count if side.count > 1 else math.nan for side in (ours, theirs)]
@@ -105,9 +109,9 @@ def equivalent(ours: Level, theirs: Level, margin: float, alpha: float = 0.05) -
 def _two_sided(
     difference: float, parts: Sequence[float], dofs: Sequence[float], margin: float, alpha: float
 ) -> Equivalence:
-    """parts: the variances of both means; dofs: the degrees of freedom of each (Welch and Satterthwaite)."""
+    """The two one-sided tests; parts: variances of both means; dofs: their degrees of freedom (Welch-Satterthwaite)."""
     error = math.sqrt(sum(parts))
-    if not error > 0:  # two constant series, or too few values to say
+    if not error > 0:  # two constant series, or too few values
         p = 0.0 if error == 0 and abs(difference) < margin else 1.0
         return Equivalence(Interval(difference, difference, difference), margin, p, alpha)
     dof = sum(parts) ** 2 / sum(part**2 / own for part, own in zip(parts, dofs, strict=True))
@@ -121,7 +125,8 @@ def _two_sided(
 def seeds_needed(difference: float, std: float, power: float = 0.8, alpha: float = 0.05, most: int = 10_000) -> int:
     """The seeds that a paired two-sided t test needs to find a mean difference whose std over seeds is `std`.
 
-    Power from the noncentral t distribution. Raises BadValue for a difference of 0, or if `most` seeds would not do.
+    The power is that of the noncentral t distribution. Raises BadValue for a difference of 0, or if `most` seeds do not
+    suffice.
     """
     if difference == 0 or not std >= 0:
         raise BadValue("difference", got=difference, need="other than 0, with a std >= 0")
@@ -145,7 +150,7 @@ def _power(effect: float, seeds: int, alpha: float) -> float:
 
 
 def effective_count(values: npt.ArrayLike) -> float:
-    """How many independent values tell as much of the mean: n / (1 + 2 sum_k (1 - k/n) rho_k), at most n.
+    """The effective number of independent values: n / (1 + 2 sum_k (1 - k/n) rho_k), at most n.
 
     The autocorrelations rho_k are summed until the first that is not positive (Geyer 1992, in its simplest form).
     """
@@ -164,7 +169,7 @@ def effective_count(values: npt.ArrayLike) -> float:
 
 
 def _block_means(row: Floats, rng: np.random.Generator, draws: int) -> Floats:
-    """Means of the row put together anew from blocks of neighbours, n^(1/3) long, around the end [draws]."""
+    """Means of circular block-bootstrap resamples of the row, in blocks of length n^(1/3), [draws]."""
     n = len(row)
     length = max(1, round(n ** (1 / 3)))
     starts = rng.integers(n, size=(draws, math.ceil(n / length)))

@@ -91,7 +91,7 @@ def rc() -> AbstractContextManager[None]:
     return matplotlib.rc_context(
         {
             "text.parse_math": False,  # names, paths and labels may hold `$`, `^` and `{`
-            "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture everywhere
+            "font.family": "DejaVu Sans",  # matplotlib ships it: the same picture on every machine
             "font.size": 8.5,
             "axes.titlesize": 9,
             "axes.titleweight": "bold",
@@ -127,8 +127,8 @@ def rc() -> AbstractContextManager[None]:
             "figure.facecolor": "white",
             "savefig.dpi": 200,
             "svg.fonttype": "path",
-            "svg.hashsalt": "raylfl",  # ids that do not change from one report to the next
-            "pdf.fonttype": 42,  # TrueType: what publishers ask for
+            "svg.hashsalt": "raylfl",  # ids that are the same in every report
+            "pdf.fonttype": 42,  # TrueType, which publishers require
         }
     )
 

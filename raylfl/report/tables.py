@@ -28,7 +28,7 @@ from raylfl.report.labels import canonical, display, flatten, short_keys, show_v
 from raylfl.report.runs import Group, RunRecord
 from raylfl.report.wording import axis_name, cost_text, last_text, metric_name, number, stat_text, target_text
 
-ENVIRONMENT = ("versions", "git_commit", "host", "runtime", "command")  # of summary.json
+ENVIRONMENT = ("versions", "git_commit", "host", "runtime", "command")  # keys of summary.json
 COST_HEADS = {
     "rounds": "rounds",
     "floats": "floats",

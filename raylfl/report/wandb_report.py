@@ -87,7 +87,7 @@ def build(content: Outline, entity: str, project: str) -> Any:
 
     names = ", ".join(f"'{name}'" for name in content.groups)
 
-    def runs(*groupby: str) -> Any:  # without entity and project, so that wandb looks nothing up
+    def runs(*groupby: str) -> Any:  # without entity and project, so that wandb makes no request
         return wr.Runset(name="runs", filters=f"Group in [{names}]", groupby=list(groupby))
 
     blocks: list[Any] = [wr.TableOfContents(), wr.H1("Summary"), wr.MarkdownBlock(content.summary)]

@@ -69,8 +69,10 @@ class PaperResult(ABC):
         """Makes the runs and compares them. Raises BadConfig (DataMissing) before the first run starts."""
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-        """What tells a run from the others in a ledger, from its config and its folder's name; None: it is none of
-        these."""
+        """The cell that identifies a run in a ledger, from its config and the name of its folder.
+
+        None if the run belongs to no cell of this experiment.
+        """
         return {"run": name.rpartition("-s")[0] or name}
 
     @property
@@ -79,7 +81,7 @@ class PaperResult(ABC):
         return type(self).from_ledger is not PaperResult.from_ledger
 
     def from_ledger(self, folder: Path) -> Findings:
-        """The findings as far as the published runs of this ledger go."""
+        """The findings from the published runs in this ledger."""
         raise NotImplementedError
 
 

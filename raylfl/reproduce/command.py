@@ -60,7 +60,7 @@ def reproduce(
 
 
 def place(name: str, experiment: PaperResult, scale: str) -> Path:
-    """The folder of what an experiment of that name makes, or of runs that several have in common."""
+    """The folder of an experiment's results, or of the runs that several experiments share."""
     folder = Path(os.environ.get("RAYLFL_RUNS", "runs")) / "reproduce" / name
     return folder / scale if experiment.scales else folder
 

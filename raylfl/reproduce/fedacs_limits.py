@@ -71,10 +71,10 @@ class Limit:
 
     @property
     def predicted_bias(self) -> float:
-        """The predicted bias |predicted - x*|; nan if it is not known."""
+        """The predicted bias |predicted - x*|; nan if there is no prediction."""
         return float("nan") if self.predicted is None else float(np.linalg.norm(self.predicted - self.optimum))
 
     @property
     def surprise(self) -> float:
-        """The prediction error |tail mean - predicted|; nan if it is not known."""
+        """The prediction error |tail mean - predicted|; nan if there is no prediction."""
         return float("nan") if self.predicted is None else float(np.linalg.norm(self.mean - self.predicted))

@@ -1,4 +1,4 @@
-"""`docs/results.md` and a page an experiment, from the ledger alone; no number on them is typed by hand."""
+"""The pages of `docs/results.md`, generated from the ledger: a gallery, and one page per experiment."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def pages(results: Path, docs: Path) -> dict[Path, str]:
 
 
 def write_pages(results: Path, docs: Path) -> list[Path]:
-    """Write the pages that are not as they should be; returns them."""
+    """Writes the pages whose text has changed; returns their paths."""
     changed = []
     for path, text in pages(results, docs).items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:

@@ -1,8 +1,8 @@
-"""The ledger of results: `results/EXPERIMENT/runs.jsonl`, a row for each published run, written by `raylfl publish`.
+"""The ledger of results: `results/EXPERIMENT/runs.jsonl`, one row per published run, written by `raylfl publish`.
 
-A row has all that a table, a curve and a check need: the cell of the table, the digest of the config and the command
-that repeats the run, seed, machine, versions, commit, seconds, means over the last rounds, a thinned curve. The raw
-`metrics.jsonl` stay where they were made.
+A row contains everything that tables, curves and checks need: the cell of the table, the digest of the config, the
+command that repeats the run, seed, machine, versions, commit, seconds, means over the last rounds, and a thinned curve.
+The raw `metrics.jsonl` files are not published.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from raylfl.report.runs import RunRecord
 from raylfl.reproduce.run_cache import DIVERGED, config_digest
 
 ROWS = "runs.jsonl"
-POINTS = 120  # of a thinned curve, at most
+POINTS = 120  # largest number of points of a thinned curve
 WINDOWS = (40, 100, 400)  # rounds of the last-k means
 DIGITS = 6
-FITTED = ("in_shape", "num_classes", "dim")  # raylfl/experiment.py
+FITTED = ("in_shape", "num_classes", "dim")  # arguments that raylfl/experiment.py fills in from the data
 
 
 @dataclass(frozen=True)
 class Row:
-    """A published run. last: rounds -> mean over the last so many, None where it diverged. curve: (round, value)."""
+    """A published run; last: k -> mean over the last k rounds, None if it diverged; curve: pairs (round, value)."""
 
     cell: dict[str, Any]
     seed: int
@@ -51,16 +51,16 @@ class Row:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What a ledger has one row of."""
+        """The key (digest of the config, seed), which is unique within a ledger."""
         return self.digest, self.seed
 
     def window(self, last: int) -> list[float]:
-        """The values of the curve in the last rounds; none where the run diverged."""
+        """The values of the curve in the last `last` rounds; empty if the run diverged."""
         return [] if self.diverged else [value for r, value in self.curve if r >= self.rounds - last]
 
 
 def row(run: RunRecord, cell: Mapping[str, Any], command: str) -> Row:
-    """The row of a run that is whole; raises BadConfig where it is not."""
+    """The row of a complete run; raises BadConfig for any other run."""
     refuse_parts(run)
     metric = main_metric([run])
     diverged = (run.path / DIVERGED).is_file()
@@ -86,7 +86,7 @@ def row(run: RunRecord, cell: Mapping[str, Any], command: str) -> Row:
 
 
 def refuse_parts(run: RunRecord) -> None:
-    """Raise BadConfig, with every reason, unless the run is finished, readable, of a clean commit and complete."""
+    """Checks that a run is finished, readable, complete and of a clean commit; raises BadConfig with every fault."""
     problems = [f"{run.path.name}: {fault}" for fault in run.faults]
     if not (run.path / DIVERGED).is_file():
         if not run.finished:
@@ -96,7 +96,7 @@ def refuse_parts(run: RunRecord) -> None:
     if str(run.summary.get("git_commit")).endswith("+changes"):
         problems.append(f"{run.path.name} was made from files that differ from their commit; commit them, run it again")
     try:
-        load_config(run.config)  # later versions may add keys; the digest in the name says that none is lost
+        load_config(run.config)  # later versions may add keys; the digest in the name shows that none is missing
     except RaylflError as error:
         problems.append(f"{run.path.name}: its config.yaml is none: {error}")
     named = named_digest(run)
@@ -107,13 +107,13 @@ def refuse_parts(run: RunRecord) -> None:
 
 
 def named_digest(run: RunRecord) -> str | None:
-    """The digest in the name of a run's folder, None where another hand named it."""
+    """The digest in the name of a run's folder; None if the name has another form."""
     named = re.search(r"-s\d+-([0-9a-f]{8})$", run.path.name)
     return named[1] if named else None
 
 
 def asked_digest(config: Mapping[str, Any]) -> str:
-    """The digest of a run's config without what its data filled in: the shape of the model's input, its classes."""
+    """The digest of a run's config without the model's arguments that come from the data (input shape, classes)."""
     model = dict(config["model"])
     model["init_args"] = {key: value for key, value in model.get("init_args", {}).items() if key not in FITTED}
     return config_digest({**config, "model": model})
@@ -125,7 +125,7 @@ def _mean(run: RunRecord, metric: str, last: int) -> float | None:
 
 
 def thinned(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tuple[int, float]]:
-    """At most so many of the points, evenly, the last one always."""
+    """At most `most` of the points, evenly spaced, always with the last one."""
     if len(points) <= most:
         return list(points)
     places = np.linspace(0, len(points) - 1, most).round().astype(int)
@@ -133,7 +133,7 @@ def thinned(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tup
 
 
 def read(folder: Path) -> list[Row]:
-    """The rows of a ledger, none where there is none yet."""
+    """The rows of a ledger; empty if the file does not exist."""
     path = folder / ROWS
     if not path.is_file():
         return []
@@ -141,9 +141,9 @@ def read(folder: Path) -> list[Row]:
 
 
 def add(folder: Path, rows: Iterable[Row]) -> int:
-    """Write the rows into the ledger of this folder, in the place of older ones of the same config and seed.
+    """Writes rows into the ledger of this folder; they replace older rows of the same config and seed.
 
-    Returns how many are new or other than before.
+    Returns the number of new or changed rows.
     """
     before = {row.key: row for row in read(folder)}
     after = before | {row.key: row for row in rows}
@@ -154,7 +154,7 @@ def add(folder: Path, rows: Iterable[Row]) -> int:
 
 
 def write_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
-    """A JSON object a line."""
+    """Writes one JSON object per line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(item, ensure_ascii=False) for item in items]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""`raylfl publish`: finished runs into the ledger, and from it the tables, verdicts, figures and pages.
+"""`raylfl publish`: adds finished runs to the ledger and regenerates tables, verdicts, figures and pages from it.
 
-What is published is only what was made by `raylfl reproduce` at the paper's scale (problems that are always whole:
-at any). Experiments whose cells stand alone (`cell`) are published as far as they are made; the others whole.
+Only runs of `raylfl reproduce` at the paper's scale are published (at any scale, for experiments without scales). An
+experiment with independent cells (`cell`) may be published in part; all others must be complete.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from raylfl.reproduce.ledger import add, row
 from raylfl.reproduce.run_cache import DIVERGED, RunCache
 
 RESULTS, DOCS = Path("results"), Path("docs")
-DPI = 100  # of pictures in the repository
+DPI = 100  # resolution of pictures in the repository
 
 
 def publish(
     targets: Sequence[str], to: str | None = None, results: Path = RESULTS, docs: Path = DOCS, tell: Any = say
 ) -> None:
-    """Add experiments by name, or run directories (to: their experiment), then renew what is made of the ledger.
+    """Adds experiments, by name, or run directories (to: their experiment) to the ledger, and regenerates its pages.
 
-    Raises BadConfig for a run that is not whole; nothing of its experiment is written then.
+    Raises BadConfig for an incomplete run; nothing of its experiment is written then.
     """
     for target in targets:
         path = Path(target)
@@ -54,7 +54,7 @@ def publish(
 
 
 class Found(RunCache):
-    """A cache that makes no runs."""
+    """A cache of existing runs, which makes none; missing runs are an error."""
 
     def _carry_out(self, jobs: Any) -> None:
         missing = [job.label for job in jobs.values() if not job.done]
@@ -63,7 +63,7 @@ class Found(RunCache):
 
 
 def finished(name: str, experiment: PaperResult) -> list[RunRecord]:
-    """The runs of an experiment that ended, by themselves or by diverging."""
+    """The runs of an experiment that finished or diverged."""
     folder = _runs(name, experiment) / "runs"
     paths = find_runs([folder]) if folder.is_dir() else []
     return [load_run(path) for path in paths if (path / "summary.json").is_file() or (path / DIVERGED).is_file()]
@@ -74,7 +74,7 @@ def _runs(name: str, experiment: PaperResult) -> Path:
 
 
 def _cache(name: str, experiment: PaperResult) -> tuple[Path, str, tuple[str, ...], None, None, Path]:
-    scale = "paper" if experiment.scales else "smoke"  # what is always run whole knows no scale
+    scale = "paper" if experiment.scales else "smoke"  # experiments that are always run in full have no scale
     return place(name, experiment, scale), scale, (), None, None, _runs(name, experiment)
 
 
@@ -96,7 +96,7 @@ def _experiment_of(path: Path, to: str | None) -> tuple[str, PaperResult]:
 
 
 def _command(name: str, experiment: PaperResult, cell: dict[str, Any], run: RunRecord) -> str:
-    """What repeats the run."""
+    """The command that repeats the run."""
     words = ["raylfl reproduce", name, *(["--scale paper"] if experiment.scales else [])]
     values = cell | {"seed": run.config["seed"]}
     words += [f"--only {key}={plain(values[key])}" for key in experiment.choices if key in values]

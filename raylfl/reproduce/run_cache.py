@@ -138,16 +138,16 @@ class Estimated(RunCache):
 
 
 class Enough(Exception):
-    """Ends an experiment of which only the settings are wanted."""
+    """Ends an experiment after its settings are known."""
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
-    """Eight letters that stand for all of a resolved config that its rows depend on, but for the seed."""
+    """A digest of eight hex digits of the resolved config's keys that its rows depend on, except the seed."""
     return hashlib.sha256(canonical(flatten(identity(config, of="digest"))).encode()).hexdigest()[:8]
 
 
 def machine(scale: str) -> list[str]:
-    """The overrides that bring the paper's scale to a machine without a GPU: in process, one run a CPU."""
+    """The overrides for the paper's scale on a machine without a GPU: in process, one run per CPU."""
     if scale != "paper":
         return []
     import torch

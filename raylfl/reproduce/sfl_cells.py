@@ -29,7 +29,9 @@ TASKS: dict[str, list[str]] = {
     "CINIC-10, ResNet-18": ["data/cinic10", "model/resnet18"],
 }
 OPTIONS = {"MNIST, MLP": {"model.init_args.dropout": 0.5}}  # in the authors' code; the paper does not mention it
-VARIANTS = {"MNIST, MLP without dropout": "MNIST, MLP"}  # as the paper prints it -> the published row, of its code
+VARIANTS = {
+    "MNIST, MLP without dropout": "MNIST, MLP"
+}  # the network as the paper prints it -> the published row, which is that of its code
 CHOICES = ("task", "classes", "steps", "method", "lr", "seed")
 SMOKE_MODEL: dict[str, dict[str, Any]] = {  # the paper's networks on 8x8 digits; deep ones are narrow
     "logistic": {},

@@ -1,4 +1,4 @@
-"""Our curves over the authors': test accuracy by round, a panel a cell, from the ledger."""
+"""Our curves over the authors' curves: test accuracy by round, one panel per cell, from the ledger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PANELS = 12
 
 
 def overlay(rows: Sequence[Row], refs: Mapping[str, Reference]) -> Figure:
-    """At most a dozen cells, ours in full lines, the authors' logs dashed; a colour a learning rate."""
+    """A figure of at most twelve cells: our curves solid, the authors' logs dashed, one colour per learning rate."""
     places = [(place, own) for place, own in by_place(rows, "method").items() if any(key(r.cell) in refs for r in own)]
     step = max(1, -(-len(places) // PANELS))
     shown = places[::step]

@@ -19,11 +19,11 @@ from raylfl.reproduce.sfl_cells import ACCURACY, CLIP, METHODS, SEARCH_SEED, TAS
 from raylfl.reproduce.sfl_curves import overlay
 from raylfl.reproduce.sfl_reference import LONG, SHORT, Reference, by_place, key, references
 
-MARGIN = 0.005  # of accuracy: what counts as the same
+MARGIN = 0.005  # difference of accuracies that counts as equivalent
 
 
 def cell_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The cell of a run's config, None where it is none of these tables."""
+    """The cell of a run's config; None if it belongs to none of these tables."""
     task = next((task for task in TASKS if _is_task(task, config)), None)
     method = next((name for name, key in METHODS.items() if key == config["algorithm"]["name"]), None)
     if task is None or method is None or config["partition"].get("name") != "exdir":
@@ -53,7 +53,7 @@ def verdict(row: Row, ref: Reference | None) -> str:
 
 
 def cells_table(name: str, rows: Sequence[Row], refs: Mapping[str, Reference]) -> Table:
-    """A row a cell and learning rate of the search seed: ours, theirs, difference, verdict, equivalence."""
+    """One row per cell and learning rate of the search seed: ours, theirs, difference, verdict, equivalence."""
     lines = []
     for row in (row for row in rows if row.seed == SEARCH_SEED):
         ref, cell = refs.get(key(row.cell)), row.cell
@@ -113,7 +113,7 @@ def _long(row: Row, ref: Reference | None) -> dict[str, str]:
 
 
 def cell_claims(rows: Sequence[Row], refs: Mapping[str, Reference]) -> list[Claim]:
-    """How many cells are within the authors' spread, as they published them and as the paper prints the network."""
+    """Counts of cells within the authors' spread, for the network of their code and for the network in the paper."""
     judged = {row.key: (row, verdict(row, refs[key(row.cell)])) for row in rows if key(row.cell) in refs}
     claims = []
     for task in dict.fromkeys(row.cell["task"] for row, _ in judged.values()):
@@ -133,7 +133,7 @@ def cell_claims(rows: Sequence[Row], refs: Mapping[str, Reference]) -> list[Clai
 
 
 def method_claims(rows: Sequence[Row]) -> list[Claim]:
-    """SFL against PFL at their best learning rates, paired by seed and round: one world for both."""
+    """The claims on SFL against PFL at their best learning rates, paired by seed and round."""
     claims = []
     for (task, classes, steps), own in by_place(rows).items():
         tops = {method: best_rows([row for row in own if row.cell["method"] == method]) for method in METHODS}
@@ -150,7 +150,7 @@ def method_claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def best_rows(rows: Sequence[Row], grid: int = 4) -> list[Row]:
-    """The runs at the best learning rate, by the last 40 rounds of the search seed; none while the grid has gaps."""
+    """The runs at the best learning rate by the last 40 rounds of the search seed; empty if the grid is incomplete."""
     search = {row.cell["lr"]: row for row in rows if row.seed == SEARCH_SEED}
     if len(search) < grid or all(row.diverged for row in search.values()):
         return []
@@ -159,7 +159,7 @@ def best_rows(rows: Sequence[Row], grid: int = 4) -> list[Row]:
 
 
 def rate_findings(name: str, folder: Path) -> Findings:
-    """Table 10: every cell and learning rate."""
+    """The findings of table 10: every cell and learning rate."""
     rows = read(folder)
     refs = references(folder, rows)
     claims = [*cell_claims(rows, refs), *method_claims(rows)]
@@ -167,7 +167,7 @@ def rate_findings(name: str, folder: Path) -> Findings:
 
 
 def best_findings(name: str, folder: Path, published: Mapping[Cell, Stat], last: int) -> Findings:
-    """Tables 3 and 11: every cell whose learning rates are all there, at the best one, over its seeds."""
+    """The findings of tables 3 and 11: every cell with a complete grid, at its best learning rate, over its seeds."""
     rows = read(folder)
     refs = references(folder, rows)
     lines, within = [], []

@@ -1,7 +1,7 @@
 """The authors' own logs of SFL [2]: test accuracy by round, as data in RAYLFL_DATA/published.
 
-`sfl_test_accuracy.csv.gz` has one row a measurement. A cell that was logged several times has the series one after the
-other; the last whole one counts, which is the one that table 10 prints.
+`sfl_test_accuracy.csv.gz` has one row per measurement. Several logs of one cell follow each other; the last complete
+one is used, which is the one in table 10.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Series = list[tuple[int, float]]  # (round from 0, accuracy as a fraction)
 
 
 def log_of(cell: Mapping[str, Any], rounds: int) -> Series | None:
-    """The log of a cell at this learning rate, None where there is none.
+    """The log of a cell at this learning rate; None if there is none.
 
-    Raises DataMissing where the file is not there.
+    Raises DataMissing if the file is missing.
     """
     path = data_root(None) / FILE
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""The authors' logs of SFL's cells, as much of them as the ledger keeps."""
+"""The parts of the authors' logs of SFL's cells that the ledger keeps."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from raylfl.reproduce.ledger import Row, thinned, write_lines
 from raylfl.reproduce.sfl_logs import SOURCE, log_of
 
 REFERENCE = "reference.jsonl"
-SHORT, LONG = 40, 400  # the paper averages 40 rounds; over 400 the noise of a run's end is ten times less in count
+SHORT, LONG = 40, 400  # the paper averages 40 rounds; 400 rounds have ten times as many values
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A log of the authors, as much of it as the tables need. last: window -> mean, std, values, effective count."""
+    """The part of an authors' log that the tables need; last: window -> mean, std, values, effective count."""
 
     cell: dict[str, Any]
     source: str
@@ -29,7 +29,7 @@ class Reference:
 
 
 def references(folder: Path, rows: Iterable[Row]) -> dict[str, Reference]:
-    """Key of a cell -> the authors' log. Logs of cells that are new in the ledger are read and added to it."""
+    """A map from a cell's key to the authors' log; logs of new cells are read and added to the ledger."""
     path = folder / REFERENCE
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     known = {key(ref.cell): ref for ref in (Reference(**json.loads(line)) for line in lines)}
@@ -54,12 +54,12 @@ def _reference(row: Row) -> Reference | None:
 
 
 def key(cell: Mapping[str, Any]) -> str:
-    """A cell as a text that sorts."""
+    """A cell as a string, usable as a sort key."""
     return json.dumps([str(cell[name]) for name in ("task", "classes", "steps", "method", "lr", "clip")])
 
 
 def by_place(rows: Iterable[Row], *more: str) -> dict[tuple[Any, ...], list[Row]]:
-    """(task, classes, steps, ...) -> its rows, in order."""
+    """A map from (task, classes, steps, ...) to its rows, in order."""
     places: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         places.setdefault(tuple(row.cell[name] for name in ("task", "classes", "steps", *more)), []).append(row)

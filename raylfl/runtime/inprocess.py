@@ -23,10 +23,11 @@ def rows(
     paced: bool = False,
     make: Callable[[WorkerSetup], LocalBackend] | None = None,
 ) -> Generator[tuple[Metrics, list[str], Tensor | None], str | None, None]:
-    """(metrics, messages, parameters) of each round; a text sent back ends the run after it, as early stopping does.
+    """Yields (metrics, messages, parameters) of each round; a reason sent back ends the run there, as early stopping
+    does.
 
-    paced: the caller looks at each round before the next one is handed out, and gets the parameters of new rounds.
-    make: the backend; None: one worker.
+    paced: the next round starts only when the caller requests it, and new rounds come with their parameters. make:
+    makes the backend; None: a backend with one worker.
     """
     backend = (make or LocalBackend)(experiment.setup)
     try:

@@ -32,7 +32,7 @@ PHASES = {  # kill point of the round loop -> the phase that begins there
     "draw": "next draw",
     "train": "metrics",
 }
-KERNELS = 12  # shown
+KERNELS = 12  # rows shown
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Candidate:
 
     @property
     def form(self) -> tuple[bool, str]:
-        """(whether it is vectorised, memory layout) as they really run."""
+        """(whether local work is vectorised, memory layout), as actually used."""
         return self.backend.one_by_one is None, self.backend.worker.layout
 
     def _stamp(self, phase: str, r: int) -> None:
@@ -97,8 +97,9 @@ class Candidate:
 def profile(
     experiment: Experiment, rounds: int
 ) -> tuple[list[Timing], list[dict[str, Any]], tuple[Timing, StepProfile] | None]:
-    """(timings of the forms of the oracle, fastest first; kernels of the fastest form in one round; the recorded step
-    of the fastest form that replays any).
+    """Measures the forms of the gradient oracle: (timings, fastest first; kernels of the fastest; its recorded step).
+
+    The recorded step is that of the fastest form that replays any; None if no form does.
 
     rounds: number of measured rounds of each form. Everything runs in this process with the config's threads.
     """

@@ -49,7 +49,7 @@ class Session:
         self.checkpoints = Checkpoints(run_dir, experiment, self.say)
         self.messages: list[str] = []
         self.early = EarlyStop(experiment.config.stop)
-        self.fresh = False  # the row handed out last is of a round of this session, not of one resumed
+        self.fresh = False  # whether the newest row is of a round of this session, not one from before a resume
         self._stop = threading.Event()
 
     def say(self, text: str) -> None:
@@ -63,12 +63,12 @@ class Session:
 
     @property
     def params(self) -> torch.Tensor:
-        """The parameters [d] after the last round handed out, on the CPU."""
+        """The parameters [d] after the newest round that `rows` yielded, on the CPU."""
         params: torch.Tensor = self.federation.state.server["x"].detach().to("cpu", copy=True)
         return params
 
     def end(self, reason: str | None) -> None:
-        """End the run as early stopping does, after the round that was handed out last; None: go on."""
+        """Ends the run after the newest yielded round, as early stopping does; None: the run continues."""
         if reason is not None and self.early.reason is None:
             self.early.reason = reason
 

@@ -1,4 +1,4 @@
-"""The recorded step, call by call: how long each takes here, and how long it would at the machine's peak."""
+"""The recorded step, call by call: the time of each call, and its time at the machine's peak."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.steps import kind_of, leaves_of
 from raylfl.runtime.workers.worker import Worker
 
-TIMES = 40  # steps, of which the shortest time of each call counts
-SQUARE, STREAM = 768, 2**15  # the matrix product and the numbers copied that stand for the machine's peak
+TIMES = 40  # steps measured; the shortest time of each call counts
+SQUARE, STREAM = 768, 2**15  # sizes of the matrix product and of the copy that measure the machine's peak
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class StepProfile:
-    """A step's calls in order, with `us` and `us at peak`; seconds: of one whole replay, Python included."""
+    """A step's calls in order, with `us` and `us at peak`; seconds: time of one whole replay, Python included."""
 
     calls: list[dict[str, Any]]
     seconds: float
@@ -57,7 +57,7 @@ class StepProfile:
 
 
 def step_profile(worker: Worker, peak: Peak | None = None) -> StepProfile | None:
-    """The profile of the kind of batch that was replayed most; None where no step is replayed."""
+    """The profile of the most replayed kind of batch; None if no step is replayed."""
     steps, indices = worker.loop.steps, worker.setup.shards.indices
     for kind in sorted(steps.kinds.values(), key=lambda kind: -kind.used):
         if kind.program is None:
@@ -88,7 +88,7 @@ def _profiled(worker: Worker, program: Program, content: Any, peak: Peak) -> Ste
 
 
 def at_peak(call: Call, geometry: dict[int, Geometry], peak: Peak) -> float:
-    """Seconds for a call's operations or for its bytes, whichever is more; 0 for views."""
+    """The seconds of a call at the peak, for its operations or its bytes, whichever is more; 0 for views."""
     if call.views:
         return 0.0
     given, made = ([geometry[k] for k in slots] for slots in (call.slots(), call.results()))
@@ -97,13 +97,13 @@ def at_peak(call: Call, geometry: dict[int, Geometry], peak: Peak) -> float:
 
 
 def operations(name: str, given: Sequence[Geometry], made: Sequence[Geometry]) -> float:
-    """Multiplications and additions of a matrix product or a convolution; 0 for other calls."""
+    """The number of multiplications and additions of a matrix product or a convolution; 0 for other calls."""
     name = name.removeprefix("aten::")
     if name in ("mm", "bmm", "addmm", "baddbmm"):
         return 2 * math.prod(made[0].shape) * given[-1].shape[-2]
     if name == "convolution":
         return 2 * math.prod(made[0].shape) * math.prod(given[1].shape[1:])
-    if name == "convolution_backward":  # as many again for each gradient, of the input and of the weight
+    if name == "convolution_backward":  # each of the two gradients, of input and weight, needs as many
         wanted = len([g for g in made if len(g.shape) > 1])
         return 2 * wanted * math.prod(given[0].shape) * math.prod(given[2].shape[1:])
     return 0.0

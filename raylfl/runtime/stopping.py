@@ -45,7 +45,8 @@ def sigterm_interrupts() -> Iterator[None]:
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """A context that raises TimeoutError after `seconds`, and again after as many where the error was caught inside.
+    """A context that raises TimeoutError after `seconds`, and again after another `seconds` if the error was caught
+    inside.
 
     Without effect outside of the main thread.
     """

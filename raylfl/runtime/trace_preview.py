@@ -11,7 +11,7 @@ from raylfl.runtime.round.plan import Planner
 def draw_rows(experiment: Experiment) -> list[Row]:
     """The rows of participation.jsonl that a run of this config would write.
 
-    Raises BadConfig for a method whose choice of clients depends on their updates.
+    Raises BadConfig for a method that samples clients by their updates.
     """
     planner, algorithm = Planner(experiment), experiment.algorithm
     if algorithm.samples_by_norm:

@@ -13,7 +13,7 @@ from torch import Tensor
 from raylfl.core.population import Ints
 from raylfl.core.threads import on_all_cores
 
-ROWS, COLUMNS = 64, 8192  # of a matrix copied in float64 at a time: the copies stay in the caches
+ROWS, COLUMNS = 64, 8192  # entries that are copied in float64 at a time: the copies stay in the caches
 SPANS, NARROWEST = 8, 2048  # largest number of spans of columns, one core each; smallest number of columns in a span
 
 

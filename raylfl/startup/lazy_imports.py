@@ -46,14 +46,14 @@ def _of_package(name: str, whole: Whole) -> Any:
     if name in NEEDED:
         try:
             return getattr(import_module(NEEDED[name]), name)
-        except (ImportError, AttributeError):  # a version that is arranged differently
+        except (ImportError, AttributeError):  # a version with another layout
             pass
     return whole(name)
 
 
 def _of_plots(name: str, whole: Whole) -> Any:
     """An attribute of torchmetrics' plotting module; functions execute the module when they are called."""
-    if name.endswith("_TYPE"):  # used in annotations only
+    if name.endswith("_TYPE"):  # used only in annotations
         return Any
     if name.startswith("plot_"):
         return lambda *args, **kwargs: whole(name)(*args, **kwargs)
@@ -191,5 +191,5 @@ class _OnAccess(Loader):
 
         vars(module).update(__getattr__=look_up, _logger=logging.getLogger(module.__name__))
         if module.__name__ == PACKAGE:
-            with suppress(ImportError):  # a version that is arranged differently
+            with suppress(ImportError):  # a version with another layout
                 import_module(f"{PACKAGE}.utilities")  # before any part: it and torchmetrics.metric import each other

@@ -2,7 +2,7 @@
 
 `simulate` runs any algorithm on any gradient function over recorded rounds, which `recorded_round` makes.
 `check_contract` runs the checks that every algorithm must pass, on shipped classes and your own.
-`pytest --raylfl-contract mine.FedCM` makes tests of them and of those of whole runs (`raylfl.testing.runs`).
+`pytest --raylfl-contract mine.FedCM` runs them as tests, with the checks on whole runs (`raylfl.testing.runs`).
 """
 
 from raylfl.testing.bench import ContractBroken

@@ -193,7 +193,7 @@ def its_traits_are_true(algorithm: Algorithm) -> None:
 
 
 def a_client_without_data_does_no_harm(algorithm: Algorithm) -> None:
-    """A client with K_i = 0 uploads the update 0, keeps its state, and makes nothing nan."""
+    """A client with K_i = 0 uploads the update 0, keeps its state, and causes no nan."""
     if algorithm.assumes_equal_steps or simulation(algorithm).merged:
         return
     run, r = after_all(algorithm), rounds_for(algorithm)[-1]

@@ -1,8 +1,8 @@
-"""The contract of an algorithm in whole runs: the same bits on any worker, after any kill, and from a saved config.
+"""The contract of an algorithm in whole runs: equal bits on any worker, after any kill, and from a saved config.
 
 Each check takes the settings of the algorithm, as on a command line (`["algorithm.class_path=mine.FedCM"]`), and an
-empty folder. Runs are small and in this process: three of six clients a round, if they are available, which leaves
-rounds empty; uploads are lost, and the K_i differ.
+empty folder. Runs are small and in this process. Each round samples three of six clients if they are available, so that
+some rounds are empty; some uploads are lost, and the K_i differ.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from raylfl.runtime.workers.worker import Worker
 from raylfl.testing.bench import must
 
 PHASES = ("draw", "train", "collect", "aggregate", "commit", "log", "checkpoint")
-MACHINE = ("time/round", "traffic/")  # metrics of where a run is carried out: the only ones that differ between two
+MACHINE = ("time/round", "traffic/")  # metrics that depend on where a run is carried out
 SMALL: dict[str, Any] = {
     "name": "contract",
     "rounds": len(PHASES) + 1,
@@ -56,7 +56,7 @@ Rows = Callable[[Experiment, RunDirectory, bool, Fault | None], Generator[Any, N
 
 
 class Killed(BaseException):
-    """Stands in for SIGKILL within a process: nothing but `finally` sees it."""
+    """An exception in place of SIGKILL: only `finally` blocks notice it."""
 
 
 def strike(phase: str, r: int, with_: BaseException | None = None) -> Fault:
@@ -70,7 +70,7 @@ def strike(phase: str, r: int, with_: BaseException | None = None) -> Fault:
 
 
 def killed(call: Callable[[], object]) -> None:
-    """The call, which must end in `Killed`."""
+    """Makes the call, which must end in `Killed`."""
     try:
         call()
     except Killed:
@@ -87,7 +87,7 @@ def carry_out(
     fault: Fault | None = None,
     rows: Rows = inprocess.rows,
 ) -> None:
-    """A run of `config` in `folder` on the local backend, as `raylfl run` and `resume` do it, with a fault."""
+    """Runs or resumes `config` in `folder` on the local backend, with a fault."""
     experiment = assemble(load_config(config, overrides or ()))
     check(experiment)
     folder.joinpath("checkpoints").mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def carry_out(
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """Everything of a finished run that must be equal bit for bit: records as text, parameters as bytes."""
+    """The parts of a finished run that must be equal bit for bit: records as text, parameters as bytes."""
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     final = torch.load(folder / "final.pt", weights_only=True)
     return {
@@ -115,7 +115,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 class Crowd(LocalBackend):
-    """Several workers, each task to a random one, in random order; results in task order, as `Backend` wants it."""
+    """A backend of several workers: each task goes to a random worker, in random order; results are in task order."""
 
     crowd = 7
 
@@ -138,7 +138,7 @@ class Crowd(LocalBackend):
         return Deferred(outcomes)
 
     def attempt(self, task: Task, broadcast: State, client_states: Any) -> TaskResult:
-        self._random_worker()  # in a ring, too, each client has another worker
+        self._random_worker()  # also in a ring each client gets a random worker
         return super().attempt(task, broadcast, client_states)
 
     def evaluate(self, broadcast: Any, chunks: Any) -> Any:
@@ -156,7 +156,7 @@ class Crowd(LocalBackend):
 
 
 def configured(settings: Sequence[str]) -> Config:
-    """The config of the checks' runs with an algorithm; raises BadConfig for settings that cannot be."""
+    """The config of the checks' runs with these settings; raises BadConfig for invalid settings."""
     config = load_config(SMALL, settings)
     if config.algorithm.assumes_full:
         config = load_config(SMALL, [*settings, "participation=full", "link=perfect"])
@@ -166,7 +166,7 @@ def configured(settings: Sequence[str]) -> Config:
 
 
 def has_the_same_bits_on_any_worker(settings: Sequence[str], folder: Path) -> None:
-    """A run whose tasks go to random workers in random order is the run of one worker."""
+    """A run whose tasks go to random workers in random order has the bits of a run on one worker."""
     config = configured(settings).resolved
     carry_out(config, folder / "one")
     carry_out(config, folder / "crowd", rows=partial(inprocess.rows, make=Crowd))
@@ -174,7 +174,7 @@ def has_the_same_bits_on_any_worker(settings: Sequence[str], folder: Path) -> No
 
 
 def resumes_after_a_kill_in_every_phase(settings: Sequence[str], folder: Path) -> None:
-    """Killed as round 1 draws, round 2 trains, and so on, and resumed each time: the undisturbed run."""
+    """A run that is killed in every phase and resumed each time has the bits of an undisturbed run."""
     config = configured(settings).resolved
     carry_out(config, folder / "clean", ["checkpoint.every=0"])
     for r, phase in enumerate(PHASES, 1):
@@ -185,14 +185,14 @@ def resumes_after_a_kill_in_every_phase(settings: Sequence[str], folder: Path) -
 
 
 def its_saved_config_repeats_the_run(settings: Sequence[str], folder: Path) -> None:
-    """The run of `config.yaml`, as a run directory holds it, has the same bits."""
+    """A run of the `config.yaml` in a run directory has the bits of that run."""
     carry_out(configured(settings).resolved, folder / "first")
     carry_out(folder / "first" / "config.yaml", folder / "again")
     _same_runs(folder / "first", folder / "again", "the run of its own config.yaml is another")
 
 
 def refuses_what_is_no_option(settings: Sequence[str], folder: Path) -> None:
-    """Unknown options, and values that are no value of any type, end in BadConfig."""
+    """Unknown options and values of a wrong type raise BadConfig."""
     algorithm = type(configured(settings).algorithm)
     for option in ("no_such_option", *(key for key in keys_of(algorithm) if key not in NAMING)):
         try:

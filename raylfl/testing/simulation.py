@@ -90,7 +90,7 @@ class FunctionBackend(InProcess):
 
 
 class RecordedRounds:
-    """A planner whose rounds are given."""
+    """A planner that returns given rounds."""
 
     next: Round
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class StepBound:
     """The largest step size under which a theorem holds.
 
-    theorem: paper and number; case: its assumption on F, such as `strongly convex`; largest: in units of the local
+    theorem: paper and number; case: its assumption on F, such as `strongly convex`; largest: the bound on the local
     step size eta; formula: the condition as text.
     """
 

@@ -1,4 +1,4 @@
-"""Objective inconsistency of FedAvg and its kin: Weng, Ren, Xiao & Skoglund 2025 ([3]).
+"""Objective inconsistency of FedAvg and related methods: Weng, Ren, Xiao & Skoglund 2025 ([3]).
 
 Omega [N]: surrogate weights (eq. 6; `raylfl.diagnostics.surrogate`); w [N]: weights of the true objective;
 q [N]: loss probabilities; a_norm [N]: |a_i|_1; chi2 = sum_i (w_i - Omega_i)^2 / Omega_i.
@@ -15,7 +15,8 @@ from raylfl.theory.quadratic import QuadraticProblem
 def gradient_bound(chi2: float, kappa: float) -> float:
     """The bound chi2 kappa^2 on the limit of |grad F|^2 (Theorem 2, eq. 11), without gradient noise.
 
-    kappa: of Assumption 3 for the surrogate weights, sum_i Omega_i |grad f_i|^2 <= beta^2 |grad F~|^2 + kappa^2.
+    kappa: the constant of Assumption 3 for the surrogate weights, sum_i Omega_i |grad f_i|^2 <= beta^2 |grad F~|^2 +
+    kappa^2.
     """
     return chi2 * kappa**2
 
@@ -26,15 +27,17 @@ def true_gradient_bound(surrogate_gradient: float, chi2: float, beta: float, kap
 
 
 def distance_bound(gradient: float, L: float) -> float:
-    """The least distance |grad F(x~)| / L between the surrogate's minimiser x~ and the true one (Corollary 2.1)."""
+    """The lower bound |grad F(x~)| / L on the distance of the surrogate's minimiser x~ from the true one (Corollary
+    2.1).
+    """
     return gradient / L
 
 
 def consistency(q: Floats, a_norm: Floats) -> float:
     """The deviation of a system from the condition |a_i|_1 = (1-q_1)/(1-q_i) |a_1|_1 of Corollary 2.2.
 
-    The largest relative deviation of (1-q_i)|a_i|_1 from its mean over clients; 0: FedAvg is unbiased although clients
-    differ.
+    It is the largest relative deviation of (1-q_i)|a_i|_1 from its mean over clients. At 0 FedAvg is unbiased although
+    clients differ.
 
     >>> consistency(np.array([0.0, 0.5]), np.array([4.0, 8.0]))
     0.0
@@ -44,7 +47,7 @@ def consistency(q: Floats, a_norm: Floats) -> float:
 
 
 def local_map(problem: QuadraticProblem, steps: Ints, eta: float, prox: float = 0.0) -> Floats:
-    """K_i [N, d, d] such that T_i local steps from x move client i by K_i (b_i - H_i x) (App. C, eq. 33).
+    """The matrices K_i [N, d, d] with which T_i local steps from x move client i by K_i (b_i - H_i x) (App. C, eq. 33).
 
     K_i = eta sum_{t < T_i} (I - eta (H_i + prox I))^t, which for invertible H_i + prox I is the paper's
     (I - (I - eta prox I - eta H_i)^{T_i}) (H_i + prox I)^-1.
@@ -83,6 +86,8 @@ def limit(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, pr
 
 
 def contraction(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0) -> float:
-    """The spectral radius of I - M: the factor a round of E[x_r] towards `limit`. Arguments as of `mean_step`."""
+    """The contraction factor of E[x_r] towards `limit` per round, the spectral radius of I - M; arguments as in
+    `mean_step`.
+    """
     matrix, _ = mean_step(problem, shares, steps, eta, prox)
     return float(np.abs(np.linalg.eigvals(np.eye(problem.dim) - matrix)).max())

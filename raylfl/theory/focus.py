@@ -1,7 +1,7 @@
 """FOCUS, SG-FOCUS and FedAvg under arbitrary participation: Ying, Li & Yang, NeurIPS 2025 ([1]).
 
 L: smoothness of every f_i. mu: strong convexity of every f_i; beta: PL constant of F = (1/N) sum_i f_i.
-N: clients; tau: local steps a round; q_min: the smallest probability with which a client takes part in a round;
+N: clients; tau: local steps per round; q_min: the smallest probability with which a client takes part in a round;
 sigma: standard deviation of a stochastic gradient; eta: step size of clients and server.
 """
 
@@ -14,10 +14,10 @@ from raylfl.theory.bounds import StepBound, over
 
 
 def strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float) -> StepBound:
-    """The step sizes of Theorem 1 for strongly convex f_i: the printed limits, and those that its proof uses besides.
+    """The step sizes of Theorem 1 for strongly convex f_i: the printed limits and the further limits of its proof.
 
     Printed: 3 mu/(27 N L^2), 1/(3L(tau-1)), q^1.5/(8 L sqrt(N)). The proof needs q^1.5/(8L(tau-1)) (Lemma 4) and
-    2q/(3N(8L^2/mu + mu/2)) (eq. 110) as well; the latter is always below the first printed one.
+    2q/(3N(8L^2/mu + mu/2)) (eq. 110) as well; the latter is always smaller than the first printed limit.
     """
     largest = min(
         over(3 * mu, 27 * N * L**2),
@@ -31,9 +31,9 @@ def strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float) ->
 
 
 def pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBound:
-    """The step sizes of Theorem 1 under the PL condition, with those that its proof uses besides (eqs. 113, 118).
+    """The step sizes of Theorem 1 under the PL condition, with the further limits of its proof (eqs. 113, 118).
 
-    Two of the printed limits, 3q/(32N) and q/(16L^2), are no step sizes by their units; they are kept as printed.
+    Two of the printed limits, 3q/(32N) and q/(16L^2), do not have the units of a step size; they are kept as printed.
     """
     largest = min(
         3 * q_min / (32 * N),
@@ -99,12 +99,12 @@ def sg_nonconvex_step(L: float, N: int, tau: int, q_min: float) -> StepBound:
 
 
 def contraction(eta: float, mu: float, N: int) -> float:
-    """The factor 1 - eta mu N / 2 a round on |x - x*|^2 of Theorems 1 and 4, strongly convex."""
+    """The factor 1 - eta mu N / 2 per round on |x - x*|^2 of Theorems 1 and 4, strongly convex."""
     return 1 - eta * mu * N / 2
 
 
 def pl_contraction(eta: float, beta: float, N: int) -> float:
-    """The factor 1 - eta beta N a round on F(x) - F* of Theorems 1 and 5, under the PL condition."""
+    """The factor 1 - eta beta N per round on F(x) - F* of Theorems 1 and 5, under the PL condition."""
     return 1 - eta * beta * N
 
 
@@ -155,7 +155,7 @@ class FedAvgLimit:
 
 
 def fedavg_limit(eta: float, L: float, mu: float, tau: int, sigma_g: float, delta_q: float) -> FedAvgLimit:
-    """The limit of Theorem 3; Corollary 1 is delta_q = 0, Corollary 2 tau = 1 besides, Corollary 3 sigma_g = 0 as well.
+    """The limit of Theorem 3. Corollary 1: delta_q = 0; Corollary 2: also tau = 1; Corollary 3: also sigma_g = 0.
 
     sigma_g: bound of |grad f_i - grad F| (Assumption 5); delta_q: bound of |sum_i (q_i - 1/N) grad f_i| (eq. 37).
 

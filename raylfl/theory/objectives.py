@@ -19,9 +19,9 @@ from raylfl.parts import BUFFERS, Experiment
 from raylfl.runtime.workers.worker import Worker
 from raylfl.theory.quadratic import QuadraticProblem
 
-LARGEST_DENSE = 512  # d up to which Hessians are computed whole
+LARGEST_DENSE = 512  # largest d with dense Hessians
 DIFFERENCE = 1e-4  # relative length of the differences that estimate curvature
-SAMPLES = 256  # of a client, at most, for the variance of its stochastic gradients
+SAMPLES = 256  # largest number of samples of a client for the variance of its stochastic gradients
 LINEAR = 1e-7  # relative deviation up to which gradients count as linear in x
 
 
@@ -40,14 +40,14 @@ class Objectives:
 
     @property
     def dim(self) -> int:
-        """d."""
+        """The dimension d."""
         return len(self.start)
 
     def of(self, client: int, x: Floats) -> tuple[float, Floats]:
         """(f_i(x), grad f_i(x) [d])."""
         broadcast = {"x": torch.from_numpy(np.array(x)), BUFFERS: self._worker.buffers0}
         [(value, gradient)] = self._worker.objective(broadcast, [[client]])
-        n = self.count  # the worker weighs by 1/N
+        n = self.count  # the worker applies the weight 1/N
         return n * value + self.decay / 2 * float(x @ x), n * gradient.double().numpy() + self.decay * x
 
     def gradients(self, x: Floats, clients: Sequence[int] | None = None) -> Floats:
@@ -55,7 +55,7 @@ class Objectives:
         return np.stack([self.of(i, x)[1] for i in (range(self.count) if clients is None else clients)])
 
     def quadratic(self) -> QuadraticProblem | None:
-        """The problem as dense matrices; None where d > LARGEST_DENSE or a gradient is not linear in x."""
+        """The problem as dense matrices; None if d > LARGEST_DENSE or a gradient is not linear in x."""
         if self.dim > LARGEST_DENSE or not all(self._is_linear(i) for i in {0, self.count - 1}):
             return None
         eye, zero = np.eye(self.dim), np.zeros(self.dim)

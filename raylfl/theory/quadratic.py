@@ -21,12 +21,12 @@ class QuadraticProblem:
 
     @property
     def count(self) -> int:
-        """N."""
+        """The number of clients N."""
         return len(self.linear)
 
     @property
     def dim(self) -> int:
-        """d."""
+        """The dimension d."""
         return int(self.linear.shape[1])
 
     def gradients(self, x: Floats) -> Floats:
@@ -34,7 +34,7 @@ class QuadraticProblem:
         return np.asarray(self.hessians @ x - self.linear)
 
     def value(self, x: Floats) -> float:
-        """F(x)."""
+        """The value F(x)."""
         values = 0.5 * np.einsum("j,ijk,k->i", x, self.hessians, x) - self.linear @ x + self.constant
         return float(self.weights @ values)
 
@@ -49,7 +49,7 @@ class QuadraticProblem:
 
     @cached_property
     def optimum(self) -> Floats:
-        """x* = argmin F, [d]; the one of least norm where F is not strictly convex."""
+        """x* = argmin F, [d]; the one of least norm if F is not strictly convex."""
         b = self.weights @ self.linear
         return np.asarray(np.linalg.lstsq(self.hessian, b, rcond=None)[0])
 
@@ -60,7 +60,7 @@ class QuadraticProblem:
 
     @cached_property
     def convexity(self) -> Floats:
-        """mu_i [N]: the smallest eigenvalue of H_i; negative where f_i is not convex."""
+        """mu_i [N]: the smallest eigenvalue of H_i; negative if f_i is not convex."""
         return np.asarray(np.linalg.eigvalsh(self.hessians).min(axis=1))
 
     @property
@@ -76,9 +76,9 @@ class QuadraticProblem:
     def dissimilarity(self, beta2: float | None = None) -> tuple[float, float]:
         """(beta, zeta) of [2], Assumption 3a: sum_i w_i |grad f_i - grad F|^2 <= beta^2 |grad F|^2 + zeta^2 for all x.
 
-        With G_i = H_i - H, g_i = grad f_i(x*), A = sum w_i G_i^2 and h = sum w_i G_i g_i, the least zeta^2 for a
-        beta^2 with P = beta^2 H^2 - A > 0 is h^T P^-1 h + sum w_i |g_i|^2. beta2: default twice the least possible
-        one. [3] Assumption 3 holds with beta^2 + 1 and the same kappa = zeta. inf where H is singular and the H_i
+        With G_i = H_i - H, g_i = grad f_i(x*), A = sum w_i G_i^2 and h = sum w_i G_i g_i, the least zeta^2 for a beta^2
+        with P = beta^2 H^2 - A > 0 is h^T P^-1 h + sum w_i |g_i|^2. beta2: beta^2; default: twice its least possible
+        value. [3] Assumption 3 holds with beta^2 + 1 and the same kappa = zeta. inf if H is singular and the H_i
         differ.
         """
         away = self.hessians - self.hessian
@@ -102,7 +102,7 @@ class QuadraticProblem:
     def deviation(self, radius: float) -> Floats:
         """D_i [N] of [3], Assumption 4, within |x - x*| <= radius: |grad f_i - grad F| <= |H_i - H| radius + |g_i|.
 
-        Its maximum is sigma_G of [1], Assumption 5. Independent of the radius where all H_i are equal.
+        Its maximum is sigma_G of [1], Assumption 5. It is independent of the radius if all H_i are equal.
         """
         spread = np.linalg.norm(self.hessians - self.hessian, ord=2, axis=(1, 2))
         return np.asarray(spread * radius + np.linalg.norm(self.gradients(self.optimum), axis=1))

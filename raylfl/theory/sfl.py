@@ -2,7 +2,7 @@
 
 L: smoothness of every F_m; mu: strong convexity; sigma: standard deviation of a stochastic gradient;
 zeta_star^2 = (1/M) sum_m |grad F_m(x*)|^2 (Assumption 3b); beta, zeta of Assumption 3a;
-M: clients; S: clients sampled a round without replacement; K: local steps; R: rounds.
+M: clients; S: clients sampled per round without replacement; K: local steps; R: rounds.
 The effective step size is S K eta for SFL and K eta for PFL. D = |x_0 - x*|; A = F(x_0) - F*.
 The bounds of convex problems are on F(xbar) - F*, xbar the weighted mean of x_0, ..., x_R (`average_weights`).
 """
@@ -20,7 +20,7 @@ from raylfl.theory.bounds import StepBound, over
 
 @dataclass(frozen=True)
 class Setting:
-    """The numbers of a run that the theorems speak of; sequential: SFL, else PFL."""
+    """The quantities of a run in the theorems; sequential: SFL, else PFL."""
 
     sequential: bool
     M: int
@@ -119,7 +119,7 @@ def average_weights(setting: Setting, R: int, mu: float) -> Floats:
 def rounds_to(
     setting: Setting, target: float, *, L: float, mu: float, D: float, sigma: float, zeta_star: float
 ) -> float:
-    """The rounds after which the strongly convex bound is below `target`; inf where its error terms never are."""
+    """The rounds until the strongly convex bound is below `target`; inf if its error terms never are."""
     errors = sum(_convex_errors(setting, L, sigma, zeta_star))
     if errors >= target:
         return float("inf")
@@ -129,7 +129,7 @@ def rounds_to(
 def tuned_rate(
     method: str, R: int, *, M: int, S: int, K: int, L: float, mu: float, D: float, sigma: float, zeta_star: float
 ) -> float:
-    """Table 1 and eqs. (10), (11), strongly convex at the best step size, constants and logarithms left out.
+    """The rate of Table 1 and eqs. (10), (11): strongly convex, best step size, without constants and logarithms.
 
     method: `sfl`, `pfl`, or `minibatch` (SGD with a mini-batch of all S K gradients).
     """
@@ -144,7 +144,7 @@ def tuned_rate(
 
 
 def random_reshuffling_rate(R: int, *, M: int, L: float, mu: float, D: float, zeta_star: float) -> float:
-    """SGD with random reshuffling over M functions, on E|x_R - x*|^2 (Mishchenko et al. 2020, Cor. 1); no constants.
+    """The rate of SGD with random reshuffling on E|x_R - x*|^2, without constants (Mishchenko et al. 2020, Cor. 1).
 
     SFL with K = 1 and sigma = 0 is this method; its own bound lacks the factor M in the exponent (sec. 3.2).
     """

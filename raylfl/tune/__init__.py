@@ -10,5 +10,5 @@ and runs PBT. The rest is here because Ray Tune lacks it:
     proposals        Optuna learns the mean over a setting's seeds; a paused trial frees its place
     score, table     pooled seeds, last-k means, rounds to a target; Tune has the last, best and average report only
     resources        a trial that can never fit is refused at once, with the arithmetic
-    stage, trial_log Tune's output, files and signal handlers are kept out of the user's process; one line per trial
+    stage, trial_log one line per trial, without Tune's output, files and signal handlers in the user's process
 """

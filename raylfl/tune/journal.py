@@ -124,7 +124,7 @@ def _entries(path: Path) -> tuple[list[tuple[str, Trial | End]], list[int]]:
 
 def _entry(row: dict[str, Any]) -> tuple[str, Trial | End] | None:
     """The (trial id, entry) of a line; None if its checksum, keys or types are wrong."""
-    check = row.pop("check", None)  # lines of older sweeps have none
+    check = row.pop("check", None)  # lines of older sweeps have no checksum
     if check not in (None, _check(row)) or not isinstance(row.get("id"), str):
         return None
     try:

@@ -1,6 +1,6 @@
 """Resources of a trial (one bundle for its server and one for each worker), and the number of trials that fit.
 
-Ray Tune waits for ever, with a warning, for a placement group that no node can hold; a sweep refuses it.
+Ray Tune waits for ever, with a warning, for a placement group that fits on no node; a sweep refuses it.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ class SeededPBT(PopulationBasedTraining):
 
     rounds: length of a run. Ray Tune would pause a run even at its last round and repeat its last rounds; here the run
     ends. A run that diverged earlier (its report has a `state`) may still take the state of another run.
-    seed: with the run and the round it determines the run that is copied and the mutations. Ray Tune draws from
-    Python's and numpy's global generators instead.
+    seed: determines, with the run and the round, the run that is copied and the mutations. Ray Tune draws from Python's
+    and numpy's global generators instead.
     """
 
     def __init__(self, rounds: int, seed: int, time_attr: str, **options: Any):

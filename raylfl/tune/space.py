@@ -5,7 +5,7 @@
       local.lr:                                  # the first alternative whose `when` holds counts
         - {grid: [0.003, 0.01], when: {algorithm.name: focus}}
         - {loguniform: [0.01, 1]}
-      algorithm.gamma: {uniform: [0.1, 1], when: {algorithm.name: [focus]}}   # else left alone
+      algorithm.gamma: {uniform: [0.1, 1], when: {algorithm.name: [focus]}}   # else unchanged
       partition: {grid: [{name: iid}, {name: dirichlet, alpha: 0.1}]}         # a whole group
 
 `grid` runs every value; the other domains are drawn: `choice` from a list, `uniform` and `loguniform` [low, high] give
@@ -86,7 +86,7 @@ class Domain:
 
 
 def _number(value: Any) -> Any:
-    """The value, with texts such as `1e-3` (no number in yaml) converted to numbers."""
+    """The value, with strings such as `1e-3` (not a number in yaml) converted to numbers."""
     if isinstance(value, str):
         try:
             return float(value)
@@ -183,7 +183,7 @@ def look_up(key: str, values: Values, base: Mapping[str, Any]) -> Any:
 
 
 def comparable(values: Values) -> str:
-    """The algorithm and world of a setting as a text; settings with equal texts are compared."""
+    """The algorithm and world of a setting as a string; settings with equal strings are compared."""
     flat = flatten(values)
     return canonical({k: v for k, v in flat.items() if is_world(k) or k in (METHOD, METHOD.partition(".")[0])})
 

@@ -1,6 +1,6 @@
 """A sweep file: a config plus the keys of `SweepConfig`.
 
-    base: digits                    # any experiment; other config keys may stand here too: rounds: 50
+    base: digits                    # any experiment; other config keys may follow: rounds: 50
     space: {local.lr: {grid: [0.01, 0.03, 0.1]}}
     seeds: [0, 1, 2]                # a setting's seeds are pooled
 

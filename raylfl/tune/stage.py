@@ -123,7 +123,7 @@ class StageRun:
     # -- ends of trials ------------------------------------------------------------------------------------
 
     def end(self, trial: Trial, last: Mapping[str, Any] | None, error: str = "") -> str:
-        """Writes the end of a trial to the journal; returns a line for the user about it."""
+        """Writes the end of a trial to the journal; returns a line about it for the user."""
         said = last or {}
         if "state" not in said and self.is_complete(trial):
             state, reason = FINISHED, ""

@@ -28,4 +28,4 @@ class StageView(Protocol):
         """The trial's score; None before it has one."""
 
     def end(self, trial: Trial, last: Mapping[str, Any] | None, error: str = "") -> str:
-        """Records the end of a trial; returns a line for the user about it."""
+        """Records the end of a trial; returns a line about it for the user."""

@@ -51,7 +51,7 @@ class SweepResult:
 
 
 def sweep(source: str | Path, overrides: Sequence[str] = (), say: Say = print) -> SweepResult:
-    """Carries out the sweep of a file, or of a name under conf/sweep/; say: takes one line for the user.
+    """Carries out the sweep of a file, or of a name under conf/sweep/; say: called with one line for the user.
 
     Raises BadConfig, before the first trial, for mistakes and for resources that the cluster lacks.
     """
@@ -60,7 +60,7 @@ def sweep(source: str | Path, overrides: Sequence[str] = (), say: Say = print) -
 
 
 def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print) -> SweepResult:
-    """Resumes a sweep: trials that are over stay; all others, failed ones included, continue from their checkpoints.
+    """Resumes a sweep: ended trials are kept; all others, failed ones included, continue from their checkpoints.
 
     overrides: `concurrent`, `retries` and keys of `runtime`. Raises BadConfig for other keys.
     """
@@ -212,7 +212,7 @@ def ended_by_signals() -> Iterator[None]:
 
     try:
         before = signal.signal(signal.SIGTERM, as_interrupt)
-    except ValueError:  # not the main thread: signals are the caller's
+    except ValueError:  # not the main thread: the caller handles signals
         yield
         return
     try:

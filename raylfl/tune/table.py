@@ -29,7 +29,7 @@ class TrialRow:
     rounds: int
     score: float | None
     seconds: float
-    values: Values  # with PBT the newest values
+    values: Values  # with PBT, the newest values
 
 
 @dataclass

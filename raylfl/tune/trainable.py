@@ -1,4 +1,4 @@
-"""A run as a function for the user's own `ray.tune.Tuner`, without raylfl's sweeps."""
+"""A run as a trainable function for your own `ray.tune.Tuner`, without raylfl's sweeps."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class _Report(Callback):
 def trainable(
     source: Source, overrides: Sequence[str] = (), **objects: Unpack[Objects]
 ) -> Callable[[dict[str, Any]], None]:
-    """The function of a trial, for `tune.Tuner(raylfl.trainable("digits"), param_space={"local.lr": ...})`.
+    """Returns the function of a trial: `tune.Tuner(raylfl.trainable("digits"), param_space={"local.lr": ...})`.
 
-    The keys of the search space are config keys; each round reports its metrics, and `run_dir`. A trial is one process
-    (`runtime.backend=local`), its run directory lies where `logging.dir` says. Mistakes in the config come at once.
+    The keys of the search space are config keys. Each round reports its metrics and `run_dir`. A trial is one process
+    (`runtime.backend=local`) with a run directory below `logging.dir`. Mistakes in the config are reported at once.
     """
     base = compose(source, overrides, given(objects))
     checked = load_config(source, overrides, given(objects))

@@ -34,7 +34,7 @@ from raylfl.tune.spec import Sweep, make_sweep, show
 
 STATE = ("checkpoints", "metrics.jsonl", "participation.jsonl", "partition.json", "partition_counts.json")
 OWN = ("wandb_id.txt", "lineage.txt", "log.txt")  # files that a trial keeps when it takes another trial's state
-LOCK_SECONDS = 300  # how long a trial waits for the previous owner of its directory or process to shut down
+LOCK_SECONDS = 300  # longest wait, in seconds, for the previous owner of a trial's directory or process
 Report = Callable[[dict[str, Any], Path | None], None]
 
 

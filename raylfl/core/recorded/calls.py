@@ -19,7 +19,7 @@ class Slot(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """The memory layout of a value; home: the value that first had this memory; offset: relative to its beginning."""
+    """The memory layout of a value; home: the value that first used this memory; offset: relative to its beginning."""
 
     home: int
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""A recorded step as a CUDA graph: one launch for all of its calls, on inputs that always lie in the same memory."""
+"""A recorded step as a CUDA graph: one launch for all its calls, with inputs at fixed addresses."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor
 from raylfl.core.recorded.program import Program
 from raylfl.core.step_log import LogCall
 
-MOST = 16  # graphs of a module, each with memory of its own; further kinds of batches are replayed call by call
-WARM_UP = 3  # steps before the capture, in which libraries allocate what they keep
+MOST = 16  # graphs of a module, each with its own memory; further kinds of batches are replayed call by call
+WARM_UP = 3  # steps before the capture, in which libraries allocate their permanent memory
 
 Results = tuple[Tensor, ...]
 Capture = Callable[[Callable[[], Results]], tuple[Callable[[], None], Results]]
 
 
 def capture_on_cuda(function: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
-    """(a function that repeats the kernels of `function`, the tensors into which they write)."""
+    """(a function that replays the kernels of `function`, the tensors into which they write)."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
@@ -32,10 +32,10 @@ def capture_on_cuda(function: Callable[[], Results]) -> tuple[Callable[[], None]
 
 
 class Captured:
-    """A program whose calls are one graph, to be called as the program is."""
+    """A program captured as one CUDA graph; it is called like the program."""
 
     def __init__(self, program: Program, leaves: Sequence[Tensor], row: Tensor, capture: Capture = capture_on_cuda):
-        """leaves, row: of the kind that it is for; copied. Buffers and generators change as in a few steps."""
+        """leaves, row: copied; examples of the batches to serve. Buffers and generators change as in a few steps."""
         self.program, self.draws, self.logs = program, program.draws, program.logs
         self._leaves, self._row = [leaf.clone() for leaf in leaves], torch.empty_like(row)
         self._replay, self._results = capture(lambda: program(self._leaves, self._row))

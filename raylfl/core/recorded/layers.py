@@ -36,7 +36,7 @@ class Chains:
     def of(
         self, content: Any, aside: Callable[[], AbstractContextManager[object]] = nullcontext
     ) -> list[nn.Module] | None:
-        """The layers for this kind of batch (inputs, labels) in the module's current mode; None if it is no chain.
+        """The layers for this kind of batch (inputs, labels) in the module's current mode; None if they form no chain.
 
         aside: a context for the trial step with a new kind of batch.
         """
@@ -119,7 +119,7 @@ def recorded(
 
 
 def _read(recording: Recording, plan: Plan, module: nn.Module) -> list[nn.Module] | None:
-    """The forward calls as layers, from the first leaf to the loss; None if they are no chain of layers."""
+    """The forward calls as layers, from the first leaf to the loss; None if they form no chain."""
     owners = {layer.weight.data_ptr(): layer for layer in module.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))}
     layers: list[nn.Module] = []
     at, shape = 0, recording.geometry[0].shape

@@ -1,4 +1,4 @@
-"""Cheaper functions with the bits of several recorded calls: dropout masks, and softmax behind an attention mask."""
+"""Cheaper functions with the bits of several recorded calls: dropout masks, and softmax after an attention mask."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from raylfl.core.recorded.calls import Call, Geometry, Slot
 
-DIGITS = 53  # of the 64 random bits that a Bernoulli number of probability p is made of: the lower ones, below p 2^53
-SMALLEST = 2**13  # numbers of a dropout mask for which one function is faster than the three calls
+DIGITS = 53  # a Bernoulli number of probability p compares the lower 53 of 64 random bits with p 2^53
+SMALLEST = 2**13  # entries of a dropout mask from which one function is faster than the three calls
 
 
 class Function:
@@ -31,7 +31,7 @@ class Function:
 
 
 def merged(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> list[Call]:
-    """The calls of a step on a CPU, some of them replaced by a single cheaper function."""
+    """The calls of a step on a CPU, with some groups of calls replaced by one cheaper function each."""
     out: list[Call] = []
     at = 0
     while at < len(calls):
@@ -53,7 +53,7 @@ def _named(call: Call, name: str) -> bool:
 
 
 def _mask(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> Call | None:
-    """Dropout's three calls (empty_like, bernoulli_, div_) as one; None for other calls, and for few numbers."""
+    """Dropout's three calls (empty_like, bernoulli_, div_) as one function; None for other calls and small masks."""
     if len(calls) < 3 or not all(map(_named, calls, ("empty_like", "bernoulli_", "div_"))):
         return None
     made, drawn, divided = calls

@@ -96,7 +96,7 @@ class Program:
 
 def _made(listing: str, namespace: dict[str, Any]) -> tuple[str, Callable[..., tuple[Tensor, ...]]]:
     """The source, and its function."""
-    exec(compile(listing, "<recorded step>", "exec"), namespace)  # our own text
+    exec(compile(listing, "<recorded step>", "exec"), namespace)  # generated here, from no outside text
     return listing, namespace["step"]
 
 
@@ -119,7 +119,7 @@ class Plan:
 
 
 def reduced(recording: Recording) -> Plan:
-    """The plan of a recording, without aliases of a value, constant calls and dead calls."""
+    """The plan of a recording: without aliases, constant calls and dead calls."""
     geometry, calls = recording.geometry, recording.calls
     written = {geometry[k].home for call in calls for k in call.written()}
     constants = {k: t.detach() for k, t in recording.inputs.items()} | recording.constants

@@ -22,8 +22,8 @@ SEEN = 1  # steps of a kind by autograd before the first recording: many kinds o
 CHECKED = 4  # steps of a kind after which replays begin
 MOST = 128  # largest number of kinds with a program; then the least recently used one is dropped
 
-Loss = Callable[[Any], Tensor]  # of a batch's content, with a graph
-Gradient = Callable[[Tensor], Sequence[Tensor | None]]  # of a loss, a tensor a parameter
+Loss = Callable[[Any], Tensor]  # content of a batch -> its loss, with a graph
+Gradient = Callable[[Tensor], Sequence[Tensor | None]]  # loss -> one gradient per parameter
 
 
 class _Kind:
@@ -41,7 +41,7 @@ class RecordedSteps:
     A kind of batch (shapes, dtypes, memory order, the modes of the module's parts) is first left to autograd, then
     recorded twice; the replay of the first recording is compared with autograd on another batch. From then on it is
     replayed, and compared again whenever its use count is a power of two. `refusal`: why the module is not replayed;
-    autograd then takes all its steps, with the same results.
+    all its steps then use autograd, with the same results.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class RecordedSteps:
         gradient: Gradient,
         log: StepLog | None = None,
     ):
-        """log: what the step logs into."""
+        """log: receives the values that the step logs."""
         self.log = log or StepLog()
         self.module, self.loss, self.gradient = module, loss, gradient
         self.sizes = [p.numel() for p in parameters]
@@ -62,12 +62,12 @@ class RecordedSteps:
         self.kinds: OrderedDict[Any, _Kind] = OrderedDict()
         self.refusal: str | None = None
         self.captures: graphs.Capture | None = graphs.capture_on_cuda if self.device.type == "cuda" else None
-        self.no_graph: str | None = None  # why replays are not CUDA graphs, where they could be
-        self._state: Any = None  # of the module, when it was last recorded
+        self.no_graph: str | None = None  # why replays use no CUDA graph although the device has them
+        self._state: Any = None  # state of the module at the last recording
         self._doubted = False
 
     def doubt(self) -> None:
-        """Notes that other code of the module has run, which may have changed the state that the step depends on."""
+        """Marks that other code of the module has run, which may have changed state that the step depends on."""
         self._doubted = True
 
     def program(self, content: Any) -> Program | Captured | None:
@@ -86,7 +86,7 @@ class RecordedSteps:
         return kind.program
 
     def replay(self, program: Program | Captured, content: Any) -> tuple[Tensor, Tensor]:
-        """(loss, gradient [d]) of a step by its program, which also logs."""
+        """(loss, gradient [d]) of a step, computed by its program, which also logs."""
         row = torch.empty(sum(self.sizes), device=self.device, dtype=self.dtype)
         loss, *values = program(leaves_of(content), row)
         if program.logs and self.log.sink is not None:
@@ -95,7 +95,7 @@ class RecordedSteps:
         return loss, row
 
     def take(self, content: Any) -> tuple[Tensor, Tensor]:
-        """(loss, gradient [d]) of a step by autograd, which may be recorded or compared with its replay."""
+        """(loss, gradient [d]) of a step, computed by autograd; may record the step or compare it with its replay."""
         kind = None if self.refusal is not None else self._kind(content)
         if kind is None:
             return self._plainly(content)
@@ -138,7 +138,9 @@ class RecordedSteps:
     def _captured(
         self, program: Program, leaves: Sequence[Tensor], before: Any, taken: Sequence[Tensor]
     ) -> Program | Captured:
-        """The program as a CUDA graph if that gives the same bits, else the program itself; `no_graph`: the reason."""
+        """The program as a CUDA graph if the graph gives the same bits; else the program, with the reason in
+        `no_graph`.
+        """
         assert self.captures is not None
         after = self._changing()
         try:
@@ -215,7 +217,7 @@ class RecordedSteps:
     def _difference(
         self, program: Program | Captured, leaves: Sequence[Tensor], before: Any, taken: Sequence[Tensor]
     ) -> str | None:
-        """The fault of the replay of a step that autograd has just taken from the state `before`; None if equal."""
+        """The difference between a replay and the step that autograd has just computed from `before`; None if equal."""
         after = self._changing()
         self._restore(before)
         row = torch.full_like(taken[1], torch.nan)
@@ -232,7 +234,7 @@ class RecordedSteps:
 
 
 def _without_modes(state: dict[str, Any]) -> dict[str, Any]:
-    """A module's state without training and evaluation mode, which are part of the kind of a batch."""
+    """A module's state without training and evaluation mode, which belong to the kind of a batch."""
     return {path: value for path, value in state.items() if path.rpartition(".")[2] != "training"}
 
 

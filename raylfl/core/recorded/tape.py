@@ -38,7 +38,7 @@ class Tape(TorchDispatchMode):
         self.constants: dict[int, Tensor] = {}
         self.reason: str | None = None
         self._marked: list[Tensor] = []  # inputs, whose marks are removed at the end
-        self._memory: dict[int, int] = {}  # storage of inputs -> the value that first had it
+        self._memory: dict[int, int] = {}  # storage of inputs -> the value that first used it
         self._start: dict[int, int] = {}  # storage offset of each tensor of the batch
         self._next = 0
 

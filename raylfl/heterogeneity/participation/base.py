@@ -147,7 +147,7 @@ class Independent(Availability):
 
 @dataclass
 class Sampler(Participation):
-    """Sampling by the server: M of the available clients, or all of them if there are fewer.
+    """Sampling by the server: M of the available clients, or all if there are fewer.
 
     size: M, at most N unless draws are with replacement. fraction: in place of size, M = fraction*N, rounded,
     at least 1.

@@ -30,14 +30,15 @@ class ServerActor:
         self._session: Session | None = None
         self._asked_to_stop = False
         self._news: deque[str] = deque()  # lines about workers, not yet passed on
-        self._answers: SimpleQueue[str | None] = SimpleQueue()  # to the rounds of a paced run
+        self._answers: SimpleQueue[str | None] = SimpleQueue()  # lets the next round of a paced run start
 
     def rows(
         self, shared: list[Any], workers: list[Any], folder: str, resume: bool, paced: bool = False
     ) -> Iterator[tuple[dict[str, Any], list[str], Any]]:
-        """(metrics, messages, parameters) of each round of the experiment that `shared` refers to.
+        """Yields (metrics, messages, parameters) of each round of the experiment that `shared` refers to.
 
-        paced: no round is handed out before `proceed` was called for the one before; new ones have their parameters.
+        paced: each round waits for a call of `proceed` after the previous one, and new rounds come with their
+        parameters.
         """
         import ray
 
@@ -68,7 +69,7 @@ class ServerActor:
             run_dir.close()
 
     def proceed(self, reason: str | None) -> None:
-        """Lets a paced run go on after a round, or end there for this reason."""
+        """Lets a paced run continue after a round, or ends it there for this reason."""
         self._answers.put(reason)
 
     def news(self) -> list[str]:

@@ -61,8 +61,8 @@ class WorkerActor:
         self.worker(shared)
 
     def initial(self, shared: list[Any]) -> tuple[Packed, str | None, frozenset[str], Cut | None]:
-        """(x and buffers of the initial module, why clients are not vectorised, kinds of data that one worker
-        evaluates as a whole, the cut of a split model).
+        """The worker's first results: (x and buffers of the initial module, the reason why clients are not vectorised,
+        kinds of data that one worker evaluates as a whole, the cut of a split model).
         """
         worker = self.worker(shared)
         return pack({"x": worker.x0, "buffers": worker.buffers0}), worker.one_by_one, worker.whole, worker.cut

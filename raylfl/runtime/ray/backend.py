@@ -25,7 +25,7 @@ from raylfl.runtime.workers.backend import Backend, Handle, patience
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk, Task, TaskResult
 
-COPIES = 2**20  # bytes of one broadcast in all calls, beyond which one object for all is quicker
+COPIES = 2**20  # bytes of a broadcast summed over all calls, beyond which one shared object is faster
 HEAP = 2**30  # bytes of all clients' states, beyond which they go to the object store, which can spill
 
 
@@ -36,7 +36,7 @@ class RayBackend(Backend):
         """A backend on these actors.
 
         shared: a reference to `experiment` in the object store, which outlives the backend; actors: from
-        `start_workers`; notify: takes one line for the user.
+        `start_workers`; notify: called with one line for the user.
         """
         runtime = experiment.config.runtime
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout

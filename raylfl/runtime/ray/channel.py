@@ -1,4 +1,4 @@
-"""What all calls of a run share: the workers, the limits of a call, and the client states that travel in it."""
+"""The part that all calls of a run share: the workers, the limits of a call, and storage of client states."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from raylfl.runtime.ray.worker_pool import WorkerPool
 
 @dataclass(frozen=True)
 class Channel:
-    """The way to the workers of a run.
+    """Access to the workers of a run.
 
-    attempts: at a task; timeout: seconds of a call, None: no limit; keeps: whether clients have states, of
-    state_bytes each; spills: whether the states together are too much for the process of the server.
+    attempts: largest number of attempts at a task; timeout: seconds per call, None: no limit; keeps: whether clients
+    have states; state_bytes: size of one state; spills: whether all states together are too large for the server's
+    process.
     """
 
     pool: WorkerPool

@@ -19,7 +19,9 @@ from raylfl.runtime.ray.connection import OWN_CLUSTER, address_of, join, listens
 from raylfl.runtime.ray.resources import count_workers, resources_here
 
 HEAD = ("gcs_server", "raylet")  # Ray on one machine is lost without these processes
-SILENT_SECONDS = 30  # without an answer, after which a given cluster is abandoned; Ray ends this process after 60
+SILENT_SECONDS = (
+    30  # seconds without an answer until a given cluster is abandoned; after 60 s Ray would end this process
+)
 
 
 class RayLost(RaylflError):
@@ -28,9 +30,10 @@ class RayLost(RaylflError):
 
 @dataclass
 class Connection:
-    """This process's one connection to Ray, which all of its runs share: those of other threads, too.
+    """The connection of this process to Ray, shared by all of its runs, also in other threads.
 
-    ours: it ends with the last of its users. head: the processes of a Ray that was started for it.
+    ours: whether this process started Ray, which then ends with the connection's last user. head: the processes of that
+    Ray.
     """
 
     ours: bool
@@ -39,7 +42,7 @@ class Connection:
 
 _lock = threading.RLock()  # while Ray is started or ended
 _connection: Connection | None = None
-_users = 0  # clusters that are ready and have not ended
+_users = 0  # clusters in use
 
 
 class Cluster:
@@ -72,7 +75,7 @@ class Cluster:
                 os.environ.setdefault(name, value)
         import ray
 
-        if ray.is_initialized():  # it is the caller's to end
+        if ray.is_initialized():  # only the caller may end it
             return Connection(ours=False)
         if address:
             join(self.runtime, address)
@@ -123,7 +126,7 @@ class Cluster:
             raise RaylflError(f"the Ray cluster at {address} has not answered for {SILENT_SECONDS} s")
 
     def start_again(self) -> None:
-        """A new Ray in place of one that died, without any actors; that which another run has started already."""
+        """Replaces a Ray that died by a new one without actors, which another run may have started already."""
         import ray
 
         global _connection
@@ -135,7 +138,7 @@ class Cluster:
             self._connection = _connection
 
     def end(self) -> None:
-        """Ends the actors, and with its last user Ray, where it was not there before."""
+        """Ends the actors; the last user also ends Ray if this process started it."""
         global _connection, _users
         if self._group is not None:
             self._group.dismiss()

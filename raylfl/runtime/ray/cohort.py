@@ -1,4 +1,4 @@
-"""A cohort of a star under way: tasks dealt out to the workers in shares, and again where they are lost or fail."""
+"""A cohort of a star in flight: tasks distributed over the workers in shares; lost and failed tasks are repeated."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost
 from raylfl.runtime.workers.backend import Handle
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
-Share = list[int]  # numbers of the tasks of one call
+Share = list[int]  # the numbers of the tasks in one call
 
 
 class CohortInFlight:
-    """The calls of one cohort. They go in waves of one call a worker, so that a deadly one harms no other."""
+    """The calls of one cohort, in waves of one call per worker, so that a call that kills its worker harms no other."""
 
     def __init__(
         self, channel: Channel, tasks: Sequence[Task], broadcast: Any, states: Sequence[Sequence[Handle | None]]
     ):
-        """broadcast: as the calls take it; states: the client states of each task. Sends the first wave."""
+        """Sends the first wave; broadcast: in the form that calls take; states: the client states of each task."""
         self.channel, self.tasks, self.broadcast, self.states = channel, tasks, broadcast, states
         self.done: dict[int, TaskResult] = {}
         self.tries = [0] * len(tasks)
@@ -57,7 +57,7 @@ class CohortInFlight:
         return Call("run", (tasks, self.broadcast, channel.keeps, known, *given), returns, channel.timeout)
 
     def _take(self, share: Share, answer: Any) -> None:
-        """Notes the results of a share of the tasks."""
+        """Stores the results of one share."""
         if isinstance(answer, WorkerLost):
             for k in share:
                 self.done[k] = TaskResult(self.tasks[k], ClientReports.failed(self.tasks[k].clients, answer.reason))
@@ -71,7 +71,9 @@ class CohortInFlight:
             self.done[k] = TaskResult(self.tasks[k], reports[mine], unpack(own), channel.stored(kept[mine]))
 
     def _failed(self, share: Share, answer: Any) -> list[Share]:
-        """Tasks of the share to repeat, each by itself: a worker that dies over several does not say over which."""
+        """The failed tasks of a share as shares of one task each, because a lost worker does not tell which task killed
+        it.
+        """
         shared = isinstance(answer, WorkerLost) and len(share) > 1
         failed = [k for k in share if self.done[k].failed]
         for k in failed:
@@ -80,7 +82,7 @@ class CohortInFlight:
 
 
 def shares(loads: Sequence[int], workers: int) -> list[Share]:
-    """Tasks to workers, the largest first to the worker with the least; each worker's share in task order."""
+    """Shares of the tasks: largest tasks first, each to the worker with the least load; every share in task order."""
     heap = [(0, w) for w in range(workers)]
     dealt: list[Share] = [[] for _ in range(workers)]
     for k in sorted(range(len(loads)), key=lambda k: -loads[k]):

@@ -32,7 +32,7 @@ LEAST_STORE = 80 * 2**20  # bytes; Ray refuses less than 75 MiB
 SOCKET_BYTES = 103 if sys.platform == "darwin" else 107  # the longest path of a Unix socket
 SESSION_BYTES = len(
     "/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store.1"
-)  # the bytes that Ray appends to its folder
+)  # bytes that Ray appends to the path of its folder
 OTHER_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "~")  # for Ray's files if TMPDIR is not usable
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
@@ -80,9 +80,9 @@ def listens(address: str, seconds: float = 5.0) -> bool:
 
 
 def speaks_grpc(address: str) -> bool:
-    """Whether a gRPC server, as Ray's head is one, listens at host:port: it answers with a SETTINGS frame of HTTP/2.
+    """Whether a gRPC server, such as Ray's head, listens at host:port: it answers with a SETTINGS frame of HTTP/2.
 
-    True where that cannot be asked: for addresses of another form, and where Ray encrypts its connections.
+    True if this cannot be tested: for addresses of another form, and if Ray encrypts its connections.
     """
     place = _host_and_port(address)
     if place is None or os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
@@ -129,7 +129,7 @@ def _environment(name: str, value: str) -> Iterator[None]:
         del os.environ[name]
 
 
-# -- a Ray of the run's own ----------------------------------------------------------------------------------------
+# -- a Ray started for the run -------------------------------------------------------------------------------------
 
 
 def start(runtime: RuntimeConfig) -> list[str]:

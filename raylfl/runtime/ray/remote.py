@@ -16,17 +16,17 @@ from raylfl.runtime.ray.failures import loss_behind
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.stopping import stop_on_signals
 
-MOST_RESTARTS = 4  # of the server actor, or of Ray, without a finished round in between
-CHECK_SECONDS = 1.0  # between two looks at Ray's own processes
-SILENT_SECONDS = 10.0  # without a round, after which the server's news is asked for
-Item = tuple[dict[str, Any], list[str], Any]  # a round's metrics; lines said since the round before; parameters
+MOST_RESTARTS = 4  # largest number of restarts of the server actor or of Ray without a finished round in between
+CHECK_SECONDS = 1.0  # seconds between two checks of Ray's own processes
+SILENT_SECONDS = 10.0  # seconds without a round after which the server's news is requested
+Item = tuple[dict[str, Any], list[str], Any]  # metrics of a round; messages since the previous round; parameters
 Rows = Generator[Item, str | None, None]
 
 
 def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: bool = False) -> Rows:
-    """(metrics, messages, parameters) of each round; what is lost is started again from the newest checkpoint.
+    """Yields (metrics, messages, parameters) of each round; restarts lost actors from the newest checkpoint.
 
-    A text sent back, and paced, are as of `inprocess.rows`.
+    A reason sent back and `paced` have the meaning that they have in `inprocess.rows`.
     """
     with cluster_for(experiment.config.runtime) as cluster:
         yield from RemoteRun(cluster, experiment, run_dir, resume, paced).rows()
@@ -40,7 +40,7 @@ class RemoteRun:
     ):
         self.cluster, self.experiment, self.run_dir, self.resume = cluster, experiment, run_dir, resume
         self.paced = paced
-        self._end: tuple[int, str] | None = None  # the round after which the caller ends the run, and why
+        self._end: tuple[int, str] | None = None  # the round after which the caller ends the run, and the reason
         self._shared: list[Any] = []  # a reference to the experiment in Ray's object store
         self._group: ActorGroup | None = None
         self._asked_to_stop = False

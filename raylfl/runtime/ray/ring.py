@@ -1,4 +1,4 @@
-"""A cohort of a ring under way: each task begins with the upload of the one before it, which goes by reference."""
+"""A cohort of a ring in flight: each task starts from the previous upload, which is passed by reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
 
 class RingInFlight:
-    """The chain of one cohort, handed out at once; from a link that failed on, it is handed out again."""
+    """The calls of one ring, submitted at once; after a failed call the rest of the ring is submitted again."""
 
     def __init__(
         self,
@@ -28,18 +28,18 @@ class RingInFlight:
         received: Sequence[bool],
         workers: Callable[[], list[int]],
     ):
-        """received: whether the next client gets the upload of each task; workers: returns those for a chain."""
+        """received: whether the next client gets the upload of each task; workers: returns the workers for a ring."""
         self.workers = workers
         self.channel, self.tasks, self.states, self.received = channel, tasks, states, received
         self.start: Any = pack(broadcast)
         self.last: Any = self.start  # the last upload
-        self.sender = 0  # the task whose upload it is
-        self.attempt = 0  # of the first link that has no result
+        self.sender = 0  # the task that sent `last`
+        self.attempt = 0  # attempts at the first call without a result
         self.done: list[TaskResult] = []
         self.links = self._hand_out()
 
     def results(self) -> list[TaskResult]:
-        """The results in task order, the model that left the last client among them."""
+        """The results in task order, with the model that the last client uploads."""
         while len(self.done) < len(self.tasks):
             for link in self.links:
                 if not self._take(link):
@@ -51,7 +51,7 @@ class RingInFlight:
         return self.done
 
     def _hand_out(self) -> list[Sent]:
-        """Submits the tasks without a result, each with a reference to what the one before it will upload."""
+        """Submits the tasks without a result, each with a reference to the upload of the previous task."""
         channel, here = self.channel, self.workers()
         links, previous = [], self.last
         for k in range(len(self.done), len(self.tasks)):
@@ -65,7 +65,7 @@ class RingInFlight:
         return links
 
     def _take(self, link: Sent) -> bool:
-        """Notes the result of the next task; False: the rest of the chain has to be handed out again."""
+        """Stores the result of the next task; returns False if the rest of the ring must be submitted again."""
         channel, k = self.channel, len(self.done)
         answer = channel.pool.results([link])[0]
         lost = isinstance(answer, WorkerLost)

@@ -17,10 +17,12 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray.failures import lines_of, reason_of_start
 
-START_SECONDS = 10  # wait for the other workers after the first: on a cluster that lost nodes not all of them fit
-NOTICE_SECONDS = 30  # between two lines for the user during a wait
-NO_ROOM_SECONDS = 180  # after which a run ends on a cluster without room for a single worker
-UNAVAILABLE_SECONDS = 2.0  # between two calls of a worker that Ray is restarting
+START_SECONDS = (
+    10  # seconds to wait for the other workers after the first: on a cluster that lost nodes not all of them fit
+)
+NOTICE_SECONDS = 30  # seconds between two lines for the user during a wait
+NO_ROOM_SECONDS = 180  # seconds after which a run ends on a cluster without room for a single worker
+UNAVAILABLE_SECONDS = 2.0  # seconds between two calls of a worker that Ray is restarting
 MOST_STARTS = 8  # failed starts of a worker in a row, after which the run ends
 
 
@@ -63,8 +65,8 @@ class WorkerPool:
     ):
         """A pool of these actors.
 
-        shared: a reference to the experiment, the first argument of every call; notify: takes one line for the user;
-        has_room: whether the cluster has the resources for a worker.
+        shared: a reference to the experiment, the first argument of every call; notify: called with one line for the
+        user; has_room: whether the cluster has the resources for a worker.
         """
         self.actors, self.shared, self.notify, self.has_room = list(actors), [shared], notify, has_room
         self._restarts = [0] * len(actors)
@@ -100,7 +102,7 @@ class WorkerPool:
             limits = [sent[k].call.timeout for k in waiting.values()]
             longest = None if None in limits else max(limit for limit in limits if limit is not None)
             ready, _ = ray.wait(list(waiting), num_returns=1, timeout=longest)
-            if not ready:  # these workers hang in the user's code
+            if not ready:  # these workers are stuck in the user's code
                 for k in waiting.values():
                     out[k] = self._kill_hanging(sent[k])
                 break

@@ -7,9 +7,9 @@ checkpoints/round_000100/ holds
     manifest.json       sha256 of every file, the round, the definition of the run (its config and sha256, the sha256
                         of the partition), versions, size and sha256 of the record files up to this round, and the
                         checkpoint that holds each client's newest state
-A checkpoint is complete once its folder has its final name. The newest `keep` checkpoints stay, and every older one
-that still holds the newest state of a client. A checkpoint that is damaged, or whose records are, is skipped with a
-warning, and the previous one is used.
+A checkpoint is complete once its folder has its final name. Kept are the newest `keep` checkpoints and every older one
+that still holds the newest state of a client. If a checkpoint or its records are damaged, a warning is given and the
+previous checkpoint is used.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Checkpoints:
     """The checkpoints of one run directory."""
 
     def __init__(self, run_dir: RunDirectory, experiment: Experiment, warn: Callable[[str], None]):
-        """Checkpoints of this experiment; warn: takes one line for the user."""
+        """Checkpoints of this experiment; warn: called with one line for the user."""
         self.run_dir, self.warn = run_dir, warn
         self.keep, self.resolved = experiment.config.checkpoint.keep, experiment.config.resolved
         self.objects = experiment.config.objects
@@ -139,12 +139,12 @@ class Checkpoints:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def newest(self, backend: Backend, fresh: FederationState) -> FederationState | None:
-        """The newest intact state, its client states as handles of the backend; None: there is none.
+        """The newest intact state, its client states as handles of the backend; None if there is none.
 
         fresh: the state before round 0, for keys and shapes. Records written after the checkpoint are removed. Raises
         BadConfig if the definition of the run has changed.
         """
-        for leftover in self.folder.glob(".round_*.tmp"):  # of a process killed while it wrote
+        for leftover in self.folder.glob(".round_*.tmp"):  # left by a process that was killed while it wrote
             discard(leftover)
         for folder in reversed(self._folders()):
             try:

@@ -1,8 +1,8 @@
-"""Objects that a run's config cannot name, kept in its directory so that the run can be resumed.
+"""Objects that a run's config cannot name, saved in its directory so that the run can be resumed.
 
-objects.pkl holds them, each pickled by value: {class path: bytes}. objects.json holds its sha256, and why an object
-was left out. To load a pickle is to run code of the one who wrote it, so nothing here is loaded unless the caller says
-that the directory is trusted; checkpoints and records never need that.
+objects.pkl holds them, each pickled by value: {class path: bytes}. objects.json holds the sha256 of that file and the
+reasons why objects were left out. Loading a pickle executes code from it, so objects.pkl is loaded only if the caller
+trusts the directory; checkpoints and records need no such trust.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from raylfl.errors import BadConfig
 from raylfl.runtime.records.run_dir import RunDirectory, read_plain
 
 FILE, INDEX = "objects.pkl", "objects.json"
-LARGEST = 256 * 2**20  # bytes of one object; a data set beyond that is better given again
+LARGEST = 256 * 2**20  # largest size of one object in bytes; a larger data set should be passed again
 
 
 class _Limited(BytesIO):
-    """Memory that refuses to hold more than LARGEST bytes."""
+    """A buffer in memory that raises ValueError beyond LARGEST bytes."""
 
     def write(self, data: Any) -> int:
         if self.tell() + len(memoryview(data)) > LARGEST:
@@ -35,13 +35,15 @@ class _Limited(BytesIO):
 
 @dataclass(frozen=True)
 class KeptObjects:
-    """What a run's config cannot name. left_out: class path -> why the object was not kept, None: it was."""
+    """The index of saved objects; left_out: class path -> the reason why the object was not saved, None if it was."""
 
     left_out: dict[str, str | None]
     sha256: str | None
 
     def load(self, folder: Path) -> dict[str, Any]:
-        """The objects kept, by class path: runs the code in objects.pkl. Raises BadConfig for a damaged file."""
+        """Loads the saved objects by class path, which executes code in objects.pkl. Raises BadConfig for a damaged
+        file.
+        """
         if self.sha256 is None:
             return {}
         data = read_plain(folder / FILE)
@@ -54,7 +56,7 @@ class KeptObjects:
 
 
 def keep(run_dir: RunDirectory, objects: Mapping[str, Any]) -> str | None:
-    """Write the objects that can be pickled; returns a line that says how to resume the run. None: it needs none."""
+    """Saves the objects that can be pickled; returns a line on how to resume the run, None without objects."""
     if not objects:
         return None
     kept, left_out = dict[str, bytes](), dict[str, str | None]()
@@ -87,7 +89,7 @@ def _how_to_resume(folder: Path, left_out: Mapping[str, str | None]) -> str:
 
 
 def read(folder: Path) -> KeptObjects:
-    """What keep() wrote; nothing where the config says all. Raises BadConfig for a damaged index."""
+    """Reads the index that `keep` wrote; empty for a run without objects. Raises BadConfig for a damaged index."""
     text = read_plain(folder / INDEX)
     if not text:
         return KeptObjects({}, None)
@@ -99,7 +101,7 @@ def read(folder: Path) -> KeptObjects:
 
 
 def _pickled(value: Any) -> tuple[bytes | None, str | None]:
-    """(the object pickled, by value where it cannot be imported; why it cannot be)."""
+    """(the pickled object, or None; the reason why it cannot be pickled, or None)."""
     import cloudpickle
 
     memory = _Limited()

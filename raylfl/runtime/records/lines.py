@@ -44,7 +44,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def fault_in_rounds(data: bytes, rounds: int) -> str | None:
-    """The fault of a record that must hold rounds 0 to `rounds` - 1, each once; None: it is correct."""
+    """The fault of a record that must hold rounds 0 to `rounds` - 1, each once; None if it is correct."""
     found = parse_rows(data)
     if found.damaged:
         return f"{lines(found.damaged)} cannot be read"

@@ -1,4 +1,4 @@
-"""Loggers beside metrics.jsonl: Lightning's CSV and TensorBoard loggers, wandb, and classes of one's own.
+"""Loggers beside metrics.jsonl: Lightning's CSV and TensorBoard loggers, wandb, and your own classes.
 
 They are opened only in the process of the round loop. A logger that fails is closed with a one-line message and never
 stops a run: metrics.jsonl is always written, and the other records can be rebuilt from it.
@@ -21,17 +21,17 @@ from raylfl.runtime.records.run_dir import RunDirectory
 
 Say = Callable[[str], None]
 PLACE = "logging.loggers"
-FOLDER_ARGUMENTS = ("run_dir", "save_dir")  # filled in with the run's directory where init_args leave them open
+FOLDER_ARGUMENTS = ("run_dir", "save_dir")  # arguments set to the run's directory unless init_args give them
 
 
 class Logger(Protocol):
-    """The interface of all loggers; one of Lightning's is put into this form by `LightningLogger`."""
+    """The interface of all loggers; `LightningLogger` adapts Lightning's loggers to it."""
 
     def log(self, metrics: dict[str, Any]) -> None:
         """Records one row of metrics.jsonl."""
 
     def close(self) -> None:
-        """Finishes the log; called however the run ended."""
+        """Finishes the log; called after every end of a run."""
 
 
 def check_loggers(chosen: Sequence[ComponentConfig]) -> None:
@@ -100,7 +100,7 @@ def _shipped(logger: ComponentConfig) -> bool:
 
 
 def _completed(cls: Any, init_args: dict[str, Any], folder: str) -> dict[str, Any]:
-    """The arguments with the run's directory where the class takes it."""
+    """The arguments, completed with the run's directory if the class accepts it."""
     takes = inspect.signature(cls).parameters
     return {**{name: folder for name in FOLDER_ARGUMENTS if name in takes}, **init_args}
 
@@ -125,7 +125,7 @@ class LightningLogger:
 class Csv(LightningLogger):
     """Lightning's CSV logger: csv/metrics.csv.
 
-    It starts the file anew, so the rounds of a resumed run are logged again first.
+    Lightning's logger overwrites the file, so a resumed run first logs its earlier rounds again.
     """
 
     def __init__(self, config: Config, run_dir: RunDirectory, say: Say):

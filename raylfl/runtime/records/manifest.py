@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
 from pydantic import ConfigDict, Field, NonNegativeInt, StringConstraints, TypeAdapter, ValidationError
-from typing_extensions import TypedDict  # pydantic cannot read that of Python 3.11
+from typing_extensions import TypedDict  # pydantic does not support Python 3.11's TypedDict
 
 from raylfl.config.formats import refuse_other
 from raylfl.runtime.records.run_dir import read_plain

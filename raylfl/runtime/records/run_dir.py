@@ -34,7 +34,7 @@ from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, op
 
 RECORDS = ("metrics.jsonl", "participation.jsonl")
 LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-WAIT_SECONDS = 60  # limit of the wait for the round loop of a driver that has ended
+WAIT_SECONDS = 60  # longest wait, in seconds, for the round loop of a driver that has ended
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
@@ -134,7 +134,7 @@ class RunDirectory:
                 if time.monotonic() > deadline:
                     raise RaylflError(f"a process of an earlier run still writes to {self.path} after {WAIT_SECONDS} s")
                 time.sleep(0.05)
-            for leftover in self.path.glob(".*.tmp"):  # of a process killed while it wrote
+            for leftover in self.path.glob(".*.tmp"):  # left by a process that was killed while it wrote
                 discard(leftover)
         except OSError as error:
             raise RaylflError(f"{self.path} cannot be written ({error.strerror})") from error
@@ -208,7 +208,7 @@ class RunDirectory:
             file.verify()
 
     def fault(self, name: str, size: int, sha256: str | None, rounds: int) -> str | None:
-        """The fault of a record file compared with a checkpoint after `rounds` rounds; None: it is intact.
+        """The fault of a record file compared with a checkpoint after `rounds` rounds; None if it is intact.
 
         sha256: of its first `size` bytes; None in a checkpoint of an older version.
         """

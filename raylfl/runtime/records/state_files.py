@@ -18,7 +18,7 @@ from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.round.state import FederationState
 from raylfl.runtime.workers.backend import Backend, Handle
 
-CHUNK_BYTES = 64 * 2**20  # bytes of client states in memory at a time
+CHUNK_BYTES = 64 * 2**20  # bytes of client states that are in memory at a time
 NUMBERS = ("seconds", "computation_seconds", "last_finite_loss")
 
 

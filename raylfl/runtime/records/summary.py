@@ -34,12 +34,12 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def step_summary(ways: Counter[Way]) -> list[dict[str, Any]]:
-    """The ways of local steps (recorded, autograd, batch_last, cohort), how many and why, the most frequent first."""
+    """The numbers of local steps by way (recorded, autograd, batch_last, cohort) and reason, most frequent first."""
     return [{"step": way.name, "count": count, "why": way.why} for way, count in ways.most_common()]
 
 
 def step_line(rows: list[dict[str, Any]]) -> str:
-    """`recorded 980 of 1,000 (the replay has autograd's bits); autograd 20 (...)`, of what `step_summary` returns."""
+    """A `step_summary` as one line: `recorded 980 of 1,000 (the replay has autograd's bits); autograd 20 (...)`."""
     total = sum(row["count"] for row in rows)
     parts = [f"{row['step']} {row['count']:,} of {total:,} ({row['why']})" for row in rows]
     return "; ".join(parts) or "none"

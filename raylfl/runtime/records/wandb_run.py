@@ -27,7 +27,7 @@ from raylfl.runtime.records.run_dir import RunDirectory
 
 ANSWER_SECONDS = 5.0  # limit for wandb's server to answer at all
 INIT_SECONDS = 20.0  # limit for the server to accept the run; after that it is logged offline
-FINISH_SECONDS = 30.0  # limit for sending the rest at the end; what is left stays on disk for `wandb sync`
+FINISH_SECONDS = 30.0  # limit for sending the rest at the end; `wandb sync` sends what is still on disk
 TABLE_ROWS = 1000  # rounds in the table at the end, evenly spaced
 CURVES = ("train/loss", "test/loss", "test/accuracy", "global/loss", "global/distance")
 Say = Callable[[str], None]
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 @LOGGERS.register("wandb")
 class WandbRun:
-    """Weights & Biases: rounds, config, a table and a picture; offline unless one is logged in.
+    """Weights & Biases: rounds, config, a table and a picture; offline unless you are logged in.
 
     Its group is the experiment, its job_type the algorithm. The run directory keeps its id.
     """
@@ -85,7 +85,7 @@ class WandbRun:
             return wandb.init(**options, mode="offline")
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Logs the metrics of one round, with `round` as the step, so that a repeated round does no harm."""
+        """Logs the metrics of one round, with `round` as the step, so that a repeated round has no effect."""
         numbers = {k: v for k, v in metrics.items() if isinstance(v, (int, float))}
         self.run.log(numbers)
 
@@ -178,7 +178,7 @@ def rounds_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str | int], list[
 
 
 def picture(rows: Sequence[dict[str, Any]], counts: Path) -> Any:
-    """A figure of the measured curves and of the samples per client and class; None if there are neither."""
+    """A figure of the measured curves and of the samples per client and class; None if there is neither."""
     from matplotlib.figure import Figure
 
     curves = [name for name in CURVES if any(name in row for row in rows)]

@@ -27,9 +27,9 @@ LARGE = 32 * 2**20  # bytes of a block from which malloc returns freed memory to
 
 
 class Dispatch:
-    """Hands a round's local work to a backend; `collect` puts together what comes back.
+    """Submits a round's local work to a backend; `collect` assembles the round result.
 
-    ways: how many local steps were taken which way.
+    ways: the number of local steps taken in each way.
     """
 
     def __init__(self, algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig):
@@ -68,7 +68,7 @@ class Dispatch:
     def _collect(self, r: Round, results: Sequence[TaskResult], last_loss: float) -> RoundResult:
         """The round result: received uploads in cohort order.
 
-        Failures are treated as `runtime.on_client_error` and `runtime.on_nonfinite` say.
+        `runtime.on_client_error` and `runtime.on_nonfinite` determine the treatment of failures.
         """
         reports = ClientReports.joined([result.reports for result in results])
         self.ways.update(reports.ways)
@@ -150,8 +150,8 @@ def calls(count: int, width: int, runtime: RuntimeConfig) -> int:
 
     `runtime.micro_cohort` is the largest number of clients in a call. null stands for this rule: on a CPU a call holds
     as many clients as have 2^18 parameters together, at least 32 (more are hardly faster) and at most 128; on a GPU it
-    has 2^20 parameters or all clients, because a GPU with less work waits for the host. The number of calls is rounded
-    up to a multiple of 4, which 1, 2 or 4 workers share evenly, or to one per client if there are fewer clients.
+    has 2^20 parameters or all clients, because a smaller call leaves a GPU idle. The number of calls is rounded up to a
+    multiple of 4, which 1, 2 or 4 workers share evenly, or to one per client if there are fewer clients.
     """
     if runtime.micro_cohort:
         return -(-count // runtime.micro_cohort)

@@ -13,7 +13,7 @@ LATE = ("train", "update", "algo", "inconsistency")  # metric groups that a roun
 
 
 class EarlyStop:
-    """The stopping rule. `reason`: why the run ends after the last round that was seen; None: it continues."""
+    """The stopping rule; `reason`: why the run ends after the newest round, None while it continues."""
 
     def __init__(self, config: StopConfig):
         self.config = config

@@ -77,7 +77,7 @@ class Federation:
         """
         algorithm, state, r = self.algorithm, self.state, self.state.round
 
-        # Draw: who takes part, how much they work, whose upload will be received.
+        # Draw: the cohort, its local steps, and the uploads that will be received.
         self.fault("draw", r)
         server = state.server
         broadcast = algorithm.broadcast(server)
@@ -94,9 +94,9 @@ class Federation:
         self.fault("collect", r)
         result = self.planner.sampled(work.result(), server)
 
-        # Server step: x_{r+1} from what was received.
+        # Server step: x_{r+1} from the received uploads.
         self.fault("aggregate", r)
-        self.whole = False  # rows of a `ClientRows` change in place, and the round is not written down yet
+        self.whole = False  # a Table changes in place, and the round is not recorded yet
         received = result.round.received_view
         uploads = {name: rows for name, rows in result.uploads.items() if name != BUFFERS}
         info: Info = {}
@@ -112,7 +112,7 @@ class Federation:
         self.fault("commit", r)
         self._commit(result, after, broadcast, answered)
 
-        # Measure, after the step; evaluations are on their way while the next round starts.
+        # Measure, after the step; evaluations are in flight while the next round starts.
         measured = self.measurements.of_round(result, state, server, info, last)
         yield
         return measured.result(), self.planner.row(result.round)

@@ -90,7 +90,7 @@ class Measurements:
         return metrics
 
     def _training_of_clients(self, result: RoundResult) -> dict[str, dict[str, float]]:
-        """What each client that worked reported of its training: metric -> client -> value."""
+        """The training metrics of the clients that worked: metric -> client -> value."""
         reports = result.reports
         found = {"train/loss": reports.rows["loss"], **{f"train/{k}": v for k, v in reports.logged.items()}}
         clients = [str(c) for c in reports.rows["client"]]
@@ -100,7 +100,9 @@ class Measurements:
         }
 
     def _evaluations(self, broadcast: State, r: int, cohort: Ints) -> Deferred[Metrics]:
-        """Test and validation set; training data of participants, of random clients, of every client (fairness)."""
+        """The evaluations of a round: test and validation set; training data of participants, random clients, every
+        client.
+        """
         config, setup, shards = self.e.config.eval, self.e.setup, self.e.setup.shards
         count = setup.population.count
         jobs: list[tuple[str, str, Ints]] = []  # (name, kind, indices)
@@ -171,7 +173,7 @@ class Measurements:
         known = self.e.optimum
         if known is None or known.of is None or self.optimum is None:
             return {}
-        if self._predicted[0] != omega.tobytes():  # mostly the same every round, and the optimum may cost a solve
+        if self._predicted[0] != omega.tobytes():  # often the same in every round, and the optimum may need a solve
             limit = torch.from_numpy(fixed_point(omega, known.of))
             distance = distance_metrics(limit, self.optimum)["global/distance"]
             self._predicted = omega.tobytes(), {"inconsistency/predicted_distance": distance}
@@ -179,8 +181,8 @@ class Measurements:
 
 
 def summary(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
-    """What was logged in each evaluation as metrics, `name/metric`; evaluations of single clients (`client i`) as
-    fairness among them.
+    """Converts logged values to metrics `name/metric`; evaluations of single clients (`client i`) become fairness
+    metrics.
     """
     out: dict[str, float] = {}
     per_client = []
@@ -195,7 +197,7 @@ def summary(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
 
 
 def of_single_clients(measured: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """What was measured on the data of each client (`client i`): clients/metric -> client -> value."""
+    """The metrics on the data of each client (`client i`): clients/metric -> client -> value."""
     out: dict[str, dict[str, float]] = {}
     for name, found in measured.items():
         if name.startswith("client "):
@@ -205,7 +207,7 @@ def of_single_clients(measured: Mapping[str, dict[str, float]]) -> dict[str, dic
 
 
 def by_name(names: Sequence[str], results: Sequence[Logged]) -> dict[str, dict[str, float]]:
-    """What was logged in each evaluation, over all of its chunks."""
+    """The logged values of each evaluation, over all of its chunks."""
     parts: dict[str, list[Logged]] = {}
     for name, result in zip(names, results, strict=True):
         parts.setdefault(name, []).append(result)

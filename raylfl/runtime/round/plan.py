@@ -30,7 +30,9 @@ class Planner:
         self.replayed = experiment.participation if isinstance(experiment.participation, Trace) else None
         self.samples_by_norm = experiment.algorithm.samples_by_norm and self.replayed is None
         self._ahead: Round | None = None
-        self._systems: dict[int, SystemInfo] = {}  # of this round and the previous one, which is still being measured
+        self._systems: dict[
+            int, SystemInfo
+        ] = {}  # those of this round and of the previous one, which is still being measured
 
     def lr(self, r: int) -> float:
         """The configured eta of round r, before any calibration."""
@@ -62,7 +64,7 @@ class Planner:
         return isinstance(self.e.participation, (Independent, Full)) and not self._samples()
 
     def marginals(self, c: SystemInfo, server: ServerState) -> Floats | None:
-        """E[s_i] of the round with system state c, [N], of the process or the method's own p; None: not known."""
+        """E[s_i] of the round with system state c, [N], of the process or the method's own p; None if unknown."""
         e = self.e
         if e.algorithm.samples_by_norm:
             return None

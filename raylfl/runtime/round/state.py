@@ -37,7 +37,7 @@ class FederationState:
 class RoundResult:
     """The result of a round at the server.
 
-    round: the round as drawn, with the uploads that were really received; reports: of every client that trained;
+    round: the round as drawn, with the uploads that were really received; reports: reports of all clients that trained;
     uploads: rows of the received clients (in a ring of the last one), in cohort order; client_states: their new states;
     up_floats: floats of one client's upload; events: one line for each dropped upload.
     """

@@ -1,7 +1,7 @@
 """Restoration of a module's Python attributes before each client, so that clients do not affect each other.
 
-Parameters and buffers are sent with each task. Counters, lists and the states of metric objects, however, would stay in
-the worker, and results would depend on the worker that a client is sent to.
+Parameters and buffers are sent with each task. Counters, lists and the states of metric objects, however, would remain
+in the worker, and results would depend on the worker to which a client is sent.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class Attributes:
             now.update(plain)
             for name, value in containers.items():
                 now[name] = copy.copy(value)
-            if len(now) > len(plain) + len(containers) + len(TORCH):  # all of these are there by now
+            if len(now) > len(plain) + len(containers) + len(
+                TORCH
+            ):  # all snapshot names exist: more means new attributes
                 for name in [n for n in now if n not in plain and n not in containers and n not in TORCH]:
                     del now[name]
         for metric in self._metrics:

@@ -64,7 +64,7 @@ class Executor(ABC):
     ) -> Deferred[list[TaskResult]]:
         """Runs the tasks of a ring, one client each, from the last received result before it; results in task order.
 
-        Only the last received result reaches the server and has uploads; the others are sent from worker to worker.
+        Only the last received result reaches the server and has uploads; all others are sent from worker to worker.
         """
 
     def traffic(self) -> dict[str, int]:

@@ -19,7 +19,7 @@ class FullGradients:
     """(sum w_i f_i(x), sum w_i grad f_i(x)) over clients, in evaluation mode."""
 
     def __init__(self, loop: LoopOracle, source: BatchSource, shards: Shards, recorder: Recorder, batch_size: int):
-        """source: of the training data, as evaluations read them; batch_size: samples a pass."""
+        """source: training data as evaluations read them; batch_size: samples per pass."""
         self.loop, self.source, self.shards = loop, source, shards
         self.recorder, self.batch_size = recorder, batch_size
 
@@ -44,7 +44,7 @@ class FullGradients:
 
 
 class WeightedOracle(LoopOracle):
-    """The gradient of F = sum_i w_i f_i over the data of all N clients, each over its whole shard."""
+    """The gradient of F = sum_i w_i f_i over the data of all N clients, each on its whole shard."""
 
     def __init__(self, full: FullGradients, weights: Floats):
         super().__init__(full.loop.flat, full.loop.autocast)

@@ -1,4 +1,4 @@
-"""The table of Lightning's hooks: those that a run calls, refuses, or ignores with a warning."""
+"""The table of Lightning's hooks, which a run calls, refuses, or ignores with a warning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Verdict = Literal["called", "refused", "ignored"]
 
 @dataclass(frozen=True)
 class Hook:
-    """The treatment of a hook that a module overrides; note: when it is called, or what to use instead."""
+    """The verdict on an overridden hook; note: when it is called, or the alternative to it."""
 
     verdict: Verdict
     note: str
@@ -111,7 +111,7 @@ def overrides(module: Any, name: str) -> bool:
 
 
 def overridden(module: Any, verdict: Verdict) -> list[str]:
-    """The overridden hooks of the module with this verdict."""
+    """The hooks with this verdict that the module overrides."""
     return [name for name, hook in HOOKS.items() if hook.verdict == verdict and overrides(module, name)]
 
 

@@ -153,7 +153,7 @@ class EvaluationLog:
     def __init__(self) -> None:
         self.logged = Logged()
         self.left_out: set[str] = set()  # names logged with on_epoch=False, which have no value for the evaluation
-        self._samples: int | None = None  # of the current batch; None between batches
+        self._samples: int | None = None  # samples of the current batch; None between batches
         self._in_batch: set[str] = set()
         self._objects: dict[str, Any] = {}
 

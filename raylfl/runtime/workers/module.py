@@ -60,8 +60,8 @@ def layout_for(
     otherwise; contiguous in all other cases. It is a rule and never a timing, because the last bits differ. The layout
     is always contiguous if the module's own optimizer moves the weights or its hooks see them.
 
-    layers: the chain of layers of the module's step, if it is one; called only if it matters. Raises BadConfig for
-    batch_last if the module is no such chain.
+    layers: the chain of layers of the module's step, if there is one; called only if it matters. Raises BadConfig for
+    batch_last if the module has no such chain.
     """
     setting, quick = setup.runtime.layout, device.type == "cpu" and setup.dtype == "float32"
     moved_elsewhere = setup.optimizer == "module" or any(overrides(module, name) for name in LOCAL_WORK)

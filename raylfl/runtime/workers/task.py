@@ -19,7 +19,7 @@ class Chunk(NamedTuple):
 
     kind: str  # test, val or train
     indices: Ints
-    first: int = 0  # the number of its first batch within the evaluation
+    first: int = 0  # number of its first batch within the evaluation
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,9 @@ REPORT = np.dtype(
 class ClientReports:
     """Reports of clients' local work beside their uploads: one row of `REPORT` per client.
 
-    logged: what modules logged in training, a number a client [C] by name; nan where a client logged none. ways: how
-    many local steps were taken which way, by all of these clients together; a slice from the first has them all.
+    logged: values that modules logged in training, one per client [C] by name, nan for a client that logged none. ways:
+    the number of local steps taken in each way, summed over all of these clients; a slice that starts at the first
+    client keeps the whole sum.
     """
 
     rows: np.ndarray
@@ -107,7 +108,7 @@ class ClientReports:
         return self.rows["loss"][self._of(clients)]
 
     def logs(self, clients: Ints) -> dict[str, Floats]:
-        """The values that these clients' training steps logged, each a mean over the steps."""
+        """The values that the training steps of these clients logged, as means over the steps."""
         return {name: values[self._of(clients)] for name, values in self.logged.items()}
 
     def _of(self, clients: Ints) -> slice | np.ndarray:

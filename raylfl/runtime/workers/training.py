@@ -59,7 +59,7 @@ class TrainingLog:
             self._steps.append((list(rows), values))
 
     def results(self) -> dict[str, Floats]:
-        """One number per client, float64 [C], by name; nan where a client logged none."""
+        """One number per client, float64 [C], by name; nan for a client that logged none."""
         found = {name: np.full(self.clients, np.nan) for name in dict.fromkeys([*self._reduce, *self.objects])}
         for name, how in self._reduce.items():
             steps = [(rows, values[name]) for rows, values in self._steps if name in values]
@@ -122,13 +122,13 @@ class Training:
 
     @property
     def alone(self) -> str | None:
-        """The reason why clients must run one by one (hooks, metric objects); None: they need not."""
+        """The reason why clients must run one by one (hooks, metric objects); None if there is none."""
         if self.hooks:
             return f"the model's {next(iter(self.hooks))} is called for one client at a time"
         return "the model's training_step logs a metric object" if self._objects else None
 
     def logged_in(self, batch: Batch) -> str | None:
-        """The names that a trial step logs, as a `reason`; None: it logs nothing, or fails."""
+        """The names that a trial step logs, as a `reason`; None if it logs nothing or fails."""
         with self.observed(1, 1, 1) as observer:
             try:
                 self.flat.module.training_step(batch.content, 0)  # type: ignore[operator]
@@ -140,7 +140,7 @@ class Training:
 
     @property
     def reason(self) -> str | None:
-        """The reason why local steps must call training_step, as `training_step ...`; None: they need not."""
+        """The reason why local steps must call training_step, as `training_step ...`; None if there is none."""
         if self.hooks:
             return f"has {next(iter(self.hooks))} beside it"
         return "uses batch_idx" if self._uses_index else None

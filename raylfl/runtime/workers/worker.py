@@ -63,7 +63,7 @@ class Worker:
         images_last = self.layout != "contiguous"  # faster for any layout of the weights
         self.train = self._source(setup.train, self.layout == "channels_last")
         self.measured = self.train.measuring(images_last)
-        self.sources = {  # what evaluations read from
+        self.sources = {  # sources of evaluations
             "train": self.measured,
             "test": self._source(setup.test, images_last) if setup.test is not None else None,
             "val": self._source(setup.val, images_last) if setup.val is not None else None,
@@ -81,8 +81,8 @@ class Worker:
         if setup.runtime.graphs == "never":
             self.loop.steps.captures = None
         self.one_by_one = self._refusal()
-        self.most_clients = math.inf  # in one call; less where a GPU's memory does not suffice
-        self._broadcast: tuple[State, State] = {}, {}  # the last one, on the host and on the device
+        self.most_clients = math.inf  # in one call; fewer if a GPU's memory does not suffice
+        self._broadcast: tuple[State, State] = {}, {}  # the newest broadcast, on the host and on the device
         self.oracle: Oracle = self.loop if self.one_by_one else self._vectorized()
 
     def _layers(self, chains: Chains) -> list[nn.Module] | None:
@@ -95,7 +95,7 @@ class Worker:
                 source = BatchSource(self.setup.train, torch.device("cpu"), dtype)
                 layers = chains.of(source.batch(self.setup.shards.indices[:2]).content)
         except Exception:
-            return None  # which is for the check to say
+            return None  # `check` reports the failure
         finally:
             attributes.restore()
         return layers if not log.step.values else None
@@ -116,7 +116,7 @@ class Worker:
         return self.training.reason or logged
 
     def _refusal(self) -> str | None:
-        """The reason why clients run one by one; None: a micro-cohort runs in one vectorised call."""
+        """The reason why clients run one by one; None if a micro-cohort runs in one vectorised call."""
         algorithm, setup = self.algorithm, self.setup
         if algorithm.cut is not None or algorithm.topology.sequential:
             return f"{type(algorithm).__name__} works with one client at a time"
@@ -132,7 +132,7 @@ class Worker:
         return reason or self._large_samples() or self._vmap_refusal()
 
     def _large_samples(self) -> str | None:
-        """The reason why a step on large samples is not vectorised under `auto`; None: it may be."""
+        """The reason why a step on large samples is not vectorised under `auto`; None if it may be."""
         if self.setup.runtime.vectorize != "auto" or self.device.type != "cpu":
             return None
         indices = self.setup.shards.indices
@@ -145,7 +145,7 @@ class Worker:
             self.attributes.restore()
 
     def _vmap_refusal(self) -> str | None:
-        """The reason why vmap cannot run the model, from a trial on two clients of one sample each; None: it can."""
+        """The reason why vmap cannot run the model, from a trial on two clients of one sample each; None if it can."""
         oracle = self._vectorized()
         first = self.setup.shards.indices[:1]
         x = oracle.workspace(2).copy_(self.x0)
