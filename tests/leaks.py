@@ -24,6 +24,7 @@ VARIABLES = (
     "PYTHONBREAKPOINT",  # Ray's
     "TUNE_",
     "GRPC_",
+    "CRC32C_",
 )
 PATIENCE = 10.0  # seconds that a process may take to end
 

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,12 @@ def test_the_reference_names_what_exists(page):
 def test_examples_of_the_reference_run():
     for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs/api/testing.md").read_text(), re.S):
         exec(code, {})
+
+
+def test_the_version_is_the_same_wherever_a_release_sets_it():
+    """docs/releases.md, step 2."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    headings = re.findall(r"^## \[([\w.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert headings[0] == "Unreleased"
+    assert headings[1:2] in ([], [version])

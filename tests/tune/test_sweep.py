@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 import ray
@@ -275,3 +276,25 @@ def test_optuna_proposes_settings_and_runs_each_with_all_seeds(cluster, tmp_path
     again = resume(result.folder, [], lambda line: None)  # all that was proposed is remembered: nothing is left
     assert [group.setting for group in again.settings] == [group.setting for group in result.settings]
     assert table(result.folder) == rows
+
+
+def test_a_run_is_a_trial_of_a_tuner_of_one_s_own(cluster, tmp_path):
+    """Ray Tune's own Tuner, on the Ray of the calling program, with a class that only this function knows."""
+    from ray import tune
+
+    from tests.runtime.modules import Quadratic
+
+    class Mine(Quadratic):
+        pass
+
+    config = {k: v for k, v in QUADRATICS.items() if k not in ("space", "metric")} | {"rounds": 2}
+    trial = raylfl.trainable(config, [f"logging.dir={tmp_path}/runs"], model=Mine)
+    kept = tune.RunConfig(storage_path=str(tmp_path / "tune"), verbose=0)
+    results = tune.Tuner(trial, param_space={"local.lr": tune.grid_search([0.1, 0.01])}, run_config=kept).fit()
+    assert results.errors == []
+    best = results.get_best_result("global/distance", "min")
+    assert (best.config, len(best.metrics_dataframe)) == ({"local.lr": 0.1}, 2)
+    for result in results:
+        twin = plain(tmp_path, "rounds=2", f"local.lr={result.config['local.lr']}")
+        assert result.metrics["global/distance"] == twin.metrics[-1]["global/distance"]
+        assert torch.equal(params(Path(result.metrics["run_dir"])), twin.params)

@@ -1,0 +1,33 @@
+# docker build -t raylfl .
+# docker run --rm --shm-size=2g -v "$PWD:/work" raylfl run digits
+#
+# raylfl with every extra and the exact versions of requirements.txt. TORCH_INDEX chooses torch's build: by default the
+# one for CPUs; docs/running.md has the line for a GPU. tests/test_dockerfile.py checks the paths, names and options in
+# this file against the repository; it does not build the image.
+
+FROM python:3.11-slim AS wheel
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE ./
+COPY raylfl raylfl
+COPY conf conf
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+FROM python:3.11-slim
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG EXTRAS=all
+ARG UID=1000
+COPY requirements.txt /tmp/requirements.txt
+COPY --from=wheel /wheels /tmp/wheels
+RUN pip install --no-cache-dir --constraint /tmp/requirements.txt --index-url "$TORCH_INDEX" torch torchvision \
+    && pip install --no-cache-dir --constraint /tmp/requirements.txt "$(ls /tmp/wheels/*.whl)[$EXTRAS]" \
+    && python -m raylfl.startup \
+    && useradd --create-home --uid "$UID" raylfl \
+    && mkdir /work /data \
+    && chown raylfl /work /data
+
+# data sets are looked for in /data; runs go to runs/ in the working directory
+ENV RAYLFL_DATA=/data
+USER raylfl
+WORKDIR /work
+ENTRYPOINT ["raylfl"]
+CMD ["--help"]
