@@ -2,20 +2,23 @@
 
 A sample of small errors (`mutations.py`) in core, algorithms, solvers, diagnostics, heterogeneity and runtime, one at a
 time in a fork of this process, against the quick tests that enter the changed block: first those that found other
-errors of the file, then unit tests. A first look at all quick tests, some minutes, says which enter what; it is kept in
-`.mutants/` for each file of tests until that changes, with the results, so that an interrupted run goes on. Survivors
-are printed as diffs to `.mutants/survivors.diff`; those in `equivalent.yaml`, each with its reason, do not count.
-`--again` tries survivors once more; `--write` puts the score into docs/reliability.md.
+errors of the file, then unit tests, in all `--longest` seconds of them. Times are processor seconds, so that a busy
+machine hides no kill and makes none: a test that takes ten times its usual time has found the error.
+A first look at all quick tests, some minutes, says which enter what; it is kept in `.mutants/` for each file of tests
+until that changes, with the results, so that an interrupted run goes on. A larger sample of one seed holds the smaller.
+Survivors are printed as diffs to `.mutants/survivors.diff`; those in `equivalent.yaml`, each with its reason, do not
+count. `--again` tries survivors once more; `--write` puts the score into docs/reliability.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import json
 import math
-import random
-import subprocess
+import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -25,7 +28,20 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.mutants.child import QUIET, Tests, exchanged, forked, kept_calls, live_functions, look, run_in_order
+from benchmarks.mutants.child import (
+    AT_IMPORT,
+    BROKEN,
+    IMPORTS,
+    QUIET,
+    Tests,
+    exchanged,
+    forked,
+    kept_calls,
+    live_functions,
+    look,
+    run_in_order,
+    without_shrinking,
+)
 from benchmarks.mutants.mutations import Mutant, mutants
 from benchmarks.pages import ROOT, write_part
 
@@ -33,7 +49,6 @@ PLACE = ROOT / ".mutants"
 PARTS = ("core", "algorithms", "solvers", "diagnostics", "heterogeneity", "runtime")
 OUTSIDE = ("raylfl/runtime/ray/", "raylfl/runtime/profile.py")  # only tests that start processes call these
 FOLDERS = [f"tests/{part}" for part in (*PARTS, "oracles", "models")]
-LONGEST = 25.0  # seconds of tests for one error, by their time in the first look
 
 
 def main() -> None:
@@ -41,6 +56,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", help="only errors in these files; all where none is named")
     parser.add_argument("--count", type=int, default=300, help="errors in the sample (300)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (0)")
+    parser.add_argument("--longest", type=float, default=30.0, help="seconds of tests for one error (30)")
     parser.add_argument("--minutes", type=float, default=60.0, help="no new error is tried after so long (60)")
     parser.add_argument("--again", action="store_true", help="also those that survived before")
     parser.add_argument("--write", action="store_true", help="put the score into docs/reliability.md")
@@ -48,8 +64,8 @@ def main() -> None:
     PLACE.mkdir(exist_ok=True)
     paths = [p for p in targets() if not args.files or any(Path(f).resolve() == ROOT / p for f in args.files)]
     everything = [mutant for path in paths for mutant in mutants(ROOT, path)]
-    drawn = random.Random(args.seed).sample(everything, min(args.count, len(everything)))
-    sample = [mutant for mutant in drawn if mutant.compiles]
+    drawn = sorted(everything, key=lambda mutant: hashlib.sha256(f"{args.seed}:{mutant.id}".encode()).digest())
+    sample = [mutant for mutant in drawn[: args.count] if mutant.compiles]
     results, end = read_results(), time.monotonic() + 60 * args.minutes
     todo = [
         mutant
@@ -57,7 +73,7 @@ def main() -> None:
         if mutant.id not in results or (args.again and results[mutant.id]["state"] != "killed")
     ]
     if todo:
-        loop = Loop(todo, results, calls(end), end)
+        loop = Loop(todo, results, calls(), args.longest, end)
         pytest.main([*QUIET, f"--basetemp={PLACE}/tmp", *FOLDERS], plugins=[loop])
     done = [(mutant, results[mutant.id]) for mutant in sample if mutant.id in results]
     report(done, len(everything), args)
@@ -66,8 +82,16 @@ def main() -> None:
 class Loop:
     """A pytest plugin: once all tests are collected, one error after the other instead of the tests."""
 
-    def __init__(self, todo: list[Mutant], results: dict[str, dict[str, Any]], tests: Tests, end: float):
-        self.todo, self.results, self.tests, self.end = todo, results, tests, end
+    def __init__(
+        self, todo: list[Mutant], results: dict[str, dict[str, Any]], tests: Tests, longest: float, end: float
+    ):
+        self.todo, self.results, self.tests, self.longest, self.end = todo, results, tests, longest, end
+        self.imported = tests.get(AT_IMPORT, (0.0, frozenset[str]()))[1]
+        self.sound: dict[str, bool] = {}  # tests that found an error: whether they pass without
+
+    @staticmethod
+    def pytest_collection() -> None:
+        without_shrinking()
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.session, self.items = session, {item.nodeid: item for item in session.items}
@@ -88,30 +112,55 @@ class Loop:
         here = [
             row["by"].partition("[")[0] for row in self.results.values() if row["path"] == mutant.path and row["by"]
         ]
-        order = [node for node in order_for(mutant, self.tests, Counter(here)) if node in self.items]
+        order = [node for node in order_for(mutant, self.tests, Counter(here), self.longest) if node in self.items]
         row: dict[str, Any] = {"id": mutant.id, "path": mutant.path, "line": mutant.line, "changed": mutant.changed}
         if not order:
             return {**row, "state": "uncovered", "by": None}
+        began = sum(os.times()[:4])
+        by = self.found(mutant, order)
+        took = round(sum(os.times()[:4]) - began, 1)
+        return {**row, "state": "killed" if by else "survived", "by": by, "seconds": took, "tests": len(order)}
+
+    def found(self, mutant: Mutant, order: list[str]) -> str | None:
+        """The test that fails with the error and passes without, "time", or "a dead process", twice; else None."""
+        by = self.struck(mutant, order)
+        if by is None and f"{mutant.path}:{mutant.block}" in self.imported:
+            by = self.struck(mutant, order, afresh=True)
+        if by == "a dead process":
+            by = self.struck(mutant, order)
+        if by in self.items and not self.sound.setdefault(by, self.struck(None, [by]) is None):
+            print(f"{by} fails without any error, too", flush=True)
+            return self.found(mutant, [node for node in order if node != by])
+        return by
+
+    def struck(self, mutant: Mutant | None, order: list[str], afresh: bool = False) -> str | None:
+        """What finds the error (None: there is none) by these tests, in a fork; afresh: in a process of its own."""
         out = PLACE / "strike.json"
         out.unlink(missing_ok=True)
-        began, limit = time.monotonic(), 60.0 + 10 * sum(self.tests[node][0] for node in order)
+        seconds = {node: self.tests[node][0] for node in order}
 
         def work() -> None:
             self.session.config.get_terminal_writer()._file = sys.stdout
-            path = str(ROOT / mutant.path)
-            if exchanged(self.functions.get(path, []), path, mutant.source, mutant.mutated):
-                by = run_in_order(self.session, [self.items[node] for node in order])
-                out.write_text(json.dumps({"by": by}))
-                return
-            (PLACE / "order.json").write_text(json.dumps(order))
-            arguments = [str(ROOT), mutant.path, str(PLACE / "order.json"), str(out)]
-            afresh = [sys.executable, "-m", "benchmarks.mutants.child", *arguments]
-            subprocess.run(afresh, input=mutant.mutated, cwd=ROOT, check=False)
+            path = str(ROOT / mutant.path) if mutant else ""
+            here = not afresh and (
+                mutant is None or exchanged(self.functions.get(path, []), path, mutant.source, mutant.mutated)
+            )
+            if mutant and not here:
+                (PLACE / "order.json").write_text(json.dumps(seconds))
+                (PLACE / "source.py").write_bytes(mutant.mutated)
+                files = [str(PLACE / "source.py"), str(PLACE / "order.json"), str(out)]
+                own = [sys.executable, "-m", "benchmarks.mutants.child", str(ROOT), mutant.path, *files]
+                os.chdir(ROOT)
+                os.execv(own[0], own)
+            by = run_in_order(self.session, [self.items[node] for node in order], list(seconds.values()))
+            out.write_text(json.dumps({"by": by}))
 
-        in_time = forked(work, limit, PLACE / "strike.log")
-        by = "time" if not in_time else json.loads(out.read_text())["by"] if out.exists() else "a dead process"
-        took = round(time.monotonic() - began, 1)
-        return {**row, "state": "killed" if by else "survived", "by": by, "seconds": took}
+        code = forked(work, PLACE / "strike.log")
+        if out.exists():
+            return json.loads(out.read_text())["by"]  # type: ignore[no-any-return]
+        if code == BROKEN:
+            raise RuntimeError(f"the mutation run itself failed: see {PLACE / 'strike.log'}")
+        return "time" if code in (None, -signal.SIGPROF) else "a dead process"
 
 
 def targets() -> list[str]:
@@ -126,7 +175,7 @@ def read_results() -> dict[str, dict[str, Any]]:
     return {row["id"]: row for row in map(json.loads, lines)}
 
 
-def calls(end: float = math.inf) -> Tests:
+def calls() -> Tests:
     """Which test enters which blocks, looked up again for files of tests that have changed."""
     place = PLACE / "calls"
     place.mkdir(parents=True, exist_ok=True)
@@ -134,15 +183,15 @@ def calls(end: float = math.inf) -> Tests:
     new = [str(path.relative_to(ROOT)) for path in files if kept_calls(place, path) is None]
     if new:
         print(f"looking what the tests of {len(new)} files enter ...", flush=True)
-        forked(lambda: look(ROOT, targets(), new, place), max(end - time.monotonic(), 60.0), PLACE / "calls.log")
-    return {node: row for path in files for node, row in (kept_calls(place, path) or {}).items()}
+        forked(lambda: look(ROOT, targets(), new, place), PLACE / "calls.log", idle=600.0)
+    return {node: row for path in (IMPORTS, *files) for node, row in (kept_calls(place, path) or {}).items()}
 
 
 def enters(entered: frozenset[str], key: str) -> bool:
     return any(name.startswith(key) for name in entered) if key.endswith(":") else key in entered
 
 
-def order_for(mutant: Mutant, tests: Tests, finders: Counter[str]) -> list[str]:
+def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: float) -> list[str]:
     """The tests that enter the block (where none does: the function; for other lines: anything of the file).
 
     First come those that found other errors of the file, then those that name the file, one of each set of parameters
@@ -152,7 +201,7 @@ def order_for(mutant: Mutant, tests: Tests, finders: Counter[str]) -> list[str]:
     keys += [f"{mutant.path}:{mutant.function}#0"] if mutant.block else [f"{mutant.path}:"]
     found: list[str] = []
     for key in keys:
-        found = found or [node for node, (_, entered) in tests.items() if enters(entered, key)]
+        found = found or [node for node, (_, entered) in tests.items() if node != AT_IMPORT and enters(entered, key)]
     name, before = f"test_{Path(mutant.path).stem}", Counter[str]()
 
     def rank(node: str) -> tuple[int, bool, float]:
@@ -166,7 +215,7 @@ def order_for(mutant: Mutant, tests: Tests, finders: Counter[str]) -> list[str]:
     order, total = [], 0.0
     for node in sorted(found, key=lambda node: (min(turns[node], 2), *rank(node))):
         total += tests[node][0]
-        if total > LONGEST:
+        if total > longest:
             break
         order.append(node)
     return order

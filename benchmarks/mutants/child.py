@@ -16,6 +16,7 @@ import inspect
 import json
 import os
 import re
+import signal
 import sys
 import time
 import traceback
@@ -26,7 +27,10 @@ from typing import Any
 
 from benchmarks.mutants.mutations import mark_blocks
 
-Tests = dict[str, tuple[float, frozenset[str]]]  # node id: seconds, the blocks that it enters as "path:name#k"
+Tests = dict[str, tuple[float, frozenset[str]]]  # node id: processor seconds, blocks that it enters as "path:name#k"
+AT_IMPORT = "at import"  # in place of a node id: what is entered before the first test
+IMPORTS = Path(__file__)  # in place of a file of tests: where that is kept
+BROKEN = 70  # exit code of a fork in which the work itself raised
 
 
 class Instead(importlib.abc.MetaPathFinder):
@@ -67,8 +71,8 @@ def noted(root: Path, path: str) -> ast.Module:
 
 
 class Timed:
-    """A pytest plugin that notes the seconds of each test that passes and the blocks that it enters, a file of tests
-    at a time, in a file of their own. Of tests that differ by numbers alone, such as seeds, it takes the first.
+    """A pytest plugin that notes processor seconds of each test that passes and the blocks that it enters, a file of
+    tests at a time, in a file of their own. Of tests that differ by numbers alone, such as seeds, it takes the first.
     """
 
     def __init__(self, place: Path) -> None:
@@ -83,13 +87,19 @@ class Timed:
             first.setdefault(re.sub(r"\d+", "", item.nodeid), item)
         items[:] = first.values()
 
+    def pytest_runtestloop(self, session: Any) -> None:
+        """Note what the imports and the collection of these files enter, beside what those of others did."""
+        before = kept_calls(self.place, IMPORTS) or {}
+        entered = before.get(AT_IMPORT, (0.0, frozenset[str]()))[1]
+        keep_calls(self.place, IMPORTS, {AT_IMPORT: (0.0, entered | self.entered)})
+
     def pytest_runtest_setup(self, item: Any) -> None:
         self.entered.clear()
-        self.started = time.perf_counter()
+        self.started = time.process_time()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when == "call" and report.passed:
-            self.tests[report.nodeid] = (round(time.perf_counter() - self.started, 3), frozenset(self.entered))
+            self.tests[report.nodeid] = (round(time.process_time() - self.started, 3), frozenset(self.entered))
 
     def pytest_runtest_teardown(self, item: Any, nextitem: Any) -> None:
         if nextitem is None or nextitem.path != item.path:
@@ -139,13 +149,12 @@ def look(root: Path, paths: Sequence[str], files: Sequence[str], place: Path) ->
 
 
 def functions_of(code: CodeType) -> Iterator[CodeType]:
-    """The code of functions and methods of a module, those within other functions left out."""
+    """The code of functions and methods of a module, with those within other functions."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            if constant.co_flags & inspect.CO_NEWLOCALS:
+            if constant.co_flags & inspect.CO_NEWLOCALS:  # no class
                 yield constant
-            else:  # a class
-                yield from functions_of(constant)
+            yield from functions_of(constant)
 
 
 def live_functions(root: Path) -> dict[str, list[FunctionType]]:
@@ -160,6 +169,8 @@ def live_functions(root: Path) -> dict[str, list[FunctionType]]:
 def exchanged(functions: Sequence[FunctionType], path: str, before: bytes, after: bytes) -> bool:
     """Give each of the file's functions the code that it has in `after`; False where no function's code differs."""
     old, new = (list(functions_of(compile(text, path, "exec", dont_inherit=True))) for text in (before, after))
+    if [o.co_qualname for o in old] != [n.co_qualname for n in new]:
+        return False  # a lambda is gone
     places = {(o.co_qualname, o.co_firstlineno): n for o, n in zip(old, new, strict=True) if o != n}
     found = False
     for function in functions:
@@ -169,8 +180,10 @@ def exchanged(functions: Sequence[FunctionType], path: str, before: bytes, after
     return found
 
 
-def run_in_order(session: Any, items: Sequence[Any]) -> str | None:
-    """The first of these tests that fails, else None."""
+def run_in_order(session: Any, items: Sequence[Any], seconds: Sequence[float]) -> str | None:
+    """The first of these tests that fails, else None; ends the process by SIGPROF where a test takes far more than
+    these processor seconds, its usual ones.
+    """
     failed: list[str] = []
 
     class Watch:
@@ -179,60 +192,92 @@ def run_in_order(session: Any, items: Sequence[Any]) -> str | None:
                 failed.append(report.nodeid)
 
     session.config.pluginmanager.register(Watch())
-    for item, following in zip(items, [*items[1:], None], strict=True):
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    for item, following, usual in zip(items, [*items[1:], None], seconds, strict=True):
+        signal.setitimer(signal.ITIMER_PROF, 5.0 + 10.0 * usual)
+        try:
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        except BaseException:  # such as SystemExit, which pytest passes on
+            return str(item.nodeid)
         if failed:
             return failed[0]
+    signal.setitimer(signal.ITIMER_PROF, 0.0)
     return None
+
+
+def without_shrinking() -> None:
+    """Hypothesis stops at its first failure, and draws the same examples each time."""
+    from hypothesis import Phase, settings
+
+    settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate], database=None, derandomize=True)
+    settings.load_profile("mutants")
 
 
 class Afresh:
     """A pytest plugin that runs these tests in this order, and notes the first that fails."""
 
-    def __init__(self, order: Sequence[str]):
+    def __init__(self, order: dict[str, float]):
         self.order, self.killed_by = order, None
+
+    @staticmethod
+    def pytest_collection() -> None:
+        without_shrinking()
 
     def pytest_runtestloop(self, session: Any) -> bool:
         by_name = {item.nodeid: item for item in session.items}
-        self.killed_by = run_in_order(session, [by_name[node] for node in self.order if node in by_name])
+        there = [node for node in self.order if node in by_name]
+        self.killed_by = run_in_order(session, [by_name[n] for n in there], [self.order[n] for n in there])
         return True
 
 
-def strike(root: Path, path: str, source: bytes, order: Sequence[str], out: Path) -> None:
-    """The tests one after the other until one fails, with this source in place of the file's; to `out`."""
+def strike(root: Path, path: str, source: bytes, order: dict[str, float], out: Path) -> None:
+    """The tests (usual seconds by name) one after the other until one fails, with this source in place of the file."""
     import pytest
 
     sys.meta_path.insert(0, Instead(root, {path: lambda: source}))
     afresh = Afresh(order)
-    code = int(pytest.main([*QUIET, *dict.fromkeys(node.partition("::")[0] for node in order)], plugins=[afresh]))
+    files = dict.fromkeys(node.partition("::")[0] for node in order)
+    code = int(pytest.main([*QUIET, f"--basetemp={out.parent}/afresh", *files], plugins=[afresh]))
     out.write_text(json.dumps({"by": afresh.killed_by or (f"exit code {code}" if code not in (0, 1, 5) else None)}))
 
 
-def forked(work: Callable[[], object], seconds: float, log: Path) -> bool:
-    """The work in a fork of this process with its output in `log`; False: it was ended after so many seconds."""
+def forked(work: Callable[[], object], log: Path, idle: float = 60.0) -> int | None:
+    """The work in a fork of this process with its output in `log`; its exit code, BROKEN where the work raises.
+
+    None: it was ended since it had used no processor for `idle` seconds. Less depends on how busy the machine is.
+    """
     child = os.fork()
     if child == 0:
         os.setsid()
         with log.open("w") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
+        code = BROKEN
         try:
             work()
+            code = 0
         except BaseException:
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if os.waitpid(child, os.WNOHANG)[0]:
-            return True
+        os._exit(code)
+    used, since = 0.0, time.monotonic()
+    while time.monotonic() < since + idle:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if (now := processor_seconds(child)) > used + 0.02:
+            used, since = now, time.monotonic()
         time.sleep(0.05)
     os.killpg(child, 9)
     os.waitpid(child, 0)
-    return False
+    return None
 
 
-if __name__ == "__main__":  # ROOT PATH ORDER OUT, the source on stdin
-    root, path, order, out = sys.argv[1:]
-    strike(Path(root), path, sys.stdin.buffer.read(), json.loads(Path(order).read_text()), Path(out))
+def processor_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":  # ROOT PATH SOURCE ORDER OUT
+    root, path, source, order, out = sys.argv[1:]
+    strike(Path(root), path, Path(source).read_bytes(), json.loads(Path(order).read_text()), Path(out))
