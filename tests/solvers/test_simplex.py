@@ -189,3 +189,18 @@ def test_momenta_of_a_run_near_its_end_are_solved_exactly(seed):
 
 def test_a_tolerance_below_rounding_takes_no_hull_to_contain_zero():
     assert [near_zero(tol) for tol in (1e-3, 1e-7, 1e-8, 1e-12)] == [1e-3**2, 1e-7**2, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("method", ["pairwise", "active_set"])
+@pytest.mark.parametrize("kind", ["apart", "norms over six decades"])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_method_reaches_the_minimum_by_itself(method, kind, seed):
+    """In a solution the methods mend each other, so that a fault of one shows only as time."""
+    vectors = problems(8, 30, seed)[kind]
+    scale = np.max(np.sum(vectors**2, axis=1))
+    problem = simplex._Problem(vectors @ vectors.T / scale, 1e-10, None, 1.0)
+    longest = np.eye(8)[problem.norms.argmax()]
+    found = problem.pairwise(longest, 100_000)[0] if method == "pairwise" else problem.active_set(longest)
+    assert found.sum() == pytest.approx(1, abs=1e-12)
+    assert (found >= 0).all()
+    assert np.sum((found @ vectors) ** 2) == pytest.approx(shortest(vectors), rel=1e-7)

@@ -1,0 +1,88 @@
+"""Signals and time limits in the calling process: what each calls or raises, and that handlers are put back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from raylfl.runtime.stopping import NOTICE, sigterm_interrupts, stop_on_signals, time_limit
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    before = [signal.getsignal(number) for number in SIGNALS]
+    yield
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_to_stop_and_the_second_interrupts(number, capfd):
+    asked = []
+    with pytest.raises(KeyboardInterrupt), stop_on_signals(lambda: asked.append(True)):
+        os.kill(os.getpid(), number)
+        assert asked == [True]
+        assert capfd.readouterr().err.encode() == NOTICE
+        os.kill(os.getpid(), number)
+    assert asked == [True]
+
+
+def test_without_a_signal_nothing_is_asked(capfd):
+    asked = []
+    with stop_on_signals(lambda: asked.append(True)):
+        pass
+    assert not asked
+    assert not capfd.readouterr().err
+
+
+def test_sigterm_interrupts_as_ctrl_c_does():
+    with pytest.raises(KeyboardInterrupt), sigterm_interrupts():
+        os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), sigterm_interrupts():
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_time_limit_raises_again_where_the_first_error_was_caught():
+    caught = []
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s"), time_limit(0.05):
+        try:
+            time.sleep(5)
+        except TimeoutError as error:
+            caught.append(error)
+        time.sleep(5)
+    assert len(caught) == 1
+
+
+def test_an_inner_limit_leaves_the_outer_one():
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.2 s"), time_limit(0.2):
+        with time_limit(60.0):
+            pass
+        time.sleep(5)
+
+
+def test_what_ends_in_time_or_has_no_limit_raises_nothing():
+    for seconds in (0.05, None):
+        with time_limit(seconds):
+            pass
+        time.sleep(0.06)
+
+
+def test_other_threads_run_without_handlers():
+    """Python sets handlers in the main thread only."""
+    done = []
+
+    def work() -> None:
+        with stop_on_signals(lambda: None), sigterm_interrupts(), time_limit(0.01):
+            time.sleep(0.02)
+            done.append([signal.getsignal(number) for number in SIGNALS])
+
+    before = [signal.getsignal(number) for number in SIGNALS]
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [before]
