@@ -48,7 +48,9 @@ from benchmarks.pages import ROOT, write_part
 PLACE = ROOT / ".mutants"
 PARTS = ("core", "algorithms", "solvers", "diagnostics", "heterogeneity", "runtime")
 OUTSIDE = ("raylfl/runtime/ray/", "raylfl/runtime/profile.py")  # only tests that start processes call these
-FOLDERS = [f"tests/{part}" for part in (*PARTS, "oracles", "models")]
+PLACES = [
+    f"tests/{part}" for part in (*PARTS, "oracles", "models", "theory", "docs/test_examples.py", "docs/test_docs.py")
+]
 
 
 def main() -> None:
@@ -74,7 +76,7 @@ def main() -> None:
     ]
     if todo:
         loop = Loop(todo, results, calls(), args.longest, end)
-        pytest.main([*QUIET, f"--basetemp={PLACE}/tmp", *FOLDERS], plugins=[loop])
+        pytest.main([*QUIET, f"--basetemp={PLACE}/tmp", *PLACES], plugins=[loop])
     done = [(mutant, results[mutant.id]) for mutant in sample if mutant.id in results]
     report(done, len(everything), args)
 
@@ -179,7 +181,11 @@ def calls() -> Tests:
     """Which test enters which blocks, looked up again for files of tests that have changed."""
     place = PLACE / "calls"
     place.mkdir(parents=True, exist_ok=True)
-    files = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("test_*.py"))]
+    files = [
+        path
+        for name in PLACES
+        for path in ([ROOT / name] if name.endswith(".py") else sorted((ROOT / name).rglob("test_*.py")))
+    ]
     new = [str(path.relative_to(ROOT)) for path in files if kept_calls(place, path) is None]
     if new:
         print(f"looking what the tests of {len(new)} files enter ...", flush=True)

@@ -72,7 +72,8 @@ def noted(root: Path, path: str) -> ast.Module:
 
 class Timed:
     """A pytest plugin that notes processor seconds of each test that passes and the blocks that it enters, a file of
-    tests at a time, in a file of their own. Of tests that differ by numbers alone, such as seeds, it takes the first.
+    tests at a time, in a file of their own. Of tests that differ by numbers alone, such as seeds, it takes the first;
+    of tests of whole runs (tests/runtime), five sets of parameters.
     """
 
     def __init__(self, place: Path) -> None:
@@ -85,7 +86,10 @@ class Timed:
         first: dict[str, Any] = {}
         for item in items:
             first.setdefault(re.sub(r"\d+", "", item.nodeid), item)
-        items[:] = first.values()
+        functions: dict[str, list[Any]] = {}
+        for item in first.values():
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        items[:] = [item for name, alike in functions.items() for item in some_of(name, alike)]
 
     def pytest_runtestloop(self, session: Any) -> None:
         """Note what the imports and the collection of these files enter, beside what those of others did."""
@@ -105,6 +109,13 @@ class Timed:
         if nextitem is None or nextitem.path != item.path:
             keep_calls(self.place, item.path, self.tests)
             self.tests = {}
+
+
+def some_of(name: str, alike: list[Any]) -> list[Any]:
+    """All sets of parameters of a test; of a test of whole runs, five spread evenly."""
+    if not name.startswith("tests/runtime/") or len(alike) <= 5:
+        return alike
+    return [alike[k * (len(alike) - 1) // 4] for k in range(5)]
 
 
 def keep_calls(place: Path, path: Path, tests: Tests) -> None:

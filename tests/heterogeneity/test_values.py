@@ -199,6 +199,8 @@ def test_ten_million_clients_cost_nothing_when_three_are_evaluated():
         ({"linspace": [0, 2]}, PROBABILITY, "q.linspace", "[first, last]"),
         ({"lognormal": [0, 1]}, PROBABILITY, "q.lognormal", "another form"),
         ({"lognormal": [0, -1]}, POSITIVE, "q.lognormal", "sigma >= 0"),
+        ({"lognormal": [0, math.inf]}, POSITIVE, "q.lognormal", "sigma >= 0"),
+        ({"lognormal": [math.nan, 1]}, POSITIVE, "q.lognormal", "sigma >= 0"),
         ({"normal": [0, 1]}, ANY, "q", "exactly one of value, list, linspace"),
         ({"uniform": [0, 1], "linspace": [0, 1]}, ANY, "q", "one may come from a base file"),
         ({"groups": []}, ANY, "q.groups", "`fraction`"),

@@ -51,7 +51,7 @@ class Measured(Net):
         self.log("hidden", self.hidden[0])
         self.log("twice", self.twice)
         self.log("highest", z.max(), reduce_fx="max")
-        self.log("lowest", z.min(), reduce_fx=torch.min)
+        self.log_dict({"lowest": z.min()}, reduce_fx=torch.min)
         self.log("batches", 1.0, reduce_fx="sum")
         self.log("first", float(batch_idx), reduce_fx="max")
         self.log("weighed", z[:, 2].sum() / (2 * len(y)), batch_size=2 * len(y))
