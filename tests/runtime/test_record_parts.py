@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+import torch
 
-from raylfl.runtime.records.lines import fault_in_rounds, lines
+from raylfl.runtime.records.lines import fault_in_rounds, jsonable, lines, metrics_line, read_rows
 from raylfl.runtime.records.locks import Locks, is_locked
 
 
@@ -21,9 +23,10 @@ def test_a_lock_has_one_holder_until_it_is_released(tmp_path):
     first.close()
     assert not is_locked(tmp_path / "here")
     assert second.take("here")
+    assert not first.take("here")  # what was released is not remembered as held
     first.close()
     assert is_locked(tmp_path / "here")
-    assert first.take("there") is False
+    assert not first.take("there")
     second.close()
     assert first.take("there")
     first.close()
@@ -72,3 +75,21 @@ def test_a_record_holds_each_round_once_in_order(rounds, fault):
 def test_a_damaged_line_is_named(damage):
     data = b'{"round": 0}\n' + damage + b'\n{"round": 2}\n'
     assert fault_in_rounds(data, 3) == "line 2 cannot be read"
+    assert fault_in_rounds(b'{"round": 0}\n' + damage + b"\n", 1) == "line 2 cannot be read"  # the last whole line
+
+
+def test_a_line_cut_short_is_no_damage_and_a_missing_file_has_no_rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    assert read_rows(path).rows == []
+    path.write_text('{"round": 0}\n{"round"')
+    found = read_rows(path)
+    assert (found.rows, found.numbers, found.damaged) == ([{"round": 0}], [1], [])
+
+
+def test_numbers_of_numpy_and_torch_are_written_as_plain_ones_and_what_is_not_finite_as_null():
+    given = {1: (np.float64(1.5), float("nan"), [np.int64(2), torch.tensor(-np.inf)]), "s": "text", "b": True, "n": None}
+    plain = {"1": [1.5, None, [2, None]], "s": "text", "b": True, "n": None}
+    assert jsonable(given) == plain
+    assert json.dumps(jsonable(given)) == json.dumps(plain)
+    line = metrics_line({"round": 3, "loss": float("inf"), "nested": {"a": np.float32(0.5)}})
+    assert line == '{"round": 3, "nested": {"a": 0.5}}\n'
