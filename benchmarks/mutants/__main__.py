@@ -34,12 +34,14 @@ from benchmarks.mutants.child import (
     IMPORTS,
     QUIET,
     Tests,
+    ended,
     exchanged,
     forked,
     kept_calls,
     live_functions,
     look,
     run_in_order,
+    started,
     without_shrinking,
 )
 from benchmarks.mutants.mutations import Mutant, mutants
@@ -59,6 +61,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300, help="errors in the sample (300)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (0)")
     parser.add_argument("--longest", type=float, default=30.0, help="seconds of tests for one error (30)")
+    parser.add_argument("--jobs", type=int, default=1, help="errors that are tried at a time (1)")
     parser.add_argument("--minutes", type=float, default=60.0, help="no new error is tried after so long (60)")
     parser.add_argument("--again", action="store_true", help="also those that survived before")
     parser.add_argument("--write", action="store_true", help="put the score into docs/reliability.md")
@@ -75,8 +78,9 @@ def main() -> None:
         if mutant.id not in results or (args.again and results[mutant.id]["state"] != "killed")
     ]
     if todo:
-        loop = Loop(todo, results, calls(), args.longest, end)
+        loop = Loop(todo, results, looking(args.jobs), args, end)
         pytest.main([*QUIET, f"--basetemp={PLACE}/tmp", *PLACES], plugins=[loop])
+    results = read_results()
     done = [(mutant, results[mutant.id]) for mutant in sample if mutant.id in results]
     report(done, len(everything), args)
 
@@ -85,10 +89,15 @@ class Loop:
     """A pytest plugin: once all tests are collected, one error after the other instead of the tests."""
 
     def __init__(
-        self, todo: list[Mutant], results: dict[str, dict[str, Any]], tests: Tests, longest: float, end: float
+        self,
+        todo: list[Mutant],
+        results: dict[str, dict[str, Any]],
+        looking: list[int],
+        args: argparse.Namespace,
+        end: float,
     ):
-        self.todo, self.results, self.tests, self.longest, self.end = todo, results, tests, longest, end
-        self.imported = tests.get(AT_IMPORT, (0.0, frozenset[str]()))[1]
+        self.todo, self.results, self.looking, self.args, self.end = todo, results, looking, args, end
+        self.place = PLACE
         self.sound: dict[str, bool] = {}  # tests that found an error: whether they pass without
 
     @staticmethod
@@ -98,23 +107,35 @@ class Loop:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.session, self.items = session, {item.nodeid: item for item in session.items}
         self.functions = live_functions(ROOT / "raylfl")
+        for child in self.looking:
+            ended(child, idle=600.0)
+        self.tests = calls()
+        self.imported = self.tests.get(AT_IMPORT, (0.0, frozenset[str]()))[1]
         gc.freeze()  # so that collecting garbage in a fork copies no memory
         with session.config.pluginmanager.get_plugin("capturemanager").global_and_fixture_disabled():
-            for k, mutant in enumerate(self.todo, 1):
-                if time.monotonic() > self.end:
-                    break
-                row = self.results[mutant.id] = self.tried(mutant)
-                with (PLACE / "results.jsonl").open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-                print(f"{k}/{len(self.todo)} {row['state']:9} {mutant.path}:{mutant.line}", flush=True)
+            jobs = [PLACE / f"job{k}" for k in range(self.args.jobs)]
+            for child in [started(lambda k=k: self.some(k), place.with_suffix(".log")) for k, place in enumerate(jobs)]:
+                os.waitpid(child, 0)
         return True
+
+    def some(self, job: int) -> None:
+        """Try every --jobs-th error, the first of them `job`, until the time is over."""
+        self.place = PLACE / f"job{job}"
+        self.place.mkdir(exist_ok=True)
+        for mutant in self.todo[job :: self.args.jobs]:
+            if time.monotonic() > self.end:
+                break
+            row = self.results[mutant.id] = self.tried(mutant)
+            with (PLACE / "results.jsonl").open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(f"{row['state']:9} {mutant.path}:{mutant.line}", flush=True)
 
     def tried(self, mutant: Mutant) -> dict[str, Any]:
         """killed, survived, or uncovered: no quick test enters the function."""
         here = [
             row["by"].partition("[")[0] for row in self.results.values() if row["path"] == mutant.path and row["by"]
         ]
-        order = [node for node in order_for(mutant, self.tests, Counter(here), self.longest) if node in self.items]
+        order = [node for node in order_for(mutant, self.tests, Counter(here), self.args.longest) if node in self.items]
         row: dict[str, Any] = {"id": mutant.id, "path": mutant.path, "line": mutant.line, "changed": mutant.changed}
         if not order:
             return {**row, "state": "uncovered", "by": None}
@@ -137,7 +158,7 @@ class Loop:
 
     def struck(self, mutant: Mutant | None, order: list[str], afresh: bool = False) -> str | None:
         """What finds the error (None: there is none) by these tests, in a fork; afresh: in a process of its own."""
-        out = PLACE / "strike.json"
+        out = self.place / "strike.json"
         out.unlink(missing_ok=True)
         seconds = {node: self.tests[node][0] for node in order}
 
@@ -148,20 +169,20 @@ class Loop:
                 mutant is None or exchanged(self.functions.get(path, []), path, mutant.source, mutant.mutated)
             )
             if mutant and not here:
-                (PLACE / "order.json").write_text(json.dumps(seconds))
-                (PLACE / "source.py").write_bytes(mutant.mutated)
-                files = [str(PLACE / "source.py"), str(PLACE / "order.json"), str(out)]
+                (self.place / "order.json").write_text(json.dumps(seconds))
+                (self.place / "source.py").write_bytes(mutant.mutated)
+                files = [str(self.place / "source.py"), str(self.place / "order.json"), str(out)]
                 own = [sys.executable, "-m", "benchmarks.mutants.child", str(ROOT), mutant.path, *files]
                 os.chdir(ROOT)
                 os.execv(own[0], own)
             by = run_in_order(self.session, [self.items[node] for node in order], list(seconds.values()))
             out.write_text(json.dumps({"by": by}))
 
-        code = forked(work, PLACE / "strike.log")
+        code = forked(work, self.place / "strike.log")
         if out.exists():
             return json.loads(out.read_text())["by"]  # type: ignore[no-any-return]
         if code == BROKEN:
-            raise RuntimeError(f"the mutation run itself failed: see {PLACE / 'strike.log'}")
+            raise RuntimeError(f"the mutation run itself failed: see {self.place / 'strike.log'}")
         return "time" if code in (None, -signal.SIGPROF) else "a dead process"
 
 
@@ -177,20 +198,26 @@ def read_results() -> dict[str, dict[str, Any]]:
     return {row["id"]: row for row in map(json.loads, lines)}
 
 
-def calls() -> Tests:
-    """Which test enters which blocks, looked up again for files of tests that have changed."""
+def test_files() -> list[Path]:
+    places = [ROOT / name for name in PLACES]
+    return [path for at in places for path in ([at] if at.is_file() else sorted(at.rglob("test_*.py")))]
+
+
+def looking(jobs: int) -> list[int]:
+    """Forks that look which tests enter which blocks, for files of tests that are new or have changed."""
     place = PLACE / "calls"
     place.mkdir(parents=True, exist_ok=True)
-    files = [
-        path
-        for name in PLACES
-        for path in ([ROOT / name] if name.endswith(".py") else sorted((ROOT / name).rglob("test_*.py")))
-    ]
-    new = [str(path.relative_to(ROOT)) for path in files if kept_calls(place, path) is None]
+    new = [str(path.relative_to(ROOT)) for path in test_files() if kept_calls(place, path) is None]
     if new:
         print(f"looking what the tests of {len(new)} files enter ...", flush=True)
-        forked(lambda: look(ROOT, targets(), new, place), PLACE / "calls.log", idle=600.0)
-    return {node: row for path in (IMPORTS, *files) for node, row in (kept_calls(place, path) or {}).items()}
+    parts = enumerate(part for part in (new[k::jobs] for k in range(jobs)) if part)
+    return [started(lambda part=part: look(ROOT, targets(), part, place), PLACE / f"calls{k}.log") for k, part in parts]
+
+
+def calls() -> Tests:
+    """Which test enters which blocks."""
+    files = (IMPORTS, *test_files())
+    return {node: row for path in files for node, row in (kept_calls(PLACE / "calls", path) or {}).items()}
 
 
 def enters(entered: frozenset[str], key: str) -> bool:

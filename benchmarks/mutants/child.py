@@ -156,7 +156,7 @@ def look(root: Path, paths: Sequence[str], files: Sequence[str], place: Path) ->
     import pytest
 
     sys.meta_path.insert(0, Instead(root, {path: lambda p=path: noted(root, p) for path in paths}))
-    return int(pytest.main([*QUIET, f"--basetemp={place}/tmp", *files], plugins=[Timed(place)]))
+    return int(pytest.main([*QUIET, f"--basetemp={place}/tmp{os.getpid()}", *files], plugins=[Timed(place)]))
 
 
 def functions_of(code: CodeType) -> Iterator[CodeType]:
@@ -252,10 +252,11 @@ def strike(root: Path, path: str, source: bytes, order: dict[str, float], out: P
 
 
 def forked(work: Callable[[], object], log: Path, idle: float = 60.0) -> int | None:
-    """The work in a fork of this process with its output in `log`; its exit code, BROKEN where the work raises.
+    """`ended` of the work in a fork of this process with its output in `log`; BROKEN where the work raises."""
+    return ended(started(work, log), idle)
 
-    None: it was ended since it had used no processor for `idle` seconds. Less depends on how busy the machine is.
-    """
+
+def started(work: Callable[[], object], log: Path) -> int:
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -271,10 +272,18 @@ def forked(work: Callable[[], object], log: Path, idle: float = 60.0) -> int | N
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+    return child
+
+
+def ended(child: int, idle: float) -> int | None:
+    """The exit code of a fork. None: it was ended since it had used no processor for `idle` seconds.
+
+    A limit on all the time would depend on how busy the machine is.
+    """
     used, since = 0.0, time.monotonic()
     while time.monotonic() < since + idle:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
             return os.waitstatus_to_exitcode(status)
         if (now := processor_seconds(child)) > used + 0.02:
             used, since = now, time.monotonic()
