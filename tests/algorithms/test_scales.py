@@ -1,4 +1,4 @@
-"""Float32 updates whose squares lie outside of float32's range: directions and probabilities do not depend on the scale.
+"""Float32 updates with squares outside of float32: directions and probabilities do not depend on the scale.
 
 All weights below are ratios of inner products, so that a common factor of all updates cancels.
 """

@@ -87,7 +87,12 @@ def test_a_line_cut_short_is_no_damage_and_a_missing_file_has_no_rows(tmp_path):
 
 
 def test_numbers_of_numpy_and_torch_are_written_as_plain_ones_and_what_is_not_finite_as_null():
-    given = {1: (np.float64(1.5), float("nan"), [np.int64(2), torch.tensor(-np.inf)]), "s": "text", "b": True, "n": None}
+    given = {
+        1: (np.float64(1.5), float("nan"), [np.int64(2), torch.tensor(-np.inf)]),
+        "s": "text",
+        "b": True,
+        "n": None,
+    }
     plain = {"1": [1.5, None, [2, None]], "s": "text", "b": True, "n": None}
     assert jsonable(given) == plain
     assert json.dumps(jsonable(given)) == json.dumps(plain)
