@@ -16,7 +16,7 @@ from raylfl.config.schema import ComponentConfig
 from raylfl.core.population import Population
 from raylfl.core.samples import Shards
 from raylfl.data_source import DataSource, class_of, load_data, makes
-from raylfl.errors import BadValue
+from raylfl.errors import BadConfig, BadValue
 from raylfl.heterogeneity.links.perfect import Perfect
 from raylfl.heterogeneity.participation.full import Full
 from raylfl.heterogeneity.partition.base import Samples, Split
@@ -74,7 +74,11 @@ def assemble(config: Config) -> Experiment:
     check_without_data(config)
     local = config.local
     assert local.lr_by_theory is None, "raylfl.theory.rate.assembled computes local.lr"
-    rule = replace(local, momentum=0.0) if config.algorithm.own_step else local
+    own_step = config.algorithm.own_step
+    if own_step:
+        rule = replace(local, momentum=0.0, optimizer="sgd", optimizer_state="fresh")
+    else:  # adamw's weight decay is its own
+        rule = local if local.optimizer == "sgd" else replace(local, weight_decay=0.0)
     source = load_data(config)
     split = make_split(config, source)
     population = Population.of(np.array([len(c) for c in split.clients]), config.top.weights)
@@ -99,6 +103,8 @@ def assemble(config: Config) -> Experiment:
         rule=rule,
         sampling=local.sampling,
         optimizer=local.optimizer,
+        inner=rule.inner if own_step else local.inner,
+        optimizer_state=rule.optimizer_state,
         buffers=local.buffers,
         population=population,
         shards=Shards.of(split.clients),
@@ -167,9 +173,19 @@ def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str
         steps, _ = config.local.draw(0, clients, world)
         if len(np.unique(steps)) > 1:
             warnings.append(f"{name} is defined for equal local steps; here K_i is {steps.min()}..{steps.max()}")
+    usual = {"optimizer": "sgd", "optimizer_state": "fresh"}
+    given = {key: getattr(config.local, key) for key in usual}
+    options = [f"local.{key}={value}" for key, value in given.items() if value != usual[key]]
     if algorithm.own_step:
-        if config.local.momentum:
-            warnings.append(f"{name} defines its own local step (plain SGD): local.momentum is not used")
-        if config.local.optimizer == "module":
-            warnings.append(f"{name} defines its own local step (plain SGD): local.optimizer=module is not used")
+        unused = ["local.momentum"] * bool(config.local.momentum) + options
+        warnings += [f"{name} defines its own local step (plain SGD): {option} is not used" for option in unused]
+    elif options and (algorithm.weighs_by_work or getattr(algorithm, "calibrate", False)):
+        warnings.append(
+            f"{name} weighs by |a_i|_1, the work of SGD from fresh moments; with {' and '.join(options)} that is not "
+            "the work of the local steps"
+        )
+    if algorithm.cut is not None and config.local.optimizer_state == "averaged":
+        raise BadConfig(
+            f"local.optimizer_state=averaged, but {name} sends one half of the model only: use kept or fresh"
+        )
     return warnings

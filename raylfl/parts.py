@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from raylfl.config.load import Config
 from raylfl.config.schema import ComponentConfig, RuntimeConfig
 from raylfl.core.algorithm import Algorithm, State
+from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.local_rule import LocalRule
 from raylfl.core.population import Ints, Population
 from raylfl.core.samples import SampleSet, Shards
@@ -21,7 +23,20 @@ from raylfl.heterogeneity.partition.base import Split
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
 
-BUFFERS = "buffers"  # key of a module's buffers in broadcasts, uploads and client states
+# keys in broadcasts, uploads and client states that algorithms do not see
+BUFFERS = "buffers"  # of the module
+MOMENTS = "moments"  # the state of the local optimizer
+
+
+class Initial(NamedTuple):
+    """What a worker begins with: parameters x [d], buffers [b], state of the local optimizer [m].
+
+    The last one is empty unless it outlives a client's local work.
+    """
+
+    x: Tensor
+    buffers: Tensor
+    moments: Tensor
 
 
 @dataclass(frozen=True)
@@ -35,6 +50,8 @@ class WorkerSetup:
     rule: LocalRule
     sampling: str
     optimizer: str
+    inner: LocalOptimizer  # used unless `optimizer` is the module's
+    optimizer_state: str
     buffers: str
     population: Population
     shards: Shards
@@ -54,10 +71,12 @@ class WorkerSetup:
         """The sample indices on which a client of the run trains."""
         return self.shards.indices if self.merged else self.shards[client]
 
-    def fresh_state(self, x: Tensor, buffers: Tensor) -> State:
-        """The client state before a client's first round, rows [1, ...], from x [d] and buffers [b]; may be empty."""
-        state = self.algorithm.init_clients(x, 1)
-        return {**state, BUFFERS: buffers[None]} if self.local_buffers and len(buffers) else state
+    def fresh_state(self, initial: Initial) -> State:
+        """The client state before a client's first round, rows [1, ...]; may be empty."""
+        state = self.algorithm.init_clients(initial.x, 1)
+        if self.local_buffers and len(initial.buffers):
+            state = {**state, BUFFERS: initial.buffers[None]}
+        return {**state, MOMENTS: initial.moments[None]} if self.optimizer_state == "kept" else state
 
     @property
     def torch_dtype(self) -> torch.dtype:

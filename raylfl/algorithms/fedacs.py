@@ -25,7 +25,7 @@ These are plain means up to 1/rate observations and exponential moving averages 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ MOST_FAILURE = 0.95  # bound of an estimated q_i: without it a client that is ne
 class FedACS(Aggregating):
     """FedACS: sampling that corrects for unreliable links and unequal local work, consistent with F."""
 
+    weighs_by_work: ClassVar[bool] = True
     aggregate = "anonymous"
 
     gamma: float = 1.0  # server lr

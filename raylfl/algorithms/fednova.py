@@ -18,7 +18,7 @@ The sums of the last tau go over all N. A client that took no step has n_i = 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -34,6 +34,8 @@ from raylfl.errors import BadValue
 @dataclass
 class FedNova(Algorithm):
     """FedNova: updates divided by their local work, which corrects for unequal K_i."""
+
+    weighs_by_work: ClassVar[bool] = True
 
     gamma: float = 1.0  # server lr
     normalise: Literal["received", "sent"] = "received"  # received: Wang et al.; sent: FedACS eq. (116)

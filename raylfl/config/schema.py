@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from raylfl.config.components import typed
+from raylfl.core.local_optimizer import SGD, AdamW, LocalOptimizer
 from raylfl.core.local_rule import LocalRule
 from raylfl.errors import BadConfig, BadValue
 from raylfl.heterogeneity.clock import Clock
 from raylfl.heterogeneity.work import LocalWork
-from raylfl.options import Doc, Ge, Gt, OneOrMore, Options
+from raylfl.options import Doc, Ge, Gt, Lt, OneOrMore, Options
 from raylfl.registries import LOGGERS
 
 Vectorize = Literal["auto", "always", "never"]
@@ -88,9 +89,19 @@ class LocalConfig(LocalRule, LocalWork):
         Literal["reshuffle", "with_replacement"], Doc("epoch by epoch in a fresh order, or independent draws")
     ] = "reshuffle"
     optimizer: Annotated[
-        Literal["sgd", "module"],
+        Literal["sgd", "adamw", "module"],
         Doc("module: the module's own `configure_optimizers`, which then sets lr, momentum and weight decay"),
     ] = "sgd"
+    b1: Annotated[float, Ge(0), Lt(1), Doc("the decay of the first moment; of `adamw`")] = 0.9
+    b2: Annotated[float, Ge(0), Lt(1), Doc("the decay of the second moment; of `adamw`")] = 0.999
+    eps: Annotated[float, Gt(0), Doc("added to the root of the second moment; of `adamw`")] = 1e-8
+    optimizer_state: Annotated[
+        Literal["fresh", "kept", "averaged"],
+        Doc(
+            "moments of the local optimizer: 0 in every round, kept by each client between its rounds, or sent with "
+            "the model and averaged with weights `w_i`"
+        ),
+    ] = "fresh"
     buffers: Annotated[
         Literal["average", "local"],
         Doc("buffers such as BatchNorm statistics: averaged over the received clients, or local to each client"),
@@ -108,6 +119,17 @@ class LocalConfig(LocalRule, LocalWork):
         super().__post_init__()
         if self.lr_from is not None and not self.lr_from.endswith(f": {self.lr!r}"):
             self.lr_from = None  # another lr was set since
+        if self.optimizer != "sgd" and self.momentum:
+            raise BadValue("momentum", got=self.momentum, need="0", hint=f"optimizer={self.optimizer} has its own")
+        if self.optimizer == "module" and self.weight_decay:
+            raise BadValue("weight_decay", got=self.weight_decay, need="0", hint="optimizer=module has its own")
+        if self.optimizer_state != "fresh" and self.optimizer == "sgd" and not self.momentum:
+            raise BadValue(
+                "optimizer_state",
+                got=self.optimizer_state,
+                need="fresh",
+                hint="sgd without momentum keeps nothing: set momentum, or another optimizer",
+            )
 
     @classmethod
     def by_theory(cls, options: Mapping[str, Any]) -> LocalConfig:
@@ -124,6 +146,13 @@ class LocalConfig(LocalRule, LocalWork):
         """Sets lr to a computed number; source: the theorem that it comes from."""
         self.lr, self.lr_by_theory = lr, None
         self.lr_from = None if source is None else f"{source}: {lr!r}"
+
+    @property
+    def inner(self) -> LocalOptimizer:
+        """The local optimizer, unless it is the module's."""
+        if self.optimizer == "adamw":
+            return AdamW(self.b1, self.b2, self.eps, self.weight_decay)
+        return SGD(self.momentum)
 
 
 @dataclass

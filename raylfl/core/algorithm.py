@@ -84,6 +84,8 @@ class Algorithm(Options, ABC):
     """Defined for full participation over perfect links; otherwise the run warns."""
     assumes_equal_steps: ClassVar[bool] = False
     """Defined for the same K at every client; otherwise the run warns."""
+    weighs_by_work: ClassVar[bool] = False
+    """Weighs updates or clients by |a_i|_1, which is defined for SGD."""
     one_step: ClassVar[bool] = False
     """Every client takes one local step; `local.steps` and `local.epochs` do not apply."""
     keeps_memory: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""The local solver: K_i steps of x <- x - eta v over a gradient oracle.
+"""The local solver: K_i steps of a local optimizer, x <- x - eta v at its simplest, over a gradient oracle.
 
 It runs C clients at once: the rows of X [C, d] are clients. Clients are sorted by falling K_i, so that the active ones
 are a shrinking prefix and a finished client costs nothing.
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raylfl.core.local_optimizer import SGD, LocalOptimizer
 from raylfl.core.local_rule import LocalRule
 from raylfl.core.population import Floats
 from raylfl.core.samples import sizes_of
@@ -28,7 +29,8 @@ class LocalResult:
     """The local results of C clients, in the order of the call.
 
     uploads: rows [C, ...] by name; client_state: the new states; losses: mean loss over the K_i steps [C] (nan for
-    K_i = 0); last_losses: the last finite loss [C]; gradients: number of sample gradients computed [C].
+    K_i = 0); last_losses: the last finite loss [C]; gradients: number of sample gradients computed [C]; moments: the
+    new states of the local optimizer [C, m].
     """
 
     uploads: State
@@ -36,6 +38,7 @@ class LocalResult:
     losses: Floats
     last_losses: Floats
     gradients: Floats
+    moments: Tensor
 
 
 class Observer:
@@ -67,15 +70,16 @@ def run_local(
     work: Work,
     rule: LocalRule,
     full_batches: list[Batch] | None = None,
-    optimizer_step: Callable[[Tensor], None] | None = None,
+    optimizer: LocalOptimizer | None = None,
+    moments: Tensor | None = None,
     observer: Observer | None = None,
 ) -> LocalResult:
     """Runs K_i local steps of C clients from the broadcast and their client states.
 
     batches(t, rows): the mini-batches of local step t for these rows. seeds(t, row): the seed of the global generators
     in that step (t = -1: outside the local steps). full_batches: each client's whole shard, for algorithms with
-    `full_gradient`. optimizer_step: moves the parameters of a single client along v [1, d], in place of x <- x - eta v.
-    observer: callbacks around the steps.
+    `full_gradient`. optimizer: the rule of a step; None: SGD with the rule's momentum. moments: its states before the
+    first step, [C, m] or [m] for all; None: 0. observer: callbacks around the steps.
     """
     steps = work.steps.astype(np.int64)
     count, width = len(steps), oracle.width
@@ -94,7 +98,11 @@ def run_local(
         _, carry["full_gradient"] = oracle.gradients(x, whole, lambda c: seeds(-1, int(order[c])))
     started = algorithm.start(broadcast, client_state, work)
     carry |= {name: sorted_rows(rows.expand(count, *rows.shape[1:])) for name, rows in started.items()}
-    momentum = torch.zeros_like(x) if rule.momentum else None
+    optimizer = optimizer or SGD(rule.momentum)
+    inner = x.new_zeros(count, optimizer.width(width))
+    if moments is not None:
+        inner.copy_(sorted_rows(moments.expand(inner.shape)))
+    optimizer.begin(inner)
 
     ids, falling = order.tolist(), steps[order]
     actives = [int(np.count_nonzero(falling > t)) for t in range(int(steps.max(initial=0)))]
@@ -121,28 +129,25 @@ def run_local(
         else:
             v, moved = algorithm.direction(at, g, {name: rows[:active] for name, rows in carry.items()})
             carry = {name: torch.cat([moved[name], rows[active:]]) for name, rows in carry.items()}
-        if momentum is not None:
-            v = momentum[:active].mul_(rule.momentum).add_(v)
-        if optimizer_step is not None:
-            optimizer_step(v)
-        else:
-            at.sub_(v, alpha=work.lr * rule.step_factor(t))
+        optimizer.step(at, v, inner[:active], work.lr * rule.step_factor(t))
         if observer is not None:
             observer.after_step(t, rows, loss)
     if observer is not None and actives:
         observer.end()
+    optimizer.end(inner)
 
     if identity:
         uploads, new_own = algorithm.finish(x, carry, client_state, work)
         uploads, new_own = ({name: _kept(rows, x) for name, rows in state.items()} for state in (uploads, new_own))
     else:
         back = torch.from_numpy(inverse)
+        inner = inner[back]
         uploads, new_own = algorithm.finish(
             x[back], {name: rows[back] for name, rows in carry.items()}, client_state, work
         )
     first = [b.size for b in whole] if full_batches is not None else [0] * count
     mean_loss, last, seen = _tally(falling, losses, samples, first)
-    return LocalResult(uploads, new_own, mean_loss[inverse], last[inverse], seen[inverse])
+    return LocalResult(uploads, new_own, mean_loss[inverse], last[inverse], seen[inverse], inner)
 
 
 def _tally(

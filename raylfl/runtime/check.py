@@ -118,16 +118,16 @@ def _try_training(worker: Worker, label: str) -> None:
 
 
 def _local_step(worker: Worker, batch: Batch) -> None:
-    """One local step with its hooks, and with the module's own optimizer if the config selects it."""
+    """One local step with its hooks, by the local optimizer."""
     worker.attributes.restore()
-    x, move = worker.oracle.workspace(1).copy_(worker.x0), worker.optimizer_step()
+    x, optimizer = worker.oracle.workspace(1).copy_(worker.x0), worker.local_optimizer()
+    state = x.new_zeros(1, optimizer.width(worker.flat.width))
     with worker.training.observed(clients=1, steps=1, steps_per_epoch=1) as observer:
         observer.begin()
         observer.before_step(0, [batch])
         losses, g = worker.oracle.gradients(x, [batch], lambda c: 0)
         observer.after_gradient(g)
-        if move is not None:
-            move(g)
+        optimizer.step(x, g, state, worker.setup.rule.lr)
         observer.after_step(0, [0], losses)
         observer.end()
         with warnings.catch_warnings():

@@ -20,6 +20,7 @@ from raylfl.core.local_rule import LocalRule, a_norm
 from raylfl.core.oracle import Batch, Oracle
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.heterogeneity.trace import Row, make_row
+from raylfl.parts import Initial
 from raylfl.runtime.round.dispatch import Dispatch
 from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.loop import Federation
@@ -59,8 +60,8 @@ class FunctionBackend(InProcess):
         self.algorithm, self.x0, self.population, self.rule = algorithm, x0, population, rule
         self.oracle = FunctionOracle(gradient, x0.numel(), x0.dtype)
 
-    def initial(self) -> tuple[Tensor, Tensor]:
-        return self.x0, self.x0.new_zeros(0)
+    def initial(self) -> Initial:
+        return Initial(self.x0, self.x0.new_zeros(0), self.x0.new_zeros(0))
 
     def attempt(self, task: Task, broadcast: State, client_states: Sequence[State | None]) -> TaskResult:
         fresh = self.algorithm.init_clients(self.x0, 1)

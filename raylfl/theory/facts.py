@@ -70,5 +70,5 @@ def plain_sgd(experiment: Experiment) -> Iterator[str]:
         yield "local.lr_schedule: the theorems have a constant step size; the first is taken"
     if rule.clip_norm is not None:
         yield "local.clip_norm: the theorems are about plain gradients"
-    if experiment.setup.optimizer == "module":
-        yield "local.optimizer=module: the theorems are about plain SGD with local.lr"
+    if experiment.setup.optimizer != "sgd":
+        yield f"local.optimizer={experiment.setup.optimizer}: the theorems are about plain SGD with local.lr"

@@ -15,7 +15,12 @@ from raylfl.heterogeneity.world import RunContext
 
 CONF = Path(__file__).parents[2] / "conf"
 PRESETS = sorted(path.stem for path in (CONF / "preset").glob("*.yaml"))
-SOLVER = {"lr"}  # of the group `local`, the part that says how to step, not how much
+SOLVER = {
+    "lr",
+    "optimizer",
+    "optimizer_state",
+    "weight_decay",
+}  # of the group `local`, the part that says how to step, not how much
 
 
 def load(path):

@@ -296,6 +296,38 @@ class Scheduled(Net):
         return forms[self.form]
 
 
+class Optimized(Net):
+    """One of torch's optimizers, with a scheduler over steps if there is a decay; no dropout."""
+
+    def __init__(self, name: str = "AdamW", options: dict | None = None, decay: float | None = None):
+        super().__init__(norm=False, dropout=0.0)
+        self.name, self.options, self.decay = name, options or {}, decay
+
+    def configure_optimizers(self):
+        kind = Prodigal if self.name == "Prodigal" else getattr(torch.optim, self.name)
+        optimizer = kind(self.parameters(), **self.options)
+        if self.decay is None:
+            return optimizer
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, self.decay)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class Adaptive(Optimized):
+    """AdamW with a decaying rate."""
+
+    def __init__(self):
+        super().__init__("AdamW", {"lr": 0.01}, 0.9)
+
+
+class Prodigal(torch.optim.SGD):
+    """Counts its steps among its options, as Prodigy does."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["k"] = group.get("k", 0) + 1
+        return super().step(closure)
+
+
 class OwnGenerator(Net):
     """Draws from a generator of its own."""
 

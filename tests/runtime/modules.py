@@ -48,6 +48,19 @@ class Quadratics:
         return torch.from_numpy(np.linalg.solve(self.hessians.mean(0), self.b.mean(0)))
 
 
+class Repeated(Quadratics):
+    """Client i has i copies of its sample: unequal sizes, and still its own quadratic for a full batch."""
+
+    def __init__(self):
+        super().__init__()
+        counts = np.arange(6)
+        self.copies = np.repeat(np.arange(6), counts)
+        self.client_indices = np.split(np.arange(len(self.copies)), np.cumsum(counts)[:-1])
+
+    def train_dataset(self):
+        return TensorDataset(torch.from_numpy(self.hessians[self.copies]), torch.from_numpy(self.b[self.copies]))
+
+
 class Noisy(LightningModule):
     """Dropout, a BatchNorm, logging, and draws from the global generators."""
 

@@ -13,7 +13,7 @@ from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
 from raylfl.errors import BadConfig
 from raylfl.runtime.workers.attributes import Attributes
-from raylfl.runtime.workers.optimizer import module_step
+from raylfl.runtime.workers.optimizer import ModuleOptimizer
 from raylfl.runtime.workers.task import Task
 from raylfl.runtime.workers.training import uses_index
 from raylfl.runtime.workers.worker import Worker
@@ -144,10 +144,10 @@ def test_a_hook_that_cuts_local_work_short_is_refused(runs):
 def test_optimizers_and_schedulers_are_stepped_as_lightning_does(form, rates):
     module = Scheduled(form, lr=1.0)
     flat = FlatModule(module, torch.float64, torch.device("cpu"))
-    step, ones, moved = module_step(flat, steps_per_epoch=3), torch.ones(1, flat.width, dtype=torch.float64), []
+    optimizer, ones, moved = ModuleOptimizer(flat, 3), torch.ones(1, flat.width, dtype=torch.float64), []
     for _ in rates:
         before = flat.params.clone()
-        step(ones)
+        optimizer.step(flat.params[None], ones, ones[:, :0], lr=0.0)
         moved.append(float((before - flat.params).mean()))
     np.testing.assert_allclose(moved, rates, rtol=1e-12)
 

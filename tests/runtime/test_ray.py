@@ -156,6 +156,16 @@ def test_every_algorithm_gives_the_same_bits_with_1_2_3_and_7_workers(
         assert outcome(tmp_path / str(workers)) == outcome(tmp_path / "here")
 
 
+@pytest.mark.parametrize(("algorithm", "state"), [("fedavg", "kept"), ("fedavg", "averaged"), ("sfl", "averaged")])
+def test_moments_of_local_optimizers_give_the_same_bits_on_several_workers(veterans, tmp_path, algorithm, state):
+    """As states of the clients, or with the model to all of them and along the ring."""
+    config = {**TINY, "algorithm": {"name": algorithm}, "local": {**TINY["local"], "optimizer": "adamw"}}
+    config["local"]["optimizer_state"] = state
+    carry_out(config, tmp_path / "here")
+    carry_out(config, tmp_path / "there", rows=session_on(veterans[:3], []))
+    assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
+
+
 @pytest.mark.parametrize("algorithm", ["scaffold", "sfl"])
 def test_states_that_are_too_many_for_the_server_go_to_the_object_store(veterans, tmp_path, monkeypatch, algorithm):
     """Which can spill; one of each client's, the ring's own buffers among them."""

@@ -61,11 +61,11 @@ class WorkerActor:
         self.worker(shared)
 
     def initial(self, shared: list[Any]) -> tuple[Packed, str | None, frozenset[str], Cut | None]:
-        """The worker's first results: (x and buffers of the initial module, the reason why clients are not vectorised,
+        """The worker's first results: (the initial module as `Initial`, the reason why clients are not vectorised,
         kinds of data that one worker evaluates as a whole, the cut of a split model).
         """
         worker = self.worker(shared)
-        return pack({"x": worker.x0, "buffers": worker.buffers0}), worker.one_by_one, worker.whole, worker.cut
+        return pack(worker.initial._asdict()), worker.one_by_one, worker.whole, worker.cut
 
     def run(
         self,

@@ -12,7 +12,7 @@ from torch import Tensor
 from raylfl.core.algorithm import State
 from raylfl.core.deferred import Deferred
 from raylfl.core.samples import as_tensor
-from raylfl.parts import Experiment
+from raylfl.parts import Experiment, Initial
 from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.cohort import CohortInFlight
@@ -47,13 +47,13 @@ class RayBackend(Backend):
         self._measuring = 0  # evaluations in progress
         self._traffic = Traffic()
         fresh, self.one_by_one, self.whole, self.cut = self.pool.call("initial", attempts=self.attempts)
-        self._initial = torch.from_numpy(fresh["x"].copy()), torch.from_numpy(fresh["buffers"].copy())
-        state = experiment.setup.fresh_state(*self._initial)
+        self._initial = Initial(**{name: torch.from_numpy(values.copy()) for name, values in fresh.items()})
+        state = experiment.setup.fresh_state(self._initial)
         size = weight(state)
         spills = size < direct_bytes() and size * experiment.clients > HEAP
         self.channel = Channel(self.pool, self._traffic, self.attempts, self.timeout, bool(state), size, spills)
 
-    def initial(self) -> tuple[Tensor, Tensor]:
+    def initial(self) -> Initial:
         return self._initial
 
     def put(self, state: State) -> Handle:

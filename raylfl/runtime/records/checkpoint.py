@@ -222,7 +222,7 @@ class Checkpoints:
     def _load(self, folder: Path, manifest: Manifest, backend: Backend, fresh: FederationState) -> FederationState:
         """The state in a checkpoint with correct checksums. Raises Damaged if it does not fit this run."""
         state = load_server(folder / "server.pt", fresh, manifest["round"])
-        own: State = self.setup.fresh_state(fresh.server["x"], fresh.buffers)
+        own: State = self.setup.fresh_state(backend.initial())
         self._check_clients(manifest, bool(own))
         for name, clients in manifest["clients"].items():
             wanted = set(clients)

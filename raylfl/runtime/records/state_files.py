@@ -28,6 +28,7 @@ def server_blob(state: FederationState) -> dict[str, Any]:
         "round": state.round,
         "server": pack_server(state.server),
         "buffers": state.buffers,
+        **({"moments": state.moments} if len(state.moments) else {}),
         "costs": asdict(state.costs),
         **{name: getattr(state, name) for name in NUMBERS},
     }
@@ -67,6 +68,8 @@ def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationSt
             raise ValueError(f"it is of round {blob['round']}")
         _same_form(blob["server"], pack_server(fresh.server), "server")
         _same_form(blob["buffers"], fresh.buffers, "buffers")
+        moments = blob.get("moments", fresh.moments[:0])
+        _same_form(moments, fresh.moments, "moments")
         _same_form(blob["costs"], asdict(fresh.costs), "costs")
         numbers = {name: blob[name] for name in NUMBERS}
         if not all(isinstance(v, (int, float)) and not math.isinf(v) for v in numbers.values()):
@@ -74,7 +77,7 @@ def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationSt
         server, costs = unpack_server(blob["server"]), Costs(**blob["costs"])
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
         raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error
-    return FederationState(rounds, server, blob["buffers"], {}, set(), costs, **numbers)
+    return FederationState(rounds, server, blob["buffers"], {}, set(), costs, moments=moments, **numbers)
 
 
 def load_clients(path: Path, wanted: set[int], fresh: State) -> Iterator[tuple[int, State]]:

@@ -35,7 +35,7 @@ class Dispatch:
     def __init__(self, algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig):
         self.algorithm, self.backend, self.runtime = algorithm, backend, runtime
         self.uploads, self.ways = UploadMemory(), Counter[Way]()
-        self._width = len(backend.initial()[0])
+        self._width = len(backend.initial().x)
 
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
         """Starts the local work of round r from this broadcast."""

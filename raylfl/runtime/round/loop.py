@@ -7,13 +7,15 @@ from collections.abc import Generator, Iterator
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, overrides
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised, overrides
+from raylfl.core.population import Round
 from raylfl.core.reduce import finite_rows, weighted_sum
 from raylfl.core.threads import one_thread
 from raylfl.errors import NonFinite
 from raylfl.heterogeneity.trace import Row
-from raylfl.parts import BUFFERS, Experiment
+from raylfl.parts import BUFFERS, MOMENTS, Experiment, Initial
 from raylfl.runtime.faults import Fault
 from raylfl.runtime.round.costs import CostModel
 from raylfl.runtime.round.dispatch import Dispatch
@@ -23,6 +25,7 @@ from raylfl.runtime.round.plan import Planner, check_sampling
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import Backend, Executor
 
+UNSEEN = (BUFFERS, MOMENTS)  # what algorithms do not handle
 UnderWay = Generator[None, None, tuple[Metrics, Row]]  # a round in progress, at one of its pauses
 
 
@@ -54,7 +57,8 @@ class Federation:
         """The federation of an experiment, before its first round."""
         check_sampling(experiment)
         algorithm, setup, planner = experiment.algorithm, experiment.setup, Planner(experiment)
-        x, buffers = backend.initial()
+        x, buffers, moments = backend.initial()
+        averages = setup.optimizer_state == "averaged"
         return Federation(
             algorithm=algorithm,
             backend=backend,
@@ -62,8 +66,13 @@ class Federation:
             dispatch=Dispatch(algorithm, backend, setup.runtime),
             costs=CostModel(experiment, planner, backend.cut),
             measurements=Measurements(experiment, backend, planner),
-            state=FederationState(0, algorithm.init_server(x, experiment.world.population), buffers),
-            keeps_client_state=bool(setup.fresh_state(x[:1], buffers)),
+            state=FederationState(
+                0,
+                algorithm.init_server(x, experiment.world.population),
+                buffers,
+                moments=moments if averages else moments[:0],
+            ),
+            keeps_client_state=bool(setup.fresh_state(Initial(x[:1], buffers, moments))),
             averages_buffers=len(buffers) > 0 and not setup.local_buffers,
             fault=fault,
         )
@@ -83,6 +92,8 @@ class Federation:
         broadcast = algorithm.broadcast(server)
         if self.averages_buffers:
             broadcast = {**broadcast, BUFFERS: state.buffers}
+        if len(state.moments):
+            broadcast = {**broadcast, MOMENTS: state.moments}
         planned = self.planner.plan(r, server)
 
         # Local work, in parallel or along the ring.
@@ -98,7 +109,7 @@ class Federation:
         self.fault("aggregate", r)
         self.whole = False  # a Table changes in place, and the round is not recorded yet
         received = result.round.received_view
-        uploads = {name: rows for name, rows in result.uploads.items() if name != BUFFERS}
+        uploads = {name: rows for name, rows in result.uploads.items() if name not in UNSEEN}
         info: Info = {}
         if len(received.cohort):
             with one_thread():
@@ -162,9 +173,9 @@ class Federation:
             return None
         states = self.backend.get(result.client_states)
         rows = {name: torch.cat([state[name] for state in states]) for name in states[0]}
-        buffers = {BUFFERS: rows.pop(BUFFERS)} if BUFFERS in rows else {}  # the algorithm does not handle buffers
+        unseen = {name: rows.pop(name) for name in UNSEEN if name in rows}
         answered = self.algorithm.update_clients(after, uploads, rows, result.round.received_view)
-        return None if answered is None else {**answered, **buffers}
+        return None if answered is None else {**answered, **unseen}
 
     def _commit(self, result: RoundResult, after: ServerState, broadcast: State, answered: State | None) -> None:
         """Applies all changes of the round to `state`."""
@@ -177,6 +188,8 @@ class Federation:
             state.changed.update(received.tolist())
         if len(buffers := result.uploads.get(BUFFERS, ())):
             state.buffers = weighted_sum(result.uploads[BUFFERS], np.full(len(buffers), 1.0 / len(buffers)))
+        if MOMENTS in result.uploads:
+            state.moments = _mean_moments(result.uploads[MOMENTS], result.round.received_view, state.moments)
         state.server = after
         second = None if answered is None else self.algorithm.second_broadcast(after)
         costs = self.costs.of_round(result, broadcast, second)
@@ -188,6 +201,17 @@ class Federation:
         if len(losses) and np.isfinite(mean := float(losses.mean())):
             state.last_finite_loss = mean
         state.round += 1
+
+
+def _mean_moments(rows: Tensor, received: Round, before: Tensor) -> Tensor:
+    """The mean of optimizer states [R, m] with weights w_i, over clients that took a step; of a ring the only one.
+
+    before: the state [m] that is kept if no client took a step.
+    """
+    if len(rows) == 1:
+        return rows[0].clone()
+    took = received.steps > 0
+    return weighted_sum(rows[took], normalised(received.weights[took])) if took.any() else before
 
 
 def _finished(round_: UnderWay) -> tuple[Metrics, Row]:

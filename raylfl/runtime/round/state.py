@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from raylfl.core.algorithm import ServerState, State
@@ -17,7 +18,8 @@ from raylfl.runtime.workers.task import ClientReports
 class FederationState:
     """The state that the next round needs and a checkpoint holds.
 
-    server: the algorithm's server state; buffers: the module's averaged buffers [b]; clients: handles of the states of
+    server: the algorithm's server state; buffers: the module's averaged buffers [b]; moments: the averaged state of the
+    local optimizer [m], empty unless it is averaged; clients: handles of the states of
     clients that have taken part; changed: clients whose state is newer than the last checkpoint; seconds: the virtual
     clock.
     """
@@ -31,6 +33,7 @@ class FederationState:
     seconds: float = 0.0
     computation_seconds: float = 0.0
     last_finite_loss: float = float("nan")
+    moments: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
 @dataclass

@@ -16,7 +16,7 @@ from raylfl.core.cut import Cut
 from raylfl.core.deferred import Deferred
 from raylfl.core.oracle import private_randomness
 from raylfl.errors import RaylflError
-from raylfl.parts import WorkerSetup
+from raylfl.parts import Initial, WorkerSetup
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult
@@ -34,8 +34,8 @@ class Executor(ABC):
     """
 
     @abstractmethod
-    def initial(self) -> tuple[Tensor, Tensor]:
-        """(x [d], buffers [b]) of the initial module."""
+    def initial(self) -> Initial:
+        """The initial module, and the state of its local optimizer."""
 
     one_by_one: str | None
     """The reason why workers run clients one by one; None: a micro-cohort runs in one vectorised call."""
@@ -160,8 +160,8 @@ class LocalBackend(InProcess, Backend):
         self.one_by_one, self.whole, self.cut = self.worker.one_by_one, self.worker.whole, self.worker.cut
         self._batch_size = setup.eval_batch_size
 
-    def initial(self) -> tuple[Tensor, Tensor]:
-        return self.worker.x0, self.worker.buffers0
+    def initial(self) -> Initial:
+        return self.worker.initial
 
     def attempt(self, task: Task, broadcast: State, client_states: Sequence[Handle | None]) -> TaskResult:
         outcome = TaskResult(task, ClientReports.of(()))

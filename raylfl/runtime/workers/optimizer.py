@@ -1,41 +1,158 @@
-"""The module's own optimizer and schedulers (`local.optimizer: module`), new for each client and round."""
+"""The module's own optimizer and schedulers (`local.optimizer: module`) as a local optimizer of one client."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from raylfl.core.flat import FlatModule
+from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.errors import BadConfig
 
-OptimizerStep = Callable[[Tensor], None]
+
+@dataclass(frozen=True)
+class Moment:
+    """One entry of an optimizer's state, such as `exp_avg` of the first parameter; number: it is no tensor."""
+
+    parameter: int
+    name: str
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    number: bool
+
+    def of(self, value: Tensor) -> Any:
+        """The entry from its part of a row."""
+        rounded = value if self.dtype.is_floating_point else value.round()
+        return rounded.item() if self.number else rounded.reshape(self.shape).to(self.device, self.dtype, copy=True)
 
 
-def module_step(flat: FlatModule, steps_per_epoch: int) -> OptimizerStep:
-    """A step function of the optimizer from `configure_optimizers`, with v [1, d] in place of the gradient.
+class ModuleOptimizer(LocalOptimizer):
+    """The optimizer from `configure_optimizers`, which takes v [1, d] in place of the gradient.
 
     Schedulers step as in Lightning: with `interval: step` after each local step, otherwise after each pass over the
-    client's data; each by its `frequency`. Raises BadConfig for optimizers that local steps cannot use.
+    client's data; each by its `frequency`. The state of a client is the row (number of its steps, all moments); where
+    it continues from earlier rounds, schedulers are taken to that number of steps first. Raises BadConfig for
+    optimizers that local steps cannot use.
+    """
+
+    def __init__(self, flat: FlatModule, steps_per_epoch: int, moments: list[Moment] | None = None):
+        """moments: the form of the state, from `moments_of`; None: no state is taken over or handed on."""
+        self.flat, self.moments = flat, moments
+        self.optimizer, schedulers = _configured(flat.module)
+        self.schedulers = [
+            (each.scheduler, each.frequency * (1 if each.interval == "step" else steps_per_epoch))
+            for each in schedulers
+        ]
+        self.done = 0
+
+    def width(self, parameters: int) -> int:
+        return width_of(self.moments)
+
+    def begin(self, state: Tensor) -> None:
+        if self.moments is None or (done := round(float(state[0, 0]))) == 0:
+            return
+        parameters, at = _parameters(self.optimizer), 1
+        for moment in self.moments:
+            size = math.prod(moment.shape)
+            self.optimizer.state[parameters[moment.parameter]][moment.name] = moment.of(state[0, at : at + size])
+            at += size
+        self.done = done
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch expects steps of this very object before those of a scheduler
+            for scheduler, each in self.schedulers:
+                for _ in range(done // each):
+                    scheduler.step()
+
+    def step(self, x: Tensor, v: Tensor, state: Tensor, lr: float) -> None:
+        for p, g in zip(self.flat.parameters, self.flat.views(v[0]), strict=True):
+            p.grad = g
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.done += 1
+        for scheduler, each in self.schedulers:
+            if self.done % each == 0:
+                scheduler.step()
+
+    def end(self, state: Tensor) -> None:
+        if self.moments is None or not self.done:
+            return
+        found = _moments(self.optimizer)
+        if [moment for moment, _ in found] != self.moments:
+            raise _refusal(self.flat, self.optimizer, "keeps other moments after some steps than after one")
+        values = [torch.as_tensor(value).reshape(-1).to(state) for _, value in found]
+        state[0] = torch.cat([state.new_tensor([float(self.done)]), *values])
+
+
+def width_of(moments: list[Moment] | None) -> int:
+    """The length of a client's row."""
+    return 0 if moments is None else 1 + sum(math.prod(moment.shape) for moment in moments)
+
+
+def moments_of(flat: FlatModule) -> list[Moment]:
+    """The form of the state of the module's optimizer, from a step without a gradient, which is undone.
+
+    Raises BadConfig for an optimizer whose state is not one of moments, or that the run's dtype cannot hold.
     """
     optimizer, schedulers = _configured(flat.module)
-    done = 0
+    before, options = flat.params.clone(), _options(optimizer)
+    for p in flat.parameters:
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    flat.load(before)
+    if changed := [name for name, value in _options(optimizer).items() if options.get(name) != value]:
+        raise _refusal(flat, optimizer, f"changes its option {changed[0]}, which is no moment of a parameter")
+    found = _moments(optimizer)
+    if not found and not schedulers:
+        raise _refusal(flat, optimizer, "has no moments, so there is nothing to keep")
+    for moment, value in found:
+        if not isinstance(value, (Tensor, int, float)):
+            raise _refusal(flat, optimizer, f"keeps {moment.name}, which is {type(value).__name__}, not a tensor")
+        if moment.dtype == torch.float64 != flat.params.dtype:
+            raise _refusal(flat, optimizer, f"keeps {moment.name} in float64 (dtype=float64 would do)")
+    return [moment for moment, _ in found]
 
-    def step(v: Tensor) -> None:
-        nonlocal done
-        for p, g in zip(flat.parameters, flat.views(v[0]), strict=True):
-            p.grad = g
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        done += 1
-        for schedule in schedulers:
-            each = schedule.frequency * (1 if schedule.interval == "step" else steps_per_epoch)
-            if done % each == 0:
-                schedule.scheduler.step()
 
-    return step
+def _moments(optimizer: torch.optim.Optimizer) -> list[tuple[Moment, Any]]:
+    """(form, value) of every entry of the state, parameter by parameter."""
+    return [
+        (_form(k, name, value), value)
+        for k, p in enumerate(_parameters(optimizer))
+        for name, value in sorted(optimizer.state.get(p, {}).items())
+        if value is not None
+    ]
+
+
+def _form(parameter: int, name: str, value: Any) -> Moment:
+    if isinstance(value, Tensor):
+        return Moment(parameter, name, value.shape, value.dtype, value.device, number=False)
+    dtype = torch.int64 if isinstance(value, int) else torch.float64
+    return Moment(parameter, name, torch.Size(), dtype, torch.device("cpu"), number=True)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The options of all groups, as texts."""
+    return {
+        f"{name} (group {k})" if k else name: repr(value)
+        for k, group in enumerate(optimizer.param_groups)
+        for name, value in group.items()
+        if name != "params"
+    }
+
+
+def _refusal(flat: FlatModule, optimizer: torch.optim.Optimizer, why: str) -> BadConfig:
+    name = f"{type(optimizer).__name__} of {type(flat.module).__name__}.configure_optimizers"
+    return BadConfig(f"local.optimizer_state must be fresh with local.optimizer=module here: {name} {why}")
 
 
 def _configured(module: Any) -> tuple[torch.optim.Optimizer, list[Any]]:

@@ -19,6 +19,7 @@ from raylfl.core.cut import Cut
 from raylfl.core.flat import FlatModule
 from raylfl.core.keyed import keyed_int
 from raylfl.core.local import LocalResult, Observer, run_local
+from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.oracle import LoopOracle, Oracle, Way, private_randomness, seed_everything
 from raylfl.core.recorded.layers import Chains
 from raylfl.core.reduce import finite_rows
@@ -27,7 +28,7 @@ from raylfl.core.step_log import StepLog
 from raylfl.core.torch_state import torch_defaults
 from raylfl.core.vectorized import VectorizedOracle, large_samples, refusal
 from raylfl.errors import BadConfig
-from raylfl.parts import BUFFERS, WorkerSetup
+from raylfl.parts import BUFFERS, MOMENTS, Initial, WorkerSetup
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Evaluator, Recorder
 from raylfl.runtime.workers.full_gradients import FullGradients
@@ -35,7 +36,7 @@ from raylfl.runtime.workers.local_work import cohort_work, merged_work
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.measures import Measures
 from raylfl.runtime.workers.module import devices, layout_for, make_module
-from raylfl.runtime.workers.optimizer import OptimizerStep, module_step
+from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
 from raylfl.runtime.workers.task import Chunk, ClientReports, Task
 from raylfl.runtime.workers.training import Training, TrainingLog
 
@@ -59,7 +60,7 @@ class Worker:
         self.whole = frozenset(kind for kind in ("test", "val", "train") if self.evaluator.whole(kind))
         self.training = Training(self.flat, self.recorder)
         self.attributes = Attributes(module)
-        self.x0, self.buffers0 = self.flat.params.to("cpu", copy=True), self.flat.read_buffers().cpu()
+        self.initial = self._initial()
         images_last = self.layout != "contiguous"  # faster for any layout of the weights
         self.train = self._source(setup.train, self.layout == "channels_last")
         self.measured = self.train.measuring(images_last)
@@ -84,6 +85,24 @@ class Worker:
         self.most_clients = math.inf  # in one call; fewer if a GPU's memory does not suffice
         self._broadcast: tuple[State, State] = {}, {}  # the newest broadcast, on the host and on the device
         self.oracle: Oracle = self.loop if self.one_by_one else self._vectorized()
+
+    @property
+    def x0(self) -> Tensor:
+        """The initial parameters [d], on the CPU."""
+        return self.initial.x
+
+    @property
+    def buffers0(self) -> Tensor:
+        """The initial buffers [b], on the CPU."""
+        return self.initial.buffers
+
+    def _initial(self) -> Initial:
+        setup, flat = self.setup, self.flat
+        x, buffers = flat.params.to("cpu", copy=True), flat.read_buffers().cpu()
+        self.moments = moments_of(flat) if setup.optimizer_state != "fresh" and setup.optimizer == "module" else None
+        self.attributes.restore()
+        lasting = setup.optimizer_state != "fresh"
+        return Initial(x, buffers, x.new_zeros(self.local_optimizer().width(flat.width) if lasting else 0))
 
     def _layers(self, chains: Chains) -> list[nn.Module] | None:
         """The layers of the module's step, found on two samples; None if it is no chain of layers or logs values."""
@@ -241,6 +260,7 @@ class Worker:
         buffers = broadcast.pop(BUFFERS, None)
         states = self._states(client_states)
         kept_buffers = states.pop(BUFFERS, None)
+        moments = states.pop(MOMENTS, broadcast.pop(MOMENTS, None))
         if buffers is not None or kept_buffers is not None:
             self.flat.write_buffers(kept_buffers[0] if kept_buffers is not None else buffers)  # type: ignore[arg-type]
         self._to_training()
@@ -250,11 +270,14 @@ class Worker:
         for oracle in oracles:
             oracle.ways.clear()
         with self.training.observed(len(task.clients), task.steps[0], per_epoch) as observer:
-            result = self._solve(task, broadcast, states, observer, self.optimizer_step(per_epoch))
+            result = self._solve(task, broadcast, states, observer, self.local_optimizer(per_epoch), moments)
             logged = observer.log.results()
         if buffers is not None or kept_buffers is not None:
             target = result.client_state if self.setup.local_buffers else result.uploads
             target[BUFFERS] = self.flat.read_buffers()[None]
+        if moments is not None:
+            target = result.client_state if self.setup.optimizer_state == "kept" else result.uploads
+            target[MOMENTS] = result.moments
         reports = ClientReports.of(
             task.clients,
             loss=result.losses,
@@ -290,7 +313,7 @@ class Worker:
         return dict(self._broadcast[1])
 
     def _states(self, client_states: Sequence[State | None]) -> State:
-        fresh = self.setup.fresh_state(self.x0, self.buffers0)
+        fresh = self.setup.fresh_state(self.initial)
         return {name: torch.cat([(state or fresh)[name] for state in client_states]).to(self.device) for name in fresh}
 
     def _finite_rows(self, result: LocalResult) -> np.ndarray:
@@ -301,7 +324,13 @@ class Worker:
         return good
 
     def _solve(
-        self, task: Task, broadcast: State, states: State, observer: Observer, optimizer_step: OptimizerStep | None
+        self,
+        task: Task,
+        broadcast: State,
+        states: State,
+        observer: Observer,
+        optimizer: LocalOptimizer,
+        moments: Tensor | None,
     ) -> LocalResult:
         setup = self.setup
         if setup.merged:
@@ -322,15 +351,16 @@ class Worker:
             own.work,
             setup.rule,
             own.full,
-            optimizer_step,
+            optimizer,
+            moments,
             observer,
         )
 
-    def optimizer_step(self, steps_per_epoch: int = 1) -> OptimizerStep | None:
-        """A new step function of the module's own optimizer if `local.optimizer` is `module`, else None."""
+    def local_optimizer(self, steps_per_epoch: int = 1) -> LocalOptimizer:
+        """The local optimizer; a new one of the module if `local.optimizer` is `module`."""
         if self.setup.optimizer != "module" or self.algorithm.own_step:
-            return None
-        return module_step(self.flat, steps_per_epoch)
+            return self.setup.inner
+        return ModuleOptimizer(self.flat, steps_per_epoch, self.moments)
 
     # -- measurements ----------------------------------------------------------------------------------------
 
