@@ -12,7 +12,7 @@ import numpy as np
 
 from raylfl.config.components import check_arguments
 from raylfl.config.load import Config, escaped
-from raylfl.config.schema import ComponentConfig
+from raylfl.config.schema import ModelConfig
 from raylfl.core.population import Population
 from raylfl.core.samples import Shards
 from raylfl.data_source import DataSource, class_of, load_data, makes
@@ -45,7 +45,7 @@ def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | No
     return Optimum(of(weights), of) if takes_weights else Optimum(of(), None)
 
 
-def fitted_model(config: Config, data: Any) -> ComponentConfig:
+def fitted_model(config: Config, data: Any) -> ModelConfig:
     """The model's config; the arguments of a shipped model are completed by the data's in_shape, num_classes, dim."""
     if config.model.name is None:
         return config.model

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from raylfl.config.load import Config
-from raylfl.config.schema import ComponentConfig, RuntimeConfig
+from raylfl.config.schema import ModelConfig, RuntimeConfig
 from raylfl.core.algorithm import Algorithm, State
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.local_rule import LocalRule
@@ -45,7 +45,7 @@ class WorkerSetup:
 
     seed: int
     dtype: str
-    model: ComponentConfig
+    model: ModelConfig
     algorithm: Algorithm
     rule: LocalRule
     sampling: str

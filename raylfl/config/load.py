@@ -24,6 +24,7 @@ from raylfl.config.schema import (
     EvalConfig,
     LocalConfig,
     LoggingConfig,
+    ModelConfig,
     RuntimeConfig,
     StopConfig,
     TopConfig,
@@ -45,7 +46,7 @@ class Config:
     """
 
     top: TopConfig
-    model: ComponentConfig
+    model: ModelConfig
     data: ComponentConfig
     local: LocalConfig
     system: Clock

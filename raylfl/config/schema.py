@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator
+
 from raylfl.config.components import typed
 from raylfl.core.local_optimizer import SGD, AdamW, LocalOptimizer
 from raylfl.core.local_rule import LocalRule
@@ -24,6 +26,7 @@ from raylfl.options import Doc, Ge, Gt, Lt, OneOrMore, Options
 from raylfl.registries import LOGGERS
 
 Vectorize = Literal["auto", "always", "never"]
+Patterns = Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
 Layout = Literal["auto", "contiguous", "channels_last", "batch_last"]  # of images and convolutions in memory
 PAPERS = {"focus": "[1]", "sfl": "[2]"}  # papers whose theorems bound the step size, as docs/theory.md numbers them
 LAYOUTS: tuple[Layout, ...] = ("contiguous", "channels_last", "batch_last")
@@ -74,6 +77,22 @@ class ComponentConfig(Options):
         if (self.name is None) == (self.class_path is None):
             got = "nothing" if self.name is None else f"name {self.name} and class_path {self.class_path}"
             raise BadValue("", got=got, need="either a short name or a class_path")
+
+
+@dataclass
+class ModelConfig(ComponentConfig):
+    """`model`: a component, and the parameters of it that are trained."""
+
+    trainable: (
+        Annotated[
+            Patterns,
+            Doc(
+                "names of layers or parameters, with wildcards (`body.2`, `*lora*`): only these are trained and sent; "
+                "null: all that the model trains"
+            ),
+        ]
+        | None
+    ) = None
 
 
 @dataclass
@@ -353,7 +372,7 @@ class LoggingConfig(Options):
 
 
 FIXED_GROUPS: dict[str, type] = {
-    "model": ComponentConfig,
+    "model": ModelConfig,
     "data": ComponentConfig,
     "local": LocalConfig,
     "system": Clock,

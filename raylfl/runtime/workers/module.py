@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 
 from raylfl.config.components import construct
-from raylfl.config.schema import ComponentConfig
+from raylfl.config.schema import ModelConfig
 from raylfl.core.batch_last import BatchLast
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import private_randomness
 from raylfl.core.torch_state import torch_defaults
 from raylfl.data_source import makes
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, BadValue
 from raylfl.models import MODELS
 from raylfl.parts import WorkerSetup
 from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides, refuse
 
 
-def make_module(model: ComponentConfig, seed: int) -> Any:
+def make_module(model: ModelConfig, seed: int) -> Any:
     """The LightningModule of `model`; its initial weights are a function of the seed alone, or those of an instance."""
     from lightning.pytorch import LightningModule
 
@@ -44,7 +46,29 @@ def make_module(model: ComponentConfig, seed: int) -> Any:
             f"model {type(module).__name__} uses manual optimization, which federated local steps cannot follow"
         )
     refuse(module)
+    if model.trainable is not None:
+        freeze_others(module, model.trainable)
     return module
+
+
+def freeze_others(module: torch.nn.Module, patterns: Sequence[str]) -> None:
+    """Freezes the parameters whose name no pattern matches; a pattern matches a layer with all that is in it.
+
+    Raises BadValue for a pattern without a match among the parameters that the module trains.
+    """
+    names = [name for name, p in module.named_parameters() if p.requires_grad]
+    matches = {
+        pattern: {name for name in names if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}
+        for pattern in patterns
+    }
+    for pattern, matched in matches.items():
+        if not matched:
+            near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
+            need = f"names or patterns of what {type(module).__name__} trains"
+            raise BadValue("trainable", got=pattern, need=need, hint=f"the nearest are {', '.join(near)}").at("model")
+    trained = set[str]().union(*matches.values())
+    for name, p in module.named_parameters():
+        p.requires_grad_(p.requires_grad and name in trained)
 
 
 def layout_for(
