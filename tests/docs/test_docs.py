@@ -180,7 +180,7 @@ def test_every_hook_of_lightning_has_a_row_that_says_what_becomes_of_it():
 
 def test_the_example_of_a_model_and_data_of_ones_own_runs_and_logs_what_the_page_says(tmp_path, monkeypatch):
     page = (ROOT / "docs/models.md").read_text()
-    (block,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    block = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)[0]
     (tmp_path / "mine.py").write_text(block)
     (command,) = re.findall(r"^    raylfl run (.*mine.*)$", page, flags=re.MULTILINE)
     config, *overrides = command.split()
