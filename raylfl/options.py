@@ -134,9 +134,9 @@ def json_schema(hint: Any) -> dict[str, Any]:
 
 
 def words(hint: Any, bare: bool = False, docs: bool = True) -> str:
-    """A declared type in words: `a number in [0, 1), the decay of m`; bare: without the kind where there are limits.
+    """A declared type in words: `a number in [0, 1), the decay of m`; bare: without the kind if there are limits.
 
-    docs: also the text of its `Doc`, up to a semicolon, where there are limits.
+    docs: also the text of its `Doc`, up to a semicolon, if there are limits.
     """
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:

@@ -34,7 +34,7 @@ class Declared:
         return first_line(ast.get_docstring(self.node))
 
     def options(self) -> dict[str, Any] | None:
-        """The declared type of each option; None: the class accepts any option."""
+        """The declared type of each option; None if the class accepts any option."""
         return options(self.module, self.node)
 
 

@@ -34,7 +34,7 @@ def config_schema() -> Schema:
 
 
 def keys_schema(cls: type, **more: Schema) -> Schema:
-    """The schema of a group of keys, from a dataclass; more: the schemas of further keys, or other ones of its own."""
+    """The schema of a group of keys, from a dataclass; more: schemas of further keys, or replacements for its own."""
     hints = hints_of(cls)
     return _object({key: hints[name] for key, name in keys_of(cls).items()}, (cls.__doc__ or "").strip(), **more)
 

@@ -47,7 +47,7 @@ class Work:
     lr: float
 
     def per_step(self, like: Tensor) -> Tensor:
-        """1 / (K_i eta) as a column [C, 1], which turns an update into a mean gradient; 1 / eta where K_i = 0."""
+        """1 / (K_i eta) as a column [C, 1], which turns an update into a mean gradient; 1 / eta if K_i = 0."""
         return column(1.0 / (np.maximum(self.steps, 1.0) * self.lr), like)
 
 
@@ -160,7 +160,7 @@ class Algorithm(Options, ABC):
         return server
 
     def update_clients(self, server: ServerState, uploads: State, client_state: State, r: Round) -> State | None:
-        """The received clients' states after the second broadcast; None: there is no second broadcast.
+        """The received clients' states after the second broadcast; None without a second broadcast.
 
         server: the state after the server step. uploads, client_state: as the clients left them, rows aligned with r
         (received clients only).
@@ -196,7 +196,7 @@ class Algorithm(Options, ABC):
         raise NotImplementedError(f"{type(self).__name__} does not sample by norms")
 
     def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        """E[c_i 1{i in R}] up to a common factor, [N]; None where no closed form is known.
+        """E[c_i 1{i in R}] up to a common factor, [N]; None if no closed form is known.
 
         marginals: E[s_i], [N]. independent: each client is sampled at most once, independently of the others, and M
         is random; otherwise M is fixed. Together with |a_i|_1 these coefficients give the surrogate weights Omega of
@@ -215,7 +215,7 @@ def overrides(algorithm: Algorithm, method: str) -> bool:
 
 
 def normalised(weights: Floats) -> Floats:
-    """Weights divided by their sum [C]; uniform where the sum is 0 (no received client has a positive weight).
+    """Weights divided by their sum [C]; uniform if the sum is 0 (no received client has a positive weight).
 
     >>> normalised(np.array([1.0, 3.0])).tolist(), normalised(np.zeros(2)).tolist()
     ([0.25, 0.75], [0.5, 0.5])

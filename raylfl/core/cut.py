@@ -35,7 +35,7 @@ class Cut:
     ) -> Cut:
         """The cut after the layer `name`; loss: computes the loss of a batch of `samples` samples.
 
-        Raises BadConfig where the layer does not separate the model: it does not exist, does not lead to the loss, runs
+        Raises BadConfig if the layer does not separate the model: it does not exist, does not lead to the loss, runs
         twice, returns more than one tensor, or some parameters are used on both sides.
         """
         layers = dict(module.named_modules())

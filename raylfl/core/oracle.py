@@ -1,7 +1,7 @@
 """The gradient oracle: parameters [C, d] and C mini-batches -> losses [C] and gradients [C, d].
 
-`LoopOracle` evaluates the module's own `training_step` once per client: by replay of its recording (`core/recorded`)
-where that has autograd's bits, by autograd otherwise. `vectorized.py` evaluates all C clients in one call.
+`LoopOracle` evaluates the module's own `training_step` once per client: by replay of its recording (`core/recorded`) if
+that has autograd's bits, by autograd otherwise. `vectorized.py` evaluates all C clients in one call.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class LoopOracle(Oracle):
         """An oracle of this module.
 
         autocast: the precision context of the device. chains: finds chains of layers, which are evaluated by
-        `BatchLast`. step: auto (recorded where possible), recorded (raises BadConfig where it is not) or autograd.
-        log: receives the values that `training_step` logs.
+        `BatchLast`. step: auto (recorded where possible), recorded (raises BadConfig if impossible) or autograd. log:
+        receives the values that `training_step` logs.
         """
         super().__init__()
         self.flat, self.autocast = flat, autocast
@@ -151,7 +151,7 @@ class LoopOracle(Oracle):
         return torch.stack(losses), torch.stack(rows)
 
     def _taken(self, batch: Batch, seed: Callable[[], int]) -> tuple[Tensor, Tensor]:
-        """(loss, gradient [d]) of one step. Generators are seeded only where something may draw from them."""
+        """(loss, gradient [d]) of one step. Generators are seeded only if something may draw from them."""
         if batch.random:
             seed_everything(seed())
         with self.autocast():

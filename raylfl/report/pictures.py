@@ -95,6 +95,6 @@ def _counts(run: RunRecord) -> bytes | None:
 
 
 def _cohorts(run: RunRecord) -> str | None:
-    """Cohorts and received uploads as a text, sorted, because a ring only changes the order of a cohort."""
+    """Cohorts and received uploads as a string, sorted, because a ring only changes the order of a cohort."""
     rows = [sorted(zip(row["cohort"], row["received"], strict=True)) for row in run.participation[:_COMPARED]]
     return repr(rows) if rows else None

@@ -92,6 +92,6 @@ def cells(tasks: Iterable[str], classes: Sequence[int], steps: Sequence[int]) ->
 
 
 def with_variants(tasks: Iterable[str]) -> list[str]:
-    """The tasks, each followed by its variant where it has one."""
+    """The tasks, each followed by its variant if it has one."""
     named = {of: variant for variant, of in VARIANTS.items()}
     return [name for task in tasks for name in (task, named.get(task)) if name is not None]

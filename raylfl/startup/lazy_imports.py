@@ -95,7 +95,7 @@ class _StandIn(ModuleType):
 
 
 class _SubmodulesOf(MetaPathFinder):
-    """A finder for submodules of a stand-in; it imports those of the real module."""
+    """A finder for submodules of a stand-in, which imports the real module's submodules."""
 
     def __init__(self, substitute: _StandIn):
         self.substitute = substitute

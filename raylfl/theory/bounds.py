@@ -24,5 +24,5 @@ class StepBound:
 
 
 def over(numerator: float, denominator: float) -> float:
-    """numerator / denominator, inf where the denominator is 0: a limit such as 1/(3L(tau-1)) at tau = 1."""
+    """The quotient, inf if the denominator is 0: for limits such as 1/(3L(tau-1)) at tau = 1."""
     return numerator / denominator if denominator else float("inf")

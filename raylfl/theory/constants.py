@@ -1,4 +1,4 @@
-"""The constants of an experiment: exact where its f_i are quadratic, estimates at x0 elsewhere."""
+"""The constants of an experiment: exact if its f_i are quadratic, otherwise estimates at x0."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from raylfl.theory.facts import Facts
 from raylfl.theory.objectives import SAMPLES, Objectives
 from raylfl.theory.quadratic import QuadraticProblem
 
-MOST_CLIENTS = 32  # whose curvature and gradient noise are looked at where they are estimates
+MOST_CLIENTS = 32  # clients whose curvature and gradient noise are measured for estimates
 EXACT, BALL, ESTIMATE = "exact", "within |x0 - x*| of x*", "estimate at x0"
 
 
 @dataclass(frozen=True)
 class Constant:
-    """symbol: as in the papers; how: exact, a bound within a ball, or an estimate at x0."""
+    """A constant of the problem; symbol: as in the papers; how: exact, a bound within a ball, or an estimate at x0."""
 
     symbol: str
     value: float
@@ -29,26 +29,26 @@ class Constant:
 
 
 class Constants(list[Constant]):
-    """The constants of an experiment, in the order in which they are shown."""
+    """The constants of an experiment, in display order."""
 
     def value(self, symbol: str) -> float:
-        """The constant of this symbol; nan where it is not known."""
+        """The constant of this symbol; nan if unknown."""
         return next((c.value for c in self if c.symbol == symbol), float("nan"))
 
     def exact(self, symbol: str) -> bool:
-        """Whether this constant is known, and no estimate."""
+        """Whether this constant is known exactly or as a bound, not estimated."""
         return any(c.symbol == symbol and ESTIMATE not in c.how for c in self)
 
 
 def constants_of(objectives: Objectives, facts: Facts, problem: QuadraticProblem | None) -> Constants:
-    """All constants. problem: the f_i where they are quadratic."""
+    """All constants of an experiment; problem: its quadratic f_i, None if they are not quadratic."""
     if problem is not None:
         return Constants(exact_constants(problem, objectives, facts))
     return Constants(estimates(objectives, facts))
 
 
 def _noise(objectives: Objectives, facts: Facts, x: Floats, clients: list[int]) -> float:
-    """sigma of a mini-batch at x: the largest over these clients; 0 for full batches."""
+    """The largest sigma of a mini-batch at x over these clients; 0 for full batches."""
     sizes = objectives.sizes
     variances = [
         objectives.sample_variance(i, x) / facts.batch_sizes[i] for i in clients if facts.batch_sizes[i] < sizes[i]
@@ -82,7 +82,7 @@ def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Fa
 
 
 def estimates(objectives: Objectives, facts: Facts) -> Iterator[Constant]:
-    """At x0, for any model: curvature by Lanczos, dispersion of gradients, gradient noise."""
+    """Estimates at x0 for any model: curvature by Lanczos, dispersion of gradients, gradient noise."""
     x, count = objectives.start, objectives.count
     some = sorted(keyed(objectives.seed, "theory/clients").permutation(count)[:MOST_CLIENTS].tolist())
     gradients = objectives.gradients(x)

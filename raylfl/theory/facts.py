@@ -1,4 +1,4 @@
-"""The numbers of a run that theorems speak of, and where the run leaves their assumptions."""
+"""The quantities of a run that appear in theorems, and the assumptions that the run violates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raylfl.runtime.round.plan import Planner
 
 @dataclass(frozen=True)
 class Facts:
-    """The numbers of a run that theorems speak of. takes_part: the probability of each client's upload, [N]."""
+    """The quantities of a run that appear in theorems; takes_part: the probability of each client's upload, [N]."""
 
     system: SystemInfo
     steps: Ints
@@ -27,12 +27,12 @@ class Facts:
 
     @property
     def tau(self) -> int:
-        """The most local steps of a client."""
+        """The largest number of local steps of a client."""
         return int(self.steps.max())
 
 
 def facts_of(experiment: Experiment) -> Facts:
-    """Round 0 of the run, before it is drawn."""
+    """The facts of round 0, before its cohort is drawn."""
     planner = Planner(experiment)
     server = experiment.algorithm.init_server(torch.zeros(1), experiment.world.population)
     system = planner.system(0)

@@ -78,8 +78,8 @@ def mean_step(
 def limit(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0) -> Floats:
     """The limit M^-1 v of E[x_r] at a finite step size on quadratics, [d] (App. C, eq. 39).
 
-    Arguments as of `mean_step`; a common factor of the shares cancels. Eq. 36 prints the inverse of I - M; the fixed
-    point of eq. 35 has the inverse of M.
+    The arguments are those of `mean_step`; a common factor of the shares cancels. Eq. 36 prints the inverse of I - M;
+    the fixed point of eq. 35 has the inverse of M.
     """
     matrix, vector = mean_step(problem, shares, steps, eta, prox)
     return np.asarray(np.linalg.solve(matrix, vector), dtype=np.float64)

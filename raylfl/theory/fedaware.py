@@ -13,8 +13,8 @@ from raylfl.core.population import Floats
 def diversity(gradients: Floats, weights: Floats, surrogate: Floats | None = None) -> float:
     """Gradient diversity D(x) = sqrt(sum_i lambda_i |grad f_i|^2 / |sum_i lambda_i grad f_i|^2) (Def. 3.1, eq. 3).
 
-    surrogate: weights lambda~ of the denominator, which gives the surrogate diversity D~ (Def. 3.2, eq. 6).
-    inf where the denominator is 0.
+    surrogate: weights lambda~ of the denominator, which gives the surrogate diversity D~ (Def. 3.2, eq. 6). inf if the
+    denominator is 0.
     """
     mean = (weights if surrogate is None else surrogate) @ gradients
     squares = float(weights @ np.square(gradients).sum(axis=1))

@@ -1,7 +1,7 @@
 """The f_i of an experiment as functions of x in float64: values, gradients, curvature, gradient noise.
 
 Works for any module through its own training step. Curvature comes from differences of gradients, which are exact for
-quadratics and estimates elsewhere.
+quadratics, and estimates otherwise.
 """
 
 from __future__ import annotations

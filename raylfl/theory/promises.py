@@ -1,4 +1,4 @@
-"""The theorems that are about an experiment: the step sizes that they admit, and what they promise at its own."""
+"""The theorems that apply to an experiment: admissible step sizes, and the guarantees at its own step size."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Promise:
 
 
 def setting_of(experiment: Experiment, facts: Facts) -> sfl.Setting:
-    """The run as SFL's theorems see it."""
+    """The run as a setting of SFL's theorems."""
     sequential = isinstance(experiment.algorithm, SFL)
     return sfl.Setting(sequential, experiment.world.count, facts.cohort, facts.tau, experiment.rule.lr)
 
 
 def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> Iterator[StepBound]:
-    """The step sizes of every theorem that is about the method; with mu where F is strongly convex."""
+    """The step sizes of every theorem about the method; with mu if F is strongly convex."""
     algorithm, n, tau = experiment.algorithm, experiment.world.count, facts.tau
     L, mu, beta = constants.value("L"), constants.value("mu"), constants.value("mu_F")
     if isinstance(algorithm, Focus) and facts.takes_part is not None:
@@ -78,7 +78,7 @@ def promises(
     problem: QuadraticProblem | None,
     steps: Sequence[StepBound],
 ) -> Iterator[Promise]:
-    """Rates, floors and limits at the configured step size, where it is inside the theorem's bound."""
+    """Rates, floors and limits at the configured step size, for theorems whose bound it satisfies."""
     algorithm, n, eta = experiment.algorithm, experiment.world.count, experiment.rule.lr
     R, mu, sigma = experiment.world.rounds, constants.value("mu"), constants.value("sigma")
     inside = {(s.theorem, s.case) for s in steps if s.admits(eta)}

@@ -10,15 +10,15 @@ from raylfl.parts import Experiment
 
 
 def assembled(config: Config) -> Experiment:
-    """The parts of a config, as of `assemble`; a local.lr that names a paper becomes the number of its theorem.
+    """Assembles a config like `assemble`; a `local.lr` that names a paper is replaced by the step size of its theorem.
 
-    The config then holds this number, and where it comes from in local.lr_from. Raises BadConfig where no theorem of
-    the paper is about the method, or where its constants cannot be computed.
+    The config then holds this number, and its theorem in local.lr_from. Raises BadConfig if no theorem of the paper
+    applies to the method or its constants cannot be computed.
     """
     wanted = config.local.lr_by_theory
     if wanted is None:
         return assemble(config)
-    config.local.set_lr(1.0, None)  # any: no step size that a theorem admits depends on it
+    config.local.set_lr(1.0, None)  # any value: no admissible step size depends on it
     experiment = assemble(config)
     lr, source = theory_rate(experiment, wanted)
     config.local.set_lr(lr, source)

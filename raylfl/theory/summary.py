@@ -24,11 +24,11 @@ class Theory:
     notes: list[str]
 
     def value(self, symbol: str) -> float:
-        """The constant of this symbol; nan where it is not known."""
+        """The constant of this symbol; nan if unknown."""
         return self.constants.value(symbol)
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain values, for JSON."""
+        """The theory as plain values, for JSON."""
         return {
             "eta": self.eta,
             "constants": [vars(c) for c in self.constants],
@@ -39,7 +39,7 @@ class Theory:
 
 
 def theory_of(experiment: Experiment) -> Theory:
-    """The theory of an experiment; exact for quadratics, estimates at x0 elsewhere."""
+    """The theory of an experiment; exact for quadratics, otherwise estimates at x0."""
     objectives, facts = Objectives(experiment), facts_of(experiment)
     problem = objectives.quadratic()
     constants = constants_of(objectives, facts, problem)

@@ -39,7 +39,7 @@ class OptunaSettings:
         return self.space.point(lambda key, domain: suggest(trial, self.name(key, domain), domain), self.base)
 
     def learn(self, setting: int, score: float | None) -> None:
-        """Reports the mean score of a proposed setting to Optuna; None: the setting failed."""
+        """Reports the mean score of a proposed setting to Optuna; None if the setting failed."""
         import optuna
 
         trial = self._asked.pop(setting)

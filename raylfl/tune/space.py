@@ -165,7 +165,7 @@ class Space:
             yield from self._expand({**values, key: draw(key, domain)}, rest, draw, base)
 
     def active(self, key: str, values: Values, base: Mapping[str, Any]) -> Domain | None:
-        """The first alternative of `key` whose condition holds; None: the key keeps the config's value."""
+        """The first alternative of `key` whose condition holds; None if the key keeps the config's value."""
         for domain in self.keys[key]:
             if all(look_up(k, values, base) in allowed for k, allowed in domain.when.items()):
                 return domain

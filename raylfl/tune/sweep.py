@@ -42,7 +42,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The result of a complete sweep; settings: those of the last stage, the best first; failed: trial -> reason."""
+    """The result of a complete sweep; settings: the settings of the last stage, the best first; failed: trial ->
+    reason.
+    """
 
     folder: Path
     settings: list[SettingRow]

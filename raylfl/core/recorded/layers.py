@@ -106,7 +106,7 @@ def _possible(module: nn.Module) -> bool:
 def recorded(
     module: nn.Module, parameters: Sequence[nn.Parameter], content: Any, loss: Callable[[Any], Tensor]
 ) -> Recording | None:
-    """The recording of one step on a batch; None where there is none, or the step fails."""
+    """The recording of one step on a batch; None if the step fails or cannot be recorded."""
 
     def gradient(value: Tensor) -> Sequence[Tensor | None]:
         return torch.autograd.grad(value, parameters, allow_unused=True)

@@ -36,7 +36,7 @@ class _Kind:
 
 
 class RecordedSteps:
-    """Losses and gradients of a module's training step, by replay where that has autograd's bits.
+    """Losses and gradients of a module's training step, by replay if that has autograd's bits.
 
     A kind of batch (shapes, dtypes, memory order, the modes of the module's parts) is first left to autograd, then
     recorded twice; the replay of the first recording is compared with autograd on another batch. From then on it is

@@ -98,7 +98,7 @@ class Participation(Options, ABC):
 
     @abstractmethod
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """Expected draws E[s_i] in round r, float64 [N]; None where no closed form is known.
+        """Expected draws E[s_i] in round r, float64 [N]; None if no closed form is known.
 
         For draws s_i <= 1 they are the inclusion probabilities.
         """

@@ -31,7 +31,7 @@ class Samples:
     """The properties of the training data that a partition can use.
 
     count: n. labels: int64 [n], any integers; None: unlabelled data. owners: index lists of the clients that the data
-    source itself defines; None: it defines no clients.
+    source itself defines; None if it defines none.
     """
 
     count: int

@@ -38,7 +38,7 @@ QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 def address_of(runtime: RuntimeConfig) -> str | None:
-    """The address of a given cluster; None: the run starts its own."""
+    """The address of a given cluster; None if the run starts its own."""
     return runtime.address or os.environ.get("RAY_ADDRESS") or None
 
 
@@ -173,7 +173,7 @@ def ray_folder() -> tuple[Path | None, list[str]]:
 
 
 def _unusable(folder: Path) -> str | None:
-    """The reason why Ray cannot keep its files in this folder; None: it can."""
+    """The reason why Ray cannot keep its files in this folder; None if it can."""
     if len(os.fsencode(folder)) + SESSION_BYTES > SOCKET_BYTES:
         return f"is too long a path for Ray's sockets (at most {SOCKET_BYTES - SESSION_BYTES} bytes)"
     try:

@@ -50,7 +50,7 @@ def check_resources(runtime: RuntimeConfig, clients: int) -> None:
 
 
 def resources_here() -> dict[str, float]:
-    """Resources for workers: those of the cluster, or of the placement group without the server (in a Tune trial)."""
+    """Resources for workers: the cluster's, or in a Tune trial the placement group's without the server."""
     import ray
 
     group = ray.util.get_current_placement_group()

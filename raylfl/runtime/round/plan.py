@@ -32,7 +32,7 @@ class Planner:
         self._ahead: Round | None = None
         self._systems: dict[
             int, SystemInfo
-        ] = {}  # those of this round and of the previous one, which is still being measured
+        ] = {}  # states of this round and of the previous one, which is still being measured
 
     def lr(self, r: int) -> float:
         """The configured eta of round r, before any calibration."""
@@ -64,7 +64,9 @@ class Planner:
         return isinstance(self.e.participation, (Independent, Full)) and not self._samples()
 
     def marginals(self, c: SystemInfo, server: ServerState) -> Floats | None:
-        """E[s_i] of the round with system state c, [N], of the process or the method's own p; None if unknown."""
+        """Expected draws E[s_i] in a round with system state c, [N], under the process or the method's own p; None if
+        unknown.
+        """
         e = self.e
         if e.algorithm.samples_by_norm:
             return None

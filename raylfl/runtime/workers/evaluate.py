@@ -69,7 +69,7 @@ class Evaluator:
         self.left_out: set[str] = set()  # names logged with on_epoch=False
 
     def stage(self, kind: str) -> str | None:
-        """The stage (`test` or `validation`) whose step and hooks serve this kind of data; None: there is none."""
+        """The stage (`test` or `validation`) whose step and hooks serve this kind of data; None if there is none."""
         stages = ("test", "validation") if kind == "test" else ("validation", "test")
         return next((stage for stage in stages if overrides(self.module, f"{stage}_step")), None)
 

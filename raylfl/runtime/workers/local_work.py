@@ -28,7 +28,7 @@ class TaskWork:
 
 
 def cohort_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSource) -> TaskWork:
-    """Each client on mini-batches of its own shard."""
+    """The work of a cohort: each client uses mini-batches of its own shard."""
     shards = [setup.shards[c] for c in task.clients]
     orders = BatchOrders.of(setup.seed, task.round, task.clients, shards, task.batch_sizes, setup.sampling)
     batches = CohortBatches(train, orders, task.steps)
@@ -42,7 +42,7 @@ def cohort_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSour
 
 
 def merged_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSource, full: FullGradients) -> TaskWork:
-    """K steps on F = sum_i w_i f_i, by the one client that owns the data of all N clients.
+    """The work of the one client that owns the data of all N clients: K steps on F = sum_i w_i f_i.
 
     Exact for full batches; mini-batches draw each sample of client i with probability w_i / n_i.
     """
