@@ -20,26 +20,26 @@ from raylfl.runtime.step_profile import SQUARE, Peak, StepProfile, step_profile
 from raylfl.runtime.workers.backend import LocalBackend
 
 ROUNDS, WARM_UP = 12, 4
-DEAREST = 6  # calls shown of each step
+SHOWN = 6  # calls shown of each step
 PAGE = """# Kernels, and everything else
 
 Written by `python -m benchmarks.kernels` on a machine with one of its cores in use: torch {torch}, {processor}. One
 thread reaches {gigaflops:.0f} GFLOP/s in a matrix product of {square} x {square} float32 numbers, and {gigabytes:.0f}
 GB/s in copies within its caches; both are measured beside the steps. "At peak" is the time that each call's operations
-or bytes would take at that speed, whichever is more. Modules are those that a user would write
-(`benchmarks/users.py`), one client at a time, each step a replay of its recording: the forms that W1 and W3 take by
-default (batch innermost, whole cohorts) are faster and have no list. Rounds are seconds of the processor, the lower
-quartile, and calls their shortest times: what caches lose to other work in between counts as "rest".
+or bytes would take at that speed, whichever is more. The modules are user code
+(`benchmarks/users.py`), one client at a time, each step a replay of its recording: the default forms of W1 and W3
+(batch innermost, whole cohorts) are faster and have no list. Times of rounds are lower quartiles of processor time, and
+times of calls are their shortest times: cache misses caused by other work in between count as "rest".
 
 {table}
 
-- **kernels**: within the calls of the recorded list. **list**: Python between these calls. **rest**: everything
+- **kernels**: time within the calls of the recorded list. **list**: Python between these calls. **rest**: everything
   else in a round: batches, seeds, the step itself, checks, uploads, the server.
-- **x peak**: the time within the calls, as a multiple of what the machine's peak would take.
+- **x peak**: the time within the calls, as a multiple of their time at the machine's peak.
 
-What the columns teach: {lesson}
+Summary: {lesson}
 
-## The dearest calls
+## The most expensive calls
 
 {calls}
 """
@@ -75,7 +75,7 @@ def measured(workload: Workload, peak: Peak) -> tuple[dict[str, Any], StepProfil
     }, found
 
 
-def dearest(found: StepProfile) -> list[dict[str, Any]]:
+def most_expensive(found: StepProfile) -> list[dict[str, Any]]:
     """The operators that take most of a step, all their calls together."""
     total: dict[str, list[float]] = {}
     for row in found.calls:
@@ -83,7 +83,7 @@ def dearest(found: StepProfile) -> list[dict[str, Any]]:
         entry[0] += 1
         entry[1] += row["us"]
         entry[2] += row["us at peak"]
-    order = sorted(total.items(), key=lambda item: -item[1][1])[:DEAREST]
+    order = sorted(total.items(), key=lambda item: -item[1][1])[:SHOWN]
     return [
         {"operator": name, "calls": int(count), "us": f"{us:.0f}", "share": f"{us / found.kernels / 1e4:.0f}%"}
         | {"us at peak": f"{least:.0f}"}
@@ -103,9 +103,9 @@ def lesson(rows: list[dict[str, Any]]) -> str:
     far = max(rows, key=lambda row: float(row["x peak"]))
     near = min(rows, key=lambda row: float(row["x peak"]))
     return (
-        f"{most['workload']} spends the largest share outside of its list ({most['rest']}), so there a round gains\n"
-        f"from less Python; {far['workload']}'s calls are the farthest from the peak ({far['x peak']} times), as its\n"
-        f"tensors are small, {near['workload']}'s the nearest ({near['x peak']} times)."
+        f"{most['workload']} spends the largest share outside of its list ({most['rest']}), so less Python\n"
+        f"would help its rounds most. {far['workload']}'s calls are the farthest from the peak "
+        f"({far['x peak']} times),\nbecause its tensors are small; {near['workload']}'s are the nearest ({near['x peak']} times)."
     )
 
 
@@ -117,7 +117,7 @@ def main() -> None:
     for workload in USERS.values():
         row, found = measured(workload, peak)
         rows.append(row)
-        calls.append(f"{workload.name}, {workload.title}:\n\n{as_table(dearest(found))}")
+        calls.append(f"{workload.name}, {workload.title}:\n\n{as_table(most_expensive(found))}")
     text = PAGE.format(
         torch=torch.__version__.partition("+")[0],
         processor=torch.backends.cpu.get_cpu_capability(),

@@ -81,13 +81,14 @@ def explained(cls: type, names: list[str]) -> dict[str, str]:
     """Option -> what the docstrings of the class and its parents say of it: `alpha: ...`, `mean, std: ...`."""
     found: dict[str, str] = {}
     one = "|".join(map(re.escape, names)) or "$^"
+    line = re.compile(r"\n[a-z_]\w*(?:, \w+)*(?:\([^)]*\))?: ")  # an attribute that is no option
     start = re.compile(rf"(?:^|(?<=[.;] ))((?:{one})(?:, (?:{one}))*)(?: \([^)]*\))?: ", re.MULTILINE)
     for owner in reversed([parent for parent in cls.__mro__ if parent.__module__.startswith("raylfl.")]):
         for paragraph in (getdoc(owner) or "").split("\n\n") if owner.__doc__ else ():
             starts = list(start.finditer(paragraph))
             ends = [*(match.start() for match in starts), len(paragraph)][1:]
             for match, end in zip(starts, ends, strict=bool(starts)):
-                said = " ".join(paragraph[match.end() : end].split()).rstrip(".;")
+                said = " ".join(line.split(paragraph[match.end() : end], maxsplit=1)[0].split()).rstrip(".;")
                 found |= dict.fromkeys(match[1].split(", "), said)
     return found
 

@@ -35,7 +35,7 @@ class FedAU(Algorithm):
     """FedAU: updates weighted by the client's mean interval between participations."""
 
     gamma: float = 1.0  # server lr
-    cutoff: Annotated[int, Ge(1), Doc("in rounds")] = 50  # rounds after which an interval ends without a participation
+    cutoff: Annotated[int, Ge(1), Doc("the rounds after which an interval ends without a participation")] = 50
     normalize: bool = False  # true departs from the paper: divides by sum_R W_i instead of N
     calibrate: bool = False  # no effect: FedACS app. I.2 leaves this method's eta unchanged
 

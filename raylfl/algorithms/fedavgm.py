@@ -35,7 +35,7 @@ class FedAvgM(Aggregating):
 
     gamma: float = 1.0  # server lr
     beta: Annotated[float, Ge(0), Lt(1), Doc("the server momentum")] = 0.9
-    nesterov: Annotated[bool, Doc("the server's step looks ahead by beta v, as DiLoCo's; not in the paper")] = False
+    nesterov: Annotated[bool, Doc("true: Nesterov momentum at the server, as in DiLoCo; not in the paper")] = False
     aggregate: Rule = "mean"
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:

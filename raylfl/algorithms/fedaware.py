@@ -51,8 +51,8 @@ class FedAWARE(Algorithm):
     gamma: float = 1.0  # server lr
     # null: 1e-6 in float32, 1e-12 in float64
     tol: Annotated[float, Gt(0), Doc("the relative duality gap to stop at")] | None = None
-    warmup: Literal["active", "fedavg", "all"] = "active"  # until every client was received once
-    aggregate: Rule = "mean"  # the rule of warmup=fedavg
+    warmup: Literal["active", "fedavg", "all"] = "active"  # the rule until every client was received once
+    aggregate: Rule = "mean"  # the aggregation rule of warmup=fedavg
     normalize: bool = False  # true: the authors' public code, not Alg. 1
 
     keeps_memory: ClassVar[bool] = True

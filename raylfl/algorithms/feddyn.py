@@ -32,7 +32,9 @@ from raylfl.options import Doc, Gt
 class FedDyn(Algorithm):
     """FedDyn: dynamic regularisation of the local objectives."""
 
-    alpha: Annotated[float, Gt(0), Doc("the server divides by it")] = 0.01  # the paper: 0.1, 0.01 or 0.001, by data set
+    alpha: Annotated[float, Gt(0), Doc("the regularisation, by which the server divides")] = (
+        0.01  # the paper: 0.1, 0.01 or 0.001, by data set
+    )
 
     @property
     def proximal(self) -> float:

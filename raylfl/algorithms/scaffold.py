@@ -44,7 +44,9 @@ class Scaffold(Algorithm):
     # Alg. 1, line 12: 1 (or I), an extra full-batch gradient; 2 (or II), the local steps
     option: Annotated[Any, Kind("1, 2, I or II")] = 2
 
-    momentum: Annotated[float, Ge(0), Lt(1), Doc("of the raw gradient, under the correction; 0 in the paper")] = 0.0
+    momentum: Annotated[
+        float, Ge(0), Lt(1), Doc("the momentum of the raw gradient, before the correction; 0 in the paper")
+    ] = 0.0
     variates: Literal["zero", "model"] = "zero"  # c, c_i at first; model: the initial model, as in NIID-Bench's code
 
     own_step: ClassVar[bool] = True

@@ -43,18 +43,16 @@ class TopConfig(Options):
     """The top-level keys outside the groups."""
 
     name: Annotated[str, Doc("the name of the experiment: runs go to `runs/<name>/<id>/`")] = "run"
-    seed: Annotated[int, Ge(0), Doc("every random draw is keyed by it")] = 0
+    seed: Annotated[int, Ge(0), Doc("the seed of every random draw")] = 0
     rounds: Annotated[int, Ge(0), Doc("the number of communication rounds; may be raised when a run is resumed")] = 100
     dtype: Annotated[Literal["float32", "float64"], Doc("the dtype of parameters, data and all arithmetic")] = "float32"
     num_clients: (
-        Annotated[
-            int, Ge(1), Doc("the number of clients N; null: what the partition says (`natural`, `file`), else 10")
-        ]
+        Annotated[int, Ge(1), Doc("the number of clients N; null: given by the partition (`natural`, `file`), else 10")]
         | None
     ) = None
     weights: Annotated[
         Literal["uniform", "data_size"],
-        Doc("importance `w_i` in `F = sum_i w_i f_i`: `uniform` is 1/N, `data_size` is `n_i/n`"),
+        Doc("the importance weights `w_i` in `F = sum_i w_i f_i`: `uniform` is 1/N, `data_size` is `n_i/n`"),
     ] = "uniform"
 
     def __post_init__(self) -> None:
@@ -66,8 +64,8 @@ class TopConfig(Options):
 class ComponentConfig(Options):
     """`model` and `data`: a shipped `name` or any importable `class_path`, and its constructor's arguments."""
 
-    name: Annotated[str | None, Doc("a shipped class: [models.md](models.md)")] = None
-    class_path: Annotated[str | None, Doc("in place of a name, any importable class: `my_package.Net`")] = None
+    name: Annotated[str | None, Doc("the name of a shipped class: [models.md](models.md)")] = None
+    class_path: Annotated[str | None, Doc("any importable class instead of a name: `my_package.Net`")] = None
     init_args: Annotated[dict[str, Any], Doc("arguments of its constructor")] = field(default_factory=dict)
     # the class, factory or instance that class_path stands for, where workers cannot import it
     target: Any = field(default=None, init=False, repr=False, compare=False)
@@ -105,7 +103,7 @@ class LocalConfig(LocalRule, LocalWork):
         Doc("the local learning rate eta; or `{theory: focus}`, `{theory: sfl}`: see lr_from"),
     ] = 0.1
     sampling: Annotated[
-        Literal["reshuffle", "with_replacement"], Doc("epoch by epoch in a fresh order, or independent draws")
+        Literal["reshuffle", "with_replacement"], Doc("a new order of the samples in every epoch, or independent draws")
     ] = "reshuffle"
     optimizer: Annotated[
         Literal["sgd", "adamw", "module"],
@@ -128,7 +126,7 @@ class LocalConfig(LocalRule, LocalWork):
     lr_from: Annotated[
         str | None,
         Doc(
-            "the theorem that lr comes from; written where a config says `lr: {theory: focus}` (or `sfl`): the "
+            "the theorem that gave lr; written for a config with `lr: {theory: focus}` (or `sfl`): the "
             "largest step size that the paper's theorem admits for the method ([theory.md](theory.md))"
         ),
     ] = None
@@ -189,13 +187,13 @@ class EvalConfig(Options):
     ] = 0
     participants: Annotated[bool, Doc("loss and accuracy on the training data of the round's received clients")] = False
     per_client: Annotated[
-        bool, Doc("rows have `per_client`: training loss of each client; with `clients`, what is measured on its data")
+        bool, Doc("rows get `per_client`: the training loss of each client, and with `clients` the metrics on its data")
     ] = False
     inconsistency: Annotated[
         bool,
         Doc(
-            "`inconsistency/chi2`, where it has a closed form, and `inconsistency/predicted_distance`, where the data "
-            "know the optimum for any weights; costs next to nothing"
+            "`inconsistency/chi2`, if it has a closed form, and `inconsistency/predicted_distance`, if the data "
+            "give the optimum for any weights; costs almost nothing"
         ),
     ] = True
 
@@ -210,12 +208,12 @@ class StopConfig(Options):
         Annotated[
             int,
             Ge(1),
-            Doc("rounds without a new best value, after which to stop; seen in rounds in which the metric is measured"),
+            Doc("rounds without a new best value until the run stops; only rounds that measure the metric are checked"),
         ]
         | None
     ) = None
     mode: Annotated[
-        Literal["auto", "max", "min"], Doc("which is better; auto: max for accuracies, min for all others")
+        Literal["auto", "max", "min"], Doc("the better direction; auto: max for accuracies, min for all others")
     ] = "auto"
 
     def __post_init__(self) -> None:
@@ -248,52 +246,56 @@ class RuntimeConfig(Options):
         Annotated[int, Ge(1), Doc("worker actors; null: one per client, at most one per CPU slot (GPU share)")] | None
     ) = None
     cpus_per_worker: Annotated[float, Gt(0), Doc("CPUs that each worker reserves; fractions are allowed")] = 1.0
-    gpus_per_worker: Annotated[float, Doc("0.25: four workers share a GPU")] = 0.0
-    address: Annotated[str | None, Doc("a running cluster; null: `RAY_ADDRESS`, or else a new one")] = None
+    gpus_per_worker: Annotated[float, Doc("GPUs that each worker reserves; 0.25: four workers share a GPU")] = 0.0
+    address: Annotated[
+        str | None, Doc("the address of a running cluster; null: `RAY_ADDRESS`, or else a new cluster")
+    ] = None
     object_store_mb: (
         Annotated[
             int,
             Ge(80),
             Doc(
-                "megabytes (Ray's own minimum is 75) on a cluster started for the run; null: 0.3 of the memory, "
-                "allocated as it is used"
+                "megabytes of the object store (Ray's minimum is 75) on a cluster started for the run; "
+                "null: 0.3 of the memory, allocated as it is used"
             ),
         ]
         | None
     ) = None
     threads: Annotated[int, Ge(1), Doc("threads of torch in a worker")] = 1
     precision: Annotated[
-        str | None, Doc("`32-true`, `64-true` or `bf16-mixed`, as in Lightning Fabric; null: that of dtype")
+        str | None, Doc("`32-true`, `64-true` or `bf16-mixed`, as in Lightning Fabric; null: the precision of dtype")
     ] = None
     micro_cohort: (
         Annotated[
             int,
             Ge(1),
             Doc(
-                "clients per vectorised call, at most; null: 32 to 128, more for smaller models, in a multiple of four "
-                "calls (8 for 1,000 clients of a small model: lower it for more workers); on a GPU fewer calls, of at "
-                "least 2^20 parameters"
+                "largest number of clients per vectorised call; null: 32 to 128, more for smaller models, in a "
+                "multiple of four calls (8 for 1,000 clients of a small model: lower it for more workers); on a GPU "
+                "fewer calls, of at least 2^20 parameters"
             ),
         ]
         | None
     ) = None
-    vectorize: Annotated[Vectorize, Doc("clients in one vectorised call; auto: by a fixed rule")] = "auto"
+    vectorize: Annotated[
+        Vectorize, Doc("whether several clients run in one vectorised call; auto: by a fixed rule")
+    ] = "auto"
     step: Annotated[
         Literal["auto", "recorded", "autograd"],
         Doc(
             "a client's local step: a replay of its recorded calls, with autograd's bits, or autograd; auto: recorded "
-            "where that is possible; changes no result"
+            "if possible; changes no result"
         ),
     ] = "auto"
     graphs: Annotated[
         Literal["auto", "never"],
-        Doc("recorded steps on a GPU as CUDA graphs; auto: where these have the same bits; changes no result"),
+        Doc("recorded steps on a GPU as CUDA graphs; auto: if these have the same bits; changes no result"),
     ] = "auto"
     compile: (
         Annotated[
             str,
             Doc(
-                "`inductor` or another backend of `torch.compile`, for `training_step`: clients go one at a time, by "
+                "`inductor` or another backend of `torch.compile`, for `training_step`: clients run one at a time, by "
                 "autograd; workers import the compiler (seconds), and last bits are the backend's"
             ),
         ]
@@ -310,12 +312,14 @@ class RuntimeConfig(Options):
     on_client_error: Annotated[
         Literal["fail", "drop"], Doc("the policy after these attempts; drop: the upload counts as lost")
     ] = "fail"
-    on_nonfinite: Annotated[Literal["fail", "drop"], Doc("the same for an upload that is not finite")] = "fail"
+    on_nonfinite: Annotated[
+        Literal["fail", "drop"], Doc("the policy for a non-finite upload; drop: it counts as lost")
+    ] = "fail"
     client_timeout: (
         Annotated[
             float,
             Gt(0),
-            Doc("seconds a worker may take; for its share of a round, and for each piece of an evaluation"),
+            Doc("the time limit of a worker in seconds; for its share of a round, and for each piece of an evaluation"),
         ]
         | None
     ) = None
@@ -339,11 +343,11 @@ class LoggingConfig(Options):
     """`logging`: records beside metrics.jsonl, which is always written."""
 
     loggers: Annotated[
-        OneOrMore, Doc("of `csv`, `tensorboard`, `wandb`, and class paths; `metrics.jsonl` is always written")
+        OneOrMore, Doc("names (`csv`, `tensorboard`, `wandb`) and class paths; `metrics.jsonl` is always written")
     ] = field(default_factory=list)
-    dir: Annotated[str, Doc("where run directories go; the environment's `RAYLFL_RUNS` is the default")] = field(
-        default_factory=lambda: os.environ.get("RAYLFL_RUNS", "runs"), metadata={"default": "runs"}
-    )
+    dir: Annotated[
+        str, Doc("the folder of run directories; the environment variable `RAYLFL_RUNS` changes the default")
+    ] = field(default_factory=lambda: os.environ.get("RAYLFL_RUNS", "runs"), metadata={"default": "runs"})
     id: Annotated[
         str | None,
         Doc("the id of the run, a folder name; null: date, time and seed; an existing id is never overwritten"),

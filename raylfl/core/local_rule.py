@@ -33,8 +33,8 @@ class Schedule(Options):
             "do the same over the local steps, from eta anew in each round"
         ),
     ] = "constant"
-    decay: Annotated[float, Gt(0), Le(1), Doc("the factor a round (or a step); of `exponential`")] = 1.0
-    period: Annotated[float, Gt(0), Doc("in rounds (or steps); of `sqrt`")] = 1.0
+    decay: Annotated[float, Gt(0), Le(1), Doc("the factor per round (or step); used by `exponential`")] = 1.0
+    period: Annotated[float, Gt(0), Doc("the period in rounds (or steps); used by `sqrt`")] = 1.0
 
     def over_rounds(self, r: int) -> float:
         """The factor eta_r / eta_0 of round r."""
@@ -62,10 +62,13 @@ class LocalRule(Options):
 
     lr: Annotated[float, Gt(0), Doc("the local learning rate eta")] = 0.1
     lr_schedule: Schedule = field(default_factory=Schedule)
-    momentum: Annotated[float, Ge(0), Lt(1), Doc("of the local solver; its buffer starts at 0 in every round")] = 0.0
+    momentum: Annotated[
+        float, Ge(0), Lt(1), Doc("the momentum of the local solver; its buffer starts at 0 in every round")
+    ] = 0.0
     weight_decay: Annotated[float, Ge(0), Doc("adds `weight_decay * x` to the gradient")] = 0.0
     clip_norm: (
-        Annotated[float, Gt(0), Doc("longer gradients are scaled down to this norm, before weight decay")] | None
+        Annotated[float, Gt(0), Doc("the largest norm of a gradient; longer ones are scaled down, before weight decay")]
+        | None
     ) = None
 
     def step_factor(self, t: int) -> float:

@@ -21,17 +21,18 @@ Count = Annotated[int, Ge(1)]
 class DataSource(Arguments):
     """Attributes that a run reads; the constructor's arguments are the options.
 
-    num_clients: N.
+    num_clients: the number of clients N.
     rows_per_client: samples of each client.
     dim: the length of a sample's vectors.
-    seed: of the data, apart from the run's.
+    seed: the seed of the data, independent of the run's seed.
+    num_classes: the number of classes; labels are 0..num_classes - 1.
+
     train_dataset: a map-style data set whose samples are tuples of tensors. test_dataset: another one, or None.
     targets: the label of each training sample, int64 [n], for partitions by label; None: unlabelled.
     client_indices: one list of sample indices per client, for `partition: natural`; None: no clients are defined.
     train_transform, test_transform: applied to the inputs x [B, ...] of a batch each time it is used.
-    num_classes: labels are below it. in_shape: of an input, after the transform; shipped models adopt both as
-    defaults.
-    optimum(weights=None): the minimiser x* [d] of sum_i w_i f_i (w uniform by default), where it is known.
+    in_shape: the shape of an input, after the transform; shipped models adopt it and num_classes as defaults.
+    optimum(weights=None): the minimiser x* [d] of sum_i w_i f_i (w uniform by default), if it is known.
     """
 
     train_dataset: Dataset[Any]

@@ -24,10 +24,10 @@ class Digits(ImageData):
     """Handwritten digits bundled with scikit-learn: 1,797 images of 8x8 pixels, 10 classes.
 
     Pixels 0..16 are divided by 16. A fifth of each class is the test set, the same in every run.
-    upscale: images are enlarged to upscale x upscale (28 or 32 for networks made for MNIST or CIFAR-10); null: 8 x 8.
+    upscale: 28 or 32 for networks made for MNIST or CIFAR-10; null: 8x8 pixels.
     """
 
-    def __init__(self, upscale: Annotated[int, Ge(8), Doc("in place of 8x8 pixels")] | None = None):
+    def __init__(self, upscale: Annotated[int, Ge(8), Doc("the side of enlarged images in pixels")] | None = None):
         require("sklearn", what="data.name=digits")
         from sklearn.datasets import load_digits  # imported late: listing the data sets does not need it
 
@@ -57,8 +57,8 @@ class SyntheticImages(ImageData):
 
     For experiments without a download, with any shape and any number of classes. Two class means are about
     sqrt(2 pixels) apart, so that with noise 1 the classes are separable. Pixels are float32.
-    shape: [channels, height, width].
-    num_train, num_test: numbers of images.
+    shape: the shape [channels, height, width] of an image.
+    num_train, num_test: numbers of images for training and testing.
     seed: seed of the data, independent of the run's seed.
     """
 

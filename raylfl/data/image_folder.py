@@ -31,7 +31,7 @@ class ImageFolder(ImageData):
     """Your own images: a folder or tar file of `<half>/<class>/<image>`, read once and cached as arrays.
 
     path: the folder or the tar file (.tar, .tgz, .tar.gz); a relative path is below the root (RAYLFL_DATA).
-    train, test: the names of the halves.
+    train, test: the folder names of the halves.
     size: images are cropped to their middle square and resized to size x size; null: unchanged, all of one size.
     grey: one channel instead of three.
     augment: training images are shifted by -4..4 pixels each way and mirrored with probability 1/2.

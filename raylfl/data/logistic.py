@@ -31,8 +31,8 @@ class LogisticRegressionSynthetic(DataSource):
         rows_per_client: Count = 50,
         dim: Count = 60,
         num_classes: Count = 10,
-        alpha: Annotated[float, Ge(0), Doc("a variance")] = 1.0,
-        beta: Annotated[float, Ge(0), Doc("a variance")] = 1.0,
+        alpha: Annotated[float, Ge(0), Doc("the variance of the u_i: how much models differ")] = 1.0,
+        beta: Annotated[float, Ge(0), Doc("the variance of the B_i: how much inputs differ")] = 1.0,
         seed: int = 0,
     ):
         self.num_clients, self.in_shape, self.num_classes = num_clients, (dim,), num_classes

@@ -40,8 +40,8 @@ class Coefficients(DataSource):
     """Quadratics f_i(x) = A_i |x|^2 + B_i sum_j x_j with given pairs (A_i, B_i), for the model `quadratic`.
 
     Samples are (A_i [d], B_i [d], 0). Every coordinate is the same one-dimensional problem.
-    pairs: [A, B] of each client. SFL's group 1 is [[0.5, 0], [0.5, 0]]. Its other groups, for zeta of 1, 10 or 100, are
-    [[0.5, zeta], [0.5, -zeta]] (delta 0), [[2/3, zeta], [1/3, -zeta]] (delta 1/3) and [[1, zeta], [0, -zeta]]
+    pairs: the pair [A, B] of each client. SFL's group 1 is [[0.5, 0], [0.5, 0]]. Its other groups, for zeta of 1, 10 or
+    100, are [[0.5, zeta], [0.5, -zeta]] (delta 0), [[2/3, zeta], [1/3, -zeta]] (delta 1/3) and [[1, zeta], [0, -zeta]]
     (delta 1).
     """
 
@@ -70,14 +70,14 @@ class DenseQuadratics(DataSource):
 
     H_i = Q_i diag(s) Q_i^T, with a random rotation Q_i and s spaced geometrically from 1/condition to 1; b_i ~ N(0,
     spread^2 I_d). Samples are (H_i [d, d], b_i [d]).
-    condition: largest over smallest eigenvalue of every H_i. spread: distance scale of the clients' own minima.
+    spread: the scale of the distances between the clients' own minima.
     """
 
     def __init__(
         self,
         num_clients: Count = 10,
         dim: Count = 10,
-        condition: Annotated[float, Ge(1), Doc("largest over smallest eigenvalue")] = 10.0,
+        condition: Annotated[float, Ge(1), Doc("the largest over the smallest eigenvalue of every H_i")] = 10.0,
         spread: float = 1.0,
         seed: int = 0,
     ):

@@ -31,7 +31,7 @@ class Clock(Options):
     is the number of local steps. bandwidth: floats per second and client; null: infinite.
     """
 
-    seconds_per_step: Annotated[ValuePerClient, Doc("drawn once a run")] = 1.0
+    seconds_per_step: Annotated[ValuePerClient, Doc("virtual seconds of one local step")] = 1.0
     bandwidth: Annotated[float, Gt(0), Doc("floats per second, up and down; null: infinite")] | None = None
 
     def __post_init__(self) -> None:

@@ -35,10 +35,12 @@ class LocalWork(Options):
     or `full`, or {uniform: [lo, null]} for U{lo..n_i}. dynamic: values are redrawn every round.
     """
 
-    steps: Annotated[ValuePerClient, Doc("K_i, local steps; 5 where neither steps nor epochs are given")] = None
-    epochs: Annotated[ValuePerClient, Doc("in place of steps: `K_i = epochs * ceil(n_i / batch_size)`")] = None
-    batch_size: Annotated[ValuePerClient, Doc("samples a step; also `full`, or `{uniform: [10, null]}` up to n_i")] = 32
-    dynamic: Annotated[bool, Doc("steps and batch sizes that are drawn are redrawn every round")] = False
+    steps: Annotated[ValuePerClient, Doc("local steps K_i; 5 if neither steps nor epochs are given")] = None
+    epochs: Annotated[ValuePerClient, Doc("epochs instead of steps: `K_i = epochs * ceil(n_i / batch_size)`")] = None
+    batch_size: Annotated[
+        ValuePerClient, Doc("samples per step; also `full`, or `{uniform: [10, null]}` up to n_i")
+    ] = 32
+    dynamic: Annotated[bool, Doc("true: random steps and batch sizes are redrawn every round")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -122,7 +122,7 @@ class Classifier(ShippedModel):
 class Problem(ShippedModel, ABC):
     """An objective over one vector x [d] in float64, given as a loss per batch of samples.
 
-    dim: d. x0: every entry of the starting point.
+    x0: every entry of the starting point.
     """
 
     from_data: ClassVar[tuple[str, ...]] = ("dim",)

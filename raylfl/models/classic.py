@@ -27,7 +27,7 @@ class MLP(Classifier):
 
     hidden: widths of the hidden layers. The default (64,) is 784-64-10 of table 11, 50,890 parameters on MNIST.
     FedAWARE's public code has (200, 200) for MNIST and FashionMNIST, 199,210 parameters.
-    dropout: before each ReLU; 0.5 in SFL's public code, not mentioned in the paper.
+    dropout: it applies before each ReLU; 0.5 in SFL's public code, not mentioned in the paper.
     """
 
     def __init__(

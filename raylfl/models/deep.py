@@ -23,14 +23,14 @@ class Vgg9(Classifier):
     32,M,64,M,128,128,M,256,256,M,256,256,M with a ReLU after each convolution, padding 1, biases, no normalisation;
     2,308,810 parameters on CIFAR-10. Weights are initialised by torchvision's rule for VGG: with torch's default and
     no normalisation, the signal nearly vanishes after eight layers.
-    width: channels of the first convolution; the others keep their ratios (the public code's wvgg9k1 has width 8).
+    width: the others keep their ratios (the public code's wvgg9k1 has width 8).
     """
 
     def __init__(
         self,
         in_shape: tuple[int, ...] = (3, 32, 32),
         num_classes: int = 10,
-        width: Annotated[int, Ge(1), Doc("channels")] = 32,
+        width: Annotated[int, Ge(1), Doc("channels of the first convolution")] = 32,
         lr: float = 0.1,
     ):
         stack = Stack(in_shape)
@@ -49,7 +49,7 @@ class ResNet18(Classifier):
     norm: none (SFL's tables), group (GroupNorm with `groups` groups) or batch (BatchNorm; its statistics are buffers,
     so that the model cannot be vectorised over clients).
     groups: number of groups of norm=group; a divisor of the width.
-    width: channels of the first stage; they double from stage to stage.
+    width: they double from stage to stage.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ResNet18(Classifier):
         num_classes: int = 10,
         norm: Norm = "none",
         groups: Annotated[int, Ge(1)] = 2,
-        width: Annotated[int, Ge(1), Doc("channels")] = 64,
+        width: Annotated[int, Ge(1), Doc("channels of the first stage")] = 64,
         lr: float = 0.1,
     ):
         if norm == "group" and width % groups:

@@ -20,7 +20,7 @@ class Ridge(Problem):
 
     Batches (a [B, d], b [B]). The sum is estimated by K times the mean over the batch: a full batch gives f_i itself,
     a mini-batch an unbiased gradient.
-    rows_per_client: K.
+    rows_per_client: the number K of rows.
     lam: the regularisation; 0: linear regression.
     """
 

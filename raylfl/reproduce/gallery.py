@@ -15,10 +15,10 @@ HEAD = "<!-- written by `raylfl publish` from results/; changes by hand are lost
 WORDS = {True: "yes", False: "**no**", None: "open"}
 INTRO = """# Results
 
-What the papers claim, what came out here, and whether the two agree. Every number comes from a run in the ledger
-(`results/`), which `raylfl publish` writes; the raw rows of a run are made again by the command beside it. *open* means
-that the runs so far decide it neither way. How numbers are made: [Reproducing the papers](reproduce.md); what did not
-come out, and why: [Findings](findings.md).
+The papers' claims, our results, and whether the two agree. Every number comes from a run in the ledger (`results/`),
+which `raylfl publish` writes; the command beside a run repeats it. *open* means that the runs so far do not decide the
+claim. [Reproducing the papers](reproduce.md) explains how numbers are made; [Findings](findings.md) lists differences
+from the papers and their causes.
 """
 
 
@@ -114,7 +114,7 @@ def page(shelf: Shelf) -> str:
 
 
 def _claims(claims: Sequence[dict[str, Any]]) -> list[str]:
-    lines = ["| claim | holds | what came out |", "| --- | --- | --- |"]
+    lines = ["| claim | holds | result |", "| --- | --- | --- |"]
     for claim in claims:
         remark = f" ({claim['remark']})" if claim.get("remark") else ""
         lines.append(f"| {_cell(claim['text'])} | {WORDS[claim['holds']]} | {_cell(claim['evidence'] + remark)} |")

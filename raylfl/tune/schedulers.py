@@ -42,7 +42,7 @@ class Asha(Options):
     grace: Annotated[int, Ge(1), Doc("rounds before a setting may be stopped; null: a tenth of the rounds")] | None = (
         None
     )
-    reduction: Annotated[float, Gt(1), Doc("one in so many continues")] = 3.0
+    reduction: Annotated[float, Gt(1), Doc("the best 1 / reduction of the settings continue")] = 3.0
 
     def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
         from raylfl.tune.asha import SettingAsha
@@ -54,10 +54,10 @@ class Asha(Options):
 class Pbt(Options):
     """PBT: every `interval` rounds the worst runs take the state of one of the best runs and mutate its values."""
 
-    interval: Annotated[int, Ge(1), Doc("rounds; null: a tenth of the rounds")] | None = None
+    interval: Annotated[int, Ge(1), Doc("rounds between mutations; null: a tenth of the rounds")] | None = None
     quantile: Annotated[float, Gt(0), Le(0.5), Doc("the share of the runs that counts as worst, and as best")] = 0.25
     resample: Annotated[
-        float, Ge(0), Le(1), Doc("how often a value is drawn anew instead of multiplied by 0.8 or 1.2")
+        float, Ge(0), Le(1), Doc("the probability that a value is drawn again instead of multiplied by 0.8 or 1.2")
     ] = 0.25
 
     def every(self, rounds: int) -> int:

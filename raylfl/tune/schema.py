@@ -15,19 +15,21 @@ from raylfl.tune.score import Score
 class SweepConfig(Score):
     """The keys of a sweep file that are not keys of a config."""
 
-    space: Annotated[dict[str, Any], Doc("what is tried, by config key: `{local.lr: {grid: [0.01, 0.1]}}`")] = field(
-        default_factory=dict
+    space: Annotated[dict[str, Any], Doc("the values to try, by config key: `{local.lr: {grid: [0.01, 0.1]}}`")] = (
+        field(default_factory=dict)
     )
-    seeds: Annotated[list[int] | None, Doc("a setting's seeds are pooled; null: the config's seed alone")] = None
+    seeds: Annotated[list[int] | None, Doc("the seeds of every setting, which are pooled; null: the config's seed")] = (
+        None
+    )
     scheduler: Annotated[Any, Kind("a name, or a group of keys"), Doc("`fifo`, `asha` or `pbt`; options beside it")] = (
         "fifo"
     )
     search: Annotated[Literal["random", "optuna"], Doc("optuna takes a space without grids")] = "random"
-    samples: Annotated[int, Ge(1), Doc("draws of what is not a grid")] = 1
+    samples: Annotated[int, Ge(1), Doc("number of draws of keys without a grid")] = 1
     concurrent: Annotated[int, Ge(1), Doc("trials at once; null: as many as fit")] | None = None
     retries: Annotated[int, Ge(0), Doc("further attempts at a trial that failed, each from its newest checkpoint")] = 1
-    stages: Annotated[list[Any], Doc("coarse, then fine: groups of `rounds`, `within`, `seeds`")] = field(
-        default_factory=list
+    stages: Annotated[list[Any], Doc("a coarse search, then finer ones: groups of `rounds`, `within`, `seeds`")] = (
+        field(default_factory=list)
     )
 
     def __post_init__(self) -> None:
@@ -44,11 +46,16 @@ class Stage(Options):
     same algorithm in the same world, so that every algorithm keeps candidates.
     """
 
-    rounds: Annotated[int, Ge(1), Doc("rounds of each of its runs")]
+    rounds: Annotated[int, Ge(1), Doc("rounds of each run of the stage")]
     within: (
-        Annotated[float, Ge(0), Doc("in the metric's unit; 0.03 is 3 points of accuracy; not in the last")] | None
+        Annotated[
+            float,
+            Ge(0),
+            Doc("largest distance from the best score that continues; 0.03 is 3 points of accuracy; not in the last"),
+        ]
+        | None
     ) = None
-    seeds: Annotated[list[int] | None, Doc("null: the sweep's")] = None
+    seeds: Annotated[list[int] | None, Doc("the seeds of this stage; null: the seeds of the sweep")] = None
 
 
 SWEEP_KEYS = tuple(keys_of(SweepConfig))

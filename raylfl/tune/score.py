@@ -26,8 +26,12 @@ class Score(Options):
     mode: Annotated[
         Literal["last", "best", "target"], Doc("the mean over the last rounds, the best round, or rounds to the target")
     ] = "last"
-    last: Annotated[int, Ge(1), Doc("rounds in that mean; null: a tenth of all, from 1 to 100")] | None = None
-    target: Annotated[float | None, Doc("a value of the metric, given exactly where mode is target")] = None
+    last: (
+        Annotated[int, Ge(1), Doc("rounds in the mean of `last`; null: a tenth of all rounds, from 1 to 100")] | None
+    ) = None
+    target: Annotated[
+        float | None, Doc("the value to reach; required by mode target, and allowed with no other mode")
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

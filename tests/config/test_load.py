@@ -151,7 +151,10 @@ def test_names_are_found_from_any_directory(tmp_path, monkeypatch):
             "algorithm.beta=x, but must be a number in [0, 1), the server",
         ),
         (["algorithm.name=scaffnew", "algorithm.p=0"], "algorithm.p=0, but must be in (0, 1], or null"),
-        (["algorithm.name=fedau", "algorithm.cutoff=0"], "algorithm.cutoff=0, but must be >= 1, in rounds"),
+        (
+            ["algorithm.name=fedau", "algorithm.cutoff=0"],
+            "algorithm.cutoff=0, but must be >= 1, the rounds after which an interval ends without a participation",
+        ),
         (["algorithm.name=fednova", "algorithm.normalise=all"], "must be one of received, sent"),
         (["algorithm.name=fedprox", "algorithm.mu=.nan"], "algorithm.mu=nan, but must be"),
         (["local.lr=.inf"], "local.lr=inf, but must be"),
@@ -159,7 +162,10 @@ def test_names_are_found_from_any_directory(tmp_path, monkeypatch):
         (["num_clients=0"], "num_clients=0, but must be >= 1, the number of clients N, or null"),
         (["local.momentum=1"], "local.momentum=1, but must be in [0, 1)"),
         (["local.lr_schedule.decay=0"], "local.lr_schedule.decay=0, but must be in (0, 1]"),
-        (["runtime.client_timeout=0"], "runtime.client_timeout=0, but must be > 0, seconds a worker may take, or null"),
+        (
+            ["runtime.client_timeout=0"],
+            "runtime.client_timeout=0, but must be > 0, the time limit of a worker in seconds, or null",
+        ),
     ],
 )
 def test_limits_are_said_in_words(overrides, message):

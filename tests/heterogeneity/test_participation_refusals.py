@@ -21,7 +21,7 @@ from tests.heterogeneity.draws import build, world
         ("bernoulli", {"p": 1.2}, "p=1.2, but must be a probability in [0, 1]"),
         ("sinusoid", {"amplitude": 0.6}, "amplitude=0.6, but must be in [0, 0.5], so that 1 - 2A is not"),
         ("staircase", {"amplitude": 1.1}, "amplitude=1.1, but must be in [0, 1]"),
-        ("staircase", {"period": 1}, "period=1, but must be >= 2, in rounds"),
+        ("staircase", {"period": 1}, "period=1, but must be >= 2, the period P in rounds"),
         ("cyclic", {"size": 1, "groups": 0}, "groups=0, but must be >= 1"),
         ("markov", {"p_on": 0.1}, "p_off=None, but must be given (both p_on and p_off), unless there is a matrix"),
         ("markov", {"p_on": 0.1, "matrix": [[1, 0], [0, 1]]}, "but must be left out where p_on and p_off"),

@@ -19,7 +19,7 @@ from raylfl.heterogeneity.world import RunContext
 class Bernoulli(Link):
     """Uploads fail with probability q_i, independently.
 
-    q: in [0, 1). dynamic: redrawn every round.
+    q: the probability in [0, 1) that an upload is lost. dynamic: true: random q are redrawn every round.
     """
 
     q: ValuePerClient = 0.2  # FedACS, Fig. 4, left

@@ -149,8 +149,8 @@ class Independent(Availability):
 class Sampler(Participation):
     """Sampling by the server: M of the available clients, or all if there are fewer.
 
-    size: M, at most N unless draws are with replacement. fraction: in place of size, M = fraction*N, rounded,
-    at least 1.
+    size: the cohort size M, at most N unless draws are with replacement.
+    fraction: instead of size, M = fraction*N, rounded, at least 1.
     availability: name and options of an availability process, such as {name: bernoulli, p: 0.3}; null: all clients
     are available.
     """

@@ -26,8 +26,9 @@ from raylfl.options import Ge
 class Cyclic(Sampler):
     """Groups of clients take turns; n clients of the current group are sampled.
 
-    groups: their number Kbar; a group is consecutive clients, and group sizes differ by at most one. reshuffle: a new
-    order of the groups in every epoch; false: one random order for all epochs. size: n, at most the smallest group.
+    groups: the number of groups Kbar, of consecutive clients, whose sizes differ by at most one. reshuffle: a new order
+    of the groups in every epoch; false: one random order for all epochs. size: the number n of sampled clients, at most
+    the smallest group.
     """
 
     groups: Annotated[int, Ge(1)] = 1

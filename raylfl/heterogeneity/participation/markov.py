@@ -31,10 +31,10 @@ RECENT = 3  # rounds whose states are cached: the next round is drawn before the
 class Markov(Availability):
     """Each client is a two-state chain (off, on) that starts in its stationary distribution.
 
-    p_on: P(off -> on). p_off: P(on -> off). matrix: in place of these, the same for all clients:
-    [[stay off, off -> on], [on -> off, stay on]], each row with sum 1. on_empty: `resample` redraws the step from
-    round r - 1 to r for this round only; the chain continues from its first draw, so that a round does not depend
-    on redraws of earlier rounds.
+    p_on: P(off -> on). p_off: P(on -> off). matrix: instead of p_on and p_off, the transition matrix of all clients:
+    [[stay off, off -> on], [on -> off, stay on]], each row with sum 1. on_empty: `resample` redraws the step from round
+    r - 1 to r for this round only; the chain continues from its first draw, so that a round does not depend on redraws
+    of earlier rounds.
     """
 
     p_on: ValuePerClient = None

@@ -28,11 +28,11 @@ from raylfl.options import Doc, Ge, Le
 class Seasonal(Independent):
     """Availability with probability p_i f(r), f periodic.
 
-    p: of each client, p_i. period: P, in rounds. amplitude: A.
+    p: the probabilities p_i at f = 1, one value per client.
     """
 
     p: ValuePerClient = 0.5
-    period: Annotated[int, Ge(2), Doc("in rounds")] = 20
+    period: Annotated[int, Ge(2), Doc("the period P in rounds")] = 20
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,7 +54,7 @@ class Seasonal(Independent):
 class Sinusoid(Seasonal):
     """Independent availability with probability p_i (A sin(2 pi r/P) + 1 - A)."""
 
-    amplitude: Annotated[float, Ge(0), Le(0.5), Doc("so that 1 - 2A is not negative")] = 0.3
+    amplitude: Annotated[float, Ge(0), Le(0.5), Doc("the amplitude A, with 1 - 2A >= 0")] = 0.3
 
     def season(self, r: int) -> float:
         return self.amplitude * math.sin(2 * math.pi * r / self.period) + 1 - self.amplitude
@@ -65,7 +65,7 @@ class Sinusoid(Seasonal):
 class Staircase(Seasonal):
     """Independent availability: p_i in the first half of every P rounds, p_i (1 - A) in the second half."""
 
-    amplitude: Annotated[float, Ge(0), Le(1), Doc("the lower step is 1 - A")] = 0.6
+    amplitude: Annotated[float, Ge(0), Le(1), Doc("the amplitude A; the lower step is 1 - A")] = 0.6
 
     def season(self, r: int) -> float:
         return 1.0 if 2 * (r % self.period) < self.period else 1.0 - self.amplitude

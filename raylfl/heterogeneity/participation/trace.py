@@ -24,8 +24,9 @@ from raylfl.heterogeneity.world import RunContext
 class Trace(Participation):
     """Replay of a recorded run: its cohorts in their order, draws, received uploads and local steps.
 
-    path: a `participation.jsonl`, whose rows are found by their `round`. on_empty has no effect: an empty row is
-    replayed as an empty round.
+    path: a `participation.jsonl`, whose rows are found by their `round`.
+
+    `on_empty` has no effect: an empty row is replayed as an empty round.
     """
 
     path: str = ""

@@ -34,8 +34,8 @@ _WEIGHT = Domain("a weight, at least 0", 0.0)
 class Weighted(Sampler):
     """Sampling of M clients with unequal weights, with or without replacement.
 
-    weights: a list [N]; `random`: U(0, 1) + 0.01 each, drawn once (FOCUS, Fig. 4); or `data_size`: n_i. They need not
-    sum to 1; a client of weight 0 is never sampled. replace: true: M i.i.d. draws.
+    weights: a list [N]; `random`: U(0, 1) + 0.01 each, drawn once (FOCUS, Fig. 4); or `data_size`: n_i. Weights need
+    not sum to 1; a client of weight 0 is never sampled. replace: true: M i.i.d. draws.
     """
 
     weights: Annotated[Any, Kind("a list, `random` or `data_size`")] = "random"

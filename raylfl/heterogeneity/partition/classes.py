@@ -27,7 +27,7 @@ class Classes(Partition):
     clients, as in FedACS's MNIST experiment with 20 clients.
     """
 
-    classes: Annotated[int, Ge(1)] = 1  # C
+    classes: Annotated[int, Ge(1)] = 1  # classes per client C
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
         check_classes(self.classes, num_clients, samples.num_classes)

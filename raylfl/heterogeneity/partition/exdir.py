@@ -40,9 +40,9 @@ class ExDir(Partition):
     published code then gives the whole class to the last of them.
     """
 
-    classes: Annotated[int, Ge(1)] = 2  # C; the paper's main settings are C = 1 and 2 with alpha = 10
-    alpha: Annotated[float, Gt(0)] = 10.0  # of step 2: the smaller, the more unequal the owners of a class
-    min_size: Annotated[int, Ge(0)] = 10  # samples that every client has
+    classes: Annotated[int, Ge(1)] = 2  # classes per client C; in the paper C = 1 and 2, with alpha = 10
+    alpha: Annotated[float, Gt(0)] = 10.0  # concentration of step 2; small: unequal owners of a class
+    min_size: Annotated[int, Ge(0)] = 10  # the smallest number of samples of a client
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
         check_classes(self.classes, num_clients, samples.num_classes)

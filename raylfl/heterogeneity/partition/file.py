@@ -28,7 +28,8 @@ FORM = "a JSON file {client: [indices]} with clients 0..N-1"
 class File(Partition):
     """A partition read from a file: JSON {client: [indices]}.
 
-    path: relative to the working directory. Clients without samples are allowed; samples in no list are dropped.
+    path: the file, relative to the working directory. Clients without samples are allowed; samples in no list are
+    dropped.
     """
 
     path: str = ""

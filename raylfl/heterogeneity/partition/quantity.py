@@ -23,7 +23,7 @@ class Quantity(Partition):
     E[n_i] = n/N, Var[n_i] = (n - N)^2 (1/N) (1 - 1/N) / (N alpha + 1).
     """
 
-    alpha: Annotated[float, Gt(0)] = 0.5  # Li et al. 2022
+    alpha: Annotated[float, Gt(0)] = 0.5  # concentration of the sizes; 0.5 as in Li et al. 2022
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
         proportions = rng.dirichlet(np.full(num_clients, self.alpha))

@@ -24,7 +24,7 @@ class Shards(Partition):
     can have more than s labels.
     """
 
-    shards_per_client: Annotated[int, Ge(1)] = 2  # s
+    shards_per_client: Annotated[int, Ge(1)] = 2  # blocks per client s
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
         blocks = num_clients * self.shards_per_client
