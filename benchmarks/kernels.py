@@ -104,8 +104,8 @@ def lesson(rows: list[dict[str, Any]]) -> str:
     near = min(rows, key=lambda row: float(row["x peak"]))
     return (
         f"{most['workload']} spends the largest share outside of its list ({most['rest']}), so less Python\n"
-        f"would help its rounds most. {far['workload']}'s calls are the farthest from the peak "
-        f"({far['x peak']} times),\nbecause its tensors are small; {near['workload']}'s are the nearest ({near['x peak']} times)."
+        f"would help its rounds most. {far['workload']}'s calls are the farthest from the peak ({far['x peak']} times),"
+        f"\nbecause its tensors are small; {near['workload']}'s are the nearest ({near['x peak']} times)."
     )
 
 
