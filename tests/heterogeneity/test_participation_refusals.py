@@ -19,7 +19,7 @@ from tests.heterogeneity.draws import build, world
         ("weighted", {"size": 2, "weights": [1, -1]}, "weights[1]=-1, but must be a weight, at least 0"),
         ("weighted", {"size": 2, "weights": [0, 0]}, "weights=[0, 0], but must be above 0 for at least one"),
         ("bernoulli", {"p": 1.2}, "p=1.2, but must be a probability in [0, 1]"),
-        ("sinusoid", {"amplitude": 0.6}, "amplitude=0.6, but must be in [0, 0.5], so that 1 - 2A is not"),
+        ("sinusoid", {"amplitude": 0.6}, "amplitude=0.6, but must be in [0, 0.5], the amplitude A"),
         ("staircase", {"amplitude": 1.1}, "amplitude=1.1, but must be in [0, 1]"),
         ("staircase", {"period": 1}, "period=1, but must be >= 2, the period P in rounds"),
         ("cyclic", {"size": 1, "groups": 0}, "groups=0, but must be >= 1"),
