@@ -69,7 +69,9 @@ class _MaybeCompiled(type):
 
 
 class _StandIn(ModuleType):
-    """A stand-in for torch._dynamo with the two names that Lightning's import needs; others import the real module."""
+    """A stand-in for torch._dynamo with the two names that Lightning's import needs; other names import the real
+    module.
+    """
 
     def __init__(self) -> None:
         super().__init__(COMPILER)
