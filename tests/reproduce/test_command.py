@@ -36,6 +36,9 @@ WANTED = [
     "fedaware/fig7",
     "fedaware/fig8",
     "fedaware/fig9",
+    "audit/scaffold",
+    "audit/scaffold-network",
+    "audit/fednova-network",
 ]
 
 
@@ -44,7 +47,7 @@ def _runs(tmp_path, monkeypatch):
     monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path))
 
 
-def test_every_figure_and_table_of_the_papers_has_a_name():
+def test_every_figure_and_table_of_the_papers_and_each_audit_has_a_name():
     assert set(EXPERIMENTS.names()) == set(WANTED)
 
 
