@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # a config names its optimizer before torch is imported
+    from torch import Tensor
 
 
 class LocalOptimizer(ABC):
@@ -68,6 +69,6 @@ class AdamW(LocalOptimizer):
         m.lerp_(v, 1.0 - self.b1)
         s.mul_(self.b2).addcmul_(v, v, value=1.0 - self.b2)
         steps = n.double()  # 1 - b2^n would lose digits in float32
-        first, second = 1.0 - torch.pow(self.b1, steps), 1.0 - torch.pow(self.b2, steps)
+        first, second = 1.0 - self.b1**steps, 1.0 - self.b2**steps
         scale = (s.sqrt() / second.sqrt().to(s)).add_(self.eps)
         x.sub_(m / scale * (lr / first).to(m))
