@@ -90,6 +90,8 @@ def run_local(
     def sorted_rows(rows: Tensor) -> Tensor:
         return rows if identity or len(rows) == 1 else rows[torch.from_numpy(order)]
 
+    if not identity:
+        oracle.reorder(order)
     x = oracle.workspace(count)
     carry: State = {"x_start": sorted_rows(algorithm.start_point(broadcast, client_state).expand(count, width))}
     x.copy_(carry["x_start"])
@@ -142,6 +144,7 @@ def run_local(
     else:
         back = torch.from_numpy(inverse)
         inner = inner[back]
+        oracle.reorder(inverse)
         uploads, new_own = algorithm.finish(
             x[back], {name: rows[back] for name, rows in carry.items()}, client_state, work
         )

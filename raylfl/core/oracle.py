@@ -75,6 +75,9 @@ class Oracle(ABC):
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
         """(losses [C], gradients [C, d]) of batch c at parameters x[c], with global generators seeded by seeds(c)."""
 
+    def reorder(self, order: np.ndarray) -> None:  # noqa: B027 - most hold nothing
+        """Puts what the oracle holds for each client (buffers) in this order, in which later calls have the clients."""
+
 
 class LoopOracle(Oracle):
     """Gradients of one client after the other, through `module.training_step`."""
@@ -138,6 +141,14 @@ class LoopOracle(Oracle):
         if count == 1:
             return self.flat.params[None]  # the module's own memory: no copy in a local step
         return self.flat.params.new_empty(count, self.flat.width)
+
+    def write_buffers(self, rows: Tensor) -> None:
+        """Sets the buffers of the next call's single client, rows [1, b]."""
+        self.flat.write_buffers(rows[0])
+
+    def read_buffers(self) -> Tensor:
+        """The buffers of the last call's client, [1, b]."""
+        return self.flat.read_buffers()[None]
 
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
         losses, rows = [], []

@@ -21,14 +21,16 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from raylfl.core.chain import IGNORED
+from raylfl.core.cohort_buffers import CohortBuffers, Rows
 from raylfl.core.cohort_chain import CohortChain
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, Oracle, Way, loss_of, private_randomness, seed_everything
 from raylfl.core.recorded.layers import Chains, recorded, takes
+from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.step_log import StepLog
 
-LARGEST_ON_CPU = 100_000  # d: beyond it the rows fall out of the caches and one client at a time is faster
+LARGEST_ON_CPU = 150_000  # d: beyond it the rows fall out of the caches and one client at a time is faster
 LARGEST_SAMPLE = 1000  # mean entries of a call's result per sample; beyond it likewise
 MOST_FILLED = 2  # largest ratio of filled-up to real samples; beyond it, one call per batch size
 DENSE = Way("cohort", "clients of a call together: a chain of dense layers as batched matrix products")
@@ -42,7 +44,7 @@ def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
     """The reason why this model is not vectorised under `runtime.vectorize: auto | always | never`; None if it is."""
     if setting == "never":
         return "runtime.vectorize=never"
-    if flat.buffers:
+    if flat.buffers and device.type != "cpu":
         return "its buffers change in place"
     modules = list(flat.module.modules())
     if any(isinstance(m, RECURRENT) for m in modules):
@@ -87,6 +89,10 @@ class _Step(nn.Module):
         return loss, self.log.take()
 
 
+_Given = tuple[Tensor, list[Tensor], tuple[Tensor, ...]]  # x [C, d], buffers, batches [C, B, ...]
+_Result = tuple[Tensor, dict[str, Tensor], list[Tensor]]  # losses, logged values, buffers
+
+
 class VectorizedOracle(Oracle):
     """Gradients of C clients by one vmapped forward pass and one backward pass."""
 
@@ -96,29 +102,43 @@ class VectorizedOracle(Oracle):
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
         by_hand: bool = True,
         log: StepLog | None = None,
+        step: str = "auto",
     ):
         """An oracle of this module.
 
         autocast: the precision context of the device. by_hand: use the model's `cohort_losses` and chains of dense
-        layers if there are any; False: always vmap. log: receives the values that `training_step` logs.
+        layers if there are any; False: always vmap. log: receives the values that `training_step` logs. step:
+        autograd takes all steps by autograd; otherwise they are replayed on a CPU.
         """
         super().__init__()
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
         self.step = _Step(flat.module, self.log)
         self.places = places_of(flat.parameters, self.step)
+        self.buffers, self.buffer_places = CohortBuffers(flat), places_of(flat.buffers, self.step, "_buffers")
         offered = getattr(flat.module, "cohort_losses", None)  # looked up once, as it searches the layers
-        self.cohort_losses: Any = offered if by_hand else None
+        self.cohort_losses: Any = offered if by_hand and not flat.buffers else None
         self.forward = self._by_hand if self.cohort_losses else vmap(self._loss, randomness="different")
         plain = by_hand and autocast is nullcontext and flat.params.device.type == "cpu"
         self.chains = Chains(flat.module) if plain else None
+        self._weights: list[Tensor] = []
+        self.steps = RecordedSteps(
+            *(flat.module, flat.parameters, self.losses, self._gradients),
+            clients=lambda given: given[0].shape[:1],
+            changing=lambda given: given[1],
+        )
+        if flat.params.device.type != "cpu" or step == "autograd":
+            self.steps.refusal = f"runtime.step={step}"
 
-    def _loss(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+    def _loss(self, parameters: list[Tensor], buffers: list[Tensor], batch: tuple[Tensor, ...]) -> _Result:
+        """One client's loss, logged values and buffers after the step."""
         named = {name: parameters[k] for name, k in self.places}
-        result: tuple[Tensor, dict[str, Tensor]] = functional_call(self.step, named, batch, tie_weights=False)
-        return result
+        named |= {name: buffers[k] for name, k in self.buffer_places}
+        loss, logged = functional_call(self.step, named, batch, tie_weights=False)
+        after = {k: named[name] for name, k in reversed(self.buffer_places)}  # `named` has what was assigned
+        return loss, logged, [after[k] for k in range(len(buffers))]
 
-    def _by_hand(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.cohort_losses(dict(zip(self.flat.names, parameters, strict=True)), batch), {}
+    def _by_hand(self, parameters: list[Tensor], buffers: list[Tensor], batch: tuple[Tensor, ...]) -> _Result:
+        return self.cohort_losses(dict(zip(self.flat.names, parameters, strict=True)), batch), {}, []
 
     @property
     def width(self) -> int:
@@ -127,18 +147,29 @@ class VectorizedOracle(Oracle):
     def workspace(self, count: int) -> Tensor:
         return self.flat.params.new_empty(count, self.flat.width)
 
+    def write_buffers(self, rows: Tensor) -> None:
+        """Sets the buffers of the next calls' clients, rows [C, b]."""
+        self.buffers.write(rows)
+
+    def read_buffers(self) -> Tensor:
+        """The buffers of all clients, [C, b]."""
+        return self.buffers.read()
+
+    def reorder(self, order: np.ndarray) -> None:
+        self.buffers.reorder(torch.from_numpy(order))
+
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
         """(losses [C], gradients [C, d]); batches of unequal sizes are filled up, or take one call per size."""
         sizes = sizes_of(batches)
         if len(set(sizes)) == 1:
-            return self._together(x, batches, seeds(0))
+            return self._together(x, batches, seeds(0), slice(len(batches)))
         if (content := self._filled_up(batches, sizes)) is not None and (layers := self._dense(content, sizes)):
             return self._through(layers, x, content)
         all_losses, all_rows = x.new_empty(len(batches)), torch.empty_like(x)
         logged: dict[str, Tensor] = {}
         for size in sorted(set(sizes)):
             group = [k for k, s in enumerate(sizes) if s == size]
-            losses, g = self._together(x[group], [batches[k] for k in group], seeds(group[0]))
+            losses, g = self._together(x[group], [batches[k] for k in group], seeds(group[0]), group)
             all_losses[group], all_rows[group] = losses.to(all_losses), g
             for name, values in self.log.take().items():
                 rows = logged.setdefault(name, values.new_full((len(batches),), torch.nan))
@@ -146,7 +177,8 @@ class VectorizedOracle(Oracle):
         self.log.values = logged
         return all_losses, all_rows
 
-    def _together(self, x: Tensor, batches: Sequence[Batch], seed: int) -> tuple[Tensor, Tensor]:
+    def _together(self, x: Tensor, batches: Sequence[Batch], seed: int, rows: Rows) -> tuple[Tensor, Tensor]:
+        """One call; rows: the place of its clients among all."""
         if batches[0].random:
             seed_everything(seed)
         content = stacked(batches)
@@ -154,12 +186,32 @@ class VectorizedOracle(Oracle):
             return self._through(layers, x, content)
         if not batches[0].random:
             seed_everything(seed)
-        at = x.detach().requires_grad_()
-        with self.autocast():
-            losses, self.log.values = self.forward(self.flat.views(at), content)
-        (g,) = torch.autograd.grad(losses.sum(), at)
+        buffers = self.buffers.of(len(batches), rows)
+        given = (x.detach(), buffers, content)
+        program = self.steps.program(given)
+        losses, g = self.steps.take(given) if program is None else self.steps.replay(program, given)
+        self.buffers.keep(rows, buffers)
         self.ways[BY_HAND if self.cohort_losses else VMAP] += len(batches)
-        return losses.detach(), g
+        return losses, g
+
+    def losses(self, given: _Given) -> Tensor:
+        """The losses [C] of clients, with autograd's graph; buffers change in place."""
+        x, buffers, batch = given
+        self._weights = [view.detach().requires_grad_() for view in self.flat.views(x)]
+        with self.autocast():
+            losses, logged, after = self.forward(self._weights, buffers, batch)
+        for held, new in zip(buffers, after, strict=True):
+            if new.shape != held.shape:
+                raise RuntimeError(f"a step made a buffer of shape {[*held.shape[1:]]} one of {[*new.shape[1:]]}")
+            if new is not held:
+                held.copy_(new)
+        self.log.values = logged
+        if logged:
+            self.steps.refusal = "logs values of several clients at once"
+        return losses
+
+    def _gradients(self, losses: Tensor) -> Sequence[Tensor | None]:
+        return torch.autograd.grad(losses.sum(), self._weights, allow_unused=True)
 
     def _dense(self, content: Sequence[Tensor], sizes: Sequence[int] | None = None) -> list[nn.Module] | None:
         """The module's layers if its step is a chain of dense layers, else None.
@@ -184,13 +236,14 @@ class VectorizedOracle(Oracle):
         return CohortChain(layers).losses_and_gradients(content, parameters, gradients), g
 
 
-def places_of(parameters: Sequence[Tensor], module: nn.Module) -> list[tuple[str, int]]:
-    """(attribute name, parameter number) of every attribute that holds a parameter; a shared submodule counts once.
+def places_of(tensors: Sequence[Tensor], module: nn.Module, kind: str = "_parameters") -> list[tuple[str, int]]:
+    """(attribute name, tensor number) of every attribute that holds one of the tensors; a shared submodule counts once.
 
     torch's functional_call replaces by name: a submodule with two names would keep the second name's temporary tensors.
+    kind: `_parameters` or `_buffers`.
     """
-    number = {id(p): k for k, p in enumerate(parameters)}
-    held = [(f"{path}.{name}", p) for path, part in module.named_modules() for name, p in part._parameters.items()]
+    number = {id(p): k for k, p in enumerate(tensors)}
+    held = [(f"{path}.{name}", p) for path, part in module.named_modules() for name, p in getattr(part, kind).items()]
     return [(name, number[id(p)]) for name, p in held if id(p) in number]
 
 

@@ -47,7 +47,11 @@ WAYS = [
     ([], {"cohort": "a chain of dense layers as batched matrix products"}),
     (["runtime.vectorize=never"], {"recorded": "autograd's bits", "autograd": "to record a kind of batch"}),
     (["runtime.vectorize=never", "runtime.step=autograd"], {"autograd": "runtime.step=autograd"}),
-    (["model.class_path=tests.runtime.modules.Noisy"], {"autograd": "draws random numbers from Python or numpy"}),
+    (
+        ["model.class_path=tests.runtime.modules.Noisy", "runtime.vectorize=never"],
+        {"autograd": "draws random numbers from Python or numpy"},
+    ),
+    (["model.class_path=tests.runtime.modules.Noisy"], {"cohort": "vmap over training_step"}),
     (["model.name=lenet5", "data.init_args.upscale=28"], {"batch_last": "a chain of layers with small convolutions"}),
 ]
 

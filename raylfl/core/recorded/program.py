@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped, slots_in
 from raylfl.core.recorded.merged import merged
 from raylfl.core.recorded.pools import pools_first
+from raylfl.core.recorded.products import straightened
 from raylfl.core.step_log import LogCall
 
 WRITES_OUT = ("aten::mm", "aten::sum.dim_IntList", "aten::bmm")  # they can write into the gradient's row
@@ -31,24 +32,32 @@ def full_name(op: Any) -> str:
 
 
 class Program:
-    """A compiled step, which is called with a batch's tensors and the row [d] for the gradient.
+    """A compiled step, which is called with a batch's tensors and the row [d] for the gradient, or rows [C, d].
 
     listing: its source text; draws: whether it draws random numbers from torch's generators.
     """
 
-    def __init__(self, recording: Recording, sizes: Sequence[int]):
-        """sizes: entries of each parameter, in the order of the gradients."""
-        self.recording, self.sizes = recording, sizes
+    def __init__(self, recording: Recording, sizes: Sequence[int], bold: Set[int] | None = None):
+        """sizes: entries of each parameter, in the order of the gradients.
+
+        bold: for rows [C, d], the numbers of the gradients that are written straight into them, in any order and
+        alignment, which mostly keeps their bits.
+        """
+        self.recording, self.sizes, self.bold = recording, sizes, bold
         plan = reduced(recording)
+        if bold:
+            chosen = [k for i, k in enumerate(plan.gradients) if i in bold]
+            calls, geometry = straightened(plan.calls, plan.geometry, chosen, plan.wanted)
+            plan = replace(plan, calls=calls, geometry=geometry)
         if next(iter(recording.inputs.values())).device.type == "cpu":
             calls, geometry = pools_first(plan.calls, plan.geometry, plan.wanted)
             plan = replace(plan, calls=merged(calls, geometry), geometry=geometry)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
-        self.listing, self._function = _made(*_Source(plan, sizes).written())
+        self.listing, self._function = _made(*_Source(plan, sizes, bold).written())
         self.logs = bool(recording.logged)
 
     def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> tuple[Tensor, ...]:
-        """(loss, logged values...); writes the gradient into row [d]. Buffers change as in the step itself."""
+        """(loss, logged values...); writes the gradient into the row. Buffers change as in the step itself."""
         with torch._C._AutoDispatchBelowAutograd():
             return self._function(row, *leaves)
 
@@ -62,7 +71,7 @@ class Program:
     def seconds(self, leaves: Sequence[Tensor], row: Tensor, times: int) -> list[float]:
         """The shortest time of each call over several steps, in seconds; buffers and generators change as in a step."""
         stamps: list[float] = []
-        listing, namespace = _Source(self.plan, self.sizes).written(stamped=True)
+        listing, namespace = _Source(self.plan, self.sizes, self.bold).written(stamped=True)
         namespace["stamp"] = lambda: stamps.append(time.perf_counter())
         _, function = _made(listing, namespace)
         found: list[list[float]] = []
@@ -215,8 +224,8 @@ def _alive(calls: list[Call], needed: set[int], geometry: dict[int, Geometry], b
 class _Source:
     """The generator of a plan's Python source."""
 
-    def __init__(self, plan: Plan, sizes: Sequence[int]):
-        self.plan, self.sizes = plan, sizes
+    def __init__(self, plan: Plan, sizes: Sequence[int], bold: Set[int] | None):
+        self.plan, self.sizes, self.bold = plan, sizes, bold
         self.namespace: dict[str, Any] = {"torch": torch, "row": None}
         self.functions: dict[int, str] = {}
 
@@ -262,7 +271,7 @@ class _Source:
         copied, direct = {}, {}
         begin = [sum(self.sizes[:i]) for i in range(len(self.sizes))]
         lines.append(
-            f"    {', '.join(f'g{i}' for i in range(len(self.sizes)))}, = row.split_with_sizes({tuple(self.sizes)})"
+            f"    {', '.join(f'g{i}' for i in range(len(self.sizes)))}, = row.split_with_sizes({tuple(self.sizes)}, -1)"
         )
         for i, k in enumerate(plan.gradients):
             if k is None:
@@ -270,7 +279,8 @@ class _Source:
                 continue
             maker = makers.get(k)
             fresh = maker is not None and full_name(maker.op) in WRITES_OUT and geometry[k].home == k
-            fresh = fresh and begin[i] * geometry[k].dtype.itemsize % ALIGNMENT == 0
+            aligned = begin[i] * geometry[k].dtype.itemsize % ALIGNMENT == 0
+            fresh = fresh and (aligned if self.bold is None else i in self.bold)
             if geometry[k].shape != (self.sizes[i],):
                 lines.append(f"    g{i} = g{i}.view({geometry[k].shape})")
             if fresh and geometry[k].contiguous and k not in written and used[k] == 1:

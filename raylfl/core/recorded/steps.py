@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,8 +52,15 @@ class RecordedSteps:
         loss: Loss,
         gradient: Gradient,
         log: StepLog | None = None,
+        clients: Callable[[Any], tuple[int, ...]] = lambda content: (),
+        changing: Callable[[Any], Sequence[Tensor]] = lambda content: (),
     ):
-        """log: receives the values that the step logs."""
+        """log: receives the values that the step logs.
+
+        Steps of several clients at once: `clients` is the shape of their losses ([C], given a content), in front of
+        every gradient; `changing` the tensors of a content that the step may overwrite.
+        """
+        self.clients, self.changing = clients, changing
         self.log = log or StepLog()
         self.module, self.loss, self.gradient = module, loss, gradient
         self.sizes = [p.numel() for p in parameters]
@@ -87,7 +95,7 @@ class RecordedSteps:
 
     def replay(self, program: Program | Captured, content: Any) -> tuple[Tensor, Tensor]:
         """(loss, gradient [d]) of a step, computed by its program, which also logs."""
-        row = torch.empty(sum(self.sizes), device=self.device, dtype=self.dtype)
+        row = torch.empty(*self.clients(content), sum(self.sizes), device=self.device, dtype=self.dtype)
         loss, *values = program(leaves_of(content), row)
         if program.logs and self.log.sink is not None:
             for call in program.logged(values):
@@ -102,15 +110,15 @@ class RecordedSteps:
         kind.used += 1
         if kind.used <= SEEN:
             return self._plainly(content)
-        leaves = leaves_of(content)
         first = kind.recording
-        before = self._changing()
+        before = self._changing(content)
         if kind.program is not None:
             with self.log.calls() as logged:
                 loss, row = self._plainly(content)
         else:
-            loss, rows, found, logged = record(self.module, leaves, lambda: self.loss(content), self.gradient, self.log)
-            loss, row = loss.detach(), self._row(rows)
+            step, changing = partial(self.loss, content), self.changing(content)
+            loss, rows, found, logged = record(self.module, leaves_of(content), step, self.gradient, self.log, changing)
+            loss, row = loss.detach(), self._row(rows, self.clients(content))
             if isinstance(found, str):
                 self._refuse(found)
                 return loss, row
@@ -121,11 +129,15 @@ class RecordedSteps:
             if not first.same_list(found):
                 self._refuse("does not take the same course in every step")
                 return loss, row
-            kind.program = Program(first, self.sizes)
+            several = set(range(len(self.sizes))) if self.clients(content) else None
+            kind.program = Program(first, self.sizes, several)
         taken = [loss, row, *_tensors(logged)]
-        differs = self._difference(kind.program, leaves, before, taken)
+        differs = self._difference(kind.program, content, before, taken)
+        if differs is not None and isinstance(kind.program, Program) and kind.program.bold:
+            kind.program = self._less_bold(kind.program, content, before, row)
+            differs = self._difference(kind.program, content, before, taken)
         if differs is None and isinstance(kind.program, Program) and self.captures is not None:
-            kind.program = self._captured(kind.program, leaves, before, taken)
+            kind.program = self._captured(kind.program, content, before, taken)
         if differs is not None:
             self._refuse(differs)
             if kind.used > CHECKED and self.device.type == "cpu":
@@ -135,25 +147,34 @@ class RecordedSteps:
                 )
         return loss, row
 
-    def _captured(
-        self, program: Program, leaves: Sequence[Tensor], before: Any, taken: Sequence[Tensor]
-    ) -> Program | Captured:
+    def _less_bold(self, program: Program, content: Any, before: Any, expected: Tensor) -> Program:
+        """The program in which only gradients that keep their bits are written straight into the rows."""
+        assert program.bold is not None
+        try:
+            row, _ = self._again(program, content, before)
+        except RuntimeError:
+            return Program(program.recording, self.sizes, set())
+        pieces = zip(row.split(self.sizes, -1), expected.split(self.sizes, -1), strict=True)
+        same = {i for i, (ours, theirs) in enumerate(pieces) if same_bits(ours, theirs)}
+        return Program(program.recording, self.sizes, program.bold & same)
+
+    def _captured(self, program: Program, content: Any, before: Any, taken: Sequence[Tensor]) -> Program | Captured:
         """The program as a CUDA graph if the graph gives the same bits; else the program, with the reason in
         `no_graph`.
         """
         assert self.captures is not None
-        after = self._changing()
+        after = self._changing(content)
         try:
             if sum(isinstance(kind.program, Captured) for kind in self.kinds.values()) >= graphs.MOST:
                 self.no_graph = f"there are more than {graphs.MOST} kinds of batches"
                 return program
-            captured = Captured(program, leaves, taken[1], self.captures)
+            captured = Captured(program, leaves_of(content), taken[1], self.captures)
         except RuntimeError as error:
             self.no_graph, self.captures = f"the capture failed ({str(error).splitlines()[0]})", None
             return program
         finally:
-            self._restore(after)
-        differs = self._difference(captured, leaves, before, taken)
+            self._restore(content, after)
+        differs = self._difference(captured, content, before, taken)
         if differs is not None:
             self.no_graph, self.captures = f"the graph {differs}", None
             return program
@@ -161,15 +182,18 @@ class RecordedSteps:
 
     def _plainly(self, content: Any) -> tuple[Tensor, Tensor]:
         loss = self.loss(content)
-        return loss.detach(), self._row(self.gradient(loss))
+        return loss.detach(), self._row(self.gradient(loss), self.clients(content))
 
-    def _row(self, rows: Sequence[Tensor | None]) -> Tensor:
+    def _row(self, rows: Sequence[Tensor | None], clients: tuple[int, ...]) -> Tensor:
         pieces = zip(rows, self.sizes, strict=True)
         return torch.cat(
             [
-                torch.zeros(size, device=self.device, dtype=self.dtype) if g is None else g.reshape(-1)
+                torch.zeros(*clients, size, device=self.device, dtype=self.dtype)
+                if g is None
+                else g.reshape(*clients, -1)
                 for g, size in pieces
-            ]
+            ],
+            dim=-1,
         )
 
     def _kind(self, content: Any) -> _Kind | None:
@@ -198,39 +222,48 @@ class RecordedSteps:
         self.refusal = reason
         self.kinds.clear()
 
-    def _changing(self) -> tuple[list[Tensor], list[Tensor]]:
+    def _changing(self, content: Any) -> tuple[list[Tensor], list[Tensor]]:
         """Copies of the state that a step may change: buffers and the states of torch's generators."""
-        return [b.detach().clone() for b in self.buffers], self._generators()
+        return [b.detach().clone() for b in (*self.buffers, *self.changing(content))], self._generators()
 
     def _generators(self) -> list[Tensor]:
         states = [torch.get_rng_state()]
         return [*states, torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else states
 
-    def _restore(self, state: tuple[list[Tensor], list[Tensor]]) -> None:
+    def _restore(self, content: Any, state: tuple[list[Tensor], list[Tensor]]) -> None:
         buffers, generators = state
-        for buffer, value in zip(self.buffers, buffers, strict=True):
+        for buffer, value in zip((*self.buffers, *self.changing(content)), buffers, strict=True):
             buffer.detach().copy_(value)
         torch.set_rng_state(generators[0])
         if len(generators) > 1:
             torch.cuda.set_rng_state(generators[1], self.device)
 
     def _difference(
-        self, program: Program | Captured, leaves: Sequence[Tensor], before: Any, taken: Sequence[Tensor]
+        self, program: Program | Captured, content: Any, before: Any, taken: Sequence[Tensor]
     ) -> str | None:
         """The difference between a replay and the step that autograd has just computed from `before`; None if equal."""
-        after = self._changing()
-        self._restore(before)
-        row = torch.full_like(taken[1], torch.nan)
         try:
-            loss, *logged = program(leaves, row)
-            ours = [loss, row, *logged, *self._changing()[0], *self._generators()]
+            row, ours = self._again(program, content, before)
         except RuntimeError as error:
             return f"cannot be replayed ({str(error).splitlines()[0]})"
-        finally:
-            self._restore(after)
+        after = self._changing(content)
+        ours.insert(1, row)
         theirs = [*taken, *after[0], *after[1]]
         same = len(ours) == len(theirs) and all(map(same_bits, ours, theirs))
         return None if same else "does not have autograd's bits when it is replayed"
+
+    def _again(self, program: Program | Captured, content: Any, before: Any) -> tuple[Tensor, list[Tensor]]:
+        """(gradient, [loss, logged values..., state]) of a replay from the state `before`; the state stays as it is."""
+        after = self._changing(content)
+        self._restore(content, before)
+        row = torch.empty(*self.clients(content), sum(self.sizes), device=self.device, dtype=self.dtype)
+        row.fill_(torch.nan)
+        try:
+            loss, *logged = program(leaves_of(content), row)
+            state = self._changing(content)
+            return row, [loss, *logged, *state[0], *state[1]]
+        finally:
+            self._restore(content, after)
 
 
 def _without_modes(state: dict[str, Any]) -> dict[str, Any]:

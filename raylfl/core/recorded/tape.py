@@ -167,11 +167,12 @@ def record(
     step: Callable[[], Tensor],
     gradients: Callable[[Tensor], Sequence[Tensor | None]],
     log: StepLog | None = None,
+    changing: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Sequence[Tensor | None], Recording | str, list[LogCall]]:
     """(loss of `step`, its gradients, the recording or the reason why there is none, the calls of `self.log`).
 
     leaves: the tensors of the batch. step: carried out in any case; gradients: computes the gradients of its loss. log:
-    the log of the step.
+    the log of the step. changing: leaves that the step may overwrite, as it may the module's buffers.
     """
     tape, watch, log = Tape(), Watch(), log or StepLog()
     before, drawn = state_of(module), host_randomness()
@@ -185,7 +186,7 @@ def record(
         for name, tensor in tensors.values():
             number = tape.take_in(tensor)
             names[number], inputs[number] = name, tensor
-        buffers = {_number_of(b, tape) for b in module.buffers()}
+        buffers = {_number_of(b, tape) for b in (*module.buffers(), *changing)}
     except Refused as refused:
         tape.reason = str(refused)
     try:

@@ -20,7 +20,7 @@ from raylfl.core.flat import FlatModule
 from raylfl.core.keyed import keyed_int
 from raylfl.core.local import LocalResult, Observer, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
-from raylfl.core.oracle import LoopOracle, Oracle, Way, private_randomness, seed_everything
+from raylfl.core.oracle import LoopOracle, Way, private_randomness, seed_everything
 from raylfl.core.recorded.layers import Chains
 from raylfl.core.reduce import finite_rows
 from raylfl.core.samples import BatchSource, SampleSet
@@ -84,7 +84,7 @@ class Worker:
         self.one_by_one = self._refusal()
         self.most_clients = math.inf  # in one call; fewer if a GPU's memory does not suffice
         self._broadcast: tuple[State, State] = {}, {}  # the newest broadcast, on the host and on the device
-        self.oracle: Oracle = self.loop if self.one_by_one else self._vectorized()
+        self.oracle: LoopOracle | VectorizedOracle = self.loop if self.one_by_one else self._vectorized()
 
     @property
     def x0(self) -> Tensor:
@@ -121,7 +121,8 @@ class Worker:
 
     def _vectorized(self) -> VectorizedOracle:
         by_hand = self.training_step_only is None
-        return VectorizedOracle(self.flat, self.loop.autocast, by_hand, self.training.log)
+        step = self.setup.runtime.step
+        return VectorizedOracle(self.flat, self.loop.autocast, by_hand, self.training.log, step)
 
     def _training_step_only(self) -> str | None:
         """The reason why all steps must call `training_step`: hooks, or values logged in a trial on one sample."""
@@ -164,9 +165,9 @@ class Worker:
             self.attributes.restore()
 
     def _vmap_refusal(self) -> str | None:
-        """The reason why vmap cannot run the model, from a trial on two clients of one sample each; None if it can."""
+        """The reason why vmap cannot run the model, from a trial on two clients of two samples each; None if it can."""
         oracle = self._vectorized()
-        first = self.setup.shards.indices[:1]
+        first = self.setup.shards.indices[:2]  # of one sample, batch normalisation would have no statistics
         x = oracle.workspace(2).copy_(self.x0)
         self.flat.module.train()
         try:
@@ -259,10 +260,10 @@ class Worker:
         broadcast = self._received(broadcast)
         buffers = broadcast.pop(BUFFERS, None)
         states = self._states(client_states)
-        kept_buffers = states.pop(BUFFERS, None)
+        rows = states.pop(BUFFERS, None if buffers is None else buffers.expand(len(task.clients), -1))
+        if rows is not None:
+            self.oracle.write_buffers(rows)
         moments = states.pop(MOMENTS, broadcast.pop(MOMENTS, None))
-        if buffers is not None or kept_buffers is not None:
-            self.flat.write_buffers(kept_buffers[0] if kept_buffers is not None else buffers)  # type: ignore[arg-type]
         self._to_training()
         self.attributes.restore()
         per_epoch = self._steps_per_epoch(task)
@@ -272,9 +273,9 @@ class Worker:
         with self.training.observed(len(task.clients), task.steps[0], per_epoch) as observer:
             result = self._solve(task, broadcast, states, observer, self.local_optimizer(per_epoch), moments)
             logged = observer.log.results()
-        if buffers is not None or kept_buffers is not None:
+        if rows is not None:
             target = result.client_state if self.setup.local_buffers else result.uploads
-            target[BUFFERS] = self.flat.read_buffers()[None]
+            target[BUFFERS] = self.oracle.read_buffers()
         if moments is not None:
             target = result.client_state if self.setup.optimizer_state == "kept" else result.uploads
             target[MOMENTS] = result.moments
@@ -366,6 +367,7 @@ class Worker:
 
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> list[Logged]:
         """The values that the module logs over each chunk."""
+        self.oracle.steps.doubt()
         return self.measures.evaluate(broadcast, chunks)
 
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:

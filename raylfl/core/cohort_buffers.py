@@ -1,0 +1,52 @@
+"""The buffers of C clients in one vectorised call: a tensor [C, *shape] for each buffer of the module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from raylfl.core.flat import FlatModule
+
+Rows = slice | list[int]
+
+
+class CohortBuffers:
+    """Buffers of C clients, kept from step to step; empty for a module without buffers.
+
+    Each is a contiguous tensor, so that kernels that change it in place (batch normalisation) work on it directly.
+    """
+
+    def __init__(self, flat: FlatModule):
+        self.like, self.dtype = flat.buffers, flat.params.dtype
+        self.held: list[Tensor] = []
+
+    def write(self, rows: Tensor) -> None:
+        """Sets the buffers from rows [C, b], in the order of `FlatModule.read_buffers`; integer buffers are rounded."""
+        pieces = rows.split([b.numel() for b in self.like], dim=1)
+        shaped = [p.reshape(len(rows), *b.shape) for p, b in zip(pieces, self.like, strict=True)]
+        self.held = [
+            (p if b.is_floating_point() else p.round()).to(b.dtype).clone(memory_format=torch.contiguous_format)
+            for p, b in zip(shaped, self.like, strict=True)
+        ]
+
+    def read(self) -> Tensor:
+        """The buffers as rows [C, b]; integers become floats."""
+        return torch.cat([b.reshape(len(b), -1).to(self.dtype) for b in self.held], dim=1)
+
+    def of(self, count: int, rows: Rows) -> list[Tensor]:
+        """The buffers of these rows, for a call with `count` clients; the module's own if none were set."""
+        if len(self.like) and (not self.held or len(self.held[0]) < count):
+            self.held = [b.detach().expand(count, *b.shape).clone() for b in self.like]
+        return [b[rows] for b in self.held]
+
+    def keep(self, rows: Rows, after: Sequence[Tensor]) -> None:
+        """Stores the buffers that `of` gave, after a call; only copies, as others are changed in place."""
+        if isinstance(rows, list):
+            for held, new in zip(self.held, after, strict=True):
+                held[rows] = new
+
+    def reorder(self, order: Tensor) -> None:
+        """Puts the clients in this order."""
+        self.held = [b[order] for b in self.held]

@@ -1,0 +1,53 @@
+"""Gradients that are transposed batched products, made in the order of the weights' memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+import torch
+
+from raylfl.core.recorded.calls import Call, Geometry, Slot
+
+_aten = torch.ops.aten
+
+
+def straightened(
+    calls: Sequence[Call], geometry: dict[int, Geometry], gradients: Sequence[int | None], wanted: Set[int]
+) -> tuple[list[Call], dict[int, Geometry]]:
+    """The calls with (A B)^T as B^T A^T where that is a gradient, and the geometry of their values.
+
+    vmap differentiates a linear layer to the transpose of what it needs; a copy in the other order costs more than the
+    product. Libraries mostly compute both with the same bits, but not by contract: the caller compares. wanted: all
+    values that are returned.
+    """
+    makers = {k: at for at, call in enumerate(calls) for k in call.results()}
+    used: dict[int, int] = {}
+    for call in calls:
+        for k in call.slots():
+            used[k] = used.get(k, 0) + 1
+    out: dict[int, list[Call]] = {at: [call] for at, call in enumerate(calls)}
+    places = dict(geometry)
+    for k in filter(None, gradients):
+        if k not in makers or used.get(k) or gradients.count(k) > 1:
+            continue
+        turned = calls[at := makers[k]]
+        if turned.op is not _aten.transpose.int or sorted(turned.args[1:]) != [1, 2]:
+            continue
+        (product,) = turned.slots()
+        made = makers.get(product)
+        if made is None or used[product] != 1 or product in wanted or calls[made].op is not _aten.bmm.default:
+            continue
+        pair = [_transposed(factor.number, places) for factor in reversed(calls[made].args)]
+        out[made] = [*pair, Call(_aten.bmm.default, tuple(call.result for call in pair), {}, Slot(k))]
+        out[at] = []
+        shape = geometry[k].shape
+        places[k] = Geometry(k, shape, (shape[1] * shape[2], shape[2], 1), 0, geometry[k].dtype)
+    return [call for part in out.values() for call in part], places
+
+
+def _transposed(k: int, geometry: dict[int, Geometry]) -> Call:
+    """The call that makes a transposed view of value k, which gets a new number."""
+    number, old = max(geometry) + 1, geometry[k]
+    shape, stride = ((sizes[0], sizes[2], sizes[1]) for sizes in (old.shape, old.stride))
+    geometry[number] = old._replace(shape=shape, stride=stride)
+    return Call(_aten.transpose.int, (Slot(k), 1, 2), {}, Slot(number))

@@ -1,0 +1,145 @@
+"""Cohorts in one recorded call: vmap's bits, and the buffers of each client as it would have them alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from raylfl.config.load import load_config
+from raylfl.core.flat import FlatModule
+from raylfl.core.oracle import Batch, LoopOracle
+from raylfl.core.recorded import program
+from raylfl.core.recorded.calls import Call, Slot
+from raylfl.core.vectorized import VectorizedOracle
+from raylfl.experiment import assemble
+from raylfl.runtime.workers.backend import LocalBackend
+from tests.core import user_modules as users
+
+CPU = torch.device("cpu")
+
+
+class Normed(users.Net):
+    """Batch normalisation in place, and a mean of the inputs that is assigned anew in every step."""
+
+    shape = (12,)
+
+    def build(self):
+        self.inner, self.norm, self.out = nn.Linear(12, 40), nn.BatchNorm1d(40), nn.Linear(40, users.CLASSES)
+        self.register_buffer("mean", torch.zeros(12))
+        self.register_buffer("unused", torch.arange(3))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0).detach()
+        return self.out(self.norm(self.inner(x - self.mean)).relu())
+
+
+class Dropped(Normed):
+    def build(self):
+        super().build()
+        self.drop = nn.Dropout(0.4)
+
+    def forward(self, x):
+        return self.drop(super().forward(x))
+
+
+def oracles(kind, dtype, clients, *steps):
+    """A module, its vectorised oracles for these values of `runtime.step`, and parameters for each client."""
+    torch.manual_seed(0)
+    flat = FlatModule(kind(), dtype, CPU)
+    x = flat.params + 0.1 * torch.randn(clients, flat.width, dtype=dtype)
+    return flat.module, flat, [VectorizedOracle(flat, step=step) for step in steps], x
+
+
+def drawn(module, dtype, sizes):
+    parts = [module.batch(size) for size in sizes]
+    return [Batch((x.to(dtype), y), len(y)) for x, y in parts]
+
+
+@pytest.mark.parametrize("kind", [Normed, Dropped, users.Residual])
+def test_replays_of_a_cohort_have_the_bits_of_vmap(kind):
+    module, flat, (ours, theirs), x = oracles(kind, torch.float32, 3, "auto", "autograd")
+    module.train()
+    start = flat.read_buffers().expand(3, -1) + 0.5
+    if flat.buffers:
+        ours.write_buffers(start)
+        theirs.write_buffers(start)
+    for k in range(9):
+        torch.manual_seed(k)
+        batches = drawn(module, torch.float32, [6, 6, 6])
+        (losses, g), (expected, gradients) = (o.gradients(x, batches, lambda c, k=k: k) for o in (ours, theirs))
+        assert torch.equal(losses, expected)
+        assert torch.equal(g, gradients)
+        if flat.buffers:
+            assert torch.equal(ours.read_buffers(), theirs.read_buffers())
+        x = x - 0.05 * g
+    assert ours.steps.refusal is None
+    (found,) = ours.steps.kinds.values()
+    assert found.program is not None
+    assert found.program.bold  # some products are written straight into the rows
+    assert any("out=g" in line for line in found.program.listing.splitlines())
+
+
+def test_each_client_has_the_buffers_that_it_would_have_alone():
+    """Unequal batches and steps: rows are grouped by size, and later steps have a prefix of the clients."""
+    module, flat, (together,), x = oracles(Normed, torch.float64, 4, "auto")
+    module.train()
+    order, inverse = np.array([2, 0, 3, 1]), np.array([1, 3, 0, 2])
+    start = flat.read_buffers() + torch.rand(4, flat.buffer_width, dtype=torch.float64)
+    together.write_buffers(start)
+    together.reorder(order)
+    rows, alone = x[torch.from_numpy(order)], [start[c : c + 1] for c in range(4)]
+    for sizes in ([5, 5, 5, 5], [3, 7, 3, 7], [4, 4]):
+        batches = drawn(module, torch.float64, sizes)
+        losses, g = together.gradients(rows[: len(sizes)], batches, lambda c: 0)
+        for k, batch in enumerate(batches):
+            loop = LoopOracle(flat, step="autograd")
+            loop.write_buffers(alone[order[k]])
+            loss, gradient = loop.gradients(rows[k : k + 1].clone(), [batch], lambda c: 0)
+            alone[order[k]] = loop.read_buffers()
+            torch.testing.assert_close(losses[k], loss[0], rtol=1e-12, atol=0)
+            torch.testing.assert_close(g[k], gradient[0], rtol=1e-9, atol=1e-12)
+    together.reorder(inverse)
+    torch.testing.assert_close(together.read_buffers(), torch.cat(alone), rtol=1e-12, atol=1e-13)
+    counted = [name for name, _ in module.named_buffers()].index("norm.num_batches_tracked")
+    assert together.buffers.held[counted].dtype == torch.int64
+
+
+def test_gradients_with_other_bits_are_copied_into_the_rows(monkeypatch):
+    """As a library may round a product in another order of memory."""
+    whole, first = program.straightened, []
+
+    def another(calls, geometry, gradients, wanted):
+        calls, geometry = whole(calls, geometry, gradients, wanted)
+        first.append(gradients[0])
+        spoilt = [Slot(k) for k in gradients if k == first[0]]
+        return [*calls, *(Call(torch.ops.aten.add_.Scalar, (k, 1), {}, k) for k in spoilt)], geometry
+
+    monkeypatch.setattr(program, "straightened", another)
+    module, _, (ours, theirs), x = oracles(users.Residual, torch.float32, 3, "auto", "autograd")
+    module.train()
+    for k in range(8):
+        batches = drawn(module, torch.float32, [6, 6, 6])
+        found, expected = (o.gradients(x, batches, lambda c, k=k: k)[1] for o in (ours, theirs))
+        assert torch.equal(found, expected)
+    (kind,) = ours.steps.kinds.values()
+    assert 0 not in kind.program.bold
+    assert 1 in kind.program.bold
+
+
+def worker(model, **runtime):
+    config = {
+        "num_clients": 6,
+        "data": {"name": "synthetic_images", "init_args": {"shape": [1, 28, 28], "num_train": 120, "num_test": 10}},
+        "model": {"class_path": model},
+        "runtime": {"backend": "local", **runtime},
+    }
+    return LocalBackend(assemble(load_config(config)).setup)
+
+
+@pytest.mark.parametrize(("vectorize", "reason"), [("auto", None), ("never", "runtime.vectorize=never")])
+def test_a_dense_network_with_batch_normalisation_goes_in_cohorts_on_a_cpu(vectorize, reason):
+    backend = worker("benchmarks.users.Residual", vectorize=vectorize)
+    assert backend.one_by_one == reason
+    backend.close()
