@@ -13,6 +13,7 @@ import numpy as np
 from raylfl.config.components import check_arguments
 from raylfl.config.load import Config, escaped
 from raylfl.config.schema import ModelConfig
+from raylfl.core.mixing import DOUBLY
 from raylfl.core.population import Population
 from raylfl.core.samples import Shards
 from raylfl.data_source import DataSource, class_of, load_data, makes
@@ -91,10 +92,11 @@ def assemble(config: Config) -> Experiment:
         ("local", local),
         ("participation", participation),
         ("link", link),
+        ("topology", config.topology),
         ("system", config.system),
     ):
         _placed(place, partial(part.check, world))
-    warnings = [*source.warnings, *check_algorithm(config, world, merged)]
+    warnings = [*source.warnings, *check_algorithm(config, world, merged), *check_topology(config, world)]
     setup = WorkerSetup(
         seed=config.top.seed,
         dtype=config.top.dtype,
@@ -126,6 +128,7 @@ def assemble(config: Config) -> Experiment:
         algorithm=config.algorithm,
         participation=participation,
         link=link,
+        topology=config.topology,
         work=local,
         rule=rule,
         setup=setup,
@@ -189,3 +192,27 @@ def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str
             f"local.optimizer_state=averaged, but {name} sends one half of the model only: use kept or fresh"
         )
     return warnings
+
+
+def check_topology(config: Config, world: RunContext) -> list[str]:
+    """Warnings about a graph that does not apply. Raises BadConfig if the method cannot run on it."""
+    algorithm, graph = config.algorithm, config.topology
+    name, chosen = config.resolved["algorithm"]["name"], config.resolved["topology"]["name"]
+    if not algorithm.topology.peers:
+        return [] if chosen == "auto" else [f"{name} does not run on a graph: topology {chosen} does not apply"]
+    for key, kept, instead in (("buffers", "local", "average"), ("optimizer_state", "kept", "fresh or averaged")):
+        if getattr(config.local, key) == kept:
+            raise BadConfig(f"local.{key}={kept}, but must be {instead}: {name} keeps its own rows at its nodes only")
+    allowed = {"doubly": DOUBLY, "column": (*DOUBLY, "column_stochastic"), "pair": (*DOUBLY, "pair")}[algorithm.family]
+    allowed = ("auto", *allowed, *(("row_stochastic",) if algorithm.biased_by_rows else ()))
+    if graph.weights not in allowed:
+        raise BadConfig(f"topology.weights={graph.weights}, but must be one of {', '.join(allowed)} with {name}")
+    doubly = graph.weights in DOUBLY or (graph.weights == "auto" and algorithm.family == "doubly")
+    if doubly and graph.directed and not graph.regular(world):
+        raise BadConfig(
+            f"topology.name={chosen}, but must be undirected, or have as many edges into each node as out of it: "
+            f"{name} needs doubly stochastic weights (sgp, push_diging and push_pull do not)"
+        )
+    if graph.weights == "row_stochastic":
+        return [f"with row-stochastic weights {name} minimises another weighted sum of the f_i than F"]
+    return []

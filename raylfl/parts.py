@@ -20,6 +20,7 @@ from raylfl.core.samples import SampleSet, Shards
 from raylfl.heterogeneity.links import Link
 from raylfl.heterogeneity.participation.base import Participation
 from raylfl.heterogeneity.partition.base import Split
+from raylfl.heterogeneity.topologies.base import Graph
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
 
@@ -103,6 +104,7 @@ class Experiment:
     algorithm: Algorithm
     participation: Participation
     link: Link
+    topology: Graph
     work: LocalWork
     rule: LocalRule
     setup: WorkerSetup

@@ -9,6 +9,7 @@ from raylfl.data import DATA
 from raylfl.heterogeneity.links.base import LINKS
 from raylfl.heterogeneity.participation.base import PARTICIPATION
 from raylfl.heterogeneity.partition.base import PARTITIONS
+from raylfl.heterogeneity.topologies.base import TOPOLOGIES
 from raylfl.models import MODELS
 from raylfl.registry import Registry
 
@@ -17,6 +18,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "partition": PARTITIONS,
     "participation": PARTICIPATION,
     "link": LINKS,
+    "topology": TOPOLOGIES,
     "model": MODELS,
     "data": DATA,
 }

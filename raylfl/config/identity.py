@@ -26,6 +26,7 @@ RUNTIME_FREE = (  # keys of `runtime` that do not change the bits
 )
 PLACE = ("name", "logging", "checkpoint")
 FREE = tuple(f"runtime.{key}" for key in RUNTIME_FREE)
+UNCHOSEN = {"name": "auto", "weights": "auto", "latency": 0.0}  # the default of `topology`
 LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
     "resume": (*PLACE, *FREE, "rounds", "eval", "stop"),
     "group": (*PLACE, "runtime", "seed"),
@@ -35,8 +36,14 @@ LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
 
 
 def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
-    """The resolved config without the keys that do not matter for this purpose."""
-    return _without(resolved, LEFT_OUT[of], "")
+    """The resolved config without the keys that do not matter for this purpose.
+
+    A topology that is left to the method is not a part of it: runs have the identity that they had without this group.
+    """
+    kept = _without(resolved, LEFT_OUT[of], "")
+    if kept.get("topology") == UNCHOSEN:
+        del kept["topology"]
+    return kept
 
 
 def _without(config: Mapping[str, Any], places: Sequence[str], prefix: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "partition": {"name": "iid"},
     "participation": {"name": "full"},
     "link": {"name": "perfect"},
+    "topology": {"name": "auto"},
     "algorithm": {"name": "fedavg"},
 }
 NAMED: dict[Place, str | None] = {  # place -> its default name

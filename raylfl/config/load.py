@@ -58,6 +58,7 @@ class Config:
     partition: Any
     participation: Any
     link: Any
+    topology: Any
     algorithm: Any
     resolved: dict[str, Any]
     objects: dict[str, Any] = field(default_factory=dict)

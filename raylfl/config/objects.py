@@ -21,7 +21,7 @@ from raylfl.errors import BadConfig, BadValue
 from raylfl.registries import REGISTRIES
 from raylfl.registry import import_class
 
-GROUPS = ("model", "data", "partition", "participation", "availability", "link", "algorithm")
+GROUPS = ("model", "data", "partition", "participation", "availability", "link", "topology", "algorithm")
 Layer = dict[str, Any]
 
 

@@ -1,8 +1,8 @@
 """The config's fixed groups as dataclasses: their fields are the keys, their types and defaults the schema.
 
-Named groups (algorithm, partition, participation, link) have the schema of the class they name; `model` and `data` have
-Lightning's form. The annotation of a field states its limits; `__post_init__` checks limits that involve several
-fields.
+Named groups (algorithm, partition, participation, link, topology) have the schema of the class they name; `model` and
+`data` have Lightning's form. The annotation of a field states its limits; `__post_init__` checks limits that involve
+several fields.
 """
 
 from __future__ import annotations
@@ -386,7 +386,7 @@ FIXED_GROUPS: dict[str, type] = {
     "runtime": RuntimeConfig,
     "logging": LoggingConfig,
 }
-NAMED_GROUPS = ("partition", "participation", "link", "algorithm")
+NAMED_GROUPS = ("partition", "participation", "link", "topology", "algorithm")
 
 
 def keys_text() -> str:

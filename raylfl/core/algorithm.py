@@ -75,7 +75,8 @@ class Algorithm(Options, ABC):
                 setattr(cls, new, vars(cls)[old])
 
     topology: ClassVar[Topology] = Star()
-    """The exchange of models: `Star` (clients in parallel), `Ring` (in sequence) or `Alone` (all data in one place)."""
+    """The exchange of models: `Star` (clients in parallel), `Ring` (in sequence), `Alone` (all data in one place) or
+    `Peers` (no server: rows that nodes keep, mixed along the edges of a graph)."""
     own_step: ClassVar[bool] = False
     """The paper defines the local step as plain SGD: local momentum and module optimisers do not apply."""
     uploads_update: ClassVar[bool] = True
@@ -119,6 +120,17 @@ class Algorithm(Options, ABC):
     def init_clients(self, x: Tensor, count: int) -> State:
         """The states of `count` clients before their first round, rows [count, d]; x: the initial model [d]."""
         return {}
+
+    def node_rows(self, server: ServerState, r: Round) -> State | None:
+        """The rows [C, ...] with which the nodes of r.cohort begin their local work, in place of client states.
+
+        None: the method has a server.
+        """
+        return None
+
+    def node_parameters(self, server: ServerState) -> Tensor | None:
+        """The parameters [N, d] of all nodes of a method without a server; None for all others."""
+        return None
 
     # -- clients: rows are clients, [C, d] -------------------------------------------------------------------
 

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from raylfl.core.mixing import Edges
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -47,7 +51,7 @@ class Round:
     received: bool [C]; steps: K_i [C]; batch_sizes: samples per local step [C]; lr: eta of this round; a_norm:
     |a_i|_1 [C]; failure: q_i [C]; inclusion: p_i [C], sampling probabilities of a draw with replacement (sum 1 over
     all N). Unknown entries of `failure` and `inclusion` are nan. probabilities: p [N] if the method itself sampled.
-    system_of: computes `system` on first use.
+    edges: the graph of the round, for methods without a server. system_of: computes `system` on first use.
     """
 
     index: int
@@ -62,6 +66,7 @@ class Round:
     failure: Floats
     inclusion: Floats
     probabilities: Floats | None = None
+    edges: Edges | None = None
     unfiltered: Round | None = None  # set in `received_view` and `lost`: the whole round
     system_of: Callable[[], SystemInfo] | None = None
 

@@ -3,6 +3,7 @@
     Star    server -> clients -> server, all clients in parallel       FedAvg and most methods
     Ring    server -> client -> ... -> client -> server, in sequence   SFL (cyclic weight transfer)
     Alone   one client owns all data; nothing is sent                  centralised training
+    Peers   nodes that keep rows of their own and exchange them along the edges of a graph, without a server
 
 An algorithm names its topology, and the round calls the topology's methods. A new topology is a subclass with its own
 order, exchange, traffic and round time.
@@ -43,6 +44,8 @@ class Topology(ABC):
 
     sequential: bool = False
     """Whether the clients of a cohort work one after the other, each from the result of the previous client."""
+    peers: bool = False
+    """Whether clients are nodes of the config's graph, between which rows travel in place of uploads to a server."""
 
     def owners(self, clients: Sequence[Ints]) -> list[Ints]:
         """The sample indices of each training client, from the shards of the partition; default: unchanged."""
@@ -61,6 +64,10 @@ class Topology(ABC):
     @abstractmethod
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
         """Floats sent in a round with `sampled` clients; up: floats of one upload; down: floats of one broadcast."""
+
+    def hops(self, sampled: int) -> int:
+        """The number of messages of a round that wait for each other, in each of which `topology.latency` passes."""
+        return 2 if sampled else 0
 
     @abstractmethod
     def round_seconds(self, client_seconds: Floats) -> float:
@@ -94,6 +101,9 @@ class Ring(Topology):
         entering = min(sampled, 1) * down  # one model down to the first client, and one up from the last
         return Traffic(entering, entering, max(sampled - 1, 0) * down)
 
+    def hops(self, sampled: int) -> int:
+        return sampled + 1 if sampled else 0
+
     def round_seconds(self, client_seconds: Floats) -> float:
         return float(client_seconds.sum())
 
@@ -108,3 +118,21 @@ class Alone(Star):
 
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
         return Traffic(0, 0)
+
+    def hops(self, sampled: int) -> int:
+        return 0
+
+
+class Peers(Star):
+    """Every node starts from its own rows and sends them to its neighbours; nodes work in parallel.
+
+    The graph of a round is in `Round.edges`; its messages are counted from there.
+    """
+
+    peers = True
+
+    def traffic(self, sampled: int, up: int, down: int) -> Traffic:
+        return Traffic(0, 0)
+
+    def hops(self, sampled: int) -> int:
+        return min(sampled, 1)

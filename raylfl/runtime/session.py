@@ -25,11 +25,11 @@ from raylfl.runtime.records.checkpoint import Checkpoints
 from raylfl.runtime.records.lines import metrics_line
 from raylfl.runtime.records.loggers import Loggers
 from raylfl.runtime.records.record_file import Displaced
-from raylfl.runtime.records.run_dir import RunDirectory
+from raylfl.runtime.records.run_dir import OF_GRAPHS, RunDirectory
 from raylfl.runtime.records.summary import environment, step_line, step_summary, summarise
 from raylfl.runtime.round.early_stop import EarlyStop
 from raylfl.runtime.round.interfaces import Metrics
-from raylfl.runtime.round.loop import Federation
+from raylfl.runtime.round.loop import Done, Federation
 from raylfl.runtime.workers.backend import Backend
 
 MOST_SAMPLES, MOST_CLIENTS = 2_000_000, 10_000  # partition.json is omitted above; config.yaml determines it
@@ -89,8 +89,8 @@ class Session:
         try:
             rounds = self.federation.rounds(config.top.rounds)
             while self.early.reason is None and (done := self._next(rounds)) is not None:
-                metrics, row = done
-                self._write_down(metrics, row)
+                metrics, row, graph_row = done
+                self._write_down(metrics, row, graph_row)
                 self.early.see(metrics)
                 for event in metrics.get("events", ()):
                     self.say(event)
@@ -108,7 +108,7 @@ class Session:
         finally:
             loggers.close()
 
-    def _next(self, rounds: Iterator[tuple[Metrics, Row]]) -> tuple[Metrics, Row] | None:
+    def _next(self, rounds: Iterator[Done]) -> Done | None:
         """Carries out one round; before a stop, or after a failed round, it saves the state before that round."""
         state = self.federation.state
         if self._stop.is_set() and state.round < self.e.config.top.rounds:
@@ -121,9 +121,11 @@ class Session:
                 self._save_after_an_error()
             raise
 
-    def _write_down(self, metrics: Metrics, row: Row) -> None:
+    def _write_down(self, metrics: Metrics, row: Row, graph_row: Row | None) -> None:
         """Appends the round to the records; if these were deleted or moved, saves the state if possible."""
         self.run_dir.append("participation.jsonl", encode_row(row))
+        if graph_row is not None:
+            self.run_dir.append(OF_GRAPHS, json.dumps(graph_row) + "\n")
         self.run_dir.append("metrics.jsonl", metrics_line(metrics))
         try:
             self.run_dir.check()
@@ -166,6 +168,9 @@ class Session:
             "params": params,
             "buffers": state.buffers,
         }
+        nodes = self.e.algorithm.node_parameters(state.server)
+        if nodes is not None:
+            final["nodes"] = nodes.cpu()
         buffer = io.BytesIO()
         torch.save(final, buffer)
         self.run_dir.write("final.pt", buffer.getvalue())

@@ -17,6 +17,7 @@ from raylfl.core.costs import Costs
 from raylfl.core.deferred import Deferred
 from raylfl.core.local import run_local
 from raylfl.core.local_rule import LocalRule, a_norm
+from raylfl.core.mixing import Edges
 from raylfl.core.oracle import Batch, Oracle
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.heterogeneity.trace import Row, make_row
@@ -65,7 +66,8 @@ class FunctionBackend(InProcess):
 
     def attempt(self, task: Task, broadcast: State, client_states: Sequence[State | None]) -> TaskResult:
         fresh = self.algorithm.init_clients(self.x0, 1)
-        rows = {name: torch.cat([(state or fresh)[name] for state in client_states]) for name in fresh}
+        names = fresh or client_states[0] or {}
+        rows = {name: torch.cat([(state or fresh)[name] for state in client_states]) for name in names}
         work = Work(
             np.asarray(task.steps, dtype=np.float64),
             np.asarray(task.a_norm, dtype=np.float64),
@@ -106,6 +108,9 @@ class RecordedRounds:
 
     def row(self, r: Round) -> Row:
         return make_row(r.index, r.cohort, r.draws, r.received, r.steps)
+
+    def graph_row(self, r: Round) -> Row | None:
+        return None
 
 
 class Uncounted:
@@ -243,11 +248,12 @@ def recorded_round(
     inclusion: npt.ArrayLike | None = None,
     rule: LocalRule | None = None,
     proximal: float = 0.0,
+    edges: Edges | None = None,
 ) -> Round:
     """A round of these clients; `draws` and `received` align with the cohort or are one value for all.
 
     steps: K_i, failure: q_i, inclusion: p_i, of all N clients or one value for all; default p_i = 1/N. rule, proximal:
-    the local solver's options and mu, which determine |a_i|_1.
+    the local solver's options and mu, which determine |a_i|_1. edges: the graph of a method without a server.
     """
     ids, n = np.asarray(cohort, dtype=np.int64), population.count
     everyone = np.broadcast_to(np.asarray(steps, dtype=np.int64), n)
@@ -268,5 +274,6 @@ def recorded_round(
         norms[ids],
         q[ids],
         p[ids],
+        edges=edges,
         system_of=lambda: known,
     )

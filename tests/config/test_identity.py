@@ -17,7 +17,7 @@ MADE = {"data": {"name": "mnist", "init_args": {"root": "/elsewhere", "download"
 
 @pytest.fixture(scope="module")
 def resolved():
-    return load_config({**MADE, "num_clients": 4, "algorithm": "focus"}).resolved
+    return load_config({**MADE, "num_clients": 4, "algorithm": "focus", "topology": "ring"}).resolved
 
 
 @pytest.mark.parametrize("purpose", LEFT_OUT)
@@ -26,6 +26,13 @@ def test_exactly_the_keys_that_do_not_count_are_left_out(purpose, resolved):
     gone = {key for key in whole if any(f"{key}.".startswith(f"{place}.") for place in LEFT_OUT[purpose])}
     assert kept.items() == {key: value for key, value in whole.items() if key not in gone}.items()
     assert gone
+
+
+@pytest.mark.parametrize("purpose", LEFT_OUT)
+def test_a_topology_left_to_the_method_is_no_part_of_a_run(purpose):
+    """Runs recorded before there was this group keep their identity."""
+    assert "topology" not in identity(load_config(MADE).resolved, of=purpose)
+    assert "topology" in identity(load_config(MADE, ["topology.latency=1"]).resolved, of=purpose)
 
 
 @pytest.mark.parametrize(

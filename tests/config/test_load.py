@@ -118,7 +118,22 @@ def test_every_shipped_config_is_valid_and_begins_with_its_command(path, tmp_pat
     content = compose(path)
     for group in ("participation", "partition"):
         content.get(group, {}).update(needs.get(content.get(group, {}).get("name", ""), {}))
+    files = {"file": _edges(tmp_path), "recorded": _graph(tmp_path)}
+    if (name := content.get("topology", {}).get("name")) in files:
+        content["topology"]["path"] = files[name]
     load_config(content)
+
+
+def _edges(folder):
+    path = folder / "edges.txt"
+    path.write_text("0 1  # an edge\n1 2\n")
+    return str(path)
+
+
+def _graph(folder):
+    path = folder / "topology.jsonl"
+    path.write_text('{"round": 0, "directed": false, "edges": [[0, 1], [1, 0]], "arrives": [true, false]}\n')
+    return str(path)
 
 
 def _trace(folder):

@@ -20,6 +20,7 @@ from raylfl.data import DATA
 from raylfl.heterogeneity.links import LINKS
 from raylfl.heterogeneity.participation.base import PARTICIPATION
 from raylfl.heterogeneity.partition.base import PARTITIONS
+from raylfl.heterogeneity.topologies.base import TOPOLOGIES
 from raylfl.models import MODELS
 from raylfl.registries import REGISTRIES
 from raylfl.runtime.workers.hooks import HOOKS
@@ -73,6 +74,7 @@ def test_every_key_says_what_it_means(group):
         (PARTITIONS, "docs/heterogeneity.md"),
         (PARTICIPATION, "docs/heterogeneity.md"),
         (LINKS, "docs/heterogeneity.md"),
+        (TOPOLOGIES, "docs/heterogeneity.md"),
         (MODELS, "docs/models.md"),
         (DATA, "docs/models.md"),
         (ALGORITHMS, "docs/algorithms.md"),
@@ -96,7 +98,7 @@ def test_the_stated_options_of_the_algorithms_have_their_defaults():
                 assert said == default or same, (name, option, stated, default)
 
 
-@pytest.mark.parametrize("registry", [PARTITIONS, PARTICIPATION, LINKS], ids=lambda registry: registry.kind)
+@pytest.mark.parametrize("registry", [PARTITIONS, PARTICIPATION, LINKS, TOPOLOGIES], ids=lambda registry: registry.kind)
 def test_every_option_of_heterogeneity_is_on_the_page(registry):
     text = (ROOT / "docs/heterogeneity.md").read_text()
     for entry in registry:

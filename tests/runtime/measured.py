@@ -96,7 +96,7 @@ def walk(overrides, config=POINTS):
     federation = Federation.of(experiment, backend)
     rounds = []
     before = federation.state.server["x"].numpy().copy()
-    for metrics, row in federation.rounds(experiment.world.rounds):
+    for metrics, row, _ in federation.rounds(experiment.world.rounds):
         after = federation.state.server["x"].numpy().copy()
         rounds.append((before, metrics, row, after))
         before = after

@@ -47,6 +47,7 @@ PLAIN = [
     entry.name
     for entry in ALGORITHMS
     if not entry.cls.topology.sequential
+    and not entry.cls.topology.peers  # tests/runtime/test_graph_runs.py
     and entry.name != "centralized"
     and "cut" not in [f.name for f in fields(entry.cls)]  # type: ignore[arg-type]
     and entry.cls.update_clients is Algorithm.update_clients

@@ -47,7 +47,7 @@ class Watched(LocalBackend):
 def test_the_next_rounds_work_is_out_before_a_round_is_waited_for(algorithm):
     experiment = assemble(load_config(TINY, [f"algorithm.name={algorithm}", "rounds=3", "eval.every=1"]))
     backend = Watched(experiment.setup)
-    for metrics, _ in Federation.of(experiment, backend).rounds(3):
+    for metrics, *_ in Federation.of(experiment, backend).rounds(3):
         backend.seen.append(f"row {metrics['round']}")
     backend.close()
     assert backend.seen == [

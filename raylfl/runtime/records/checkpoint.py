@@ -32,7 +32,7 @@ from raylfl.parts import Experiment
 from raylfl.runtime.records.checksums import save_hashed, sha256_of
 from raylfl.runtime.records.lines import read_rows
 from raylfl.runtime.records.manifest import Damaged, Manifest, encode, folder_of, read_manifest
-from raylfl.runtime.records.run_dir import RECORDS, RunDirectory, atomic_write, discard, remedy, sync_folder
+from raylfl.runtime.records.run_dir import OF_GRAPHS, RECORDS, RunDirectory, atomic_write, discard, remedy, sync_folder
 from raylfl.runtime.records.state_files import client_chunks, load_clients, load_server, server_blob
 from raylfl.runtime.records.summary import versions
 from raylfl.runtime.round.state import FederationState
@@ -50,7 +50,7 @@ class Checkpoints:
         self.run_dir, self.warn = run_dir, warn
         self.keep, self.resolved = experiment.config.checkpoint.keep, experiment.config.resolved
         self.objects = experiment.config.objects
-        self.setup = experiment.setup
+        self.setup, self.graph = experiment.setup, experiment.algorithm.topology.peers
         self.identity = {
             "config_sha256": fingerprint_of_config(self.resolved),
             "partition_sha256": sha256_of_shards(experiment.setup.shards),
@@ -190,6 +190,8 @@ class Checkpoints:
         """Checks that the record files still hold their content of this checkpoint; raises Damaged."""
         sums = manifest.get("records_sha256", {})
         for name in RECORDS:
+            if name == OF_GRAPHS and not self.graph:
+                continue
             if name not in manifest["records"]:
                 raise Damaged(f"its manifest does not know {name}")
             try:

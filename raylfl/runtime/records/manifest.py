@@ -16,7 +16,7 @@ from raylfl.runtime.records.run_dir import read_plain
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Folder = Annotated[str, StringConstraints(pattern=r"^round_[0-9]{6,18}$")]
 StateFile = Annotated[str, StringConstraints(pattern=r"^(server|clients_[0-9]{3,9})\.pt$")]
-Record = Annotated[str, StringConstraints(pattern=r"^(metrics|participation)\.jsonl$")]
+Record = Annotated[str, StringConstraints(pattern=r"^(metrics|participation|topology)\.jsonl$")]
 
 
 class Definition(TypedDict):

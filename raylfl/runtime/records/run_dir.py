@@ -1,7 +1,8 @@
 """The directory of a run: its files and its locks.
 
 runs/<name>/<id>/ holds config.yaml, metrics.jsonl, participation.jsonl, partition.json, checkpoints/, final.pt,
-summary.json and log.txt. An existing id is never overwritten, and symbolic links are never followed.
+summary.json and log.txt, and topology.jsonl for methods without a server. An existing id is never overwritten, and
+symbolic links are never followed.
 
 There are two locks, both released when the process that holds them ends. `.lock` belongs to the process that started
 the run and contains its command; a second process is refused. `.writing` belongs to the process of the round loop,
@@ -32,7 +33,8 @@ from raylfl.runtime.records.lines import fault_in_rounds, jsonable, read_rows
 from raylfl.runtime.records.locks import Locks, is_locked
 from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, open_plain
 
-RECORDS = ("metrics.jsonl", "participation.jsonl")
+RECORDS = ("metrics.jsonl", "participation.jsonl", "topology.jsonl")
+OF_GRAPHS = "topology.jsonl"  # a record of methods without a server only
 LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 WAIT_SECONDS = 60  # longest wait, in seconds, for the round loop of a driver that has ended
 
@@ -196,7 +198,10 @@ class RunDirectory:
         """Syncs the record files to disk; returns their sizes and checksums for a checkpoint."""
         for file in self._files.values():
             file.sync()
-        return {name: self._record(name).prefix if self._holds(name) else Prefix() for name in RECORDS}
+        return {name: self._prefix(name) for name in RECORDS if name != OF_GRAPHS or self._holds(name)}
+
+    def _prefix(self, name: str) -> Prefix:
+        return self._record(name).prefix if self._holds(name) else Prefix()
 
     def _holds(self, name: str) -> bool:
         return name in self._files or (self.path / name).exists()

@@ -20,7 +20,7 @@ from raylfl.core.population import Round
 from raylfl.errors import ClientFailed, NonFinite
 from raylfl.runtime.round.plan import dropped
 from raylfl.runtime.round.state import FederationState, RoundResult
-from raylfl.runtime.workers.backend import Executor
+from raylfl.runtime.workers.backend import Executor, Handle
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
 LARGE = 32 * 2**20  # bytes of a block from which malloc returns freed memory to the system
@@ -40,10 +40,16 @@ class Dispatch:
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
         """Starts the local work of round r from this broadcast."""
         tasks = self._tasks(r)
-        client_states = [[state.clients.get(c) for c in task.clients] for task in tasks]
+        rows = self.algorithm.node_rows(state.server, r) if tasks else None
+        known = state.clients if rows is None else self._nodes(r, rows)
+        client_states = [[known.get(c) for c in task.clients] for task in tasks]
         received, last_loss = [bool(b) for b in r.received], state.last_finite_loss
         work = self.algorithm.topology.exchange(self.backend, tasks, broadcast, client_states, received)
         return work.then(lambda results: self._collect(r, results, last_loss))
+
+    def _nodes(self, r: Round, rows: State) -> dict[int, Handle]:
+        """The rows of each node of the cohort, in place of client states."""
+        return {int(c): self.backend.put({k: v[i : i + 1] for k, v in rows.items()}) for i, c in enumerate(r.cohort)}
 
     def _tasks(self, r: Round) -> list[Task]:
         """The cohort as tasks of consecutive clients: one client each, or chunks of nearly equal size if vectorised.

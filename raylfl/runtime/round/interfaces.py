@@ -29,6 +29,9 @@ class Plans(Protocol):
     def row(self, r: Round) -> Row:
         """The line of participation.jsonl."""
 
+    def graph_row(self, r: Round) -> Row | None:
+        """The line of topology.jsonl; None for a method with a server."""
+
 
 class Counts(Protocol):
     """The cost model, which counts the costs of rounds (`CostModel`)."""

@@ -26,7 +26,8 @@ from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import Backend, Executor
 
 UNSEEN = (BUFFERS, MOMENTS)  # what algorithms do not handle
-UnderWay = Generator[None, None, tuple[Metrics, Row]]  # a round in progress, at one of its pauses
+Done = tuple[Metrics, Row, Row | None]  # metrics, and the rows of participation.jsonl and topology.jsonl
+UnderWay = Generator[None, None, Done]  # a round in progress, at one of its pauses
 
 
 class Federation:
@@ -78,7 +79,7 @@ class Federation:
         )
 
     def round(self, last: bool) -> UnderWay:
-        """One round; returns (metrics, participation row). last: the last round of a run is always evaluated.
+        """One round; returns its metrics and rows. last: the last round of a run is always evaluated.
 
         The generator pauses twice: during the local work, and during the evaluation. `rounds` uses these pauses to
         overlap rounds. A round is a transaction: `state` does not change until all uploads are received and the server
@@ -126,10 +127,10 @@ class Federation:
         # Measure, after the step; evaluations are in flight while the next round starts.
         measured = self.measurements.of_round(result, state, server, info, last)
         yield
-        return measured.result(), self.planner.row(result.round)
+        return measured.result(), self.planner.row(result.round), self.planner.graph_row(result.round)
 
-    def rounds(self, until: int) -> Iterator[tuple[Metrics, Row]]:
-        """(metrics, participation row) of each round from `state.round` on; `state` is then the state after that round.
+    def rounds(self, until: int) -> Iterator[Done]:
+        """Metrics and rows of each round from `state.round` on; `state` is then the state after that round.
 
         Two rounds overlap: the local work of round r + 1 starts before round r is evaluated and yielded, and the cohort
         of round r + 2 is drawn meanwhile if it does not depend on uploads. If round r + 1 fails to start, round r is
@@ -146,11 +147,11 @@ class Federation:
                 except Exception as error:
                     failure = error
             if before is not None:
-                metrics, row = _finished(before)
+                metrics, row, graph_row = _finished(before)
                 now = time.perf_counter()
                 metrics["time/round"], stamp = now - stamp, now
                 metrics |= self.backend.traffic()
-                yield metrics, row
+                yield metrics, row, graph_row
             self.whole = True
             if failure is not None:
                 raise failure
@@ -214,11 +215,11 @@ def _mean_moments(rows: Tensor, received: Round, before: Tensor) -> Tensor:
     return weighted_sum(rows[took], normalised(received.weights[took])) if took.any() else before
 
 
-def _finished(round_: UnderWay) -> tuple[Metrics, Row]:
-    """The (metrics, row) of a round whose last pause is over."""
+def _finished(round_: UnderWay) -> Done:
+    """The metrics and rows of a round whose last pause is over."""
     try:
         next(round_)
-    except StopIteration as done:
-        metrics, row = done.value
-        return metrics, row
+    except StopIteration as ended:
+        done: Done = ended.value
+        return done
     raise AssertionError("a round pauses twice")

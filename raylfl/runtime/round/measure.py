@@ -14,7 +14,7 @@ from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import tree_sum
 from raylfl.core.threads import one_thread
 from raylfl.diagnostics.surrogate import chi2, fixed_point, surrogate_weights
-from raylfl.diagnostics.updates import distance_metrics, update_metrics
+from raylfl.diagnostics.updates import distance_metrics, update_metrics, worst_distance
 from raylfl.parts import BUFFERS, Experiment
 from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.plan import Planner
@@ -74,6 +74,9 @@ class Measurements:
         if self.e.algorithm.uploads_update and "update" in result.uploads and len(received.cohort):
             metrics |= update_metrics(result.uploads["update"], received.weights)
         distance = {} if self.optimum is None else distance_metrics(state.server["x"], self.optimum)
+        nodes = None if self.optimum is None else self.e.algorithm.node_parameters(state.server)
+        if nodes is not None and self.optimum is not None:
+            distance |= worst_distance(nodes, self.optimum)
         inconsistency = self._inconsistency(r.index, before) if config.inconsistency else {}
         evaluated = evaluations.result()
         single = evaluated.pop("per_client", {}) | self._training_of_clients(result)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import ServerState, overrides
 from raylfl.core.keyed import keyed
 from raylfl.core.local_rule import a_norm
@@ -16,6 +17,7 @@ from raylfl.errors import BadConfig
 from raylfl.heterogeneity.participation.base import Draw, Independent, Sampler
 from raylfl.heterogeneity.participation.full import Full
 from raylfl.heterogeneity.participation.trace import Trace
+from raylfl.heterogeneity.topologies.record import graph_row
 from raylfl.heterogeneity.trace import Row, make_row
 from raylfl.parts import Experiment
 from raylfl.runtime.round.state import RoundResult
@@ -151,6 +153,8 @@ class Planner:
             row = self.replayed.row(r)
             steps = np.asarray(row["steps"], dtype=np.int64)
             received = np.asarray(row["received"], dtype=bool)
+        elif e.algorithm.topology.peers:
+            received = np.ones(len(cohort), dtype=bool)  # messages are lost, on the edges of the graph
         else:
             received = ~e.link.lost(r, cohort, e.world)
         lr = e.algorithm.step_length(self.system(r)) if overrides(e.algorithm, "step_length") else self.lr(r)
@@ -168,6 +172,7 @@ class Planner:
             failure=self._failure(r, cohort),
             inclusion=with_replacement[cohort] if with_replacement is not None else np.full(len(cohort), np.nan),
             probabilities=p,
+            edges=e.topology.edges(r, e.world, e.link) if e.algorithm.topology.peers else None,
             system_of=lambda: self.system(r),
         )
 
@@ -176,6 +181,14 @@ class Planner:
         dynamic = getattr(self.e.link, "dynamic", False)
         q = self._failure(r.index, self.everyone) if dynamic else None
         return make_row(r.index, r.cohort, r.draws, r.received, r.steps, r.probabilities, q)
+
+    def graph_row(self, r: Round) -> Row | None:
+        """The row of topology.jsonl; None for a method with a server."""
+        algorithm, edges, r = self.e.algorithm, r.edges, r.received_view  # a node that failed exchanged nothing
+        if edges is None or not isinstance(algorithm, GraphAlgorithm):
+            return None
+        names = ("R", "C") if algorithm.family == "pair" else ("C",) if algorithm.family == "column" else ("W",)
+        return graph_row(r.index, edges, r.cohort, dict(zip(names, algorithm.mixings(r), strict=True)))
 
     def _inclusion(self, r: int) -> Floats | None:
         """p [N] of a participation process that samples with replacement."""

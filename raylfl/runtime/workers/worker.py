@@ -315,7 +315,8 @@ class Worker:
 
     def _states(self, client_states: Sequence[State | None]) -> State:
         fresh = self.setup.fresh_state(self.initial)
-        return {name: torch.cat([(state or fresh)[name] for state in client_states]).to(self.device) for name in fresh}
+        names = fresh or client_states[0] or {}  # the rows of nodes of a graph are given with every task
+        return {name: torch.cat([(state or fresh)[name] for state in client_states]).to(self.device) for name in names}
 
     def _finite_rows(self, result: LocalResult) -> np.ndarray:
         """The mask of clients whose whole result is finite, bool [C]."""

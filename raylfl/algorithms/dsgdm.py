@@ -1,0 +1,51 @@
+"""DSGD with momentum: DSGD whose nodes keep a heavy-ball momentum from round to round.
+
+Yu, Jin & Yang, ICML 2019, Alg. 2 without the exchange of momenta; DmSGD in Yuan et al., ICCV 2021.
+
+State    node x_i, m_i [d], m = 0 at first.
+Sent     d floats along each edge (x).
+Assumes  W doubly stochastic. The error of the limit is that of DSGD with step eta / (1 - beta), or larger.
+
+    local    m_i <- beta m_i + grad f_i(x_i);  x_i <- x_i - eta m_i, K_i times
+    mixing   x <- W x
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.core.algorithm import State, Work
+from raylfl.core.mixing import Mixing
+from raylfl.core.population import Round
+from raylfl.options import Doc, Ge, Lt
+
+
+@ALGORITHMS.register("dsgdm", paper="Yu et al. 2019")
+@dataclass
+class DSGDm(GraphAlgorithm):
+    """DSGD with momentum: each node keeps its own momentum."""
+
+    beta: Annotated[float, Ge(0), Lt(1), Doc("the decay of the momentum")] = 0.9
+
+    own_step: ClassVar[bool] = True
+    biased_by_rows: ClassVar[bool] = True
+    server_known: ClassVar[tuple[str, ...]] = ("m",)  # stays at its node
+
+    def init_nodes(self, x: Tensor, count: int) -> State:
+        return {"x": x.repeat(count, 1), "m": x.new_zeros(count, x.numel())}
+
+    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
+        m = self.beta * carry["m"] + weighted(g, carry)
+        return m, {**carry, "m": m}
+
+    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
+        return {"x": x, "m": carry["m"]}, {}
+
+    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
+        return {"x": mixings[0](rows["x"]), "m": rows["m"]}

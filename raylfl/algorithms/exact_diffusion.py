@@ -1,0 +1,46 @@
+"""Exact diffusion: adapt, correct, combine.
+
+Yuan, Ying, Zhao & Sayed, IEEE TSP 2019, Alg. 1, with W~ = (I + W)/2.
+
+State    node x_i, psi_i [d], both the initial model at first.
+Sent     d floats along each edge (phi).
+Assumes  W symmetric and doubly stochastic; one local step a round.
+
+    adapt    psi' = x - eta grad f(x)
+    correct  phi = psi' + x - psi;  psi <- psi'
+    combine  x <- W~ phi
+    always   sum_i (x_i - psi_i) = 0, whichever nodes work
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.core.algorithm import State
+from raylfl.core.mixing import Mixing
+from raylfl.core.population import Round
+
+
+@ALGORITHMS.register("exact_diffusion", paper="Yuan et al. 2019")
+@dataclass
+class ExactDiffusion(GraphAlgorithm):
+    """Exact diffusion: diffusion with a correction by the last adapted point; exact."""
+
+    own_step: ClassVar[bool] = True
+    one_step: ClassVar[bool] = True
+
+    def init_nodes(self, x: Tensor, count: int) -> State:
+        return {"x": x.repeat(count, 1), "psi": x.repeat(count, 1)}
+
+    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
+        return weighted(g, carry), carry
+
+    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
+        psi = rows["x"]
+        return {"x": mixings[0].lazy()(psi + before["x"] - before["psi"]), "psi": psi}

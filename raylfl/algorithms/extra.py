@@ -1,0 +1,47 @@
+"""EXTRA: the first exact method over neighbours; it adds up past disagreements, which cancels DSGD's error.
+
+Shi, Ling, Wu & Yin, SIAM J. Optim. 2015, eqs. (2.13)-(2.14) with W~ = (I + W)/2.
+
+State    node x_i, s_i [d], s = 0 at first.
+Sent     d floats along each edge (x).
+Assumes  W symmetric and doubly stochastic; one local step a round.
+
+    paper    x_{k+2} = (I + W) x_{k+1} - W~ x_k - eta (grad f(x_{k+1}) - grad f(x_k)),  x_1 = W x_0 - eta grad f(x_0)
+    here     x_{k+1} = W x_k - eta grad f(x_k) + s_k,  s_{k+1} = s_k + (W - W~) x_k:  its sum over k, in which
+             W may be another matrix in every round
+    always   sum_i s_i = 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.core.algorithm import State
+from raylfl.core.mixing import Mixing
+from raylfl.core.population import Round
+
+
+@ALGORITHMS.register("extra", paper="Shi et al. 2015")
+@dataclass
+class Extra(GraphAlgorithm):
+    """EXTRA: DSGD plus the sum of past disagreements; exact."""
+
+    own_step: ClassVar[bool] = True
+    one_step: ClassVar[bool] = True
+
+    def init_nodes(self, x: Tensor, count: int) -> State:
+        return {"x": x.repeat(count, 1), "s": x.new_zeros(count, x.numel())}
+
+    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
+        return weighted(g, carry), carry
+
+    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
+        mixed = mixings[0](before["x"])
+        s = before["s"] + (mixed - before["x"]) / 2
+        return {"x": mixed + (rows["x"] - before["x"]) + before["s"], "s": s}

@@ -1,0 +1,142 @@
+"""Methods without a server: what they share.
+
+Between rounds node i holds rows of its own, x_i [d] and what its method adds, and exchanges rows with its neighbours in
+the graph (`topology`). A method states three things: the rows of a node before round 0, the local half of a round (as
+any algorithm does), and the mixing of the rows of the working nodes, with the matrices of its family.
+
+State    server: the rows of all nodes, node_x [N, d] and so on, and x [d] = (1/N) sum_i x_i for reports: no step of a
+         method reads it. A node that does not work in a round keeps its rows.
+Sent     rows between neighbours (`cost/peer_floats`), nothing to or from a server.
+Assumes  what the method assumes of its matrices (`raylfl.core.mixing`); with importance weights w the gradient of
+         client i is multiplied by N w_i.
+
+The rows lie in the process of the round loop, which carries out the mixing; nodes receive theirs with each round's
+work.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
+from raylfl.core.mixing import Edges, Family, Mixing, matrices
+from raylfl.core.population import Population, Round
+from raylfl.core.reduce import column, tree_sum
+from raylfl.core.topology import Peers, Topology
+
+NODE = "node_"  # begins the names of the nodes' rows in the server state
+SPECTRUM = 64  # working nodes up to which the spectral gap of a round is measured
+
+
+@dataclass
+class GraphAlgorithm(Algorithm):
+    """A method without a server."""
+
+    topology: ClassVar[Topology] = Peers()
+    uploads_update: ClassVar[bool] = False
+    family: ClassVar[Family] = "doubly"
+    """The matrices that the method mixes with: `doubly` stochastic, `column` stochastic, or a `pair` (R, C)."""
+    biased_by_rows: ClassVar[bool] = False
+    """Whether row-stochastic weights are allowed in place of doubly stochastic ones: another objective is minimised."""
+    tracked: ClassVar[str | None] = None
+    """The row that tracks the mean of a quantity of all nodes, for the metric `algo/tracking_error`."""
+
+    @abstractmethod
+    def init_nodes(self, x: Tensor, count: int) -> State:
+        """The rows of all N nodes before round 0, [N, ...] each; always holds x [N, d]."""
+
+    @abstractmethod
+    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
+        """The new rows of the working nodes, [C, ...] each.
+
+        rows: after the local work; before: as the round began; mixings: the round's matrices of the family.
+        """
+
+    def parameters(self, rows: State) -> Tensor:
+        """The parameters [N, d] of each node as its method reads them; default: x."""
+        return rows["x"]
+
+    def local_rows(self, rows: State, mixings: Sequence[Mixing]) -> State:
+        """The rows with which the working nodes begin their local work; default: as they are."""
+        return rows
+
+    # -- the contract of an algorithm ----------------------------------------------------------------------------
+
+    def init_server(self, x: Tensor, population: Population) -> ServerState:
+        rows = self.init_nodes(x, population.count)
+        return {"x": x.clone(), **{NODE + name: row.contiguous() for name, row in rows.items()}}
+
+    def broadcast(self, server: ServerState) -> State:
+        return {}
+
+    def node_rows(self, server: ServerState, r: Round) -> State | None:
+        return self.local_rows(_taken(server, r), self.mixings(r))
+
+    def node_parameters(self, server: ServerState) -> Tensor | None:
+        return self.parameters(_rows(server))
+
+    def start_point(self, broadcast: State, client_state: State) -> Tensor:
+        return client_state["x"]
+
+    def start(self, broadcast: State, client_state: State, work: Work) -> State:
+        carry = {name: rows for name, rows in client_state.items() if name != "x"}
+        if (work.relative_weight != 1.0).any():
+            carry["scale"] = column(work.relative_weight, client_state["x"])
+        return carry
+
+    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
+        return {"x": x}, {}
+
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        before, mixings = _taken(server, r), self.mixings(r)
+        mixed = self.mix({**before, **uploads}, before, mixings, r)
+        here = torch.from_numpy(r.cohort)
+        after = {name: _replaced(server[NODE + name], here, rows) for name, rows in mixed.items()}
+        new: ServerState = {**server, **{NODE + name: rows for name, rows in after.items()}}
+        new["x"] = tree_sum(new[NODE + "x"]) / len(new[NODE + "x"])
+        return new, self._measured(new, mixings, r)
+
+    def mixings(self, r: Round) -> Sequence[Mixing]:
+        """The matrices of the round for the nodes of r.cohort; on the complete graph where the round has no edges."""
+        edges = Edges.complete(r.population.count) if r.edges is None else r.edges
+        return matrices(edges, r.cohort, self.family)
+
+    def _measured(self, server: ServerState, mixings: Sequence[Mixing], r: Round) -> Info:
+        """The root mean squares over the nodes of |x_i - mean x| and of |y_i - mean y|; the spectral gap."""
+        info = {"consensus_error": _spread(self.parameters(_rows(server)))}
+        if self.tracked is not None:
+            info["tracking_error"] = _spread(server[NODE + self.tracked])
+        if len(r.cohort) <= SPECTRUM:
+            info["spectral_gap"] = mixings[0].gap
+        return info
+
+
+def weighted(g: Tensor, carry: State) -> Tensor:
+    """The gradients times N w_i; unchanged for uniform weights."""
+    return g * carry["scale"] if "scale" in carry else g
+
+
+def _rows(server: ServerState) -> State:
+    return {name.removeprefix(NODE): rows for name, rows in server.items() if name.startswith(NODE)}
+
+
+def _taken(server: ServerState, r: Round) -> State:
+    here = torch.from_numpy(r.cohort)
+    return {name: rows[here] for name, rows in _rows(server).items()}
+
+
+def _replaced(rows: Tensor, here: Tensor, new: Tensor) -> Tensor:
+    after = rows.clone()
+    after[here] = new
+    return after
+
+
+def _spread(rows: Tensor) -> float:
+    away = rows - tree_sum(rows) / len(rows)
+    return float(torch.linalg.vector_norm(away) / len(rows) ** 0.5)

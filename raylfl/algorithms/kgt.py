@@ -1,0 +1,52 @@
+"""K-GT: gradient tracking with local steps, by a correction that is constant in a round.
+
+Liu, Lin, Koloskova & Stich, TMLR 2024, Alg. 1, with c = 0 at first.
+
+State    node x_i, c_i [d], c = 0 at first.
+Sent     2d floats along each edge (z, and x after the local steps).
+Assumes  W doubly stochastic, also one that changes.
+
+    local    x_i <- x_i - eta (grad f_i(x_i) + c_i), K_i times;  z_i = (x_i,0 - x_i,K) / (K_i eta)
+    mixing   c <- c - z + W z;  x <- W (x_0 - gamma (x_0 - x_K))
+    always   sum_i c_i = 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.core.algorithm import State, Work
+from raylfl.core.mixing import Mixing
+from raylfl.core.population import Round
+from raylfl.options import Doc, Gt
+
+
+@ALGORITHMS.register("kgt", paper="Liu et al. 2024")
+@dataclass
+class KGT(GraphAlgorithm):
+    """K-GT: gradient tracking with K local steps a round; exact."""
+
+    gamma: Annotated[float, Gt(0), Doc("the length of the exchanged step, the paper's eta_s")] = 1.0
+
+    own_step: ClassVar[bool] = True
+
+    def init_nodes(self, x: Tensor, count: int) -> State:
+        return {"x": x.repeat(count, 1), "c": x.new_zeros(count, x.numel())}
+
+    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
+        return weighted(g, carry) + carry["c"], carry
+
+    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
+        moved = carry["x_start"] - x
+        return {"x": x, "z": moved * work.per_step(x)}, {}
+
+    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
+        w = mixings[0]
+        stepped = rows["x"] if self.gamma == 1.0 else before["x"] - self.gamma * (before["x"] - rows["x"])
+        return {"x": w(stepped), "c": before["c"] - rows["z"] + w(rows["z"])}

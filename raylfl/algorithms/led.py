@@ -1,0 +1,69 @@
+"""LED: local exact diffusion, exact diffusion with local steps.
+
+Alghunaim, IEEE TAC 2024, Alg. 1, with W~ = (I + W)/2 (`lazy`), which is positive semidefinite as its analysis asks.
+
+State    node x_i, e_i [d], e = 0 at first (the paper's y).
+Sent     d floats along each edge (phi).
+Assumes  W symmetric and doubly stochastic; the same K at every client in every round.
+
+    local    phi_i = x_i;  phi_i <- phi_i - eta grad f_i(phi_i) - beta e_i, K times;  beta = 1/K
+    mixing   x <- W~ phi;  e <- e + phi - W~ phi
+    always   sum_i e_i = 0. K = 1 is `nids`; on the complete graph without `lazy` it is `scaffnew`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.core.algorithm import State, Work
+from raylfl.core.mixing import Mixing
+from raylfl.core.population import Round
+from raylfl.options import Doc, Gt, Le
+
+
+@dataclass
+class LocalDual(GraphAlgorithm):
+    """Local steps along the gradient and a share of a dual variable per node: what `led` and `proxskip` have alike."""
+
+    lazy: bool = True  # mix by (I + W)/2; false: by W
+
+    own_step: ClassVar[bool] = True
+    assumes_equal_steps: ClassVar[bool] = True
+
+    @property
+    def share(self) -> float | None:
+        """The part of e that a local step subtracts; None: 1/K."""
+        return None
+
+    def init_nodes(self, x: Tensor, count: int) -> State:
+        return {"x": x.repeat(count, 1), "e": x.new_zeros(count, x.numel())}
+
+    def start(self, broadcast: State, client_state: State, work: Work) -> State:
+        carry, e = super().start(broadcast, client_state, work), client_state["e"]
+        return {**carry, "pull": e * work.per_step(e) if self.share is None else e * (self.share / work.lr)}
+
+    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
+        return weighted(g, carry) + carry["pull"], carry
+
+    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
+        w = mixings[0].lazy() if self.lazy else mixings[0]
+        mixed = w(rows["x"])
+        return {"x": mixed, "e": before["e"] + rows["x"] - mixed}
+
+
+@ALGORITHMS.register("led", paper="Alghunaim 2024")
+@dataclass
+class LED(LocalDual):
+    """LED: exact diffusion with K local steps a round; exact for equal K."""
+
+    beta: Annotated[float, Gt(0), Le(1), Doc("the part of e in a local step; null: 1/K")] | None = None
+
+    @property
+    def share(self) -> float | None:
+        return self.beta

@@ -1,0 +1,50 @@
+"""NIDS and D2: a dual variable per node cancels the heterogeneity of gradients before they are mixed.
+
+Li, Shi & Yan, IEEE TSP 2019, eq. (3) with equal step sizes (`lazy`: W~ = (I + W)/2); D2, for stochastic gradients: Tang
+et al., ICML 2018 (W itself, whose smallest eigenvalue must lie above -1/3).
+
+State    node x_i, e_i [d], e = 0 at first (eta times the dual variable).
+Sent     d floats along each edge (v).
+Assumes  W symmetric and doubly stochastic; one local step a round.
+
+    paper    x_{k+2} = W~ (2 x_{k+1} - x_k - eta (grad f(x_{k+1}) - grad f(x_k)))
+    here     v = x - eta grad f(x) - e;  x <- W~ v;  e <- e + v - W~ v:  the same sequence for a constant W
+    always   sum_i e_i = 0. With `lazy` the sequence is that of `exact_diffusion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.core.algorithm import State
+from raylfl.core.mixing import Mixing
+from raylfl.core.population import Round
+
+
+@ALGORITHMS.register("nids", paper="Li et al. 2019")
+@dataclass
+class NIDS(GraphAlgorithm):
+    """NIDS: a dual variable per node removes the heterogeneity of gradients; exact. `lazy: false` is D2."""
+
+    lazy: bool = True  # mix by (I + W)/2; false: by W, D2
+
+    own_step: ClassVar[bool] = True
+    one_step: ClassVar[bool] = True
+
+    def init_nodes(self, x: Tensor, count: int) -> State:
+        return {"x": x.repeat(count, 1), "e": x.new_zeros(count, x.numel())}
+
+    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
+        return weighted(g, carry), carry
+
+    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
+        w = mixings[0].lazy() if self.lazy else mixings[0]
+        v = rows["x"] - before["e"]
+        mixed = w(v)
+        return {"x": mixed, "e": before["e"] + v - mixed}

@@ -1,0 +1,54 @@
+"""Push-pull (AB): models are pulled by row-stochastic, tracked gradients pushed by column-stochastic matrices.
+
+Pu, Shi, Xu & Nedic, IEEE TAC 2021, Alg. 1; Xin & Khan, IEEE L-CSS 2018; matrices that change: Nedic, Nguyen & Nguyen,
+2023. FOCUS is the same method on a star whose matrices change with the clients that take part (`focus`).
+
+State    node x_i, y_i, g_prev_i [d], y = g_prev = 0 at first.
+Sent     2d floats along each edge (x, y).
+Assumes  R row-stochastic, C column-stochastic, also such that change; a node that reaches all others along both.
+
+    local    K_i times:  g = grad f_i(x_i);  y_i <- y_i + g - g_prev_i;  g_prev_i <- g;  x_i <- x_i - eta y_i
+    mixing   x <- R x;  y <- C y
+    always   sum_i y_i = sum_i g_prev_i (tracking)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.core.algorithm import State, Work
+from raylfl.core.mixing import Family, Mixing
+from raylfl.core.population import Round
+
+
+@ALGORITHMS.register("push_pull", paper="Pu et al. 2021")
+@dataclass
+class PushPull(GraphAlgorithm):
+    """Push-pull (AB): gradient tracking over directed graphs without push-sum; exact. FOCUS is its star."""
+
+    own_step: ClassVar[bool] = True
+    family: ClassVar[Family] = "pair"
+    tracked: ClassVar[str | None] = "y"
+    server_known: ClassVar[tuple[str, ...]] = ("g_prev",)  # stays at its node
+
+    def init_nodes(self, x: Tensor, count: int) -> State:
+        zeros = x.new_zeros(count, x.numel())
+        return {"x": x.repeat(count, 1), "y": zeros, "g_prev": zeros.clone()}
+
+    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
+        g = weighted(g, carry)
+        y = carry["y"] + g - carry["g_prev"]
+        return y, {**carry, "y": y, "g_prev": g}
+
+    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
+        return {"x": x, "y": carry["y"], "g_prev": carry["g_prev"]}, {}
+
+    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
+        pull, push = mixings
+        return {"x": pull(rows["x"]), "y": push(rows["y"]), "g_prev": rows["g_prev"]}

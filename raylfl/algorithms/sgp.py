@@ -1,0 +1,55 @@
+"""SGP: stochastic gradient push, DSGD over directed graphs by push-sum.
+
+Assran, Loizou, Ballas & Rabbat, ICML 2019, Alg. 1; Nedic & Olshevsky, IEEE TAC 2015.
+
+State    node x_i [d] and its mass w_i, 1 at first; its model is z_i = x_i / w_i.
+Sent     d floats along each edge (x; the mass, one number more, is not counted).
+Assumes  C column-stochastic, also one that changes: the sender keeps its part of a message that does not arrive. The
+         error of the limit is that of DSGD.
+
+    local    x_i <- x_i - eta grad f_i(z_i), K_i times
+    mixing   x <- C x;  w <- C w
+    always   sum_i w_i = N; the mean of x moves by the mean of the updates
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.core.algorithm import State, Work
+from raylfl.core.mixing import Family, Mixing
+from raylfl.core.population import Round
+
+
+@ALGORITHMS.register("sgp", paper="Assran et al. 2019")
+@dataclass
+class SGP(GraphAlgorithm):
+    """SGP: DSGD over directed graphs, with push-sum's masses."""
+
+    own_step: ClassVar[bool] = True
+    family: ClassVar[Family] = "column"
+
+    def init_nodes(self, x: Tensor, count: int) -> State:
+        return {"x": x.repeat(count, 1), "w": x.new_ones(count, 1)}
+
+    def parameters(self, rows: State) -> Tensor:
+        return rows["x"] / rows["w"]
+
+    def start_point(self, broadcast: State, client_state: State) -> Tensor:
+        return self.parameters(client_state)
+
+    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
+        return weighted(g, carry) / carry["w"], carry  # a step of z_i = x_i / w_i
+
+    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
+        return {"x": x * carry["w"]}, {}
+
+    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
+        c = mixings[0]
+        return {"x": c(rows["x"]), "w": c(before["w"])}

@@ -1,0 +1,179 @@
+"""Mixing matrices: the edges of a graph over which rows travel in a round, and the weights of these rows.
+
+Node i replaces its row by W_ii x_i + sum_j W_ij x_j, a sum over the nodes j whose message arrives at i. There are three
+families of matrices, and a method states which one its proof needs:
+
+    doubly    rows and columns of W sum to 1: the average of the rows is kept    DSGD and gradient tracking
+    row       rows of R sum to 1: a consensus stays one; a node knows the messages that it receives
+    column    columns of C sum to 1: the sum of the rows is kept; a node knows the messages that arrive (push-sum)
+
+A node that does not work in a round neither computes nor exchanges. Weights are those of the graph that remains: its
+rows and columns have the sums of their family in every round. For `doubly` an undirected edge carries if both of its
+messages arrive. Over a directed graph W is doubly stochastic while every message arrives, since every node has as many
+edges in as out. In other rounds the two ends of each edge that carries exchange rows, at half its weight each way.
+
+Sources: Metropolis weights, Xiao, Boyd & Lall, IPSN 2005; exchanges in pairs, Boyd et al., IEEE Trans. IT 2006.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from raylfl.core.reduce import column, tree_sum
+
+Ints, Floats, Bools = NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]  # `core.population` imports this file
+Weights = Literal["auto", "metropolis", "max_degree", "lazy", "row_stochastic", "column_stochastic", "pair"]
+Family = Literal["doubly", "column", "pair"]
+DOUBLY: tuple[Weights, ...] = ("metropolis", "max_degree", "lazy")
+DENSE = 32  # mean number of edges into a node above which a round's mixing is one matrix product
+FLOATS = 2**22  # of the rows under way at a time
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """A mixing matrix W [C, C] of the C nodes of a round: own = its diagonal, W[target, source] = weight elsewhere."""
+
+    own: Floats
+    sources: Ints
+    targets: Ints
+    weights: Floats
+
+    @property
+    def matrix(self) -> Floats:
+        """W as a dense matrix [C, C]."""
+        w = np.diag(self.own)
+        np.add.at(w, (self.targets, self.sources), self.weights)
+        return w
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """W rows, for rows [C, ...]. The order of the sums is a function of W, as in `raylfl.core.reduce`."""
+        if len(self.sources) > DENSE * len(self.own):
+            dense = torch.from_numpy(self.matrix).to(rows)
+            return (dense @ rows.flatten(1)).view_as(rows)
+        order = np.lexsort((self.sources, self.targets))
+        sources, weights = self.sources[order], self.weights[order]
+        first = np.searchsorted(self.targets[order], np.arange(len(self.own) + 1))
+        degrees = np.diff(first)
+        mixed = rows * column(self.own, rows)
+        mixed[torch.from_numpy(self.own == 0)] = 0.0  # -0, or not finite, otherwise
+        for degree in np.unique(degrees[degrees > 0]):
+            alike = np.flatnonzero(degrees == degree)
+            for some in np.array_split(alike, -(-len(alike) * int(degree) * rows[0].numel() // FLOATS)):
+                at = first[some] + np.arange(degree)[:, None]  # [degree, nodes]
+                terms = rows[torch.from_numpy(sources[at])] * torch.from_numpy(weights[at]).to(rows)[..., None]
+                mixed[torch.from_numpy(some)] += tree_sum(terms)
+        return mixed
+
+    def lazy(self) -> Mixing:
+        """(I + W) / 2."""
+        return Mixing((1 + self.own) / 2, self.sources, self.targets, self.weights / 2)
+
+    @property
+    def gap(self) -> float:
+        """The spectral gap 1 - |lambda_2|; 0 where the round's graph is not connected."""
+        moduli = np.sort(np.abs(np.linalg.eigvals(self.matrix)))[::-1]
+        return max(0.0, 1.0 - float(moduli[1])) if len(moduli) > 1 else 1.0
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The directed edges of a graph in one round, an undirected edge twice, between all N nodes.
+
+    pairs: (from, to), int64 [E, 2]; arrives: whether a message along the edge arrives, bool [E]; directed: whether the
+    graph is; weights: the rule of the config.
+    """
+
+    count: int
+    pairs: Ints
+    arrives: Bools
+    directed: bool = False
+    weights: Weights = "auto"
+
+    @staticmethod
+    def complete(count: int) -> Edges:
+        """The complete graph, on which every message arrives."""
+        pairs = np.argwhere(~np.eye(count, dtype=bool))
+        return Edges(count, pairs, np.ones(len(pairs), dtype=bool))
+
+    def doubly(self, nodes: Ints) -> Mixing:
+        """W of these working nodes, doubly stochastic (with `row_stochastic` weights the row-stochastic R)."""
+        if self.weights == "row_stochastic":
+            return self.row(nodes)
+        w = self._balanced(nodes) if self.directed else self._symmetric(nodes)
+        return w.lazy() if self.weights == "lazy" else w
+
+    def row(self, nodes: Ints) -> Mixing:
+        """R of these nodes: 1 / (1 + messages received) each."""
+        if self.weights in DOUBLY:
+            return self.doubly(nodes)
+        sources, targets = self._at(nodes, self.arrives).T
+        share = 1.0 / (1 + np.bincount(targets, minlength=len(nodes)))
+        return Mixing(share, sources, targets, share[targets])
+
+    def column(self, nodes: Ints) -> Mixing:
+        """C of these nodes: 1 / (1 + messages that arrive) for each receiver, and for the sender itself."""
+        if self.weights in DOUBLY:
+            return self.doubly(nodes)
+        sources, targets = self._at(nodes, self.arrives).T
+        share = 1.0 / (1 + np.bincount(sources, minlength=len(nodes)))
+        return Mixing(share, sources, targets, share[sources])
+
+    def messages(self, nodes: Ints, family: Family) -> Ints:
+        """The messages that these nodes send: (from, to) as positions among the nodes, [M, 2]; lost ones as well."""
+        sent = self._at(nodes, np.ones(len(self.pairs), dtype=bool))
+        exchange = self.directed and family == "doubly" and not self._undisturbed(nodes)
+        return np.concatenate([sent, sent[:, ::-1]]) if exchange else sent
+
+    def _at(self, nodes: Ints, kept: Bools) -> Ints:
+        """The kept pairs between these nodes, as positions among them [*, 2]."""
+        place = np.full(self.count, -1, dtype=np.int64)
+        place[nodes] = np.arange(len(nodes))
+        at = place[self.pairs[kept]].reshape(-1, 2)
+        return at[(at >= 0).all(axis=1)]
+
+    def _symmetric(self, nodes: Ints) -> Mixing:
+        codes = self.pairs @ np.array([self.count, 1])
+        back = self.pairs @ np.array([1, self.count])
+        pairs = self._at(nodes, self.arrives & np.isin(back, codes[self.arrives]))
+        sources, targets = pairs.T
+        degrees = np.bincount(targets, minlength=len(nodes))
+        most = np.maximum(degrees[sources], degrees[targets])
+        if self.weights == "max_degree":  # of the graph, which every node knows
+            most = np.full(len(pairs), self._most())
+        return _stochastic(len(nodes), sources, targets, 1.0 / (1 + most))
+
+    def _balanced(self, nodes: Ints) -> Mixing:
+        pairs = self._at(nodes, self.arrives)
+        weight = 1.0 / (1 + self._most())
+        if not self._undisturbed(nodes):
+            pairs, weight = np.concatenate([pairs, pairs[:, ::-1]]), weight / 2
+        sources, targets = pairs.T
+        weights: Floats = np.full(len(pairs), weight)
+        return _stochastic(len(nodes), sources, targets, weights)
+
+    def _undisturbed(self, nodes: Ints) -> bool:
+        return len(nodes) == self.count and bool(self.arrives.all())
+
+    def _most(self) -> int:
+        """The largest number of edges into a node of the graph."""
+        return int(np.bincount(self.pairs[:, 1], minlength=1).max())
+
+
+def _stochastic(count: int, sources: Ints, targets: Ints, weights: Floats) -> Mixing:
+    """The matrix with these weights off the diagonal, and rows that sum to 1."""
+    off: Floats = np.bincount(targets, weights, minlength=count).astype(np.float64)
+    return Mixing(1.0 - off, sources, targets, weights)
+
+
+def matrices(edges: Edges, nodes: Ints, family: Family) -> Sequence[Mixing]:
+    """The matrices of a family: (W,), (C,), or (R, C)."""
+    if family == "pair":
+        return edges.row(nodes), edges.column(nodes)
+    return (edges.column(nodes),) if family == "column" else (edges.doubly(nodes),)

@@ -1,0 +1,102 @@
+"""The contract of topologies: the graph between the clients, for methods without a server.
+
+A graph has one node for each client. In each round the participation process determines the nodes that work, and the
+link process the messages that arrive: a message of node i is lost with probability q_i, independently on every edge.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+
+from raylfl.core.keyed import keyed_uniform
+from raylfl.core.mixing import Edges, Weights
+from raylfl.core.population import Bools, Ints
+from raylfl.heterogeneity.links.base import Link
+from raylfl.heterogeneity.world import RunContext
+from raylfl.options import Doc, Ge, Options
+from raylfl.registry import Registry
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+TOPOLOGIES: Registry[Graph] = Registry("topologies", "raylfl.heterogeneity.topologies", lambda: Graph)
+RECENT = 3  # rounds whose edges are cached, of a graph that changes
+
+
+@dataclass(kw_only=True)
+class Graph(Options, ABC):
+    """A graph on the N clients, constant or one that changes every round; edges are a function of (seed, round)."""
+
+    weights: Annotated[
+        Weights,
+        Doc(
+            "of the rows that nodes exchange; auto: what the method needs, `metropolis`, `column_stochastic` or `pair` "
+            "(R row-stochastic, C column-stochastic)"
+        ),
+    ] = "auto"
+    latency: Annotated[float, Ge(0), Doc("virtual seconds of a message; also of messages from and to a server")] = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._pairs: dict[tuple[int, int, int], Ints] = {}  # a cache: seed, clients, round
+
+    @property
+    def directed(self) -> bool:
+        """Whether messages may travel along an edge one way only."""
+        return False
+
+    @property
+    def changes(self) -> bool:
+        """Whether the graph is another one in every round."""
+        return False
+
+    @abstractmethod
+    def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
+        """The graph of round r on nodes 0..N-1 (an nx.DiGraph if `directed`)."""
+
+    def check(self, world: RunContext) -> None:
+        """Checks the options against the number of clients N; raises BadValue."""
+        self.pairs(0, world)
+
+    def pairs(self, r: int, world: RunContext) -> Ints:
+        """The directed edges (from, to) of round r, int64 [E, 2] in ascending order; an undirected edge twice."""
+        key = (world.seed, world.count, r if self.changes else 0)
+        if key not in self._pairs:
+            found = np.array(sorted(self.graph(r, world).to_directed().edges), dtype=np.int64).reshape(-1, 2)
+            if len(self._pairs) > RECENT:
+                self._pairs.clear()
+            self._pairs[key] = found[found[:, 0] != found[:, 1]]
+        return self._pairs[key]
+
+    def edges(self, r: int, world: RunContext, link: Link) -> Edges:
+        """The edges of round r, and which of their messages arrive."""
+        pairs = self.pairs(r, world)
+        return Edges(world.count, pairs, ~self.lost(r, pairs, world, link), self.directed, self.weights)
+
+    def lost(self, r: int, pairs: Ints, world: RunContext, link: Link) -> Bools:
+        """The mask of lost messages, bool [E]: Bernoulli(q_from), keyed by (seed, round, from, to)."""
+        if not len(pairs):
+            return np.zeros(0, dtype=bool)
+        q = link.failure(r, np.arange(world.count), world)[pairs[:, 0]]
+        return keyed_uniform(world.seed, "edge", r, pairs @ np.array([world.count, 1])) < q
+
+    def regular(self, world: RunContext) -> bool:
+        """Whether every node has the same number of edges in and out, in round 0."""
+        pairs = self.pairs(0, world)
+        degrees = [np.bincount(ends, minlength=world.count) for ends in pairs.T]
+        return len(np.unique(degrees)) <= 1
+
+
+@TOPOLOGIES.register("auto")
+@dataclass(kw_only=True)
+class Auto(Graph):
+    """What the method defines: a server's star, SFL's chain; for methods without a server the undirected ring."""
+
+    def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
+        import networkx as nx
+
+        return nx.cycle_graph(world.count)

@@ -1,0 +1,120 @@
+"""Graphs from files: a list of edges, or the record of another run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from raylfl.core.population import Bools, Ints
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.links.base import Link
+from raylfl.heterogeneity.topologies.base import TOPOLOGIES, Graph
+from raylfl.heterogeneity.world import RunContext
+from raylfl.options import Doc
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+@TOPOLOGIES.register("file")
+@dataclass(kw_only=True)
+class File(Graph):
+    """The edges in a text file, one a line: two client numbers, `0 1`; what follows a # is a comment."""
+
+    path: Annotated[str, Doc("the list of edges")] = ""
+    one_way: Annotated[bool, Doc("`0 1` is a message from 0 to 1 only")] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.path:
+            raise BadValue("path", got="nothing", need="a list of edges")
+        self._edges = _read_edges(self.path)
+
+    @property
+    def directed(self) -> bool:
+        return self.one_way
+
+    def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
+        import networkx as nx
+
+        beyond = [edge for edge in self._edges if max(edge) >= world.count]
+        if beyond:
+            got = f"{self.path} with edge {beyond[0][0]} {beyond[0][1]}"
+            raise BadValue("path", got=got, need=f"edges between clients 0..{world.count - 1}")
+        found = nx.empty_graph(world.count, create_using=nx.DiGraph if self.one_way else nx.Graph)
+        found.add_edges_from(self._edges)
+        return found
+
+
+def _read_edges(path: str) -> list[tuple[int, int]]:
+    try:
+        lines = [line.partition("#")[0].split() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+        edges = [(int(a), int(b)) for a, b in filter(None, lines)]
+    except (OSError, ValueError) as error:
+        raise BadValue("path", got=path, need=f"a text file with two client numbers a line: {error}") from None
+    if any(min(edge) < 0 for edge in edges):
+        raise BadValue("path", got=path, need="client numbers from 0")
+    return edges
+
+
+@TOPOLOGIES.register("recorded")
+@dataclass(kw_only=True)
+class Recorded(Graph):
+    """The graph of another run, round by round: the messages that arrived there, from its topology.jsonl."""
+
+    path: Annotated[str, Doc("a topology.jsonl; with its participation.jsonl as `participation: trace`")] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.path:
+            raise BadValue("path", got="nothing", need="the topology.jsonl of a run")
+        self._rows = _read_rows(self.path)
+
+    @property
+    def directed(self) -> bool:
+        return any(row["directed"] for row in self._rows.values())
+
+    @property
+    def changes(self) -> bool:
+        return True
+
+    def check(self, world: RunContext) -> None:
+        missing = [r for r in range(world.rounds) if r not in self._rows]
+        if missing:
+            raise BadValue("path", got=f"{self.path} without round {missing[0]}", need="a record of every round")
+        beyond = max((max(edge) for row in self._rows.values() for edge in row["edges"]), default=0)
+        if beyond >= world.count:
+            need = f"edges between clients 0..{world.count - 1}"
+            raise BadValue("path", got=f"{self.path} with client {beyond}", need=need)
+
+    def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
+        import networkx as nx
+
+        found = nx.empty_graph(world.count, create_using=nx.DiGraph)
+        found.add_edges_from(self._rows[r]["edges"])
+        return found
+
+    def lost(self, r: int, pairs: Ints, world: RunContext, link: Link) -> Bools:
+        """The messages lost in the record; the link process does not apply."""
+        arrived = {
+            edge for edge, arrives in zip(self._rows[r]["edges"], self._rows[r]["arrives"], strict=True) if arrives
+        }
+        return np.array([tuple(pair) not in arrived for pair in pairs.tolist()], dtype=bool)
+
+
+def _read_rows(path: str) -> dict[int, dict[str, Any]]:
+    try:
+        rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+        return {int(row["round"]): _row(**row) for row in rows}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadValue("path", got=path, need=f"a readable topology.jsonl: {error}") from None
+
+
+def _row(edges: list[list[int]], arrives: list[bool], directed: bool, **others: Any) -> dict[str, Any]:
+    if len(edges) != len(arrives):
+        raise ValueError(f"{len(edges)} edges, but {len(arrives)} entries of arrives")
+    return {"edges": [(int(a), int(b)) for a, b in edges], "arrives": arrives, "directed": directed}

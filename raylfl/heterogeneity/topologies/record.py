@@ -1,0 +1,35 @@
+"""Rows of `topology.jsonl`: the graph of each round, the messages that arrived, and the matrices of the method.
+
+    {"round": 0, "directed": false, "edges": [[0, 1], [1, 0], ...], "arrives": [true, false, ...],
+     "nodes": [0, 1, 4], "W": {"own": [0.5, ...], "entries": [[1, 0, 0.33], ...]}}
+
+`edges` are the directed edges (from, to) between all nodes, an undirected edge twice; `arrives` says of each whether a
+message along it arrives. `nodes` worked in the round. Of a matrix (W; C; or R and C) `own` is the diagonal, in
+the order of `nodes`, and an entry is [i, j, weight]: the weight of node j's row in the new row of node i.
+`topology: {name: recorded, path: ...}` replays the file for any method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raylfl.core.mixing import Edges, Mixing
+from raylfl.core.population import Ints
+from raylfl.heterogeneity.trace import Row
+
+
+def graph_row(round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mixing]) -> Row:
+    """A row of plain numbers; the matrices are those of these working nodes, by name."""
+    return {
+        "round": round_,
+        "directed": edges.directed,
+        "edges": edges.pairs.tolist(),
+        "arrives": edges.arrives.tolist(),
+        "nodes": nodes.tolist(),
+        **{name: _matrix(mixing, nodes) for name, mixing in matrices.items()},
+    }
+
+
+def _matrix(mixing: Mixing, nodes: Ints) -> Row:
+    ends = zip(nodes[mixing.targets].tolist(), nodes[mixing.sources].tolist(), mixing.weights.tolist(), strict=True)
+    return {"own": mixing.own.tolist(), "entries": [list(entry) for entry in ends]}

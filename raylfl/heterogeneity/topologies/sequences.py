@@ -1,0 +1,79 @@
+"""Graphs that change every round: one-peer exponential, and sequences that average exactly after a few rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from raylfl.heterogeneity.topologies.base import TOPOLOGIES, Graph
+from raylfl.heterogeneity.topologies.static import circulant
+from raylfl.heterogeneity.world import RunContext
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+@TOPOLOGIES.register("one_peer_exponential", paper="Ying et al. 2021")
+@dataclass(kw_only=True)
+class OnePeerExponential(Graph):
+    """In round r node i sends to node i + 2^k, k = r mod ceil(log2 N): one message a node and round.
+
+    For N a power of two the matrices of log2(N) successive rounds have the product 11^T/N: consensus in finite time.
+    """
+
+    @property
+    def directed(self) -> bool:
+        return True
+
+    @property
+    def changes(self) -> bool:
+        return True
+
+    def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
+        exponents = max(1, (world.count - 1).bit_length())
+        return circulant(world.count, [2 ** (r % exponents)])
+
+
+@TOPOLOGIES.register("hyper_cuboid", paper="Nguyen et al. 2023")
+@dataclass(kw_only=True)
+class HyperCuboid(Graph):
+    """Consensus in finite time for any N = p_1 ... p_m (prime factors): groups of p_k nodes average in round k.
+
+    A node's number is written in the mixed base (p_1, ..., p_m); in round r the nodes that differ only in digit r mod m
+    are a complete group. The matrices of m successive rounds have the product 11^T/N.
+    """
+
+    @property
+    def changes(self) -> bool:
+        return True
+
+    def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
+        import networkx as nx
+
+        factors = prime_factors(world.count)
+        found = nx.empty_graph(world.count)
+        if not factors:
+            return found
+        k = r % len(factors)
+        stride = 1
+        for p in factors[:k]:
+            stride *= p
+        for node in range(world.count):
+            digit = node // stride % factors[k]
+            found.add_edges_from((node, node + (other - digit) * stride) for other in range(digit + 1, factors[k]))
+        return found
+
+
+def prime_factors(count: int) -> list[int]:
+    """The prime factors of a number >= 1, ascending.
+
+    >>> prime_factors(12), prime_factors(7), prime_factors(1)
+    ([2, 2, 3], [7], [])
+    """
+    factors, p = [], 2
+    while count > 1:
+        while count % p == 0:
+            factors.append(p)
+            count //= p
+        p += 1
+    return factors

@@ -1,0 +1,92 @@
+"""Mixing matrices: sums of rows and columns whichever nodes work and messages arrive; sums in a fixed order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from raylfl.core.mixing import DENSE, Edges, Weights
+from raylfl.core.reduce import tree_sum
+from tests.algorithms.test_graph import N, edges_of, random_rounds
+from tests.oracles import graphs
+
+CIRCULANT = np.array([[i, (i + k) % N] for i in range(N) for k in (1, 2, 4)])  # as many edges in as out
+
+
+def rounds(seed: int, directed: bool = False):
+    for r in random_rounds(seed, directed):
+        yield r, np.array(r.nodes, dtype=np.int64)
+
+
+def whole(matrix: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    """The matrix on all N nodes: the identity where a node does not work."""
+    out = np.eye(N)
+    out[np.ix_(nodes, nodes)] = matrix
+    return out
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_weights_are_their_definitions_entry_by_entry(seed):
+    for r, nodes in rounds(seed):
+        np.testing.assert_allclose(whole(edges_of(r).doubly(nodes).matrix, nodes), graphs.metropolis(r, N))
+    for r, nodes in rounds(seed, directed=True):
+        np.testing.assert_allclose(whole(edges_of(r).row(nodes).matrix, nodes), graphs.row_stochastic(r, N))
+        np.testing.assert_allclose(whole(edges_of(r).column(nodes).matrix, nodes), graphs.column_stochastic(r, N))
+
+
+@pytest.mark.parametrize("weights", ["auto", "metropolis", "max_degree", "lazy"])
+@pytest.mark.parametrize("directed", [False, True])
+def test_doubly_stochastic_weights_stay_so_when_nodes_and_messages_are_missing(weights: Weights, directed: bool):
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        nodes = np.sort(rng.choice(N, rng.integers(1, N + 1), replace=False))
+        arrives = rng.random(len(CIRCULANT)) > (0.3 if seed else 0)
+        edges = Edges(N, CIRCULANT, arrives, directed, weights)
+        if not directed:
+            back = CIRCULANT[:, ::-1]
+            pairs = np.unique(np.concatenate([CIRCULANT, back]), axis=0)
+            edges = Edges(N, pairs, rng.random(len(pairs)) > 0.3, directed, weights)
+        w = edges.doubly(nodes).matrix
+        assert (w >= -1e-15).all()
+        np.testing.assert_allclose(w.sum(axis=0), 1)
+        np.testing.assert_allclose(w.sum(axis=1), 1)
+
+
+def test_over_a_directed_graph_messages_go_one_way_while_nothing_is_missing():
+    edges = Edges(N, CIRCULANT, np.ones(len(CIRCULANT), dtype=bool), directed=True)
+    w = edges.doubly(np.arange(N)).matrix
+    assert w[1, 0] == 0.25
+    assert w[0, 1] == 0
+    assert len(edges.messages(np.arange(N), "doubly")) == len(CIRCULANT)
+    half = edges.doubly(np.arange(N - 1)).matrix
+    assert half[1, 0] == half[0, 1] == 0.125
+    np.testing.assert_array_equal(half, half.T)
+
+
+@pytest.mark.parametrize("count", [5, 2 * DENSE])
+def test_the_product_is_that_of_the_matrix_by_either_way(count):
+    rng = np.random.default_rng(1)
+    for edges in (Edges.complete(count), Edges(count, np.argwhere(rng.random((count, count)) > 0.9), None)):
+        if edges.arrives is None:
+            edges = Edges(count, edges.pairs, np.ones(len(edges.pairs), dtype=bool))
+        mixing = edges.row(np.arange(count))
+        rows = torch.from_numpy(rng.standard_normal((count, 3)))
+        np.testing.assert_allclose(mixing(rows).numpy(), mixing.matrix @ rows.numpy(), rtol=1e-12, atol=1e-14)
+
+
+def test_a_node_adds_its_neighbours_rows_as_a_tree():
+    """What lets push-pull give the bits of FOCUS, whose server adds uploads by `tree_sum`."""
+    rows = torch.randn(6, 1000, generator=torch.Generator().manual_seed(0))
+    spokes = np.array([[i, 0] for i in range(1, 6)])
+    column = Edges(6, spokes, np.ones(5, dtype=bool), directed=True).column(np.arange(6))
+    expected = rows[0] + tree_sum(rows[1:] * 0.5)
+    assert torch.equal(column(rows)[0], expected)
+
+
+def test_the_gap_is_that_of_textbooks():
+    ring = np.array([[i, (i + k) % 8] for i in range(8) for k in (1, 7)])
+    w = Edges(8, ring, np.ones(16, dtype=bool)).doubly(np.arange(8))
+    assert w.gap == pytest.approx(1 - (1 + 2 * np.cos(2 * np.pi / 8)) / 3)
+    assert Edges.complete(8).doubly(np.arange(8)).gap == pytest.approx(1.0)
+    assert Edges(8, ring, np.ones(16, dtype=bool)).doubly(np.array([0, 1, 4])).gap == 0.0

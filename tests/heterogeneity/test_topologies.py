@@ -1,0 +1,123 @@
+"""Graphs: their edges in closed form, keyed draws, sequences that average exactly, files and records."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from raylfl.core.population import Population
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.links.bernoulli import Bernoulli
+from raylfl.heterogeneity.links.perfect import Perfect
+from raylfl.heterogeneity.topologies import TOPOLOGIES
+from raylfl.heterogeneity.world import RunContext
+
+
+def world(count: int, seed: int = 0) -> RunContext:
+    return RunContext(seed, Population.of(np.ones(count)), 10)
+
+
+def pairs(name: str, count: int, r: int = 0, seed: int = 0, **options) -> set[tuple[int, int]]:
+    graph = TOPOLOGIES.get(name).cls(**options)
+    graph.check(world(count, seed))
+    return set(map(tuple, graph.pairs(r, world(count, seed)).tolist()))
+
+
+def both(edges) -> set[tuple[int, int]]:
+    return {(a, b) for a, b in edges} | {(b, a) for a, b in edges}
+
+
+def test_fixed_graphs_have_their_edges():
+    assert pairs("complete", 4) == {(i, j) for i in range(4) for j in range(4) if i != j}
+    assert pairs("star", 4) == both([(0, 1), (0, 2), (0, 3)])
+    assert pairs("ring", 5) == pairs("auto", 5) == both([(i, (i + 1) % 5) for i in range(5)])
+    assert pairs("directed_ring", 5) == {(i, (i + 1) % 5) for i in range(5)}
+    assert pairs("grid", 6) == both([(0, 1), (1, 2), (3, 4), (4, 5), (0, 3), (1, 4), (2, 5)])
+    assert pairs("torus", 9) == both([(3 * a + b, 3 * a + (b + 1) % 3) for a in range(3) for b in range(3)]) | both(
+        [(3 * a + b, 3 * ((a + 1) % 3) + b) for a in range(3) for b in range(3)]
+    )
+    assert pairs("exponential", 6) == {(i, (i + k) % 6) for i in range(6) for k in (1, 2, 4)}
+    assert pairs("hypercube", 8) == both([(i, i ^ b) for i in range(8) for b in (1, 2, 4)])
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES.names())
+def test_every_graph_takes_one_and_two_clients_or_says_why_not(name):
+    for count in (1, 2):
+        try:
+            assert all(max(pair) < count for pair in pairs(name, count))
+        except BadValue as error:
+            assert name in ("random_regular", "small_world", "file", "recorded"), error
+
+
+def product(name: str, count: int, length: int) -> np.ndarray:
+    graph, context, w = TOPOLOGIES.get(name).cls(), world(count), np.eye(count)
+    for r in range(length):
+        w = graph.edges(r, context, Perfect()).doubly(np.arange(count)).matrix @ w
+    return w
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "length"),
+    [("one_peer_exponential", 8, 3), ("one_peer_exponential", 16, 4), ("hyper_cuboid", 12, 3), ("hyper_cuboid", 7, 1)],
+)
+def test_sequences_average_exactly_after_one_cycle(name, count, length):
+    np.testing.assert_allclose(product(name, count, length), 1 / count, atol=1e-15)
+    assert length == 1 or abs(product(name, count, length - 1) - 1 / count).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("erdos_renyi", {"p": 0.3}), ("random_regular", {"degree": 3}), ("small_world", {"degree": 4, "p": 0.5})],
+)
+def test_random_graphs_are_functions_of_the_seed_and_if_dynamic_of_the_round(name, options):
+    assert pairs(name, 10, **options) == pairs(name, 10, **options) == pairs(name, 10, r=5, **options)
+    assert pairs(name, 10, **options) != pairs(name, 10, seed=1, **options)
+    dynamic = {**options, "dynamic": True}
+    assert pairs(name, 10, r=5, **dynamic) == pairs(name, 10, r=5, **dynamic) != pairs(name, 10, r=6, **dynamic)
+
+
+def test_messages_are_lost_with_the_probability_of_their_sender_independently_on_every_edge():
+    graph, link = TOPOLOGIES.get("complete").cls(), Bernoulli(q=[0.0, 0.5, 0.9] + [0.2] * 37)
+    context = world(40)
+    lost = np.mean([~graph.edges(r, context, link).arrives for r in range(40)], axis=0)
+    sent = graph.pairs(0, context)[:, 0]
+    for node, q in ((0, 0.0), (1, 0.5), (2, 0.9)):
+        assert lost[sent == node].mean() == pytest.approx(q, abs=4 * (q * (1 - q) / (39 * 40)) ** 0.5)
+        assert q == 0 or lost[sent == node].std() > 0.02
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "count", "key"),
+    [
+        ("hypercube", {}, 6, "name"),
+        ("grid", {"rows": 4}, 6, "rows"),
+        ("random_regular", {"degree": 3}, 5, "degree"),
+        ("small_world", {"degree": 6}, 5, "degree"),
+        ("erdos_renyi", {"p": 0.001}, 30, "name"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_by_name(name, options, count, key):
+    with pytest.raises(BadValue) as refused:
+        pairs(name, count, **options)
+    assert refused.value.key == key
+
+
+def test_a_file_has_its_edges_and_is_refused_with_its_fault(tmp_path):
+    path = tmp_path / "edges.txt"
+    path.write_text("0 1  # comment\n\n2 1\n")
+    assert pairs("file", 3, path=str(path)) == both([(0, 1), (1, 2)])
+    assert pairs("file", 3, path=str(path), one_way=True) == {(0, 1), (2, 1)}
+    with pytest.raises(BadValue, match=r"edge 2 1.*clients 0\.\.1"):
+        pairs("file", 2, path=str(path))
+    path.write_text("0 1 2\n")
+    with pytest.raises(BadValue, match="two client numbers a line"):
+        pairs("file", 3, path=str(path))
+
+
+def test_a_record_is_refused_where_a_round_is_missing(tmp_path):
+    path = tmp_path / "topology.jsonl"
+    path.write_text(json.dumps({"round": 0, "directed": False, "edges": [[0, 1], [1, 0]], "arrives": [True, True]}))
+    with pytest.raises(BadValue, match="without round 1"):
+        pairs("recorded", 3, path=str(path))

@@ -1,0 +1,155 @@
+"""Whole runs of methods without a server: bits, resumes, records and their replay, costs, refusals."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from raylfl.config.load import load_config
+from raylfl.errors import BadConfig
+from raylfl.experiment import assemble
+from raylfl.testing.runs import RUN_CHECKS, carry_out, outcome
+
+PROBLEM: dict[str, Any] = {
+    "base": ["data/dense_quadratics", "model/dense_quadratic"],
+    "rounds": 6,
+    "dtype": "float64",
+    "data": {"init_args": {"num_clients": 8, "dim": 3}},
+    "partition": {"name": "natural"},
+    "participation": {"name": "bernoulli", "p": 0.7},
+    "link": {"name": "bernoulli", "q": 0.2},
+    "topology": {"name": "exponential"},
+    "algorithm": {"name": "push_pull"},
+    "local": {"batch_size": "full", "steps": 2, "lr": 0.05},
+    "eval": {"every": 0},
+    "checkpoint": {"every": 2},
+    "runtime": {"backend": "local"},
+    "logging": {"report": False},
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_syncing(monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+
+
+def rows(folder, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("check", "settings"),
+    [
+        ("has_the_same_bits_on_any_worker", ["algorithm=kgt", "topology=ring"]),
+        ("resumes_after_a_kill_in_every_phase", ["algorithm=push_pull", "topology=one_peer_exponential"]),
+        ("resumes_after_a_kill_in_every_phase", ["algorithm=sgp", "topology=erdos_renyi", "topology.dynamic=true"]),
+        ("its_saved_config_repeats_the_run", ["algorithm=dsgd", "algorithm.order=cta", "topology=star"]),
+    ],
+)
+def test_a_graph_keeps_the_contract_in_whole_runs(tmp_path, check, settings):
+    RUN_CHECKS[check](settings, tmp_path)
+
+
+def test_a_kill_loses_no_row_of_the_topology_and_doubles_none(tmp_path):
+    RUN_CHECKS["resumes_after_a_kill_in_every_phase"](["algorithm=dsgd", "topology=ring"], tmp_path)
+    clean, killed = ((tmp_path / name / "topology.jsonl").read_text() for name in ("clean", "killed"))
+    assert clean == killed
+    assert len(clean.splitlines()) == len(rows(tmp_path / "clean", "metrics.jsonl"))
+
+
+@pytest.mark.parametrize("algorithm", ["push_pull", "dsgd", "sgp"])
+def test_a_record_has_the_matrices_and_replays_to_the_same_bits(tmp_path, algorithm):
+    carry_out(PROBLEM, tmp_path / "first", [f"algorithm={algorithm}"])
+    record = tmp_path / "first" / "topology.jsonl"
+    replay = [
+        f"topology={{name: recorded, path: {record}}}",
+        f"participation={{name: trace, path: {tmp_path / 'first' / 'participation.jsonl'}}}",
+        "link=perfect",
+        f"algorithm={algorithm}",
+    ]
+    carry_out(PROBLEM, tmp_path / "again", replay)
+    first, again = outcome(tmp_path / "first"), outcome(tmp_path / "again")
+    assert first["params"] == again["params"]
+    for row in rows(tmp_path / "first", "topology.jsonl"):
+        for name, axis in {"push_pull": (("R", 1), ("C", 0)), "dsgd": (("W", 0), ("W", 1)), "sgp": (("C", 0),)}[
+            algorithm
+        ]:
+            matrix = np.zeros((8, 8))
+            matrix[row["nodes"], row["nodes"]] = row[name]["own"]
+            for i, j, weight in row[name]["entries"]:
+                matrix[i, j] += weight
+            np.testing.assert_allclose(matrix.sum(axis=axis)[row["nodes"]], 1)
+
+
+def test_final_has_every_node_and_the_worst_is_measured(tmp_path):
+    carry_out(PROBLEM, tmp_path / "run")
+    final = torch.load(tmp_path / "run" / "final.pt", weights_only=True)
+    assert final["nodes"].shape == (8, 3)
+    torch.testing.assert_close(final["nodes"].mean(dim=0), final["params"], rtol=1e-12, atol=1e-14)
+    optimum = torch.from_numpy(assemble(load_config(PROBLEM)).optimum.x)
+    worst = max(float((x - optimum).norm() / optimum.norm()) for x in final["nodes"])
+    last = rows(tmp_path / "run", "metrics.jsonl")[-1]
+    assert last["global/worst_distance"] == pytest.approx(worst)
+    spread = (final["nodes"] - final["params"]).norm(dim=1).square().mean().sqrt()
+    assert last["algo/consensus_error"] == pytest.approx(float(spread))
+
+
+def test_floats_and_seconds_are_counted_on_the_edges(tmp_path):
+    """Messages between nodes that work, lost ones included; the slowest node, and one latency."""
+    settings = ["topology.latency=0.5", "system.bandwidth=12", "system.seconds_per_step=0.25"]
+    carry_out(PROBLEM, tmp_path / "run", settings)
+    floats, seconds = 0, 0.0
+    for graph, row in zip(
+        rows(tmp_path / "run", "topology.jsonl"), rows(tmp_path / "run", "metrics.jsonl"), strict=True
+    ):
+        sent = [(a, b) for a, b in graph["edges"] if a in graph["nodes"] and b in graph["nodes"]]
+        floats += 2 * 3 * len(sent)  # x and y, d = 3
+        busy = [sum(node in pair for pair in sent) * 2 * 3 / 12 + 2 * 0.25 for node in graph["nodes"]]
+        seconds += max(busy) + 0.5 if busy else 0
+        assert row["cost/peer_floats"] == floats
+        assert row["cost/uplink_floats"] == row["cost/downlink_floats"] == 0
+        assert row["time/virtual"] == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("algorithm", "messages"), [("fedavg", 2), ("sfl", 9), ("dsgd", 1), ("centralized", 0)])
+def test_latency_passes_with_every_message_that_waits_for_another(tmp_path, algorithm, messages):
+    settings = [f"algorithm={algorithm}", "participation=full", "link=perfect", "rounds=1", "topology=ring"]
+    carry_out(PROBLEM, tmp_path / "without", settings)
+    carry_out(PROBLEM, tmp_path / "with", [*settings, "topology.latency=0.5"])
+    before, after = (rows(tmp_path / name, "metrics.jsonl")[0]["time/virtual"] for name in ("without", "with"))
+    assert after - before == pytest.approx(0.5 * messages)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["algorithm=dsgd", "topology.weights=pair"], "topology.weights=pair, but must be one of auto, metropolis"),
+        (["algorithm=sgp", "topology.weights=row_stochastic"], "topology.weights=row_stochastic, but must be one of"),
+        (["algorithm=dsgd", "topology=hypercube", "data.init_args.num_clients=6"], "need|hypercube with 6 clients"),
+        (["algorithm=dsgd", "local.buffers=local"], "local.buffers=local, but must be average"),
+    ],
+)
+def test_what_cannot_run_on_a_graph_is_refused(settings, message):
+    with pytest.raises(BadConfig, match=message):
+        assemble(load_config(PROBLEM, settings))
+
+
+def test_a_directed_graph_of_unequal_degrees_is_for_push_methods_only(tmp_path):
+    path = tmp_path / "edges.txt"
+    path.write_text("".join(f"{i} {(i + 1) % 8}\n" for i in range(8)) + "0 4\n")
+    file = f"topology={{name: file, path: {path}, one_way: true}}"
+    for push in ("sgp", "push_diging", "push_pull"):
+        assemble(load_config(PROBLEM, [file, f"algorithm={push}"]))
+    with pytest.raises(BadConfig, match="dsgd needs doubly stochastic weights"):
+        assemble(load_config(PROBLEM, [file, "algorithm=dsgd"]))
+    experiment = assemble(load_config(PROBLEM, [file, "algorithm=dsgd", "topology.weights=row_stochastic"]))
+    assert any("another weighted sum" in warning for warning in experiment.warnings)
+
+
+def test_a_method_with_a_server_says_that_a_graph_does_not_apply():
+    experiment = assemble(load_config(PROBLEM, ["algorithm=fedavg"]))
+    assert "fedavg does not run on a graph: topology exponential does not apply" in experiment.warnings
