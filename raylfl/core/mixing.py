@@ -28,7 +28,9 @@ from torch import Tensor
 
 from raylfl.core.reduce import column, tree_sum
 
-Ints, Floats, Bools = NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]  # `core.population` imports this file
+Ints = NDArray[np.int64]  # these three as in `core.population`, which imports this file
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 Weights = Literal["auto", "metropolis", "max_degree", "lazy", "row_stochastic", "column_stochastic", "pair"]
 Family = Literal["doubly", "column", "pair"]
 DOUBLY: tuple[Weights, ...] = ("metropolis", "max_degree", "lazy")
