@@ -171,6 +171,7 @@ def functions_of(code: CodeType) -> Iterator[CodeType]:
 def live_functions(root: Path) -> dict[str, list[FunctionType]]:
     """The functions of this process by their file below the root: a look at every object, so once before any fork."""
     found: dict[str, list[FunctionType]] = {}
+    gc.unfreeze()  # tests/conftest.py has frozen them, which hides them
     for thing in gc.get_objects():
         if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith(str(root)):
             found.setdefault(thing.__code__.co_filename, []).append(thing)

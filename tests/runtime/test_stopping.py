@@ -16,9 +16,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
 @pytest.fixture(autouse=True)
 def handlers():
+    """Python's own handler of Ctrl-C, which a command in the background does not have; each test leaves all as here."""
+    given = signal.signal(signal.SIGINT, signal.default_int_handler)
     before = [signal.getsignal(number) for number in SIGNALS]
     yield
     assert [signal.getsignal(number) for number in SIGNALS] == before
+    signal.signal(signal.SIGINT, given)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,0 +1,174 @@
+"""What a module logs in an evaluation, by hand: weights, reductions, names, and metric objects split over workers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torchmetrics import CatMetric, MeanMetric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
+
+from raylfl.errors import BadConfig
+from raylfl.runtime.workers.logged import EvaluationLog, Logged, as_number, canonical, is_metric, merged, metrics_of
+
+
+def logged(batches, between=(), **options):
+    """The log of batches [(samples, [(name, value), ...]), ...], then of values between batches."""
+    log = EvaluationLog()
+    for samples, values in batches:
+        log.begin_batch(samples)
+        for name, value in values:
+            log.log(name, value, **options)
+        log.end_batch()
+    for name, value in between:
+        log.log(name, value, **options)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("val_acc", "accuracy"),
+        ("test/accuracy", "accuracy"),
+        ("train_loss", "loss"),
+        ("validation/f1", "f1"),
+        ("test_val_f1", "val_f1"),
+        ("accent", "accent"),
+        ("acc", "accuracy"),
+    ],
+)
+def test_a_metric_has_one_name_whatever_its_prefix(name, expected):
+    assert canonical(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("reduce", "expected"),
+    [("mean", (3 * 1.0 + 1 * 5.0) / 4), ("avg", 2.0), ("sum", 6.0), ("min", 1.0), (torch.max, 5.0), (torch.amin, 1.0)],
+)
+def test_batches_are_reduced_by_samples_or_as_asked(reduce, expected):
+    log = logged([(3, [("a", 1.0)]), (1, [("a", torch.tensor([5.0]))])], reduce_fx=reduce)
+    assert log.finish().results() == {"a": expected}
+
+
+def test_a_batch_size_of_its_own_is_the_weight():
+    log = logged([(3, [("a", 1.0)])], batch_size=10)
+    log.begin_batch(3)
+    log.log("a", 4.0, batch_size=20)
+    assert log.finish().results() == {"a": pytest.approx((10 * 1.0 + 20 * 4.0) / 30)}
+
+
+def test_the_last_value_of_a_name_in_a_batch_counts_and_so_does_the_last_between_batches():
+    log = logged([(2, [("a", 9.0), ("a", 1.0)]), (2, [("a", 3.0)])], [("end", 1.0), ("end", 2.0)])
+    assert log.finish().results() == {"a": 2.0, "end": 2.0}
+    assert logged([(2, [("a", 9.0)])], [("a", 5.0)]).finish().results() == {"a": 5.0}
+
+
+def test_whether_the_current_batch_has_a_loss():
+    log = EvaluationLog()
+    for name, expected in (("val_loss", True), ("other", False)):
+        log.begin_batch(1)
+        assert not log.has_loss
+        log.log(name, 1.0)
+        assert log.has_loss == expected
+
+
+def test_values_of_steps_alone_are_left_out_by_name():
+    log = logged([(1, [("val_a", 1.0)])], on_epoch=False)
+    assert log.left_out == {"val_a"}
+    assert log.finish().results() == {}
+    assert not logged([(1, [("a", 1.0)])], on_epoch=True).left_out
+
+
+@pytest.mark.parametrize("value", [torch.zeros(2), "text", None, [1.0, 2.0]])
+def test_what_is_no_number_is_refused_by_name(value):
+    with pytest.raises(BadConfig, match="the model logs val_a as"):
+        logged([(1, [("val_a", value)])])
+
+
+def test_numbers_of_all_kinds_are_floats():
+    assert [as_number("a", v) for v in (True, 3, torch.tensor([[2.0]], requires_grad=True), "4")] == [
+        1.0,
+        3.0,
+        2.0,
+        4.0,
+    ]
+
+
+def test_another_reduction_is_refused():
+    with pytest.raises(BadConfig, match="reduce_fx=median, but must be one of mean, sum, min, max"):
+        logged([(1, [("a", 1.0)])], reduce_fx=torch.median)
+
+
+def test_parts_of_an_evaluation_are_joined_in_order_of_their_names_and_values():
+    parts = [logged([(1, [("a", 1.0)]), (2, [("a", 2.0), ("b", 1.0)])]), logged([(5, [("a", 4.0), ("c", 7.0)])])]
+    whole = Logged.joined([log.finish() for log in parts])
+    assert whole.series["a"].values == [1.0, 2.0, 4.0]
+    assert whole.results() == {"a": pytest.approx((1 + 4 + 20) / 8), "b": 1.0, "c": 7.0}
+    assert Logged.joined([]).results() == {}
+
+
+def draws(batches):
+    generator = torch.Generator().manual_seed(0)
+    return [(torch.rand(7, 3, generator=generator), torch.arange(7) % 3) for _ in range(batches)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MulticlassAccuracy(3, average="macro"),
+        lambda: MulticlassAUROC(3, thresholds=None),
+        lambda: MulticlassAccuracy(3, average="macro") + MulticlassAccuracy(3, average="micro"),
+    ],
+)
+def test_a_metric_object_over_workers_is_that_over_all_batches(make):
+    batches, parts, whole = draws(4), [], make()
+    for some in (batches[:1], batches[1:]):
+        log, metric = EvaluationLog(), make()
+        for x, y in some:
+            log.begin_batch(len(y))
+            metric.update(x, y)
+            log.log("val_m", metric)
+        parts.append(log.finish())
+    for x, y in batches:
+        whole.update(x, y)
+    assert Logged.joined(parts).results() == {"m": pytest.approx(float(whole.compute()), rel=1e-6)}
+
+
+def test_a_metric_is_reset_after_an_evaluation_and_its_copy_is_not():
+    metric = MeanMetric()
+    metric.update(3.0)
+    log = EvaluationLog()
+    log.log("a", metric)
+    finished = log.finish()
+    metric.update(100.0)
+    assert finished.results() == {"a": 3.0}
+    assert float(metric.compute()) == 100.0
+
+
+def test_a_metric_object_that_some_workers_never_fed_adds_nothing():
+    fed, idle = CatMetric(), CatMetric()
+    fed.update(torch.tensor([1.0, 2.0]))
+    assert merged([idle, fed]).compute().tolist() == [1.0, 2.0]
+    assert merged([fed]) is fed
+
+
+def test_a_collection_gives_one_number_for_each_key():
+    collection = MetricCollection({"m": MeanMetric(), "n": MeanMetric()})
+    collection["m"].update(2.0)
+    collection["n"].update(4.0)
+    log = EvaluationLog()
+    for name, metric in collection.items():
+        log.log(name, metric)
+    assert log.finish().results() == {"m": 2.0, "n": 4.0}
+    assert [is_metric(thing) for thing in (collection["m"], collection, torch.nn.Linear(1, 1), 3.0)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert set(map(id, metrics_of(collection))) == {id(collection["m"]), id(collection["n"])}
+
+
+def test_nan_stays_nan():
+    assert math.isnan(logged([(1, [("a", float("nan"))]), (1, [("a", 1.0)])]).finish().results()["a"])

@@ -1,0 +1,210 @@
+"""Record files, state files with checksums and manifests by themselves, against hashlib and the file system."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+
+import pytest
+import torch
+
+from raylfl.config.formats import FORMAT
+from raylfl.errors import BadConfig
+from raylfl.runtime.records.checksums import save_hashed, sha256_of
+from raylfl.runtime.records.manifest import Damaged, encode, folder_of, read_manifest
+from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, open_plain
+
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.fixture
+def record(tmp_path):
+    (tmp_path / "rows.jsonl").write_bytes(b"before\n")
+    record = RecordFile(tmp_path / "rows.jsonl")
+    yield record
+    record.close()
+
+
+def test_what_is_appended_is_on_disk_at_once_and_in_the_checksum(record):
+    assert record.prefix == Prefix(7, sha256(b"before\n"))
+    for data in (b"first\n", b"second\n"):
+        record.append(data)
+    content = b"before\nfirst\nsecond\n"
+    assert record.path.read_bytes() == content
+    assert record.prefix == Prefix(len(content), sha256(content)) == Prefix.of(content)
+    record.check()
+    record.verify()
+    record.sync()
+
+
+def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(record):
+    class Full:
+        """Takes three bytes, then none."""
+
+        def __init__(self, file):
+            self.file, self.calls = file, 0
+
+        def write(self, data):
+            self.calls += 1
+            if self.calls == 2:
+                raise OSError(28, "No space left on device")
+            return self.file.write(data[:3])
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+    whole, before = record.file, record.prefix
+    record.file = Full(whole)
+    with pytest.raises(OSError, match="No space"):
+        record.append(b"abcdef\n")
+    record.file = whole
+    assert record.path.read_bytes() == b"before\n"
+    assert record.prefix == before
+    record.verify()
+
+
+def test_a_write_in_pieces_is_whole(record):
+    class Slow:
+        def __init__(self, file):
+            self.file = file
+
+        def write(self, data):
+            return self.file.write(data[:2])
+
+        def fileno(self):
+            return self.file.fileno()
+
+    whole, record.file = record.file, Slow(record.file)
+    record.append(b"abcdefg")
+    record.file = whole
+    assert record.path.read_bytes() == b"before\nabcdefg"
+    record.verify()
+
+
+def test_a_deleted_file_is_put_back_with_its_rows_and_can_be_appended_to(record):
+    record.append(b"row\n")
+    record.path.unlink()
+    with pytest.raises(Displaced, match=r"was deleted.*put back: raylfl resume"):
+        record.check()
+    assert record.path.read_bytes() == b"before\nrow\n"
+    record.check()
+    record.append(b"next\n")
+    assert record.path.read_bytes() == b"before\nrow\nnext\n"
+    record.verify()
+
+
+@pytest.mark.parametrize("change", ["longer", "shorter", "another file"])
+def test_a_changed_file_is_noticed(record, change):
+    if change == "longer":
+        record.path.write_bytes(b"before\nmore\n")
+    elif change == "shorter":
+        os.truncate(record.path, 3)
+    else:
+        other = record.path.with_name("other")
+        other.write_bytes(b"before\n")
+        other.rename(record.path)
+    with pytest.raises(Displaced, match="was changed"):
+        record.check()
+
+
+def test_other_bytes_of_the_same_length_are_noticed_by_verify_alone(record):
+    record.path.write_bytes(b"BEFORE\n")
+    record.check()
+    with pytest.raises(Displaced, match="is damaged"):
+        record.verify()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_only_regular_files_are_opened(tmp_path, kind):
+    path = tmp_path / "here"
+    if kind == "link":
+        (tmp_path / "target").write_text("")
+        path.symlink_to(tmp_path / "target")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match=re.escape(str(path))):
+        open_plain(path, os.O_RDONLY)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_checksum_of_a_saved_state_is_that_of_its_file(tmp_path):
+    path = tmp_path / "state.pt"
+    found = save_hashed({"x": torch.arange(1000.0)}, path)
+    assert found == sha256(path.read_bytes()) == sha256_of(path)
+    assert torch.equal(torch.load(path, weights_only=True)["x"], torch.arange(1000.0))
+
+
+MANIFEST = {
+    "version": FORMAT,
+    "round": 3,
+    "sha256": {"server.pt": "0" * 64, "clients_000.pt": "1" * 64},
+    "config_sha256": "a" * 64,
+    "partition_sha256": "b" * 64,
+    "device": "cpu",
+    "versions": {"torch": "2"},
+    "config": {"runtime": {}, "rounds": 4},
+    "records": {"metrics.jsonl": 10, "participation.jsonl": 20},
+    "records_sha256": {"metrics.jsonl": "c" * 64, "participation.jsonl": "d" * 64},
+    "clients": {"round_000003": [0, 2]},
+}
+
+
+def written(folder, **changes):
+    """A folder with this manifest; `None` leaves a key out."""
+    content = {k: v for k, v in {**MANIFEST, **changes}.items() if v is not None}
+    place = folder / folder_of(3)
+    place.mkdir(exist_ok=True)
+    (place / "manifest.json").write_text(encode(content))
+    return place
+
+
+def test_a_manifest_is_read_as_it_was_written(tmp_path):
+    assert folder_of(3) == "round_000003"
+    assert read_manifest(written(tmp_path)) == MANIFEST
+    old = {k: v for k, v in MANIFEST.items() if k != "records_sha256"}
+    assert read_manifest(written(tmp_path, records_sha256=None)) == old
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"round": 4}, "it is of round 4"),
+        ({"round": -1}, "round: "),
+        ({"sha256": {"clients_000.pt": "1" * 64}}, "it names no server.pt"),
+        ({"sha256": {"server.pt": "0" * 63}}, "sha256.server.pt: "),
+        ({"sha256": {"../server.pt": "0" * 64}}, "sha256"),
+        ({"records_sha256": {"metrics.jsonl": "c" * 64}}, "name other files"),
+        ({"records": {"/etc/passwd": 3}}, "records"),
+        ({"clients": {"round_000003": []}}, "clients.round_000003: "),
+        ({"clients": {"round_3": [1]}}, "clients"),
+        ({"device": None}, "device: "),
+        ({"config": {}}, "config.runtime: "),
+        ({"version": "2"}, "version: "),
+    ],
+)
+def test_a_manifest_of_another_form_is_damaged(tmp_path, changes, says):
+    with pytest.raises(Damaged, match=rf"^round_000003/manifest\.json: .*{re.escape(says)}"):
+        read_manifest(written(tmp_path, **changes))
+
+
+def test_a_manifest_of_another_format_is_refused(tmp_path):
+    with pytest.raises(BadConfig):
+        read_manifest(written(tmp_path, version=99))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", json.dumps(MANIFEST), encode(MANIFEST).replace("cpu", "gpu")])
+def test_a_manifest_without_its_checksum_is_damaged(tmp_path, text):
+    place = written(tmp_path)
+    (place / "manifest.json").write_text(text)
+    with pytest.raises(Damaged, match=r"manifest\.json (cannot be read|does not match)"):
+        read_manifest(place)
+    (place / "manifest.json").unlink()
+    with pytest.raises(Damaged, match="cannot be read"):
+        read_manifest(place)

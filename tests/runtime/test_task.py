@@ -1,0 +1,80 @@
+"""Reports of clients' work, joined, cut and looked up, against plain lists."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from raylfl.core.oracle import Way
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
+
+PLAIN, QUICK = Way("autograd", "it was asked for"), Way("recorded", "it was not")
+
+
+def reports(clients, **changes):
+    """Reports whose loss is ten times the client, with one logged value."""
+    made = ClientReports.of(clients, loss=np.array(clients) * 10.0, gradients=3, finite=True)
+    made.logged = {"a": np.array(clients) + 0.5}
+    made.ways = Counter({PLAIN: len(clients)})
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_the_load_of_a_task_is_its_number_of_sample_gradients():
+    assert Task(0, (4, 7), (2, 5), (10, 3), (2.0, 5.0), 0.1).load == 2 * 10 + 5 * 3
+
+
+def test_missing_columns_are_0_and_failed_clients_have_no_loss():
+    rows = ClientReports.of([3, 5], last_loss=[1.0, 2.0]).rows
+    assert rows["client"].tolist() == [3, 5]
+    assert rows["last_loss"].tolist() == [1.0, 2.0]
+    assert not rows["loss"].any()
+    assert not rows["finite"].any()
+    failed = ClientReports.failed([3, 5], "why")
+    assert np.isnan(failed.rows["loss"]).all()
+    assert np.isnan(failed.rows["last_loss"]).all()
+    assert failed.errors == {3: "why", 5: "why"}
+    assert failed.bad["client"].tolist() == [3, 5]
+
+
+def test_joined_reports_keep_their_order_and_what_only_some_of_them_logged():
+    first = reports([4, 2], logged={"a": np.array([1.0, 2.0])}, errors={2: "first"})
+    second = reports([9], logged={"b": np.array([7.0])}, errors={9: "second"}, ways=Counter({PLAIN: 2, QUICK: 5}))
+    whole = ClientReports.joined([first, second])
+    assert whole.rows["client"].tolist() == [4, 2, 9]
+    np.testing.assert_array_equal(whole.logged["a"], [1.0, 2.0, np.nan])
+    np.testing.assert_array_equal(whole.logged["b"], [np.nan, np.nan, 7.0])
+    assert whole.errors == {2: "first", 9: "second"}
+    assert whole.ways == {PLAIN: 4, QUICK: 5}
+    assert len(ClientReports.joined([]).rows) == 0
+
+
+def test_parts_hold_their_clients_and_the_first_holds_the_ways():
+    whole = reports([4, 2, 9], errors={2: "why"})
+    first, rest = whole[:2], whole[2:]
+    assert (first.rows["client"].tolist(), rest.rows["client"].tolist()) == ([4, 2], [9])
+    assert (first.errors, rest.errors) == ({2: "why"}, {})
+    assert (first.logged["a"].tolist(), rest.logged["a"].tolist()) == ([4.5, 2.5], [9.5])
+    assert (first.ways, rest.ways) == ({PLAIN: 3}, {})
+    first.ways.clear()
+    assert whole.ways == {PLAIN: 3}
+
+
+@pytest.mark.parametrize("wanted", [[4, 2, 9], [2, 9], [4], []])
+def test_losses_and_logs_of_some_clients_come_in_the_order_of_the_reports(wanted):
+    whole = reports([4, 2, 9])
+    expected = [c for c in (4, 2, 9) if c in wanted]
+    assert whole.losses(np.array(wanted, dtype=np.int64)).tolist() == [10.0 * c for c in expected]
+    assert whole.logs(np.array(wanted, dtype=np.int64))["a"].tolist() == [c + 0.5 for c in expected]
+
+
+def test_reports_that_are_not_finite_are_bad_and_errors_make_a_failed_result():
+    whole = reports([4, 2, 9])
+    whole.rows["finite"] = [True, False, True]
+    assert whole.bad["client"].tolist() == [2]
+    task = Task(0, (4, 2, 9), (1,) * 3, (1,) * 3, (1.0,) * 3, 0.1)
+    assert not TaskResult(task, whole).failed
+    assert TaskResult(task, ClientReports.failed([4, 2, 9], "why")).failed
