@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from torchmetrics import CatMetric, MeanMetric, MetricCollection
+from torchmetrics import CatMetric, MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from raylfl.errors import BadConfig
@@ -151,6 +151,34 @@ def test_a_metric_object_that_some_workers_never_fed_adds_nothing():
     fed.update(torch.tensor([1.0, 2.0]))
     assert merged([idle, fed]).compute().tolist() == [1.0, 2.0]
     assert merged([fed]) is fed
+    assert merged([CatMetric(), CatMetric()]).value == []
+    log = EvaluationLog()
+    log.log("a", fed)
+    whole = Logged.joined([EvaluationLog().finish(), log.finish()])
+    assert whole.metrics["a"].compute().tolist() == [1.0, 2.0]
+
+
+class Kept(Metric):
+    """A metric whose states torchmetrics gathers without reducing them."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("seen", default=[], dist_reduce_fx=None)
+
+    def update(self, value):
+        self.seen.append(torch.tensor(value))
+
+    def compute(self):
+        return torch.stack(self.seen).amax()
+
+
+def test_states_that_are_gathered_without_a_reduction_stay_lists():
+    parts = [Kept(), Kept()]
+    for value, part in zip((3.0, 7.0), parts, strict=True):
+        part.update(value)
+    whole = merged(parts)
+    assert [float(value) for value in whole.seen] == [3.0, 7.0]
+    assert float(whole.compute()) == 7.0
 
 
 def test_a_collection_gives_one_number_for_each_key():

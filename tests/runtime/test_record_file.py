@@ -85,11 +85,25 @@ def test_a_write_in_pieces_is_whole(record):
     record.verify()
 
 
-def test_a_deleted_file_is_put_back_with_its_rows_and_can_be_appended_to(record):
+def test_a_missing_file_is_made_with_the_usual_rights_and_a_closed_one_takes_nothing(tmp_path):
+    mask = os.umask(0o022)
+    try:
+        record = RecordFile(tmp_path / "new.jsonl")
+    finally:
+        os.umask(mask)
+    assert record.prefix == Prefix()
+    assert record.path.stat().st_mode & 0o777 == 0o644
+    record.close()
+    with pytest.raises(ValueError, match="closed file"):
+        record.append(b"row\n")
+
+
+@pytest.mark.parametrize("look", ["check", "verify"])
+def test_a_deleted_file_is_put_back_with_its_rows_and_can_be_appended_to(record, look):
     record.append(b"row\n")
     record.path.unlink()
     with pytest.raises(Displaced, match=r"was deleted.*put back: raylfl resume"):
-        record.check()
+        getattr(record, look)()
     assert record.path.read_bytes() == b"before\nrow\n"
     record.check()
     record.append(b"next\n")
@@ -97,16 +111,19 @@ def test_a_deleted_file_is_put_back_with_its_rows_and_can_be_appended_to(record)
     record.verify()
 
 
-@pytest.mark.parametrize("change", ["longer", "shorter", "another file"])
+@pytest.mark.parametrize("change", ["longer", "shorter", "another file", "a link"])
 def test_a_changed_file_is_noticed(record, change):
     if change == "longer":
         record.path.write_bytes(b"before\nmore\n")
     elif change == "shorter":
         os.truncate(record.path, 3)
-    else:
+    elif change == "another file":
         other = record.path.with_name("other")
         other.write_bytes(b"before\n")
         other.rename(record.path)
+    else:
+        record.path.rename(record.path.with_name("moved"))
+        record.path.symlink_to(record.path.with_name("moved"))
     with pytest.raises(Displaced, match="was changed"):
         record.check()
 
@@ -141,6 +158,32 @@ def test_the_checksum_of_a_saved_state_is_that_of_its_file(tmp_path):
     assert torch.equal(torch.load(path, weights_only=True)["x"], torch.arange(1000.0))
 
 
+def test_what_is_synced_is_whole(tmp_path, record, monkeypatch):
+    """What a power failure would leave: the bytes on disk at the time of each fsync."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle)))
+    save_hashed({"x": torch.arange(1000.0)}, tmp_path / "state.pt")
+    record.append(b"row\n")
+    record.sync()
+    for path, at in zip((tmp_path / "state.pt", record.path), synced, strict=True):
+        assert os.path.samestat(at, path.stat())
+        assert at.st_size == path.stat().st_size
+
+
+def test_a_full_disk_is_reported_as_the_systems_error_and_others_as_they_are(tmp_path, monkeypatch):
+    def fails(content, file):
+        try:
+            raise content
+        except OSError as error:
+            raise RuntimeError("torch's own words") from error
+
+    monkeypatch.setattr(torch, "save", fails)
+    with pytest.raises(OSError, match="No space left"):
+        save_hashed(OSError(28, "No space left on device"), tmp_path / "state.pt")
+    with pytest.raises(RuntimeError, match="something else"):
+        save_hashed(RuntimeError("something else"), tmp_path / "state.pt")
+
+
 MANIFEST = {
     "version": FORMAT,
     "round": 3,
@@ -168,6 +211,9 @@ def written(folder, **changes):
 def test_a_manifest_is_read_as_it_was_written(tmp_path):
     assert folder_of(3) == "round_000003"
     assert read_manifest(written(tmp_path)) == MANIFEST
+    manifest = written(tmp_path) / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()), sort_keys=True, indent=2))
+    assert read_manifest(manifest.parent) == MANIFEST
     old = {k: v for k, v in MANIFEST.items() if k != "records_sha256"}
     assert read_manifest(written(tmp_path, records_sha256=None)) == old
 
