@@ -176,6 +176,11 @@ class Registry(Generic[T]):
             raise BadValue(key, got=name, need=f"one of {', '.join(self.names())}", hint=hint)
         return entries[name]
 
+    @cached_property
+    def defaults(self) -> dict[str, dict[str, Any]]:
+        """The defaults of the options of every shipped component, by its name; none of them is imported."""
+        return {declared.name: declared.defaults() for declared in source.registered(self.package)}
+
     def find(self, options: Mapping[str, Any], place: str) -> type[T]:
         """The class selected by the options' `class_path` or `name`; a name with a dot is also a class path.
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import inspect
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -37,6 +38,18 @@ class Declared:
         """The declared type of each option; None if the class accepts any option."""
         return options(self.module, self.node)
 
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of a dataclass's options, where they are written as plain values."""
+        found: dict[str, Any] = {}
+        for _, part in _fields(_ancestry(self.module, self.node)):
+            value = part.value
+            if isinstance(value, ast.Call):  # field(default=None, ...)
+                value = next((word.value for word in value.keywords if word.arg == "default"), value)
+            if value is not None:
+                with suppress(ValueError):  # a factory
+                    found[ast.unparse(part.target)] = ast.literal_eval(value)
+        return found
+
 
 def first_line(docstring: str | None) -> str:
     """The first line of a docstring without its full stop."""
@@ -63,13 +76,19 @@ def options(module: str, node: ast.ClassDef) -> dict[str, Any] | None:
                 own = [*part.args.args[1:], *part.args.kwonlyargs]
                 return None if part.args.kwarg else {a.arg: _type(a.annotation, place) for a in own}
     found: dict[str, Any] = {}
-    for place, owner in reversed(line):
+    for place, part in _fields(line):
+        name = ast.unparse(part.target)
+        found[name] = vocabulary.inherited(_type(part.annotation, place), found.get(name))
+    return found
+
+
+def _fields(line: Iterable[tuple[str, ast.ClassDef]]) -> Iterator[tuple[str, ast.AnnAssign]]:
+    """(module, declaration) of every field of a dataclass; those of its base classes first."""
+    for place, owner in reversed(list(line)):
         if any("dataclass" in ast.unparse(decorator) for decorator in owner.decorator_list):
             for part in owner.body:
                 if isinstance(part, ast.AnnAssign) and not ast.unparse(part.annotation).startswith("ClassVar"):
-                    name = ast.unparse(part.target)
-                    found[name] = vocabulary.inherited(_type(part.annotation, place), found.get(name))
-    return found
+                    yield place, part
 
 
 def options_of_class(cls: type) -> dict[str, Any] | None:

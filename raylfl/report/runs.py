@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
+from raylfl.config.defaults import filled
 from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.identity import identity
 from raylfl.errors import BadConfig, BadValue
@@ -224,8 +225,8 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
     """
     groups: dict[str, Group] = {}
     for run in runs:
-        setting = run.setting
-        groups.setdefault(canonical(setting), Group("", setting)).runs.append(run)
+        key = canonical(flatten(identity(filled(run.config), of="group")))  # a run of an earlier version lacks options
+        groups.setdefault(key, Group("", run.setting)).runs.append(run)
     for group in groups.values():
         by_seed: dict[str, RunRecord] = {}
         for run in sorted(group.runs, key=lambda run: (len(run.rounds), str(run.path))):

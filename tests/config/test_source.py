@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import sys
 import pytest
 
 from raylfl import source
+from raylfl.config.schema import NAMED_GROUPS
 from raylfl.registries import KINDS, REGISTRIES
 
 HEAVY = ("torch", "ray", "lightning", "torchvision", "torchmetrics", "sklearn", "matplotlib", "pandas")
@@ -21,6 +23,13 @@ def test_the_source_says_what_the_class_says(entry):
     assert read is not None
     assert read == imported  # names and types
     assert entry.summary == source.first_line(entry.cls.__doc__)
+
+
+@pytest.mark.parametrize("group", NAMED_GROUPS)
+def test_the_defaults_in_the_source_are_those_of_the_classes(group):
+    for entry in REGISTRIES[group]:
+        fields = [field for field in dataclasses.fields(entry.cls) if field.default is not dataclasses.MISSING]
+        assert REGISTRIES[group].defaults[entry.name] == {field.name: field.default for field in fields}, entry.name
 
 
 def program(*argv, code="import sys; from raylfl.cli import main; status = main(sys.argv[1:])", **options):

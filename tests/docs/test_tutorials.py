@@ -31,7 +31,7 @@ def test_a_tutorial_does_what_it_shows(here, name):
 
 
 def test_no_tutorial_is_forgotten():
-    """Every tutorial is executed here, except that of the cluster, which needs one to submit to."""
+    """Every tutorial is executed: that of the cluster by tests/jobs/test_cluster.py, which has one to submit to."""
     assert {page.stem for page in TUTORIALS} == {*QUICK, "sweep", "cluster"}
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
 import secrets
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -20,6 +23,8 @@ import pytest
 import torch
 
 import raylfl
+from raylfl.cli import main
+from tests.docs.pages import carry_out
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY = str(Path(sys.executable).with_name("ray"))
@@ -43,6 +48,7 @@ def cluster():
     gcs, dashboard, client, agent, metrics = free_ports(5)
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("RAY_")},
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # `ray` and `python`, as pages type them
         "RAY_TMPDIR": str(home),
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(home / "token"),
@@ -191,6 +197,89 @@ def test_a_sweep_is_a_job_and_a_mistake_is_a_failed_one(cluster):
     assert code == 1
     assert "exit code 2" in said
     assert "raylfl: unknown key roundz; did you mean rounds?" in said
+
+
+def test_the_tutorial_of_the_cluster_does_what_it_shows(cluster, tmp_path):
+    """Its `console` block is the fixture's cluster."""
+    shutil.copytree(ROOT / "jobs", tmp_path / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def shell(words):
+        done = subprocess.run(words, cwd=tmp_path, env=cluster, capture_output=True, text=True, check=False)
+        return done.returncode, re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)  # without Ray's colours
+
+    assert carry_out(ROOT / "docs/tutorials/cluster.md", tmp_path, shell, ("sh",)) == 2
+
+
+PLUG_IN = """
+from dataclasses import dataclass
+from typing import Annotated
+
+from raylfl.algorithms.fedprox import FedProx
+from raylfl.options import Doc, Ge
+
+
+@dataclass
+class Sprung(FedProx):
+    \"\"\"A spring to the round's model.\"\"\"
+
+    mu: Annotated[float, Ge(0), Doc("the stiffness")] = 0.5
+"""
+SWEEP = """
+base: digits
+name: springs
+rounds: 3
+runtime: { backend: local }
+space: { algorithm.mu: { grid: [0.1, 0.9] } }
+algorithm: { name: sprung }
+metric: train/loss
+"""
+
+
+@pytest.fixture
+def plugged(tmp_path, monkeypatch):
+    """A working directory with a plug-in of its own: a file, and the metadata that pip would leave beside it."""
+    shutil.copytree(ROOT / "jobs", tmp_path / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "springs.py").write_text(PLUG_IN)
+    (tmp_path / "springs.yaml").write_text(SWEEP)
+    metadata = tmp_path / "springs-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: springs\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[raylfl.algorithms]\nsprung = springs:Sprung\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setenv("RAYLFL_RUNS", "runs")
+    return tmp_path
+
+
+def test_a_plug_in_of_a_folder_is_run_compared_killed_resumed_reported_and_swept_in_a_job(cluster, plugged, capsys):
+    config = ["digits", "rounds=4", "num_clients=8", "runtime.backend=local", "logging.report=false", "eval.every=2"]
+    config.append("checkpoint.every=1")
+    assert main(["list", "algorithms"]) == 0
+    assert "sprung" in capsys.readouterr().out
+    assert main(["run", *config, "algorithm=sprung", "logging.id=whole"]) == 0
+    assert main(["compare", *config, "-a", "fedavg,sprung", "logging.id=two", "-o", "compared"]) == 0
+
+    (plugged / "kills").write_text("collect:2\n")
+    killed = subprocess.run(
+        [sys.executable, "-m", "raylfl", "run", *config, "algorithm=sprung", "logging.id=killed"],
+        env={**os.environ, "RAYLFL_FAULT": str(plugged / "kills")}, capture_output=True, check=False, timeout=200,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL
+    assert main(["resume", "runs/digits/killed"]) == 0
+    assert "resumed at round 2" in (plugged / "runs/digits/killed/log.txt").read_text()
+    found = [torch.load(f"runs/digits/{name}/final.pt")["params"] for name in ("whole", "killed", "two-sprung")]
+    assert all(torch.equal(params, found[0]) for params in found)
+
+    assert main(["report", "runs/digits/two-fedavg", "runs/digits/whole", "-o", "report"]) == 0
+    for page in ("report", "compared"):
+        assert "sprung" in (plugged / page / "index.html").read_text()
+
+    code, said = submit(cluster, "jobs/sweep.py", "springs.yaml", folder=plugged)
+    assert code == 0, said
+    assert "[2/2]" in said
+    (folder,) = Path(cluster["RAYLFL_RUNS"]).glob("springs-2*")
+    with open(folder / "trials.csv") as file:
+        assert Counter(row["state"] for row in csv.DictReader(file)) == {"finished": 2}
 
 
 def attach(environment, **variables):

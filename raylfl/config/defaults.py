@@ -1,0 +1,32 @@
+"""The defaults of options that a saved config lacks, because it was written before they existed.
+
+`changes.completed` takes them from the classes themselves; here no class is imported, so that reports stay fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from raylfl.config.components import options_of
+from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
+from raylfl.registries import REGISTRIES
+
+
+def filled(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with its missing options, except those of models, data and components that are not raylfl's own."""
+    whole = dict(config)
+    for group in (*FIXED_GROUPS, *NAMED_GROUPS):
+        own = config.get(group, None if group in NAMED_GROUPS else {})
+        if isinstance(own, Mapping):  # not where a file is damaged
+            missing = {k: v for k, v in _defaults(group, str(own.get("name"))).items() if k not in own}
+            whole[group] = {**own, **missing}
+    return whole
+
+
+@cache
+def _defaults(group: str, name: str) -> dict[str, Any]:
+    if group in NAMED_GROUPS:
+        return REGISTRIES[group].defaults.get(name, {})
+    return {} if group in ("model", "data") else options_of(FIXED_GROUPS[group]())
