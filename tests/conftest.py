@@ -1,7 +1,7 @@
-"""What all tests share: quick property tests, a tidy environment, run directories in a temporary place.
+"""The common part of all tests: quick property tests, a tidy environment, run directories in a temporary place.
 
-`-m "not slow"` leaves out what starts processes or a Ray cluster or computes for seconds (`SLOW`, and tests that are
-marked so); another test that starts a Python process is then skipped, so that the rest stays fast.
+`-m "not slow"` leaves out tests that start processes or a Ray cluster or compute for seconds (`SLOW`, and marked
+tests). Any other test that starts a Python process is then skipped, so that the rest is fast.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SLOW = (  # files and folders
 )
 PROCESSES = {"command", "cluster"}  # fixtures
 ON_A_CLUSTER = {"ray", "sweeps"}  # groups whose tests wait for processes of Ray: one more attempt, which pytest lists
-GROUPS = {  # what one worker of pytest-xdist does: fixtures of a module are made once, and Ray's clusters one by one
+GROUPS = {  # tests for one worker of pytest-xdist: fixtures of a module are made once, and Ray's clusters one by one
     "runtime/test_ray.py": "ray",
     "runtime/test_lost_parts.py": "ray",
     "runtime/test_interrupt.py": "ray",
@@ -100,7 +100,7 @@ def path_of(item):
 
 
 def pytest_collection_finish():
-    """The garbage collector skips what exists before the first test: a sixth of the time of small tests."""
+    """The garbage collector skips objects from before the first test: a sixth of the time of small tests."""
     gc.collect()
     gc.freeze()
 
@@ -118,7 +118,7 @@ def pytest_collection_modifyitems(items):
 def _one_process_for_a_group(request, tmp_path_factory):
     """Fails where tests of one group run in two processes, each of which would start the group's clusters."""
     group = GROUPS.get(path_of(request.node))
-    if group and request.config.getoption("loadgroup", False):  # as pytest-xdist tells its processes
+    if group and request.config.getoption("loadgroup", False):  # pytest-xdist's name of its processes
         owner, me = tmp_path_factory.getbasetemp().parent / f"group_{group}", os.environ["PYTEST_XDIST_WORKER"]
         with suppress(FileExistsError), open(owner, "x") as file:
             file.write(me)
@@ -138,7 +138,7 @@ def _tidy_environment():
 def _nothing_left_behind(request):
     """Fails the last test of a module that leaves a process, an environment variable or a thread behind.
 
-    `-p no:leaks` does without.
+    `-p no:leaks` switches this off.
     """
     before = leaks.present()
     yield
@@ -148,7 +148,7 @@ def _nothing_left_behind(request):
 
 @pytest.fixture(autouse=True)
 def _only_slow_tests_start_python(request):
-    """Where slow tests are left out, a test that starts a Python process without being marked is skipped there."""
+    """Skips a test that starts a Python process without being marked as slow, if slow tests are left out."""
     if "not slow" not in request.config.option.markexpr or request.node.get_closest_marker("slow"):
         yield
         return
@@ -173,7 +173,7 @@ def runs(tmp_path):
 
 @pytest.fixture(autouse=True)
 def modules_of_a_test_are_forgotten(tmp_path_factory):
-    """Each test that writes a `mine.py` and imports it gets its own."""
+    """Forgets the modules of each test, so that every test that writes and imports a `mine.py` gets its own."""
     before = set(sys.modules)
     yield
     place = str(tmp_path_factory.getbasetemp())

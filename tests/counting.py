@@ -1,4 +1,4 @@
-"""Work counted instead of timed: the same on a busy machine."""
+"""Counts of work instead of timings, which do not depend on the load of the machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def steps_in(work: Callable[[], object]) -> int:
-    """How many lines of Python are carried out while this is done: a loop over n things makes n of them at least."""
+    """The number of executed lines of Python: a loop over n things executes at least n."""
     count = 0
 
     def note(frame, event, argument):

@@ -1,4 +1,4 @@
-"""What a test module may not leave behind: processes, environment variables, threads."""
+"""Detection of things that a test module leaves behind: processes, environment variables, threads."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 
 import psutil
 
-HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # Python's own, one a process
-THREADS = ("raylfl_", "tqdm", "TMonitor")  # of pools that are kept for good
-# of libraries, which set them when they are imported
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # Python's own, one per process
+THREADS = ("raylfl_", "tqdm", "TMonitor")  # threads of permanent pools
+# variables that libraries set on import
 VARIABLES = (
     "PYTEST_",
     "KMP_",
@@ -30,7 +30,7 @@ PATIENCE = 10.0  # seconds that a process may take to end
 
 
 def present() -> set[str]:
-    """All that counts, one line each."""
+    """Everything that counts, one line each."""
     return processes() | variables() | threads()
 
 
@@ -56,7 +56,7 @@ def threads() -> set[str]:
 
 
 def left_behind(before: set[str]) -> list[str]:
-    """What is there now and was not before, after some patience; a variable that is gone or changed counts, too."""
+    """Everything that is new, after a short wait; removed and changed variables count as well."""
     end = time.monotonic() + PATIENCE
     while (extra := _changes(before)) and time.monotonic() < end:
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""User components by `class_path`: the bits of the shipped class that they repeat, in every command."""
+"""User components by `class_path`: copies of shipped classes have the same bits, in every command."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ SHIPPED = [
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A working directory with modules of the user's."""
+    """A working directory with a user's modules."""
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "registered_outside.py").write_text(REGISTERED)
     monkeypatch.chdir(tmp_path)
@@ -113,7 +113,7 @@ def here(tmp_path, monkeypatch):
 
 
 def program(*args, folder):
-    """The command line in a process of its own, which knows the working directory only."""
+    """The command line in a separate process, which has only the working directory."""
     environment = {**os.environ, "PYTHONPATH": str(Path(raylfl.__file__).parents[1])}
     command = [sys.executable, "-m", "raylfl", *args]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
@@ -192,7 +192,7 @@ def test_a_class_that_only_this_process_knows_is_warned_of(here):
     @ALGORITHMS.register("known_here_only")
     @dataclass
     class Passing(FedProx):
-        """Defined in a function."""
+        """A class defined in a function."""
 
     result = raylfl.run("digits", [*SMALL, "algorithm.name=known_here_only", "rounds=1"])
     assert "`raylfl resume` cannot continue the run" in (result.run_dir / "log.txt").read_text()

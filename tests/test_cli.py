@@ -1,4 +1,4 @@
-"""The command line: what each command leaves behind, exit codes, and mistakes in at most two lines."""
+"""The command line: the files of each command, exit codes, and mistakes in at most two lines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Net(LightningModule):
 
 @pytest.fixture
 def fresh(tmp_path, monkeypatch):
-    """An empty working directory; main() adds it to sys.path, which is put back."""
+    """An empty working directory; sys.path, to which main() adds it, is restored."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAYLFL_RUNS", raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))

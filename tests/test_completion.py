@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash he
 
 @pytest.fixture
 def completed(tmp_path, capsys):
-    """What bash offers after these words, the last of which is begun."""
+    """The completions of bash for these words, of which the last is incomplete."""
     assert main(["completion", "bash"]) == 0
     (tmp_path / "script").write_text(capsys.readouterr().out)
     (tmp_path / "mine.yaml").touch()

@@ -1,4 +1,4 @@
-"""`raylfl doctor`: what it says of a healthy machine, and of each thing that is not as it should be."""
+"""`raylfl doctor`: its report on a healthy machine and on each fault."""
 
 from __future__ import annotations
 

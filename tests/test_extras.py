@@ -1,4 +1,4 @@
-"""Optional libraries: a missing one ends in the pip command where it is needed, and in nothing elsewhere."""
+"""Optional libraries: a missing one is an error with the pip command if it is needed, and has no effect otherwise."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ sys.meta_path.insert(0, Blocked())
 
 
 def without(blocked, code):
-    """The lines that this code prints in a process in which these modules cannot be imported."""
+    """The output lines of code in a process in which these modules cannot be imported."""
     program = BLOCK.format(blocked=list(blocked)) + code
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The files of conftest.py's groups: each group is the work of one process of pytest-xdist, which a fixture checks."""
+"""The groups of conftest.py: one process of pytest-xdist runs each group, which a fixture checks."""
 
 from __future__ import annotations
 

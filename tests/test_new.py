@@ -1,4 +1,4 @@
-"""`raylfl new`: what it writes passes at once, is styled as the package is, and never replaces a file."""
+"""`raylfl new`: its files pass their tests, have the package's style, and never replace a file."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_pytest_finds_them_and_the_first_line_of_the_yaml_runs(here):
 def test_files_are_styled(here):
     for kind in KINDS:
         new(kind, f"Styled{kind.title()}", here)
-    style = ["--isolated", "--line-length", "120"]  # of no project
+    style = ["--isolated", "--line-length", "120"]  # without a project
     for arguments in (["check", "--select", "E,F,I,UP,B,SIM,RET"], ["format", "--check"]):
         done = subprocess.run([sys.executable, "-m", "ruff", *arguments, *style, "."], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout

@@ -1,4 +1,4 @@
-"""Limits of options hold in every class that has the option, however it is declared again, and in constructors."""
+"""Limits of options hold in every class that has the option, also after a redeclaration, and in constructors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raylfl.options import Arguments, Doc, Ge, Gt, Lt, Options
 
 @dataclass
 class Parent(Options):
-    """Three kinds of limits."""
+    """A dataclass with three kinds of limits."""
 
     mu: Annotated[float, Ge(0), Doc("the stiffness")] = 0.01
     size: Annotated[int, Ge(1)] | None = None
@@ -26,7 +26,7 @@ class Parent(Options):
 
 @dataclass
 class Plain(Parent):
-    """Other defaults."""
+    """A subclass with other defaults."""
 
     mu: float = 0.5
     size: int | None = 3
@@ -34,14 +34,14 @@ class Plain(Parent):
 
 @dataclass
 class Grandchild(Plain):
-    """Another default once more, and a kind of number that the parent did not have."""
+    """A subclass of the second level with another default, and with a new kind of number."""
 
     mu: int | None = 2
 
 
 @dataclass
 class Own(Parent):
-    """Limits of its own."""
+    """A subclass with its own limits."""
 
     mu: Annotated[float, Gt(-2), Lt(2)] = 0.5
     kind: str = "c"
@@ -65,7 +65,7 @@ def test_limits_of_its_own_replace_the_parents():
 
 
 class Net(Arguments):
-    """A constructor with annotated arguments."""
+    """A class whose constructor has annotated arguments."""
 
     def __init__(self, width: Annotated[int, Ge(1), Doc("channels")] = 8, shape: tuple[int, ...] = (1,), *, dim: int):
         self.width, self.shape, self.dim = width, shape, dim
@@ -80,7 +80,7 @@ def test_arguments_of_a_constructor_are_checked():
 
 
 def test_numbers_of_init_args_may_be_written_as_in_yaml():
-    """`1e-1` is a text to yaml."""
+    """`1e-1` is a string in yaml."""
     model = construct(MLP, {"dropout": "1e-1", "hidden": [8]}, "model")
     assert model.hparams["dropout"] == 0.1
     with pytest.raises(BadConfig, match=r"^model.init_args.hidden=\[0\], but must be a list, each entry"):

@@ -1,4 +1,4 @@
-"""Plug-ins: entry points of installed packages, and classes of a folder of one's own, in every command."""
+"""Plug-ins: entry points of installed packages, and classes in a user's folder, in every command."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ENTRIES = {
 
 
 def install(site, name, version, entries):
-    """What pip leaves of a distribution: its metadata."""
+    """Writes the metadata that pip leaves of a distribution."""
     folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -96,7 +96,7 @@ def install(site, name, version, entries):
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """A working directory, and a place of packages with a plug-in for every kind."""
+    """A working directory, and installed packages with a plug-in of every kind."""
     site, here = tmp_path / "site", tmp_path / "here"
     install(site, "raylfl-parts", "0.3", ENTRIES)
     (site / "parts_of_another.py").write_text(MODULE)
@@ -175,7 +175,7 @@ def test_a_broken_plug_in_does_not_disturb_what_does_not_name_it(installed):
 
 def test_two_packages_with_one_name_are_told_apart_by_class_path(installed):
     install(installed.parent / "site", "raylfl-others", "1.0", {"algorithms": "sprung = parts_of_another:Other\n"})
-    sys.path.insert(0, str(installed))  # another path: packages are looked for again
+    sys.path.insert(0, str(installed))  # another path: packages are searched again
     with pytest.raises(BadConfig, match=r"raylfl-\w+ \d.\d and raylfl-\w+ \d.\d offer it: say class_path=parts_of_ano"):
         load_config("digits", ["algorithm=sprung"])
     load_config("digits", ["algorithm.class_path=parts_of_another.Sprung"])

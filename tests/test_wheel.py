@@ -1,4 +1,4 @@
-"""The built wheel, unpacked: it is whole without the checkout, and its configs come with it."""
+"""The built wheel, unpacked: it is complete without the checkout, with its configs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def names_below(folder, pattern):
 
 
 def program(unpacked, place, *argv):
-    """`raylfl ARGV` of the unpacked wheel in an empty directory, where it cannot see the checkout."""
+    """`raylfl ARGV` of the unpacked wheel in an empty directory, without access to the checkout."""
     place.mkdir(exist_ok=True)
     environment = {**os.environ, "PYTHONPATH": str(unpacked)}
     code = "import sys; from raylfl.cli import main; sys.exit(main())"

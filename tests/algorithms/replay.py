@@ -1,4 +1,4 @@
-"""The oracles' problems and recorded rounds, run by the package with the same numbers."""
+"""Runs of the package on the oracles' problems and recorded rounds, with the same numbers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests import oracles
 
 
 def population_of(problem: oracles.Problem) -> Population:
-    """The problem's clients."""
+    """The clients of a problem."""
     return Population(problem.sizes, problem.weights)
 
 
 def recorded(rounds: Sequence[oracles.Round], population: Population, rule: LocalRule | None = None) -> list[Round]:
-    """The oracles' rounds as the package's."""
+    """The oracles' rounds in the package's form."""
     return [
         recorded_round(
             r.index,

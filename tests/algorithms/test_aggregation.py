@@ -89,7 +89,7 @@ def test_coefficients_are_those_of_the_specification(rule, seed):
 def test_expected_coefficients_of_independent_clients_match_enumeration(rule, seed):
     rng = np.random.default_rng(seed)
     c, pi = system(rng.dirichlet(np.ones(6)), rng.uniform(0, 0.6, 6)), rng.uniform(0.05, 1, 6)
-    pi[0] = 1.0  # always there
+    pi[0] = 1.0  # always received
     assert_proportional(RULES[rule].expected(c, pi, independent=True), enumerated(rule, c, subsets(pi)))
 
 

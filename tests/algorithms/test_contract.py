@@ -26,7 +26,7 @@ from raylfl.testing.bench import D, after_all, rounds_for
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf" / "algorithm"
-CHOICES: dict[str, list[dict[str, Any]]] = {  # beyond the defaults: each option that takes another way
+CHOICES: dict[str, list[dict[str, Any]]] = {  # beyond the defaults: each option that changes the computation
     "fedacs": [{"estimate": "ema"}],
     "fedau": [{"cutoff": 2, "normalize": True}],
     "fedaware": [{"warmup": "fedavg"}, {"warmup": "all"}, {"normalize": True}],
@@ -48,7 +48,7 @@ def options_of(name: str) -> dict[str, Any]:
 
 
 def variants() -> list[Any]:
-    """Every registered algorithm as its yaml makes it, then with each of its choices."""
+    """Every registered algorithm with the options of its yaml, then with each of its choices."""
     out = []
     for entry in ALGORITHMS:
         for choice in [{}, *CHOICES.get(entry.name, [])]:
@@ -102,11 +102,11 @@ def test_the_table_of_algorithms_tells_the_traffic_and_the_options(name: str):
     assert re.findall(r"`(\w+)", row[5]) == [f.name for f in dataclasses.fields(algorithm)]
 
 
-# --- algorithms that break it ------------------------------------------------------------------------------
+# --- algorithms that violate the contract -------------------------------------------------------------------
 
 
 class Undocumented(FedAvg):
-    """In a module that says nothing of state, traffic and assumptions."""
+    """An algorithm whose module has no lines State, Sent and Assumes."""
 
 
 class Remembers(FedAvg):

@@ -1,4 +1,4 @@
-"""The contract in whole runs: each check gone red, and `pytest --raylfl-contract` on classes of a user's folder."""
+"""The contract in whole runs: each check can fail, and `pytest --raylfl-contract` tests classes of a user's folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _no_syncing(monkeypatch):
 
 @dataclass
 class CountsCalls(FedAvg):
-    """Steps of its own length in every call, whoever made the calls before."""
+    """An algorithm whose step length depends on the number of earlier calls."""
 
     calls: ClassVar[int] = 0
 
@@ -39,7 +39,7 @@ class CountsCalls(FedAvg):
 
 @dataclass
 class Remembers(FedAvg):
-    """Keeps on itself what a checkpoint does not have."""
+    """An algorithm that keeps state on itself, which no checkpoint contains."""
 
     def server_step(self, server, up, r):
         self.gamma *= 0.9
@@ -48,7 +48,7 @@ class Remembers(FedAvg):
 
 @dataclass
 class TakesAnything(FedAvg):
-    """Its option has no type."""
+    """An algorithm whose option has no type."""
 
     mu: Any = 0.1
 

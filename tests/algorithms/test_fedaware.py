@@ -79,7 +79,7 @@ def test_warmup_fedavg_averages_until_all_were_received_and_then_solves_at_once(
     np.testing.assert_allclose(server["x"], [-1.5, -1.0])  # U, then the mean of both
     assert info == {"active": 2.0}
     server, info = play(algorithm, rounds, clients=3)
-    np.testing.assert_allclose(server["x"], [-2.3, -1.4])  # the shortest of three is that of the first two
+    np.testing.assert_allclose(server["x"], [-2.3, -1.4])  # the shortest combination of three is that of the first two
     assert info["support"] == 2.0
 
 

@@ -80,8 +80,10 @@ def test_options_that_cannot_be_are_refused():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_under_quantity_skew_a_step_is_n_times_the_sum_of_p_squared_too_long(seed):
-    """Epochs make K_i proportional to p_i. Clients that solve their problem send U_i = x - x*, all the same here; the
-    server then moves by N sum p_i^2 of it, and away from x* where that is above 2. gamma takes it back."""
+    """Epochs make K_i proportional to p_i. Clients that solve their problem send equal updates U_i = x - x*.
+
+    The server then moves by N sum p_i^2 times the update, away from x* if the factor is above 2; gamma compensates it.
+    """
     counts = np.random.default_rng(seed).integers(1, 200, 10)
     p, x = counts / counts.sum(), torch.full((1,), 3.0, dtype=torch.float64)
     r = recorded_round(0, list(range(10)), Population.of(counts, "data_size"), steps=counts.tolist()).received_view

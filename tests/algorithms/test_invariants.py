@@ -153,7 +153,7 @@ def test_local_training_reports_the_weighted_mean_of_the_clients_models(here: Ru
 @after_every_round
 @given(worlds)
 def test_second_moments_stay_positive(here: RunContext):
-    """Yogi subtracts, but no more than a share of what is there."""
+    """Yogi subtracts at most a share of v."""
     for algorithm in (FedAdam(b2=0.0), FedYogi(b2=0.0), FedYogi()):
         assert all((server["v"] > 0).all() for _, server, _ in played(algorithm, here))
 
@@ -167,7 +167,7 @@ def test_fedaware_steps_to_the_point_of_its_hull_nearest_to_zero(here: RunContex
         if len(r.received_view.cohort):
             momenta, s = server["momenta"].matrix, before - server["x"]
             assert (momenta @ s >= s @ s - 1e-9 * momenta.square().sum(1).max()).all()
-            rows = torch.cat([momenta, torch.full((len(momenta), 1), 1e3)], dim=1)  # sum lambda = 1, firmly
+            rows = torch.cat([momenta, torch.full((len(momenta), 1), 1e3)], dim=1)  # enforces sum lambda = 1
             target = torch.cat([s, s.new_full((1,), 1e3)])
             assert nnls(rows.T.numpy(), target.numpy())[1] < 1e-6
         before = server["x"]

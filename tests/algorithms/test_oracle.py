@@ -1,7 +1,7 @@
 """Every registered algorithm against its independent re-implementation: all of the state, after every round.
 
 tests/oracles is dense float64 numpy read from papers and specification; it shares no code with the package.
-Where papers leave a state out of what they call the state (weights solved for anew every round), so do we.
+State that papers do not list (weights that are solved for in every round) is left out of both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOLERANCE = 1e-10  # float64, a few rounds of a few steps: another order of summ
 
 @dataclass(frozen=True)
 class Case:
-    """One algorithm with these options, and the oracle's words for them (left out: the same)."""
+    """One algorithm with these options, and the oracle's names of the options, if different."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -130,11 +130,11 @@ SOLVED_ANEW = {
     "lambda_i",
     "p",
     "norms_i",
-}  # of the round, not of the state; norms_i: see test_optimal_sampling
+}  # quantities of the round, not of the state; norms_i: see test_optimal_sampling
 
 
 def dense(symbol: str, server: ServerState, clients: dict[int, State], fresh: State) -> np.ndarray:
-    """Our value of a symbol as the oracles keep it: [d], or one row a client."""
+    """Our value of a symbol in the oracles' form: [d], or one row per client."""
     if symbol in SERVER or symbol in COUNTERS:
         return server[(SERVER | COUNTERS)[symbol]].numpy()
     if symbol in TABLES:

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from raylfl.core.cut import Cut
 from raylfl.errors import BadConfig
 
-B = 4  # images a batch
+B = 4  # images per batch
 
 
 class Trained(nn.Module):
-    """Cross-entropy of a batch of images."""
+    """A network with the cross-entropy of a batch of images."""
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         x, y = batch
@@ -23,7 +23,7 @@ class Trained(nn.Module):
 
 
 class LeNet(Trained):
-    """Convolutions, pooling, fully connected layers, dropout."""
+    """A network of convolutions, pooling, fully connected layers and dropout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class LeNet(Trained):
 
 
 class Block(nn.Module):
-    """relu(conv(relu(conv(x))) + x): the connection that skips stays inside."""
+    """A block relu(conv(relu(conv(x))) + x), which contains its own skip connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Block(nn.Module):
 
 
 class ResNet(Trained):
-    """A stem, two residual blocks, a head."""
+    """A network of a stem, two residual blocks and a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class ResNet(Trained):
 
 
 class InPlace(Trained):
-    """An activation in place right behind the layer that is cut after, as torchvision's models have them."""
+    """A network with an in-place activation right after the cut, as in torchvision's models."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class InPlace(Trained):
 
 
 class Twice(Trained):
-    """One layer used on both sides of another."""
+    """A network that uses one layer on both sides of another."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,14 +85,14 @@ class Twice(Trained):
 
 
 class Pair(nn.Module):
-    """Two tensors come out."""
+    """A layer that returns two tensors."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x, x
 
 
 class Unused(Trained):
-    """Layers that are not on the way to the loss, and one with two outputs."""
+    """A network with layers that do not lead to the loss, and one layer with two outputs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Pairs of algorithms that must coincide, on random problems and rounds.
 
-A pair says under which rounds it holds. Bit for bit where both do the same operations, otherwise to rounding.
+Each pair states the rounds in which it holds: bit for bit if both do the same operations, otherwise to rounding.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from raylfl.algorithms.split import SSL, SplitFed
 from raylfl.core.algorithm import Algorithm
 from tests.algorithms.worlds import D, RunContext, constant_rate, world
 
-FAR = 1e8  # a tau beside which updates are nothing
+FAR = 1e8  # a tau far above any update
 
 
 @dataclass(frozen=True)
@@ -142,13 +142,13 @@ def test_they_coincide(pair: str, seed: int):
 
 @pytest.mark.parametrize("pair", TWINS)
 def test_they_do_not_stand_still(pair: str):
-    """A pair that never moves would coincide with anything."""
+    """A pair that never moves would coincide trivially."""
     x = TWINS[pair].world(3).models(TWINS[pair].one)
     assert (x[-1] - torch.linspace(-1, 2, D, dtype=torch.float64)).norm() > 1e-3
 
 
 def test_these_worlds_tell_methods_apart():
-    """Where nothing says that they coincide, they do not."""
+    """Methods that need not coincide do not."""
     methods = [
         *(FedAvg(aggregate=rule) for rule in RULES),
         *(

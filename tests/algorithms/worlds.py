@@ -1,4 +1,4 @@
-"""Random problems and rounds for properties: small, and of any kind of participation."""
+"""Random problems and rounds for property tests: small, with any kind of participation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callbacks and streams: what they see, and that stopping is early stopping, at the very round, on every backend."""
+"""Callbacks and streams: their arguments, and early stopping at the exact round on every backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.runtime.tiny import TINY
 
 
 class Seen(raylfl.Callback):
-    """Keeps what it is called with, and answers from a table of rounds."""
+    """A callback that records its calls and answers from a table of rounds."""
 
     def __init__(self, answers=None):
         self.answers, self.rounds, self.params, self.metrics = answers or {}, [], [], []
@@ -163,7 +163,7 @@ def test_mistakes_in_a_stream_come_at_once(runs):
 
 
 def together(*calls):
-    """The results of calls in a thread each."""
+    """The results of calls, each made in its own thread."""
     results = [None] * len(calls)
 
     def put(k):

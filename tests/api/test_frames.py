@@ -55,7 +55,7 @@ def test_clients_are_a_table_in_long_form(done):
     assert [(r, c, v) for r, c, v in steps[["round", "client", "value"]].itertuples(index=False)] == [
         (row["round"], client, k) for row in rows for client, k in zip(row["cohort"], row["steps"], strict=True)
     ]
-    for r, row in enumerate(rows):  # the row's mean is that of the clients received
+    for r, row in enumerate(rows):  # the mean in the row is over the received clients
         heard = [c for c, got in zip(row["cohort"], row["received"], strict=True) if got]
         losses = table[(table["round"] == r) & (table.metric == "train/loss") & table.client.isin(heard)].value
         if heard:

@@ -1,4 +1,4 @@
-"""Objects from Python: the bits of the config that says the same, on workers, too, and what it takes to resume them."""
+"""Objects from Python: runs have the bits of the equivalent config, also on workers, and can be resumed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def local_class():
 
 @dataclass
 class Slow(FedProx):
-    """An algorithm of the user's, in a module that can be imported."""
+    """A user's algorithm in an importable module."""
 
 
 def saved(result):

@@ -1,4 +1,4 @@
-"""A run as a trial of the user's own Tuner."""
+"""A run as a trial of a user's own Tuner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.runtime.tiny import TINY
 
 @pytest.fixture
 def tune(monkeypatch):
-    """Ray Tune's two functions that a trial calls."""
+    """Stand-ins for the two functions of Ray Tune that a trial calls."""
     from ray import tune
 
     reported = []

@@ -15,7 +15,7 @@ from raylfl.errors import BadConfig
 from raylfl.tune.spec import load_sweep
 
 BASES = ["digits", "quadratics", {}, {"algorithm": {"name": "fedprox", "mu": 0.7}, "local": {"lr_schedule": "sqrt"}}]
-SETTINGS = {  # for each group, what may be said of it together
+SETTINGS = {  # for each group, settings that are valid together
     "algorithm": [
         {"name": "fedprox", "mu": 0.1, "gamma": 2.0},
         {"name": "focus", "gamma": 0.5},
@@ -48,7 +48,7 @@ SETTINGS = {  # for each group, what may be said of it together
 
 @st.composite
 def command_lines(draw):
-    """(settings as yaml has them, the same as key=value items)."""
+    """(settings in yaml's form, the same settings as key=value items)."""
     groups = draw(st.lists(st.sampled_from(sorted(SETTINGS)), unique=True, min_size=1, max_size=4))
     settings = {group: draw(st.sampled_from(SETTINGS[group])) for group in groups}
     items = [item for group in groups for item in draw(written((group,), settings[group]))]
@@ -57,7 +57,7 @@ def command_lines(draw):
 
 @st.composite
 def written(draw, place, value):
-    """A value at a place as items: whole, or its keys apart, each of them written in one of these ways."""
+    """The items of a value at a place: as a whole, or key by key, each written in one of several ways."""
     key = ".".join(place)
     if place in MERGED and isinstance(value, dict) and value and draw(st.booleans()):
         keys = draw(st.permutations(sorted(value)))
@@ -132,7 +132,7 @@ def test_short_names_below_do_not_hide_from_the_layers_above(tmp_path):
     (tmp_path / "low.yaml").write_text("local: {lr_schedule: sqrt}\nalgorithm: {gamma: 0.5}\n")
     config = load_config(tmp_path / "low.yaml", ["local.lr_schedule.period=10", "algorithm=fedavg"])
     assert (config.local.lr_schedule.name, config.local.lr_schedule.period) == ("sqrt", 10)
-    assert config.algorithm.gamma == 0.5  # fedavg is what it was, unsaid
+    assert config.algorithm.gamma == 0.5  # fedavg is the default
 
 
 def test_what_contradicts_itself_is_refused_and_the_last_of_a_key_counts():

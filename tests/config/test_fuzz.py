@@ -91,12 +91,12 @@ STARTS = {
     group: [compose(path)[group] for root in conf_roots()[1:] for path in sorted((root / group).glob("*.yaml"))]
     for group in REGISTRIES
 }
-ELSEWHERE = ("trace", "file", "natural")  # want files or data of their own
-SMALL = {"size": 2, "min_size": 1, "cut": "body.1"}  # what fits the tiny run
+ELSEWHERE = ("trace", "file", "natural")  # these need their own files or data
+SMALL = {"size": 2, "min_size": 1, "cut": "body.1"}  # options that fit the tiny run
 
 
 def plausible(group):
-    """A shipped component made to fit, or any by its name; every other with two of its own options at any values."""
+    """A shipped component that fits, or any component by name, in half of the cases with two options at any values."""
     fitting = [
         {key: SMALL.get(key, value) for key, value in start.items()}
         for start in STARTS[group]

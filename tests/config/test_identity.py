@@ -1,4 +1,4 @@
-"""What identifies a run, for resuming, pooling and caching: key by key."""
+"""The identity of a run, for resuming, pooling and caching, key by key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from source is what the imported classes say; and a mistake is found without importing torch."""
+"""Registrations read from source agree with the imported classes; mistakes are found without importing torch."""
 
 from __future__ import annotations
 

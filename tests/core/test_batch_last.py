@@ -1,4 +1,4 @@
-"""Matrix products over patches against autograd: the same loss and gradient but for rounding, in any batch."""
+"""Matrix products over patches against autograd: equal loss and gradient up to rounding, in any batch."""
 
 import numpy as np
 import pytest
@@ -35,13 +35,13 @@ def lenet():
 
 
 def padded():
-    """Padding on two sides, a kernel that is not square, a pool that leaves a row over."""
+    """A network with padding on two sides, a kernel that is not square, and a pool that drops a row."""
     layers = [nn.Conv2d(2, 3, (3, 2), padding=(2, 1)), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3, padding=1)]
     return Net(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 5 * 4, 3)), (2, 8, 7)
 
 
 def overlapping():
-    """A pool whose windows overlap, two convolutions in a row, no hidden dense layer."""
+    """A network with overlapping pool windows, two successive convolutions, and no hidden dense layer."""
     layers = [nn.Conv2d(1, 4, 3), nn.Conv2d(4, 5, 2), nn.MaxPool2d(3, 2), nn.ReLU(), nn.Flatten()]
     return Net(*layers, nn.Linear(5 * 3 * 3, 4)), (1, 10, 10)
 
@@ -120,7 +120,7 @@ def test_a_worker_measures_the_same_in_any_layout():
 
 
 def test_equal_inputs_share_no_gradient_among_the_entries_of_a_pool():
-    """The first of equal entries gets all of it, as in autograd: images have much that is equal."""
+    """The first of equal entries gets the whole gradient, as in autograd; images have many equal entries."""
     flat, chain, shape = both(lenet, torch.float64)
     content = torch.zeros(4, *shape, dtype=torch.float64), torch.arange(4)
     row = torch.empty_like(flat.params)
@@ -158,7 +158,7 @@ def test_memory_is_used_again_from_batch_to_batch():
         (["model.name=lenet5", "runtime.layout=contiguous"], "contiguous"),
         (["model.name=lenet5", "local.optimizer=module"], "contiguous"),
         (["model.name=lenet5", "runtime.vectorize=always"], "channels_last"),
-        (["model.name=cnn_sfl"], "channels_last"),  # 32 channels go into its second convolution
+        (["model.name=cnn_sfl"], "channels_last"),  # its second convolution has 32 input channels
         (["model.name=cnn_sfl", "runtime.layout=batch_last"], "batch_last"),
         (["model.name=logistic"], "contiguous"),
     ],

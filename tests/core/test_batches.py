@@ -1,4 +1,4 @@
-"""Who sees which sample when; and batches gathered ahead against batches gathered one by one."""
+"""The samples of each client and step, and batches gathered ahead against batches gathered one by one."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""BatchNorm and a lone sample: what torch refuses is normalised by the running statistics; all else is as before."""
+"""BatchNorm on a single sample, which torch refuses, uses the running statistics; all else is unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raylfl.core.batchnorm import allow_single_samples
 def layers():
     torch.manual_seed(0)
     plain = nn.BatchNorm1d(3).double()
-    plain(torch.randn(5, 3, dtype=torch.float64) * 2 + 1)  # running statistics of their own
+    plain(torch.randn(5, 3, dtype=torch.float64) * 2 + 1)  # their own running statistics
     ours = copy.deepcopy(plain)
     allow_single_samples(ours)
     return plain, ours

@@ -1,4 +1,4 @@
-"""One vector under a module: views, round trips, gradients, buffers."""
+"""A module's parameters as one vector: views, round trips, gradients, buffers."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Recorded steps as graphs, with a stand-in for CUDA's: memory that stays, and what happens where a capture fails."""
+"""Recorded steps as graphs, with a stand-in for CUDA's graphs: fixed memory, and failed captures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.runtime.tiny import TINY
 
 
 def captured_by_hand(function):
-    """Like a graph: the results of every replay are the tensors of the first."""
+    """A stand-in for a graph: the results of every replay are the tensors of the first."""
     first = function()
 
     def replay():
@@ -36,7 +36,7 @@ def steps_with(monkeypatch, capture):
 
 @pytest.mark.parametrize("kind", [users.Residual, users.InPlace, users.Images], ids=lambda kind: kind.__name__)
 def test_graphs_have_the_bits_of_autograd(monkeypatch, kind):
-    """Buffers and random draws included, which warm-up and capture change."""
+    """The bits include buffers and random draws, which warm-up and capture change."""
     steps_with(monkeypatch, captured_by_hand)
     recorded, replayed = check_bits(kind, steps=16)
     assert replayed == 6

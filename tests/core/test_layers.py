@@ -49,7 +49,7 @@ def test_shipped_chains_are_found_as_they_are_built(name):
 
 
 class LeNet(users.Net):
-    """As a user would write it: layers in any order, functions between them, an accuracy beside the loss."""
+    """LeNet as a user might write it: layers in any order, functions between them, an accuracy beside the loss."""
 
     shape = (1, 28, 28)
 
@@ -129,7 +129,7 @@ class Penalised(Dense):
 
 
 class Straight(torch.autograd.Function):
-    """A ReLU whose backward pass lets everything through."""
+    """A ReLU whose backward pass is the identity."""
 
     @staticmethod
     def forward(ctx, x):
@@ -205,7 +205,7 @@ def test_shipped_networks_that_are_more_than_a_chain_are_none():
 
 
 class ByMode(Dense):
-    """A chain in evaluation mode, and for more than three samples."""
+    """A module that is a chain in evaluation mode and for more than three samples."""
 
     def training_step(self, batch, batch_idx):
         factor = 2.0 if self.training or len(batch[0]) <= 3 else 1
@@ -233,7 +233,7 @@ def test_targets_that_are_no_classes_are_left_to_autograd():
 
 
 class BySize(users.Net):
-    """One list of weights, another function between them for larger batches."""
+    """A module with one list of weights, and another function between them for larger batches."""
 
     shape = (1, 4, 4)
 

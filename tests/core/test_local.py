@@ -114,7 +114,7 @@ def test_updates_are_eta_times_gradients_times_a(steps, momentum, schedule):
 
 
 class Counting(FunctionOracle):
-    """Client i has the loss 10 i + t in its local step t; in step 2 client 3's is not finite."""
+    """An oracle in which client i has loss 10 i + t in local step t; in step 2 the loss of client 3 is not finite."""
 
     def gradients(self, x, batches, seeds):
         _, g = super().gradients(x, batches, seeds)

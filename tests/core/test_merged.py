@@ -1,4 +1,4 @@
-"""Functions that stand for several recorded calls against these calls: the same bits, the same random numbers."""
+"""Functions that replace several recorded calls against these calls: equal bits, equal random numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_dropout_masks_are_torchs_own(p, dtype):
     expected, next_one = torch.empty_like(x).bernoulli_(p).div_(p), torch.rand(1)
     torch.manual_seed(3)
     ours = Mask(p, p)(x)
-    assert same_draws(p, p, dtype)  # or this compares torch with itself
+    assert same_draws(p, p, dtype)  # otherwise this compares torch with itself
     assert torch.equal(ours, expected)
     assert ours.stride() == expected.stride()
     assert ours.dtype == dtype
@@ -44,7 +44,7 @@ def test_the_softmax_of_masked_rows_is_torchs_own(masked):
 
 
 class Masked(Net):
-    """Attention with dropout in which the first sample of a batch sees nothing."""
+    """Attention with dropout in which the first sample of a batch is fully masked."""
 
     def build(self):
         self.attention = nn.MultiheadAttention(8, 2, dropout=0.2, batch_first=True)

@@ -1,4 +1,4 @@
-"""ReLU and max-pool in the other order: autograd's bits, whatever the pool's windows and the memory order."""
+"""ReLU and max-pool in the other order: autograd's bits, for any pool windows and memory order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.core.user_modules import CLASSES, Net
 
 
 class Pooled(Net):
-    """A ReLU before each of three pools: 2 x 2; overlapping windows with padding; one ReLU used twice."""
+    """A network with a ReLU before three pools: 2 x 2; overlapping windows with padding; one ReLU used twice."""
 
     shape = (3, 12, 12)
     inplace = False
@@ -36,7 +36,7 @@ class InPlace(Pooled):
 
 
 class Below(Pooled):
-    """All entries of an image are equal and negative."""
+    """A network for which all entries of an image are equal and negative."""
 
     def batch(self, size):
         return torch.full((size, *self.shape), -1.0), torch.randint(0, CLASSES, (size,))

@@ -1,4 +1,4 @@
-"""The recorded step against autograd: the same bits, buffers and random draws included, or a refusal that says why."""
+"""The recorded step against autograd: equal bits, buffers and random draws included, or a refusal with its reason."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_an_attribute_that_other_methods_change_is_noticed_at_the_next_step():
 
 
 def test_a_look_in_evaluation_mode_does_not_end_the_replays_of_training():
-    """As a measurement of the objective takes gradients in evaluation mode between two rounds."""
+    """A measurement of the objective takes gradients in evaluation mode between two rounds."""
     module = users.Residual()
     _, recorded = steps_of(module)
     for training in (True, False, True):
@@ -237,7 +237,7 @@ def test_a_look_in_evaluation_mode_does_not_end_the_replays_of_training():
 
 
 def logging_steps():
-    """A module that logs tensors, a number and what only its logs need; what it logged; its recorded steps."""
+    """A module that logs tensors, a number and values used only by its logs; its log; its recorded steps."""
     module, log, seen = users.Logs(), StepLog(), []
 
     def sink(name, value, **options):
@@ -354,7 +354,7 @@ def test_under_the_runs_autocast_replays_have_autograds_bits(runs):
         for step, precision in (("recorded", "bf16-mixed"), ("autograd", "bf16-mixed"), ("autograd", "32-true"))
     )
     assert torch.equal(ours.params, theirs.params)
-    assert not torch.equal(ours.params, whole.params)  # or it was no autocast
+    assert not torch.equal(ours.params, whole.params)  # otherwise there was no autocast
     assert "recorded" in {row["step"] for row in ours.summary["local_steps"]}
 
 

@@ -15,7 +15,7 @@ from tests.startup.test_torchvision_cpu import python
 
 @pytest.fixture(params=[1, 3])
 def count(request, monkeypatch):
-    """As many cores as this."""
+    """Pretends that the machine has this many cores."""
     monkeypatch.setattr(threads, "cores", lambda: request.param)
     return request.param
 
@@ -51,9 +51,9 @@ def test_a_forked_process_has_threads_of_its_own(monkeypatch):
 
 @pytest.mark.slow
 def test_the_solvers_libraries_have_one_thread_though_they_are_loaded_late():
-    """scipy brings a BLAS of its own, whose sums follow its threads, and whose helpers spin on the workers' cores.
+    """scipy has its own BLAS, whose sums depend on its threads, and whose threads occupy the workers' cores.
 
-    As many modules are forgotten as it brings: their number does not tell that there is another BLAS.
+    As many modules are removed as scipy adds, so that their number does not reveal the new BLAS.
     """
     code = """
 import os; os.environ["OPENBLAS_NUM_THREADS"] = "2"

@@ -1,4 +1,4 @@
-"""The vectorised oracle against one backward pass a client; and the rule that chooses between the two."""
+"""The vectorised oracle against one backward pass per client, and the rule that selects between the two."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Net(LightningModule):
 
 
 class Branching(Net):
-    """Its control flow depends on values, which vmap cannot follow."""
+    """A network whose control flow depends on values, which vmap cannot follow."""
 
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)["loss"]
@@ -224,7 +224,7 @@ def test_a_model_that_vmap_refuses_goes_one_by_one(runs, digits_net):
 
 
 class SoftDigits(DigitsModule):
-    """The digits with a probability for each class as targets of training."""
+    """The digits with class probabilities as training targets."""
 
     def setup(self, stage=None):
         super().setup(stage)

@@ -1,4 +1,4 @@
-"""Modules as users write them: what the recorded step has to follow, and what it has to leave to autograd."""
+"""Modules as users write them: some that the recorded step must follow, some that it must leave to autograd."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 CLASSES = 5
-NOTES = defaultdict(list)  # what some modules write outside of themselves
+NOTES = defaultdict(list)  # state that some modules write outside of themselves
 
 
 class Net(nn.Module):
@@ -48,7 +48,7 @@ class Residual(Net):
 
 
 class Mixed(Residual):
-    """Its forward pass in bfloat16, under an autocast of its own."""
+    """A network with a forward pass in bfloat16, under its own autocast."""
 
     def training_step(self, batch, batch_idx):
         with torch.autocast("cpu", torch.bfloat16):
@@ -122,7 +122,7 @@ class Language(Net):
 
 
 class Frozen(Net):
-    """Frozen layers, a parameter that the loss does not reach, a penalty, a detached target, a constant tensor."""
+    """A network with frozen layers, an unused parameter, a penalty, a detached target and a constant tensor."""
 
     def build(self):
         self.base, self.head, self.unused = nn.Linear(48, 9), nn.Linear(9, CLASSES), nn.Linear(2, 2)
@@ -140,7 +140,7 @@ class Frozen(Net):
 
 
 class InPlace(Net):
-    """Operations in place on values of the step, a moving average in a buffer, noise on the input."""
+    """A network with in-place operations on values of the step, a moving average in a buffer, and input noise."""
 
     def build(self):
         self.first, self.last = nn.Linear(48, 9), nn.Linear(9, CLASSES)
@@ -167,7 +167,7 @@ class Checkpointed(Net):
 
 
 class Hooked(Net):
-    """Hooks on a layer and on a gradient, a weight norm, a gradient penalty within the step."""
+    """A network with hooks on a layer and on a gradient, a weight norm, and a gradient penalty within the step."""
 
     def build(self):
         self.first = nn.utils.parametrizations.weight_norm(nn.Linear(48, 9))
@@ -198,7 +198,7 @@ class Einsum(Net):
 
 
 class Dense(Net):
-    """What the refused ones below begin with."""
+    """The base of the refused modules below."""
 
     def build(self):
         self.first, self.drop, self.last = nn.Linear(48, 9), nn.Dropout(0.2), nn.Linear(9, CLASSES)
@@ -314,7 +314,7 @@ class Outside(Dense):
 
 
 class SharedCount(Dense):
-    """A number that lies outside the module and changes from step to step."""
+    """A network with a number outside the module that changes from step to step."""
 
     def training_step(self, batch, batch_idx):
         return super().training_step(batch, batch_idx) * (1 + len(NOTES[id(self)].append(0) or NOTES[id(self)]))
@@ -352,7 +352,7 @@ class Spectral(Dense):
 
 
 class Logs(Dense):
-    """Logs its loss, an accuracy that nothing else needs, and a number."""
+    """A network that logs its loss, an accuracy that only the log needs, and a number."""
 
     def prepare(self):
         self.log = None
@@ -368,7 +368,7 @@ class Logs(Dense):
 
 
 class Late(Dense):
-    """Changes its course in the sixth step by something that no guard sees."""
+    """A network that changes its computation in the sixth step in a way that no guard detects."""
 
     def training_step(self, batch, batch_idx):
         NOTES["late"].append(0)

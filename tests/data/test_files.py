@@ -268,7 +268,7 @@ def test_grey_png_files_become_three_equal_channels(tmp_path):
 
 
 def test_cinic_is_decoded_once(tmp_path):
-    """The second time no image is opened: same names and sizes, but pictures no more."""
+    """The second time no image is opened: the files keep names and sizes but are no longer images."""
     pixels = write_cinic(tmp_path)
     Cinic10(root=str(tmp_path))
     for path in (tmp_path / "CINIC-10").rglob("*.png"):

@@ -1,4 +1,4 @@
-"""`image_folder`: what a folder or tar file holds becomes arrays, is cached, and is refused with the reason."""
+"""`image_folder`: images of a folder or tar file become arrays, are cached, and are refused with the reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ORDER = ["train/ant/c.png", "train/cat/a.png", "train/cat/b.png"]  # by class, t
 
 @pytest.fixture
 def folder(tmp_path):
-    """Four PNG images, and files that are none."""
+    """A folder of four PNG images and some other files."""
     top = tmp_path / "images"
     for name, pixels in PIXELS.items():
         (top / name).parent.mkdir(parents=True, exist_ok=True)

@@ -42,7 +42,7 @@ def candidates(image, margin):
 
 
 def test_every_image_is_cropped_and_mirrored_on_its_own():
-    x = torch.arange(1.0, 1 + 40 * 2 * 5 * 6).view(40, 2, 5, 6)  # no two pixels alike
+    x = torch.arange(1.0, 1 + 40 * 2 * 5 * 6).view(40, 2, 5, 6)  # no two pixels are equal
     torch.manual_seed(0)
     chosen = []
     for image, out in zip(x.numpy(), shift_and_mirror(x, 2).numpy(), strict=True):

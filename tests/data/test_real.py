@@ -1,4 +1,4 @@
-"""The real data sets where they are: RAYLFL_DATA with MNIST, FashionMNIST, cifar10-jpeg.tgz and published/."""
+"""The real data sets, if RAYLFL_DATA has MNIST, FashionMNIST, cifar10-jpeg.tgz and published/."""
 
 from __future__ import annotations
 

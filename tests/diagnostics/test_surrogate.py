@@ -1,4 +1,4 @@
-"""Omega, chi2 and the biased fixed point, against the papers' formulas and a run that goes there."""
+"""Omega, chi2 and the biased fixed point, against the papers' formulas and a run that converges to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carries out a page: writes the files that it shows, types its commands, and compares what they print.
+"""Executes a page: writes its files, runs its commands, and compares their output.
 
 A fence with a title (`python title="mine.py"`) is a file; `python` and `bash` are executed, in order; `text` is
 what the block before it prints, with `...` for what differs from run to run, and a refusal where it begins with
@@ -21,7 +21,7 @@ from raylfl.cli import main
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 OTHERS = ("text", "console", "toml", "bash", "python", "sh")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-Shell = Callable[[list[str]], tuple[int, str]]  # the words of a command -> its exit code, and what it said
+Shell = Callable[[list[str]], tuple[int, str]]  # the words of a command -> its exit code and its output
 
 
 def blocks(page: Path) -> list[tuple[str, str, str]]:
@@ -38,7 +38,7 @@ def raylfl(words: list[str]) -> tuple[int, str]:
 
 
 def carry_out(page: Path, folder: Path, shell: Shell = raylfl, languages: tuple[str, ...] = ("bash", "python")) -> int:
-    """Carries the page out in a folder, which is the working directory; returns how many blocks were executed."""
+    """Executes a page in a folder, the working directory; returns the number of executed blocks."""
     names: dict[str, Any] = {"__name__": "page"}
     executed, found = 0, blocks(page)
     for (language, title, content), after in zip(found, [*found[1:], ("", "", "")], strict=True):
@@ -57,7 +57,7 @@ def carry_out(page: Path, folder: Path, shell: Shell = raylfl, languages: tuple[
 
 
 def typed(content: str, shell: Shell, fails: bool) -> str:
-    """What the commands of a block say, one a line."""
+    """The output of a block's commands, one per line."""
     said = ""
     for words in filter(None, (shlex.split(line, comments=True) for line in content.splitlines())):
         code, text = shell(words)
@@ -73,5 +73,5 @@ def executed_python(content: str, names: dict[str, Any]) -> str:
 
 
 def compare(shown: str, said: str, page: Path) -> None:
-    """Fails unless the command said what the page shows."""
+    """Fails unless the output of the command is the one on the page."""
     assert doctest.OutputChecker().check_output(shown, said, FLAGS), f"{page.name} shows\n{shown}\nbut this is\n{said}"

@@ -53,7 +53,7 @@ def test_every_key_of_the_config_is_in_its_section_of_the_page(group):
 
 
 def test_the_tables_of_the_page_are_those_that_the_annotations_make():
-    """`python docs/reference.py` makes them anew, as `make format` does."""
+    """`python docs/reference.py` generates them, and so does `make format`."""
     text = reference.PAGE.read_text()
     assert reference.page(text) == text
 
@@ -152,7 +152,17 @@ def commands(text):
 
 
 WRITTEN = {param.id: param for path in [*PAGES, *CONFIGS] for param in commands(path.read_text())}
-READER = ("mine", "small", "my_package", "fedcm", "ID", ".json", "CONFIG", "...", "<")  # what only the reader has
+READER = (
+    "mine",
+    "small",
+    "my_package",
+    "fedcm",
+    "ID",
+    ".json",
+    "CONFIG",
+    "...",
+    "<",
+)  # things that only the reader has
 
 
 @pytest.mark.parametrize(
@@ -168,7 +178,7 @@ def test_the_commands_of_the_pages_are_accepted(config, overrides, monkeypatch):
 def test_the_examples_of_configs_are_accepted(tmp_path):
     for page in PAGES:
         for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL):
-            if "space:" in block or "fedcm" in block:  # a sweep; a method that is not there
+            if "space:" in block or "fedcm" in block:  # a sweep; a method that does not exist
                 continue
             path = tmp_path / "example.yaml"
             path.write_text(block)

@@ -1,4 +1,4 @@
-"""The examples in docstrings give what they print."""
+"""The examples in docstrings give the printed results."""
 
 from __future__ import annotations
 

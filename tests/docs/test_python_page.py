@@ -1,4 +1,4 @@
-"""The page on the Python interface: its pieces of code run as they stand, in order."""
+"""The page on the Python interface: its pieces of code run in order, unchanged."""
 
 import re
 from pathlib import Path

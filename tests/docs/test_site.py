@@ -1,4 +1,4 @@
-"""The documentation site: every page is in its navigation, and the reference names what exists."""
+"""The documentation site: every page is in its navigation, and the reference names only existing objects."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""The tutorials do what they say: every command is typed, every output compared."""
+"""The tutorials work: every command is executed, and every output compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests of participation need: twelve clients, processes by name, a table of their draws."""
+"""Common parts of the tests of participation: twelve clients, processes by name, a table of their draws."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Links fail with the probability they say, independently, for any set of sampled clients."""
+"""Links fail with their stated probability, independently, for any set of sampled clients."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Groups that take turns and sweeps over everyone: each client as often as every other."""
+"""Groups that take turns, and sweeps over all clients: every client takes part equally often."""
 
 import math
 

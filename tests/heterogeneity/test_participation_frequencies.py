@@ -1,4 +1,4 @@
-"""Cohort sizes and frequencies of uniform draws and of coins, constant or in time, against closed forms."""
+"""Cohort sizes and frequencies of uniform and Bernoulli draws, constant or varying in time, against closed forms."""
 
 import math
 

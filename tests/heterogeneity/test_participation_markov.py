@@ -1,4 +1,4 @@
-"""Markov availability: stationary from the start, geometric spells, any round without the ones before."""
+"""Markov availability: stationary from the start, geometric spells, each round computable without earlier rounds."""
 
 import math
 

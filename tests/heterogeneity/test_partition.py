@@ -1,4 +1,4 @@
-"""What holds for every partition: each sample has one owner, the seed decides alone, mistakes are named."""
+"""Properties of every partition: each sample has one owner, the seed determines all draws, mistakes are named."""
 
 import pickle
 
@@ -142,7 +142,9 @@ def test_quantity_sizes_have_the_variance_of_a_dirichlet(alpha):
     n, clients = 10_000, 20
     sizes = np.array([Quantity(alpha).split(Samples(n), clients, seed).sizes for seed in range(200)])
     expected = (n - clients) ** 2 * (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)
-    squares = ((sizes - n / clients) ** 2).mean(axis=1)  # one number a split: clients of one are dependent
+    squares = ((sizes - n / clients) ** 2).mean(
+        axis=1
+    )  # one number per split, because the clients of a split are dependent
     error = squares.std() / np.sqrt(len(squares))
     assert abs(squares.mean() - expected) < 4 * error
 
@@ -273,7 +275,7 @@ def test_all_nine_are_registered_and_explained():
 def test_work_grows_with_the_clients_and_not_with_their_samples(plan):
     """Lines of Python: some for each client and class, none for a sample."""
     few, many = balanced(20_000, 10), balanced(200_000, 10)
-    plan.split(few, 100, 0)  # what is remembered from here on
+    plan.split(few, 100, 0)  # recorded from here on
     counts = [steps_in(lambda s=s: plan.split(s, 100, 0)) for s in (few, many)]
     assert counts[1] < counts[0] + 500 < 10_000
     assert sum(plan.split(many, 100, 0).sizes) == 200_000

@@ -1,4 +1,4 @@
-"""Partition files: what is written is read, also by others; what is no partition is refused in words."""
+"""Partition files: written files are read again, also by other programs; other content is refused with a message."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A recorded run reads, writes and replays as it was."""
+"""Recorded runs are read, written and replayed unchanged."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The shipped configs say what the papers say, to the number, and every file begins with how to use it."""
+"""The shipped configs have exactly the papers' numbers, and every file begins with the command that uses it."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ SOLVER = {
     "optimizer",
     "optimizer_state",
     "weight_decay",
-}  # of the group `local`, the part that says how to step, not how much
+}  # keys of `local` that define a step, not the number of steps
 
 
 def load(path):
@@ -132,7 +132,7 @@ def test_fedaware_hybrid_plus_is_the_floor_of_epochs_times_samples_over_batch():
     assert (batch[:, sizes == 60].min(), batch[:, sizes == 60].max()) == (10, 60)
     possible = np.stack([np.maximum(epochs * sizes // batch, 1) for epochs in (2, 3, 4, 5)])
     assert (steps == possible).any(axis=0).all()
-    assert set(np.unique(steps[:, sizes == 5])) == {2, 3, 4, 5}  # one batch an epoch
+    assert set(np.unique(steps[:, sizes == 5])) == {2, 3, 4, 5}  # one batch per epoch
 
 
 def _draw(system, r):

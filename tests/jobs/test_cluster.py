@@ -136,7 +136,7 @@ class Held(LightningModule):
 
 @pytest.fixture
 def project(tmp_path):
-    """A user's own working directory: the job scripts and a model, which waits after a checkpoint for its gate."""
+    """A user's working directory: the job scripts, and a model that waits for its gate file after a checkpoint."""
     shutil.copytree(ROOT / "jobs", tmp_path / "project" / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "project" / "mine.py").write_text(OWN_MODEL)
     return tmp_path / "project"
@@ -186,7 +186,7 @@ def test_a_job_is_stopped_with_a_checkpoint_and_submitted_again_ends_with_the_sa
 @pytest.mark.cluster
 @pytest.mark.timeout(1200)
 def test_a_sweep_is_a_job_and_a_mistake_is_a_failed_one(cluster):
-    """The checkout itself as working directory: what is large in it stays out of the upload."""
+    """The working directory is the checkout itself, whose large files are not uploaded."""
     space = ["space.algorithm.name={grid: [fedavg]}", "space.local.lr={grid: [0.1, 0.2]}", "seeds=[0]", "rounds=2"]
     code, said = submit(cluster, "jobs/sweep.py", "digits_lr", *space)
     assert code == 0, said

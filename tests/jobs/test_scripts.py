@@ -1,4 +1,4 @@
-"""The job scripts and what they ship with, without a cluster."""
+"""The job scripts and their files, without a cluster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_run_that_is_there_is_gone_on_with(run_script, tmp_path):
     ],
 )
 def test_a_mistake_ends_a_job_with_code_2_and_one_line(script, arguments, words, tmp_path):
-    """From anywhere: the scripts find the raylfl beside them."""
+    """From any working directory: the scripts find the raylfl beside them."""
     environment = {**os.environ, "RAYLFL_RUNS": str(tmp_path / "runs"), "PYTHONPATH": ""}
     done = subprocess.run(
         [sys.executable, ROOT / "jobs" / script, *arguments],

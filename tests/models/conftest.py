@@ -1,4 +1,4 @@
-"""Small networks: one thread is faster than several that wait for each other."""
+"""One thread for small networks, on which several threads would wait for each other."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The files in conf/model and conf/data name what exists and say how to run it."""
+"""The files in conf/model and conf/data name existing classes and the command that runs them."""
 
 import inspect
 import shlex

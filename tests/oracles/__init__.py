@@ -1,9 +1,9 @@
 """Independent reference of every algorithm: dense float64 numpy, read from the papers and the specification.
 
-It imports nothing from the package it is the oracle of, and prefers the literal to the fast. All runs start
-from simulate(name, problem, rounds, x0, local, **options). State keys are the papers' symbols: `x`, `y`, `v`,
-... are server vectors [d]; keys that end in `_i` hold one row a client, by id ([N, d] or [N]). All arrays are
-the state after the round, never changed later.
+It imports nothing from the tested package, and follows the papers literally rather than fast. All runs start from
+simulate(name, problem, rounds, x0, local, **options). State keys are the papers' symbols: `x`, `y`, `v`, ... are server
+vectors [d]; keys that end in `_i` hold one row a client, by id ([N, d] or [N]). All arrays are the state after the
+round, never changed later.
 """
 
 from __future__ import annotations

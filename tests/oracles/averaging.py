@@ -1,4 +1,4 @@
-"""The FedAvg family: sums c_i U_i of plain updates, and what the server does with them.
+"""The FedAvg family: sums c_i U_i of plain updates, and the server steps that use them.
 
 Every function takes problem, rounds, x0, local, then the algorithm's options, and returns the state after
 each round.

@@ -1,4 +1,4 @@
-"""What several tests of the oracles need: sizes, starts, rounds, and the comparison of two histories."""
+"""Common parts of the tests of the oracles: sizes, starts, rounds, and the comparison of two histories."""
 
 from __future__ import annotations
 

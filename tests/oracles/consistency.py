@@ -30,7 +30,7 @@ def chi2(w: Array, omega: Array) -> float:
 
 
 def biased_fixed_point(centres: Array, q: Array, a: Array, p: Array | None = None) -> Array:
-    """sum_i Omega_i E_i [d]: where FedAvg ends on f_i = |x - E_i|^2/2 as eta goes to 0 ([3] eq. 4).
+    """sum_i Omega_i E_i [d]: the limit of FedAvg on f_i = |x - E_i|^2/2 as eta -> 0 ([3] eq. 4).
 
     Eq. 4 prints no sum over the E_i; it is meant. centres: E [N, d]; a: |a_i|_1 [N], K_i for SGD; p: 1/N if
     None.
@@ -41,7 +41,7 @@ def biased_fixed_point(centres: Array, q: Array, a: Array, p: Array | None = Non
 def expected_fixed_point(
     problem: Quadratics, q: Array, steps: Array, eta: float, *, mu: float = 0.0, p: Array | None = None
 ) -> Array:
-    """Where E[x_r] of FedAvg or FedProx ends on quadratics at finite eta, [d] ([3] eqs. 32-36).
+    """The limit of E[x_r] of FedAvg or FedProx on quadratics at finite eta, [d] ([3] eqs. 32-36).
 
     K_i = (I - (I - eta mu I - eta H_i)^{T_i})(H_i + mu I)^-1; x = (sum p(1-q) K_i H_i)^-1 sum p(1-q) K_i E_i,
     with E_i the linear term. Eq. 36 prints the inverse of I - sum, the fixed point of eq. 35 is the inverse

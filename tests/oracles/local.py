@@ -1,4 +1,4 @@
-"""The local solver, one step after the other, and what it makes of its gradients (a_i)."""
+"""The local solver, step by step, and its accumulation vectors a_i."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Local:
     schedule: Callable[[int], float] | None = None
 
     def condition(self, g: Array, x: Array) -> Array:
-        """Clip the stochastic gradient g, then add weight decay at x."""
+        """Clips the stochastic gradient g, then adds weight decay at x."""
         if self.clip_norm is not None:
             g = g * min(1.0, self.clip_norm / (float(np.linalg.norm(g)) + 1e-6))
         return g + self.weight_decay * x

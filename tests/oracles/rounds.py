@@ -9,12 +9,12 @@ import numpy as np
 
 @dataclass
 class Round:
-    """What happened in round r; `draws`, `received`, `steps` align with `cohort`.
+    """A record of round r; `draws`, `received`, `steps` align with `cohort`.
 
     index: r. cohort: S_r, distinct ids, in the order in which sfl visits them. draws: s_i. received: i in
     R_r. steps: K_i. lr: eta of the round. q: failure probabilities over all N; p: sampling probabilities over
-    all N. steps_all: K_i over all N, for the quantities that the server takes over everyone (fednova `sent`,
-    calibration, fresh norms, centralized); it agrees with `steps` on the cohort.
+    all N. steps_all: K_i over all N, for quantities over all clients (fednova `sent`, calibration, fresh norms,
+    centralized); it agrees with `steps` on the cohort.
     """
 
     index: int
@@ -105,7 +105,7 @@ def random_rounds(
 
 
 def full_rounds(count: int, clients: int, *, steps: int = 1, lr: float = 0.05) -> list[Round]:
-    """Everyone, every round, over perfect links, the same K and eta."""
+    """Rounds with all clients, perfect links, and the same K and eta."""
     return [
         Round(
             index=r,

@@ -1,4 +1,4 @@
-"""The FedAvg family against closed forms, and its expectations over links and draws against those derived."""
+"""The FedAvg family against closed forms, and its expectations over links and draws against derived values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every oracle: a lost client counts as not sampled, and an empty round moves only the clocks."""
+"""Every oracle: a lost client counts as not sampled, and an empty round changes only round counters."""
 
 from __future__ import annotations
 

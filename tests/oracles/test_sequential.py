@@ -1,4 +1,4 @@
-"""SFL, pooled training and clients on their own against closed forms."""
+"""SFL, pooled training and local training against closed forms."""
 
 from __future__ import annotations
 

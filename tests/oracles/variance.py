@@ -117,7 +117,7 @@ def scaffnew(
 def mifa(problem: Problem, rounds: Sequence[Round], x0: Array, local: Local = PLAIN, *, gamma: float = 1.0) -> History:
     """Gu 2021: B_i = U_i for i in R; x <- x - gamma (1/N) sum_j B_j. State: x [d], B_i [N, d], 0 at first.
 
-    The option `init: all` is a first round that records everyone.
+    The option `init: all` is a first round that records all clients.
     """
     n, x, memory, history = problem.count, x0.copy(), np.zeros((problem.count, len(x0))), []
     for r in rounds:

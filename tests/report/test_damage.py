@@ -69,7 +69,7 @@ NOISE = (b"\xff\x00", b"[" * 300, b"9" * 400, b"-", b'"', b"{", b"null", b"1e999
 
 
 def damaged_runs(folder):
-    """A run for every way to damage one, beside a good one."""
+    """One run for each kind of damage, and an intact run."""
     for name, (content, _) in CONFIGS.items():
         (write_run(folder / name, rows_of([0.3])) / "config.yaml").write_bytes(content)
     for k, row in enumerate(PARTICIPATION):
@@ -124,7 +124,7 @@ def test_where_no_run_can_be_read_all_are_named(tmp_path):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_bytes_are_overwritten_the_report_ends_and_has_the_good_run(tmp_path, seed):
-    """All that a report computes of a run, without drawing it: a hundred spoilt runs take a second."""
+    """All computations of a report, without drawing: a hundred damaged runs take a second."""
     rng = random.Random(seed)
     bad, good = write_run(tmp_path / "bad", rows_of([0.1, 0.2, 0.3])), write_run(tmp_path / "good", rows_of([0.5]))
     for name in rng.sample(FILES, 3):
@@ -195,7 +195,7 @@ def test_texts_reach_a_picture_as_they_are(text):
         ax.plot([0, 1], [0, 1], label=text)
         ax.set(title=text, xlabel=text, xticks=[0, 1], xticklabels=[text, text])
         ax.legend()
-    figure.canvas.draw()  # outside rc, as a caller that saves it may be
+    figure.canvas.draw()  # outside rc, like a caller that saves the figure
     shown = [artist for artist in figure.findobj(Text) if artist.get_text() == text]
     assert len(shown) >= 4
     assert all(artist._preprocess_math(text) == (text, False) for artist in shown)

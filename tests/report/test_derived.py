@@ -102,7 +102,7 @@ def test_final_and_best_are_over_seeds(group):
 
 
 def test_the_final_value_is_the_newest_measured_where_the_last_rounds_were_not(tmp_path):
-    """As with eval.every > 1: a run under way, or stopped, ends in rows without the metric."""
+    """With eval.every > 1 a running or stopped run ends in rows without the metric."""
     rows = [{"round": r, "train/loss": 1.0} | ({"test/accuracy": 0.1 * r} if r < 3 else {}) for r in range(5)]
     (group,) = group_runs([load_run(write_run(tmp_path / "a", rows))])
     assert final(group, "test/accuracy") == Stat.over([0.2])
@@ -113,7 +113,7 @@ def test_the_last_rounds_are_rounds_not_measurements(tmp_path):
     run = load_run(write_run(tmp_path / "a", rows))
     assert tail(run, "test/accuracy", 5).tolist() == [0.10]  # rounds 9..13
     assert tail(run, "test/accuracy", 9).tolist() == [0.05, 0.10]  # rounds 5..13
-    assert tail(run, "test/accuracy", 2).tolist() == [0.10]  # none there: the newest before
+    assert tail(run, "test/accuracy", 2).tolist() == [0.10]  # none in the window: the newest before it
     assert tail(run, "never", 2).tolist() == []
 
 
@@ -153,7 +153,7 @@ def test_the_main_metric_is_accuracy_then_distance_then_loss(tmp_path):
     assert main_metric([accuracy]) == "test/accuracy"
     assert main_metric([distance]) == "global/distance"
     assert main_metric([loss]) == "train/loss"
-    assert main_metric([accuracy, distance]) == "train/loss"  # what both have
+    assert main_metric([accuracy, distance]) == "train/loss"  # metrics that both have
     assert main_metric([accuracy, load_run(empty)]) == "test/accuracy"
     assert main_metric([named("e", [{"round": 0, "algo/x": 1}])]) == "algo/x"
 
@@ -230,7 +230,7 @@ def test_of_losses_the_setting_with_the_lowest_is_best(tmp_path):
 def test_a_profile_takes_the_best_of_what_else_was_tuned(sweep):
     curves = profile(sweep, "local.lr", "test/accuracy", 1)
     assert [(lr, stat.mean) for lr, stat in curves["focus"]] == [(0.01, 0.55), (0.1, 0.3)]
-    assert profile(sweep[::-1], "local.lr", "test/accuracy", 1) == curves  # wherever the best of them stands
+    assert profile(sweep[::-1], "local.lr", "test/accuracy", 1) == curves  # for any position of the best
     assert [lr for lr, _ in curves["fedavg"]] == [0.01, 0.1, 1.0]
     assert math.isinf(curves["fedavg"][-1][1].mean)
 

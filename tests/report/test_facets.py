@@ -1,4 +1,4 @@
-"""Which settings share a picture."""
+"""The selection of settings that share a picture."""
 
 from raylfl.report.facets import MAX_LINES, facets, split, world_keys
 from raylfl.report.runs import group_runs, load_run

@@ -1,4 +1,4 @@
-"""The page: well-formed, self-contained, complete, whatever the runs are like."""
+"""The page is well-formed, self-contained and complete for runs of any kind."""
 
 import csv
 from html.parser import HTMLParser

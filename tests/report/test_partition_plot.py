@@ -1,4 +1,4 @@
-"""Pictures of partitions show the counts: areas, heights, shades, and what was left out."""
+"""Pictures of partitions show the counts (areas, heights, shades) and state what they leave out."""
 
 import subprocess
 import sys

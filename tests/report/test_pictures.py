@@ -1,4 +1,4 @@
-"""Which pictures of the clients a report shows."""
+"""The selection of pictures of the clients in a report."""
 
 import json
 

@@ -49,7 +49,7 @@ def test_a_line_cut_short_is_left_out_and_a_damaged_one_is_said(tmp_path):
     (path / "metrics.jsonl").write_text(text[: len(text) - 40])
     run = load_run(path)
     assert run.rounds.tolist() == [0, 1]
-    assert run.faults == []  # as a run under way, or killed, leaves it
+    assert run.faults == []  # as a running or killed run leaves it
     assert not run.finished
     (path / "metrics.jsonl").write_text(text.replace('"round": 1', '"round" 1'))
     assert load_run(path).faults == ["metrics.jsonl: line 2 cannot be read"]

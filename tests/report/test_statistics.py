@@ -41,7 +41,7 @@ def test_the_interval_of_dependent_rounds_is_wider_than_their_number_says():
     values = autoregressive(np.random.default_rng(1), 2000, 0.8)
     naive = 2 * 1.96 * values.std(ddof=1) / math.sqrt(2000)
     found = bootstrap_mean([values])
-    assert found.high - found.low > 1.7 * naive  # in truth 3 times; short blocks see part of it
+    assert found.high - found.low > 1.7 * naive  # the exact factor is 3; short blocks capture part of it
 
 
 def test_the_interval_covers_the_mean_about_as_often_as_it_says():

@@ -1,4 +1,4 @@
-"""Inline SVG: themed, apart from its neighbours, without anything to fetch."""
+"""Inline SVG: themed, with unique ids, without anything to fetch."""
 
 import re
 

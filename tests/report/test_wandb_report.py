@@ -1,4 +1,4 @@
-"""The report at wandb, up to the save: what it shows, and how it is refused."""
+"""The report at wandb, up to the save: its content and its refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sweep(tmp_path):
 def test_an_outline_has_every_metric_under_a_heading_and_the_keys_that_differ(sweep):
     found = outline([sweep])
     assert (found.title, found.groups, found.metric) == ("tuning", ["tuning"], "test/accuracy")
-    assert found.keys == ["local.lr", "algorithm.gamma"]  # what all have, and in which they differ
+    assert found.keys == ["local.lr", "algorithm.gamma"]  # keys that all runs have and in which they differ
     shown = [name for names in found.sections.values() for name in names]
     assert len(shown) == len(set(shown))
     assert found.sections["Test set"] == ["test/accuracy", "test/loss"]
@@ -56,7 +56,7 @@ def test_a_place_that_cannot_be_is_refused(sweep, target):
 
 
 class Recorder:
-    """Stands for wandb's package: every class makes a (name, arguments) pair, as build puts them together."""
+    """A stand-in for wandb's package, whose classes return (name, arguments) pairs."""
 
     def __getattr__(self, name):
         return lambda *args, **kwargs: (name, [*args, *kwargs.values()], kwargs)
@@ -89,7 +89,7 @@ def test_wandbs_own_package_takes_the_report_as_it_is_built(sweep):
 
 
 class Refused:
-    """A report that wandb does not take."""
+    """A report that wandb refuses."""
 
     def save(self):
         raise ConnectionError("no route to host\nand more")

@@ -1,4 +1,4 @@
-"""A cache that runs nothing: every config is loaded, every record made up."""
+"""A cache that runs nothing: configs are loaded, and records are made up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--only` chooses cells of an experiment; `--estimate` says how long they take; the paper's scale needs no GPU."""
+"""`--only` selects cells of an experiment; `--estimate` predicts their duration; the paper's scale needs no GPU."""
 
 from __future__ import annotations
 

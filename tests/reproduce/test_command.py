@@ -1,4 +1,4 @@
-"""`raylfl reproduce`: what it lists, refuses, prints and writes."""
+"""`raylfl reproduce`: its list, refusals, output and files."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_optimal_sampling_has_the_cell_of_table_4_that_the_papers_ratios_say(tmp
 
 
 class Curves:
-    """A cache of runs in which the learning rate alone says how a run ends: rate -> accuracy of its rounds."""
+    """A cache of runs whose accuracies depend on the learning rate only: rate -> accuracy of its rounds."""
 
     scale = "paper"
 

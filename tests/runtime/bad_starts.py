@@ -1,4 +1,4 @@
-"""Workers that start slowly, or not at all; in a module of their own, so that nothing else slows their start."""
+"""Workers that start slowly or not at all, in a separate module, so that no other import slows their start."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.runtime.tiny import FOCUS
 
 @pytest.fixture
 def command():
-    """`command("run", ...)` starts `raylfl run ...`; whatever is left of it when the test ends is killed."""
+    """`command("run", ...)` starts `raylfl run ...`; its remaining processes are killed at the end of the test."""
     started = []
 
     def call(*args):
@@ -30,7 +30,7 @@ def command():
 
 @pytest.fixture(scope="session")
 def clean(tmp_path_factory):
-    """The outcome of FOCUS undisturbed."""
+    """The outcome of an undisturbed run of FOCUS."""
     folder = tmp_path_factory.mktemp("clean")
     carry_out(FOCUS, folder, ["checkpoint.every=0"])
     return outcome(folder)

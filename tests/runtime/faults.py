@@ -1,4 +1,4 @@
-"""The fault kit: runs that die at a chosen phase of a chosen round, and what must be equal afterwards."""
+"""Fault injection: runs that die in a chosen phase of a chosen round, and the outcomes that must be equal."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["MACHINE", "PHASES", "Killed", "carry_out", "killed", "outcome", "str
 
 
 def options_of(algorithm: str) -> dict[str, Any]:
-    """The algorithm with what it cannot do without: split learning wants to know where to cut the tiny model."""
+    """An algorithm with its required options: split learning needs the cut of the tiny model."""
     cut = any(field.name == "cut" for field in fields(ALGORITHMS.get(algorithm).cls))
     return {"name": algorithm, **({"cut": "body.1"} if cut else {})}
 
 
 def checkpoints(folder: Path) -> list[str]:
-    """Their names, oldest first."""
+    """The names of a run's checkpoints, oldest first."""
     return sorted(p.name for p in (folder / "checkpoints").iterdir())
 
 
@@ -34,7 +34,7 @@ def log_of(folder: Path) -> str:
     return (folder / "log.txt").read_text()
 
 
-# -- through the command line, in a process of its own -----------------------------------------------------------
+# -- through the command line, in a separate process --------------------------------------------------------------
 
 
 def start(*args: str) -> subprocess.Popen[str]:
@@ -69,7 +69,7 @@ def finished(process: subprocess.Popen[str], seconds: float = 280) -> tuple[int,
 
 
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The process and everything it started, while it lives."""
+    """The live processes among a process and its descendants."""
     parent = psutil.Process(process.pid)
     return [parent, *parent.children(recursive=True)]
 

@@ -1,4 +1,4 @@
-"""Modules as users of Lightning write them: metric objects, hooks, everything that `self.log` can do."""
+"""Modules as users of Lightning write them: metric objects, hooks, all uses of `self.log`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Few(Points):
 
 
 class Measured(Net):
-    """Logs metric objects of every kind of state: sums, lists, a collection, one inside another."""
+    """A module that logs metric objects with every kind of state: sums, lists, a collection, a nested one."""
 
     def __init__(self):
         super().__init__(norm=False, dropout=0.0)
@@ -59,7 +59,7 @@ class Measured(Net):
 
 
 class Gathering(Net):
-    """Keeps what its validation steps find and looks at it at the end of the evaluation, as many modules do."""
+    """A module that collects results of validation steps and uses them at the end of the evaluation."""
 
     def __init__(self):
         super().__init__(norm=False, dropout=0.0)
@@ -99,7 +99,7 @@ class Gathering(Net):
 
 
 class Both(Gathering):
-    """The test set has a step and a hook of its own."""
+    """A module with separate steps and hooks for the test set."""
 
     def test_step(self, batch, batch_idx):
         self.log("test_acc", 0.5)
@@ -109,7 +109,7 @@ class Both(Gathering):
 
 
 class Deaf(Net):
-    """Overrides hooks that nothing calls."""
+    """A module that overrides hooks which are never called."""
 
     def on_fit_start(self):
         raise AssertionError
@@ -119,7 +119,7 @@ class Deaf(Net):
 
 
 class Clipping(Net):
-    """Overrides hooks that local work cannot follow."""
+    """A module that overrides hooks which local work cannot follow."""
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
         raise AssertionError
@@ -129,7 +129,7 @@ class Clipping(Net):
 
 
 class Late(Net):
-    """Makes its layers when Lightning says so."""
+    """A module that creates its layers in Lightning's hook."""
 
     def __init__(self):
         super().__init__()
@@ -140,7 +140,7 @@ class Late(Net):
 
 
 class Hooked(Net):
-    """Counts the calls of its training hooks, checks their order, and moves its weights in some of them."""
+    """A module that counts the calls of its training hooks, checks their order, and changes weights in some."""
 
     def __init__(self, moves: bool = False, epoch: int = 3):
         super().__init__(norm=False, dropout=0.0)
@@ -194,7 +194,7 @@ class Hooked(Net):
 
 
 class Telling(Net):
-    """Logs in its training step: plainly, by batch_idx, with other reductions; the loss under its usual name."""
+    """A module that logs in its training step: plain values, batch_idx, other reductions, and the loss."""
 
     def __init__(self):
         super().__init__(norm=False, dropout=0.0)
@@ -225,7 +225,7 @@ class TellingByMetric(Telling):
 
 
 class Counting(Net):
-    """Its loss depends on what an earlier step left behind in attributes."""
+    """A module whose loss depends on attributes from an earlier step."""
 
     def __init__(self):
         super().__init__(norm=False, dropout=0.0)
@@ -244,7 +244,7 @@ class Counting(Net):
 
 
 class OnlyBatch(Net):
-    """Steps without batch_idx, which Lightning allows."""
+    """A module whose steps take no batch_idx, which Lightning allows."""
 
     def training_step(self, batch):
         return super().training_step(batch, 0)
@@ -254,7 +254,7 @@ class OnlyBatch(Net):
 
 
 class Averaged(Net):
-    """Keeps a running mean outside of parameters and buffers, in place."""
+    """A module that updates a running mean in place, outside of parameters and buffers."""
 
     def __init__(self):
         super().__init__(norm=False, dropout=0.0)
@@ -269,7 +269,7 @@ class Averaged(Net):
 
 
 class Scheduled(Net):
-    """Its optimizer in every form that Lightning takes."""
+    """A module with an optimizer in every form that Lightning accepts."""
 
     def __init__(self, form: str = "dict", lr: float = 0.1):
         super().__init__(norm=False, dropout=0.0)
@@ -329,7 +329,7 @@ class Prodigal(torch.optim.SGD):
 
 
 class OwnGenerator(Net):
-    """Draws from a generator of its own."""
+    """A module that draws from its own generator."""
 
     def __init__(self):
         super().__init__(norm=False, dropout=0.0)
@@ -337,7 +337,7 @@ class OwnGenerator(Net):
 
 
 class Stopping(Net):
-    """Would skip the rest of the epoch."""
+    """A module that tries to skip the rest of the epoch."""
 
     def on_train_batch_start(self, batch, batch_idx):
         return -1

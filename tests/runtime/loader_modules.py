@@ -1,4 +1,4 @@
-"""Data as users of Lightning and of text bring them: loaders alone, collate functions, samples of unequal length."""
+"""Data classes of users of Lightning and of text: loaders only, collate functions, samples of unequal length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.runtime.tiny import Points
 
 
 class Loaders(LightningDataModule):
-    """The tiny points behind train, val and test loaders, and nothing else; made in `setup`."""
+    """The tiny points behind train, val and test loaders only; made in `setup`."""
 
     def __init__(self, val: bool = True, weighted: bool = False):
         super().__init__()
@@ -39,7 +39,7 @@ class Loaders(LightningDataModule):
 
 
 class TwoLoaders(Loaders):
-    """Returns what cannot be one data set."""
+    """A data class whose loader returns two data sets."""
 
     def train_dataloader(self):
         return {"a": super().train_dataloader(), "b": super().train_dataloader()}
@@ -61,7 +61,7 @@ class Sentences(Dataset):
 
 
 class Text:
-    """Sentences, padded by a collate function of the data's own."""
+    """Sentences, padded by the data's own collate function."""
 
     def __init__(self):
         self.train_dataset, self.test_dataset = Sentences(60), Sentences(25)
@@ -76,7 +76,7 @@ class Text:
 
 
 class TextLoaders(LightningDataModule):
-    """The same behind loaders."""
+    """The sentences behind loaders."""
 
     def train_dataloader(self):
         return DataLoader(Sentences(60), batch_size=4, collate_fn=Text.collate_fn)
@@ -86,7 +86,7 @@ class TextLoaders(LightningDataModule):
 
 
 class Reader(LightningModule):
-    """A mean of embeddings over the tokens that are there, and a linear layer."""
+    """A mean of embeddings over the present tokens, and a linear layer."""
 
     def __init__(self):
         super().__init__()

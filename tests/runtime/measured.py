@@ -1,4 +1,4 @@
-"""What the tests of metrics run: points in the plane, with metrics in closed form, and digits."""
+"""Runs for the tests of metrics: points in the plane, with metrics in closed form, and digits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Points:
 
 
 class OneOptimum(Points):
-    """Knows x* for equal weights and no other."""
+    """Data that give x* for equal weights only."""
 
     def optimum(self):
         return self.centres.mean(axis=0)
@@ -73,7 +73,7 @@ LOSSY = [*SAMPLED, *LINKS]
 
 
 class CountingBackend(LocalBackend):
-    """Counts the floats that tasks are given and that come back from them."""
+    """A backend that counts the floats sent to tasks and returned from them."""
 
     down = up = answers = 0
 

@@ -1,4 +1,4 @@
-"""A user's own model and data, as an importable module: what tests bring instead of shipped ones."""
+"""A user's own models and data as an importable module, for tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raylfl.models import MODELS
 
 
 class Quadratic(LightningModule):
-    """Sample (H [d, d], b [d]): mean over the batch of x'Hx/2 - b'x."""
+    """A model with samples (H [d, d], b [d]): the mean over the batch of x'Hx/2 - b'x."""
 
     def __init__(self, dim: int = 3):
         super().__init__()
@@ -85,7 +85,7 @@ class Noisy(LightningModule):
 
 
 class Faulty(Quadratic):
-    """Misbehaves where the environment of its process says: FAULT=kind:client sum of b."""
+    """A model that fails as the environment variable FAULT=kind:client sum of b demands."""
 
     def training_step(self, batch, batch_idx):
         kind, _, marker = os.environ.get("RAYLFL_TEST_FAULT", "").partition(":")
@@ -101,7 +101,7 @@ class Faulty(Quadratic):
 
 
 class DigitsModule(LightningDataModule):
-    """A LightningDataModule with the attributes the interface asks for after `setup`."""
+    """A LightningDataModule that has the attributes of the interface after `setup`."""
 
     def setup(self, stage=None):
         from sklearn.datasets import load_digits
@@ -125,7 +125,7 @@ class Augmented(ImageData):
 
 
 class Plain(LightningModule):
-    """LeNet-5, not known to be a chain: its gradients are autograd's."""
+    """LeNet-5 that is not recognised as a chain, so that its gradients are autograd's."""
 
     def __init__(self):
         super().__init__()

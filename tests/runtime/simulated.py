@@ -1,8 +1,8 @@
-"""A device that is not there: what a GPU would refuse or wait for, on a machine without one.
+"""A simulated device that raises and waits as a GPU would, on a machine without one.
 
-Its tensors lie in the host's memory and are computed with by the host's kernels, so the numbers are those of a CPU.
-But an operation on tensors of both raises as it would on a GPU, and each one for which the host has to wait for the
-device, or the device for the host, is written down in `waits`.
+Its tensors are in the host's memory and are computed by the host's kernels, so the numbers are those of a CPU. An
+operation on tensors of both devices raises an error as on a GPU. `waits` records each operation for which the host must
+wait for the device, or the device for the host.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Simulated(Tensor):
 
 
 class Simulation(TorchDispatchMode):
-    """Within it `device()` works."""
+    """A context in which `device()` works."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return carry_out(function, args, kwargs or {})
@@ -74,7 +74,7 @@ class Simulation(TorchDispatchMode):
 
 
 def device() -> torch.device:
-    """The device; torch knows of it from the first call on, and that for the life of the process."""
+    """The device; the first call registers it with torch for the life of the process."""
     if torch._C._get_privateuse1_backend_name() != "simulated":
         _setup_privateuseone_for_python_backend("simulated")
     return torch.device("simulated:0")
@@ -177,7 +177,7 @@ def mix() -> str:
 
 
 def look() -> list[str]:
-    """The waits of two numbers that go to the device, one of them pinned, and of a look at their sum."""
+    """The waits of copying two numbers to the device, one of them pinned, and of reading their sum."""
     with Simulation():
         there = torch.ones(2).to(device()) + torch.ones(2).pin_memory().to(device(), non_blocking=True)
         assert float(there.sum()) == 4.0

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: damage is found and passed over, and only what changed is written."""
+"""Checkpoints on disk: damage is detected and skipped, and only changed states are written."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_resumed_run_still_knows_which_checkpoint_holds_whose_state(folder, tm
 
 
 def test_a_damaged_older_one_that_holds_client_states_is_noticed(folder, clean):
-    """Never silently zeroed: every checkpoint that needs the states is passed over."""
+    """States are never silently zeroed: every checkpoint that needs them is skipped."""
     holder = min(manifest(folder, 4)["clients"])
     assert holder < "round_000004"
     flip(folder / "checkpoints" / holder / "clients_000.pt")
@@ -170,7 +170,7 @@ def test_states_in_many_files_come_back_whole(folder, tmp_path, clean, monkeypat
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_sixty_checkpoints_fold_into_few_that_hold_every_client(tmp_path, monkeypatch, keep):
-    """However rare a client, its state is never pruned while it is the newest."""
+    """The newest state of a client is never pruned, however rarely it takes part."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     config = {**FOCUS, "rounds": 60, "num_clients": 20, "participation": {"name": "uniform", "size": 2}}
     config |= {"checkpoint": {"every": 1, "keep": keep}, "eval": {"every": 0, "inconsistency": False}}

@@ -1,4 +1,4 @@
-"""Addresses at which there is no Ray cluster: refused with the reason, and before Ray, which tries for minutes."""
+"""Addresses without a Ray cluster are refused with the reason, earlier than by Ray, which tries for minutes."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def test_what_may_be_a_cluster_is_left_to_ray(monkeypatch):
     assert speaks_grpc("auto")
     assert speaks_grpc("ray://somewhere:10001")
     assert not speaks_grpc(f"127.0.0.1:{port}")
-    monkeypatch.setenv("RAY_USE_TLS", "1")  # then its first bytes are of TLS
+    monkeypatch.setenv("RAY_USE_TLS", "1")  # then its first bytes belong to TLS
     assert speaks_grpc(f"127.0.0.1:{port}")

@@ -48,7 +48,7 @@ def digits(line):
 
 
 def another_value(line):
-    """Still the JSON of a row of this round, with another digit somewhere."""
+    """The JSON of a row of the same round with one digit changed."""
     row = json.loads(line)
     name = "cost/local_steps" if "cost/local_steps" in row else "steps"
     row[name] = row[name] + 1 if isinstance(row[name], int) else [9, *row[name][1:]]
@@ -75,7 +75,7 @@ def damage_line(path, index, how):
 @pytest.mark.parametrize("name", ["metrics.jsonl", "participation.jsonl"])
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_line_is_told_and_its_round_computed_again(folder, clean, name, how):
-    """Line 4 is of round 3: the checkpoint of round 3 is the newest before it."""
+    """Line 4 belongs to round 3: the checkpoint of round 3 is the newest before it."""
     damage_line(folder / name, 2 if how is twice else 3, how)
     carry_out(FOCUS, folder, resume=True)
     assert outcome(folder) == clean

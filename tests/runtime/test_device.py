@@ -1,4 +1,4 @@
-"""What workers do on a device of their own, shown on a simulated one: nothing is mixed up, nothing waits in vain."""
+"""Workers on a simulated device: no operation mixes devices, and none waits needlessly."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def overrides(cls, method):
     return getattr(cls, method) is not getattr(Algorithm, method)
 
 
-CLIENTS_PART = ("start_point", "start", "direction", "finish", "full_gradient")  # what runs on a device
+CLIENTS_PART = ("start_point", "start", "direction", "finish", "full_gradient")  # parts that run on a device
 OWN_WORK = [
     entry.name
     for entry in ALGORITHMS
@@ -121,14 +121,14 @@ def test_every_kind_of_local_work_works_on_a_device(process, runs, case):
 
 
 def beyond(many, few):
-    """Waits that few steps have not, without the handful in which a replayed step is compared with autograd."""
+    """Waits of many steps that few steps do not have, except those of comparing replays with autograd."""
     return {wait: n for wait, n in (Counter(many) - Counter(few)).items() if "in same_bits" not in wait}
 
 
 @pytest.mark.parametrize("vectorize", ["never", "always"])
 @pytest.mark.parametrize("algorithm", ["fedavg", "focus", "scaffold", "fedprox", "feddyn", "scaffnew"])
 def test_local_steps_never_wait_for_the_device(process, runs, algorithm, vectorize):
-    """Six local steps wait no more often than two, but for the few in which a replay is compared with autograd."""
+    """Six local steps wait no more often than two, except for comparisons of replays with autograd."""
     settings = [*runs, MLP, f"algorithm.name={algorithm}", f"runtime.vectorize={vectorize}"]
     settings += ["runtime.micro_cohort=3", "local.momentum=0.9", "local.clip_norm=1.0"]
     few, many = (waits_there(process, DIGITS, [*settings, f"local.steps={k}"]) for k in (2, 6))
@@ -159,7 +159,7 @@ def test_a_call_on_a_gpu_holds_2_20_parameters_or_all_clients():
 
 
 def test_the_simulated_device_refuses_and_waits(process):
-    """What the tests above rest on."""
+    """The property on which the tests above rest."""
     assert process.submit(simulated.mix).result() == "expected all tensors to be on the same device"
     waits = process.submit(simulated.look).result()
     assert [wait.split(" in ")[0] for wait in waits] == ["aten._to_copy.default", "aten._local_scalar_dense.default"]

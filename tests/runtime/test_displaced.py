@@ -16,11 +16,11 @@ from raylfl.runtime.records.run_dir import RunDirectory
 from tests.runtime.faults import Killed, carry_out, checkpoints, killed, log_of, outcome
 from tests.runtime.tiny import FOCUS, TINY
 
-SPARSE = {**FOCUS, "checkpoint": {"every": 0, "keep": 1}}  # no checkpoint of its own before the trouble
+SPARSE = {**FOCUS, "checkpoint": {"every": 0, "keep": 1}}  # no checkpoint before the fault
 
 
 def at(r, action, phase="train"):
-    """A fault that does this as round r reaches the phase."""
+    """A fault that carries out an action as round r reaches the phase."""
     return lambda phase_now, now: action() if (phase_now, now) == (phase, r) else None
 
 
@@ -123,7 +123,7 @@ def test_a_record_overwritten_in_place_in_mid_run_is_noticed_before_the_run_is_c
 
 
 def test_deleted_checkpoints_take_no_client_state_with_them(tmp_path, clean):
-    """The next checkpoint holds every client, as those that held them are gone."""
+    """The next checkpoint holds the states of all clients, because the earlier ones are gone."""
     run = tmp_path / "run"
 
     def fault(phase, r):

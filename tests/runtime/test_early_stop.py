@@ -1,4 +1,4 @@
-"""Early stopping: the rounds it takes, and what a stopped run leaves."""
+"""Early stopping: the number of rounds, and the files of a stopped run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(runs, *overrides):
 
 
 def rounds_until(values, name="test/accuracy", **stop):
-    """How many of these values are seen before the rule ends the run; None: all, and it goes on."""
+    """The number of values until the rule ends the run; None if it never does."""
     rule = EarlyStop(StopConfig(metric=name, **stop))
     for r, value in enumerate(values):
         rule.see({"round": r, **({} if value is None else {name: value})})

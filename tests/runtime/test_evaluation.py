@@ -1,4 +1,4 @@
-"""What `validation_step` logs against the same number over the whole test set at once, by scikit-learn."""
+"""Values logged by `validation_step` against scikit-learn on the whole test set at once."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_layers_made_in_configure_model_are_trained(runs):
 
 
 def test_every_hook_of_lightning_is_in_the_table():
-    """A new version of Lightning with another hook shows here."""
+    """A new version of Lightning with another hook fails here."""
     kinds = (hooks.ModelHooks, hooks.DataHooks, hooks.CheckpointHooks)
     public = {name for kind in kinds for name in vars(kind) if not name.startswith("_")}
     own = {name for name in vars(LightningModule) if name.startswith(("configure_", "optimizer_", "lr_scheduler_"))}

@@ -1,4 +1,4 @@
-"""Memory that runs out, clocks that jump: words, the checkpoints as they were, and the same bits once resumed."""
+"""Exhausted memory and jumping clocks: a message, intact checkpoints, and equal bits after a resume."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ except BaseException as error:
 
 @pytest.mark.parametrize("phase", ["train", "log"])
 def test_memory_that_runs_out_costs_no_checkpoint(tmp_path, clean, phase):
-    """The process may take a megabyte more, and asks for 768: a real MemoryError in the middle of a round."""
+    """The process may allocate one more megabyte and requests 768: a real MemoryError during a round."""
     command = [sys.executable, "-c", HUNGRY, str(tmp_path / "run"), phase]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1, done.stderr
@@ -50,7 +50,7 @@ def test_memory_that_runs_out_costs_no_checkpoint(tmp_path, clean, phase):
 
 
 class Backwards(datetime.datetime):
-    """A clock that goes back an hour at every look."""
+    """A clock that goes back an hour at every reading."""
 
     looks = 0
 

@@ -1,4 +1,4 @@
-"""Trouble that stays bounded: failing and hanging clients, empty rounds, no data, no memory."""
+"""Contained faults: failing and hanging clients, empty rounds, clients without data, exhausted memory."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_client_that_sends_what_is_not_finite_is_named_or_dropped_and_harms_no
 
 
 def test_a_run_that_failed_over_a_client_goes_on_by_dropping_it(runs, tmp_path):
-    """The failure leaves a checkpoint of the round before, and the policy may change on the way."""
+    """The failure leaves a checkpoint of the previous round, and a resumed run may have another policy."""
     cohorts = [[0, 2], [2, 3], [1, 4], [0, 1]]
     rows = [make_row(r, c, [1, 1], [True, True], [2, 2]) for r, c in enumerate(cohorts)]
     write_trace(tmp_path / "trace.jsonl", rows)
@@ -135,7 +135,7 @@ DROPS = {
 
 @pytest.mark.parametrize("drop", DROPS)
 def test_a_dropped_client_is_not_available_to_a_sampler_that_asks_for_norms(runs, drop):
-    """The others' probabilities sum to 1, as if client 1 were not there."""
+    """The probabilities of the other clients sum to 1, as without client 1."""
     config, spoilt = DROPS[drop]
     config = {**config, "algorithm": {"name": "optimal_sampling"}, "participation": {"name": "uniform", "size": 3}}
     result = run(config, runs, *spoilt, f"runtime.{drop}=drop")
@@ -233,7 +233,7 @@ def test_data_that_cannot_be_fetched_is_a_failure_of_the_client_that_wanted_it(r
 
 @pytest.mark.parametrize("entry", list(ALGORITHMS), ids=lambda entry: entry.name)
 def test_clients_without_data_and_with_a_single_sample_are_defined(runs, tmp_path, entry):
-    """Client 0 has nothing, client 1 one sample, client 2 a last batch of one, under BatchNorm."""
+    """With BatchNorm: client 0 has no sample, client 1 one sample, client 2 a last batch of one."""
     path = tmp_path / "partition.json"
     path.write_text(json.dumps({"0": [], "1": [0], "2": [1, 2, 3, 4, 5], "3": list(range(6, 20))}))
     config = {
@@ -270,7 +270,7 @@ def test_an_empty_round_leaves_the_model_alone_and_is_written_down(runs):
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "focus", "scaffold", "feddyn"])
 def test_a_micro_cohort_that_does_not_fit_goes_in_halves(runs, monkeypatch, algorithm):
-    """A device with memory for two clients: the work is done two by two, and the result is the same, states and all."""
+    """On a device with memory for two clients, clients run in pairs, with the same uploads and states."""
     config = {**PERFECT, "model": {**TINY["model"], "init_args": {"norm": False, "dropout": 0.0}}, "num_clients": 16}
     config["algorithm"] = {"name": algorithm}
     plain = run(config, runs, "runtime.micro_cohort=4")

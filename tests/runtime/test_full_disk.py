@@ -1,4 +1,4 @@
-"""A disk that fills up, at whatever is written last: the checkpoints stay intact, one message, and the run resumes."""
+"""A disk that fills up at any write: checkpoints remain intact, there is one message, and the run resumes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.runtime.tiny import FOCUS, TINY
 
 @pytest.fixture
 def full(monkeypatch):
-    """A switch: once on, whatever is synced, renamed or appended in a run directory finds no space."""
+    """A switch after which every sync, rename and append in a run directory finds no space."""
     state = {"on": False}
 
     def failing(real):
@@ -52,7 +52,7 @@ def test_a_disk_that_fills_during_a_checkpoint_leaves_the_one_before_and_says_so
 
 @pytest.fixture
 def disk(tmp_path):
-    """A file system of a few hundred kilobytes, and what gives it so many."""
+    """A file system of a few hundred kilobytes, and a function that sets its size."""
     place = tmp_path / "disk"
     place.mkdir()
 
@@ -67,7 +67,7 @@ def disk(tmp_path):
 
 
 def test_a_real_disk_that_fills_up_costs_no_checkpoint(disk, tmp_path):
-    """Whatever the last bytes were for; with room again, the run goes on."""
+    """The disk fills at any write; with space again, the run resumes."""
     place, resize = disk
     config = {**FOCUS, "model": {**TINY["model"], "init_args": {"width": 700}}, "checkpoint": {"every": 1, "keep": 4}}
     carry_out(config, tmp_path / "wide", ["checkpoint.every=0"])
@@ -83,7 +83,7 @@ def test_a_real_disk_that_fills_up_costs_no_checkpoint(disk, tmp_path):
 
 @pytest.mark.parametrize("phase", ["train", "collect"])
 def test_a_disk_that_fills_with_spilled_objects_leaves_a_checkpoint_of_the_round_before(tmp_path, clean, phase):
-    """Ray has no room for what is sent out, or for what comes back, and says so in the middle of a round."""
+    """Ray has no space for broadcasts or for uploads, and reports it during a round."""
     full = strike(phase, 3, OutOfDiskError("no room for an object"))
     with pytest.raises(OutOfDiskError):
         carry_out(FOCUS, tmp_path / "full", ["checkpoint.every=0"], fault=full)
@@ -94,7 +94,7 @@ def test_a_disk_that_fills_with_spilled_objects_leaves_a_checkpoint_of_the_round
 
 def test_a_disk_that_fills_while_a_row_is_written_leaves_no_half_row(tmp_path, clean, monkeypatch):
     class Full:
-        """A file that takes ten bytes and then has no space."""
+        """A file that accepts ten bytes and then has no space."""
 
         def __init__(self, file):
             self.file, self.room = file, 10

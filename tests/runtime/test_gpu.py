@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu` on the simulated device: every part of it runs, and what it says could be otherwise."""
+"""`python -m benchmarks.gpu` on the simulated device: every part runs, and its verdicts can fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.runtime import simulated
 
 @pytest.fixture(scope="module")
 def rows():
-    """A process of its own: torch forgets a device that it was told of only with the process."""
+    """The rows from a separate process, because torch unregisters a device only when its process ends."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(simulated.gpu_rows).result()
 

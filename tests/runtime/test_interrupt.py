@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C through the command line: a checkpoint, the way to go on, exit code 1, no process left behind."""
+"""SIGTERM and Ctrl-C on the command line: a checkpoint, the command to resume, exit code 1, no remaining process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def config(tmp_path):
 
 
 def wait_for_rounds(process, folder, count):
-    """Until so many rounds are written down."""
+    """Waits until this many rounds are recorded."""
 
     def there():
         assert process.poll() is None, process.communicate()
@@ -38,13 +38,13 @@ def wait_for_rounds(process, folder, count):
 
 
 def rounds_of(folder):
-    """How many are written down."""
+    """The number of recorded rounds."""
     path = folder / "metrics.jsonl"
     return path.read_text().count("\n") if path.exists() else 0
 
 
 def check_that_it_resumes(folder, err):
-    """By the printed command, with few rounds left, into the bits of an undisturbed run."""
+    """Checks that the printed command resumes the run, with few rounds left, to the bits of an undisturbed run."""
     told = re.search(r"raylfl resume (\S+)", err)
     assert told is not None, err
     assert shlex.split(told.group(1)) == [str(folder)]
@@ -118,7 +118,7 @@ def test_a_second_ctrl_c_ends_at_once_even_in_a_hanging_client(command, tmp_path
     ],
 )
 def test_a_run_on_ray_is_killed_resumed_and_stopped_in_mid_round_and_goes_on_each_time(command, config, tmp_path, stop):
-    """SIGKILL to the driver; the resumed run, on a cluster of another size, is stopped; what is left, in process."""
+    """The driver gets SIGKILL; the resumed run, on a cluster of another size, is stopped; the rest runs in process."""
     gate, folder = tmp_path / "gate", tmp_path / "runs" / "tiny" / "it"
     gate.mkdir()
     content = yaml.safe_load(config.read_text())
@@ -127,7 +127,7 @@ def test_a_run_on_ray_is_killed_resumed_and_stopped_in_mid_round_and_goes_on_eac
 
     process = command("run", str(config), *RAY, "checkpoint.every=2", "runtime.workers=1")
     processes = in_mid_round(process, folder, gate)
-    agents = [p for p in processes if "Agent" in p.name()]  # they take a minute to see that their raylet is gone
+    agents = [p for p in processes if "Agent" in p.name()]  # they take a minute to notice the end of their raylet
     process.kill()
     process.wait()
     assert alive([p for p in processes if p not in agents]) == []
@@ -143,7 +143,7 @@ def test_a_run_on_ray_is_killed_resumed_and_stopped_in_mid_round_and_goes_on_eac
 
 
 def in_mid_round(process, folder, gate):
-    """The processes of a run on Ray that has done three more rounds, and is held up by a client in the next."""
+    """The processes of a run on Ray that has done three more rounds, and waits for a client in the next."""
     wait_for_rounds(process, folder, rounds_of(folder) + 3)
     (gate / "waiting").unlink(missing_ok=True)
     (gate / "closed").touch()

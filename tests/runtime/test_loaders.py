@@ -1,4 +1,4 @@
-"""Data modules with nothing but loaders, collate functions, text of unequal length."""
+"""Data modules with loaders only, collate functions, and text of unequal length."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_what_training_steps_log_is_in_the_rows_as_means_over_steps_and_clients(
     for row, other in zip(result.metrics, plain.metrics, strict=True):
         assert row["train/index"] == np.mean([(k - 1) / 2 for k in range(1, 7)])
         assert row["train/steps"] == 3.5
-        # that of what training_step returned; together, a dense network that logs nothing goes as matrix products
+        # the loss that training_step returned; a dense network without logs runs as matrix products
         assert row["train/loss"] == pytest.approx(other["train/loss"], rel=1e-6 if vectorize == "auto" else 0)
         assert 0 < row["train/accuracy"] < 1
     tolerance = 1e-5 if vectorize == "auto" else 0
@@ -82,11 +82,11 @@ def test_a_vectorised_cohort_logs_what_clients_one_by_one_log(runs):
     for name in ("train/first", "train/accuracy", "train/index"):
         assert rows[0][name] == pytest.approx(rows[1][name], rel=1e-5), name
     together = Worker(checked(load_config(LOCAL, [model("Telling")])).setup)
-    assert together.one_by_one is None  # or this compares a thing with itself
+    assert together.one_by_one is None  # otherwise this compares a value with itself
 
 
 def test_metric_objects_in_training_are_computed_once_a_client(runs):
-    """Whole shards of one size: the mean accuracy of the steps is that of all samples seen."""
+    """With whole shards of one size, the mean accuracy of the steps is that of all samples."""
     row = run("TellingByMetric", runs, "local.batch_size=full").metrics[-1]
     assert row["train/by_metric"] == pytest.approx(row["train/accuracy"], rel=1e-6)
 
@@ -153,7 +153,7 @@ def test_optimizers_and_schedulers_are_stepped_as_lightning_does(form, rates):
 
 
 def test_schedules_start_anew_with_every_local_work(runs):
-    """The closed form is this platform's own schedule: eta, eta / 2, ... in every round."""
+    """The closed form is raylfl's own schedule: eta, eta / 2, ... in every round."""
     overrides = ["local.optimizer=module", "model.init_args={form: step, lr: 0.05}", "runtime.vectorize=never"]
     theirs = run("Scheduled", runs, *overrides)
     schedule = "local.lr_schedule={name: step_exponential, decay: 0.5}"

@@ -1,4 +1,4 @@
-"""Loggers beside metrics.jsonl: what they hold, across a resume, and that none of them can hurt a run."""
+"""Loggers beside metrics.jsonl: their content, also after a resume; and no logger can stop a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ended(folder):
 
 def test_an_offline_run_of_wandb_holds_the_config_the_rounds_a_table_and_a_picture(runs):
     result = run(DIGITS, runs, "logging.loggers=[wandb]", "algorithm.name=focus", "partition.name=dirichlet")
-    wait_until(lambda: ended(result.run_dir), "end of wandb's file", seconds=60)  # its own process writes it
+    wait_until(lambda: ended(result.run_dir), "end of wandb's file", seconds=60)  # wandb's service process writes it
     found = list(records(result.run_dir))
     (start,) = [r.run for r in found if r.WhichOneof("record_type") == "run"]
     assert (start.run_group, start.job_type, start.display_name) == ("digits", "focus", result.run_dir.name)
@@ -75,7 +75,7 @@ def test_a_resumed_run_goes_on_under_its_id(runs):
 
 @pytest.fixture
 def silent():
-    """The port of a server on loopback that takes connections and never says anything, and how it does answer HEAD."""
+    """The port of a loopback server that accepts connections and never answers, and a switch to answer HEAD."""
     answers: list[bytes] = []
     held: list[socket.socket] = []
 
@@ -106,7 +106,7 @@ def logged_in(monkeypatch, port):
 
 @pytest.mark.parametrize("how", ["silent", "refusing", "takes no runs"])
 def test_a_server_that_cannot_be_reached_costs_seconds_and_not_the_run(runs, monkeypatch, silent, how):
-    """It is silent, refuses connections, or answers and then takes no run: the run goes on offline."""
+    """The server is silent, refuses connections, or answers and accepts no run: the run continues offline."""
     port, answers = silent
     if how == "refusing":
         with socket.socket() as unused:
@@ -125,7 +125,7 @@ def test_a_server_that_cannot_be_reached_costs_seconds_and_not_the_run(runs, mon
 
 
 def test_a_server_that_dies_meanwhile_holds_the_end_up_for_a_bounded_time(runs, monkeypatch, tmp_path):
-    """`finish` never returns: what is not sent stays on disk, and the run says how to send it."""
+    """`finish` never returns: unsent data stay on disk, and a line names the command that sends them."""
 
     class Stuck:
         dir = str(tmp_path / "wandb" / "run-1" / "files")

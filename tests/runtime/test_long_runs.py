@@ -1,4 +1,4 @@
-"""A thousand rounds are as light at their end as after their warm-up: memory, file handles, checkpoints, objects."""
+"""A thousand rounds need no more at their end than after their warm-up: memory, file handles, checkpoints, objects."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MOST_GROWTH = 4 * 2**20  # bytes of resident memory in 800 rounds: a leak of one
 
 
 def test_a_thousand_rounds_grow_nothing(runs):
-    """With client states, checkpoints and evaluations all along; `make soak` does it on Ray."""
+    """The run has client states, checkpoints and evaluations; `make soak` does the same on Ray."""
     process, seen = psutil.Process(), []
 
     def watch(progress):
         if progress.metrics["round"] + 1 in (WARM_UP, ROUNDS):
             gc.collect()
-            with suppress(OSError, AttributeError):  # what is free within the heap does not count, where glibc is
+            with suppress(OSError, AttributeError):  # with glibc, free memory within the heap does not count
                 ctypes.CDLL("libc.so.6").malloc_trim(0)
             seen.append((process.memory_info().rss, process.num_fds(), len(gc.get_objects()), files(progress.run_dir)))
 
@@ -31,10 +31,10 @@ def test_a_thousand_rounds_grow_nothing(runs):
     (rss, handles, objects, before), (rss_end, handles_end, objects_end, after) = seen
     assert rss_end - rss < MOST_GROWTH
     assert handles_end == handles
-    assert objects_end - objects < 100  # of Python: less than one in eight rounds
+    assert objects_end - objects < 100  # Python objects: less than one in eight rounds
     assert after <= before + 2
 
 
 def files(folder):
-    """How many there are in a run's directory; checkpoints come and go."""
+    """The number of files in a run's directory, apart from checkpoints."""
     return sum(1 for _ in folder.rglob("*"))

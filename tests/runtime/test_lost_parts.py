@@ -1,4 +1,4 @@
-"""On a cluster whose parts are lost: workers, the server, a node; clients that kill or block their worker.
+"""Lost parts of a cluster: workers, the server, a node; clients that kill or block their worker.
 
 Workers that start slowly, not at all, or die as they start.
 """
@@ -43,7 +43,7 @@ def cluster(kill_file):
 
 @pytest.fixture(scope="module")
 def kept(cluster):
-    """The cluster, and the actors of one run are kept for the next, as in a comparison: starting them is slow."""
+    """The cluster, which keeps the actors of one run for the next, as in a comparison, because their start is slow."""
     with cluster_for(RuntimeConfig()):
         yield cluster
 
@@ -66,7 +66,7 @@ def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and
 
 
 def test_deadly_and_hanging_clients_are_dropped_and_harm_no_other(kept, runs):
-    """Client 1 kills its worker, client 4 never returns: the bits of a run in which both uploads are lost."""
+    """Client 1 kills its worker, and client 4 never returns: the bits are those of a run with both uploads lost."""
     curse = "model.init_args={raises: -1, dies: 13, hangs: 43}"
     bounds = ["runtime.on_client_error=drop", "runtime.client_timeout=5", "runtime.client_retries=0", "rounds=1"]
     struck = on_ray(CURSED, runs, curse, *bounds, "algorithm.name=focus")
@@ -112,7 +112,7 @@ def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, runs,
             cluster.remove_node(nodes[0], allow_graceful=False)
             nodes.append(cluster.add_node(**small))
             wait_until(lambda: workers_on(nodes[1]), "worker on the new node")
-            (seen / "slow").touch()  # until one takes part that is on the new node
+            (seen / "slow").touch()  # until a worker on the new node takes part
             (seen / "closed").unlink()
         if (seen / "slow").exists() and workers_on(nodes[1]) & ids(seen):
             (seen / "slow").unlink()

@@ -52,7 +52,7 @@ def test_the_worst_tenth_is_rounded_down_and_one_client_at_least(count, worst):
 def test_participants_accuracy_is_that_on_the_data_of_those_received(evaluated):
     metrics, row, hits, sizes = evaluated
     here = received(row)
-    assert 0 < len(here) < len(row["cohort"])  # an upload was lost, or the claim says nothing
+    assert 0 < len(here) < len(row["cohort"])  # an upload was lost, otherwise the claim is empty
     assert metrics["participants/accuracy"] == pytest.approx(hits[here].sum() / sizes[here].sum(), rel=1e-6)
 
 

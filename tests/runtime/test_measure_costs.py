@@ -79,7 +79,7 @@ def test_scaffold_sends_twice_as_much_as_fedavg_both_ways():
 def test_a_ring_is_entered_once_left_once_and_handed_on_in_between():
     _, rounds = walk(["participation.name=bernoulli", "participation.p=0.3", *LINKS, "algorithm.name=sfl"])
     cohorts = np.array([len(row["cohort"]) for _, _, row, _ in rounds])
-    assert 0 in cohorts  # an empty round costs nothing
+    assert 0 in cohorts  # an empty round has no costs
     costs = last_costs(rounds)
     assert costs["downlink_floats"] == costs["uplink_floats"] == D * np.sum(cohorts > 0)
     assert costs["peer_floats"] == D * np.sum(np.maximum(cohorts - 1, 0))

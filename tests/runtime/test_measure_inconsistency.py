@@ -35,7 +35,7 @@ def mean_over_received_sets(p):
         ([*COINS, *LINKS], mean_over_received_sets(P * (1 - Q)) * STEPS),
         ([*COINS, "algorithm.aggregate=anonymous_uniform"], W * mean_over_received_sets(P) * STEPS),
         ([*SAMPLED, *LINKS, "algorithm.name=fedacs"], W),
-        ([*SAMPLED, *LINKS, "algorithm.name=cafedavg"], STEPS),  # corrects links; neither steps nor that p is not w
+        ([*SAMPLED, *LINKS, "algorithm.name=cafedavg"], STEPS),  # corrects links, but neither unequal steps nor p != w
         (
             [*COINS, *LINKS, "algorithm.name=cafedavg"],
             mean_over_received_sets(P) * STEPS,
@@ -65,7 +65,7 @@ def test_chi2_of_a_sampler_that_learns_is_that_of_the_probabilities_it_drew_with
         omega = np.array(row["p"]) * (1 - Q) * STEPS
         omega /= omega.sum()
         assert metrics["inconsistency/chi2"] == pytest.approx(np.sum((W - omega) ** 2 / omega), rel=1e-10)
-    assert len({row["p"][0] for _, _, row, _ in rows}) > 2  # it did learn
+    assert len({row["p"][0] for _, _, row, _ in rows}) > 2  # its estimates changed
 
 
 def test_a_run_stalls_at_the_predicted_distance():

@@ -1,4 +1,4 @@
-"""Users' networks, declared as chains of layers: a run has autograd's gradients, whatever shortcut it takes for them.
+"""Users' networks that are chains of layers: runs have autograd's gradients in all faster forms.
 
 Truth is a plain loop of torch: one client, whole batches, three steps of SGD.
 """
@@ -63,7 +63,7 @@ NETWORKS = {
 
 
 class Points:
-    """Twelve random inputs of four classes, all one client's."""
+    """Twelve random inputs of four classes, all at one client."""
 
     def __init__(self, shape):
         generator = torch.Generator().manual_seed(0)
@@ -86,7 +86,7 @@ class Net(LightningModule):
 
 
 class Shared(LightningModule):
-    """A layer that is used twice, under two names; and two layers that have one weight."""
+    """A network with a layer that is used twice under two names, and two layers with one weight."""
 
     def __init__(self):
         super().__init__()
@@ -160,7 +160,7 @@ def test_layers_and_weights_that_are_shared_get_the_gradients_of_all_their_uses(
 
 
 class BuiltLate(LightningModule):
-    """Has its layers from Lightning's hook `setup` or `configure_model`, as large models do."""
+    """A network that creates its layers in Lightning's hook `setup` or `configure_model`, as large models do."""
 
     def __init__(self, hook):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A round is measured and handed out while the next one's work is out; nothing is lost where that next one fails."""
+"""A round is measured and yielded during the next round's local work; nothing is lost if the next round fails."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_round_that_cannot_be_drawn_costs_none_before_it(tmp_path, monkeypatch
 
 
 class Sleepy(Net):
-    """Falls asleep over a whole test set, but not over the two samples that are tried at start-up."""
+    """A model that sleeps on a whole test set, but not on the two samples of the trial at start-up."""
 
     def test_step(self, batch, batch_idx):
         if len(batch[0]) > 2:

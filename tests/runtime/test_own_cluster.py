@@ -1,4 +1,4 @@
-"""On a Ray that the run starts for itself: priorities of its processes, odd places for its files, and its death."""
+"""A Ray started for the run: priorities of its processes, unusual places for its files, and its death."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def ports_taken():
 
 
 def struck_run(folder, part):
-    """A run in a bad place, whose Ray loses this process after round 4; what was seen.
+    """The record of a run in an unusual place whose Ray loses this process after round 4.
 
     The place: TMPDIR is a path too long for sockets, and other programs hold Ray's usual ports.
     """
     seen = SimpleNamespace(nice={}, killed=[], said=[], servers=[], ports=[])
-    slow = folder / "slow"  # while it is there rounds take a second, so that the old server does not finish them all
+    slow = folder / "slow"  # while it exists, rounds take a second, so that the old server does not finish all of them
 
     def watch(progress):
         seen.said += progress.messages
@@ -113,7 +113,7 @@ def test_a_run_whose_own_ray_loses_its_raylet_goes_on_too(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_replaced_and_said(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
-    monkeypatch.setenv("TMPDIR", "/proc")  # where no folder can be made, even by root
+    monkeypatch.setenv("TMPDIR", "/proc")  # no folder can be made there, even by root
     folder, (note,) = ray_folder()
     assert str(folder) == "/tmp/ray"
     assert note.startswith("Ray's files go to /tmp/ray: /proc/ray cannot be written (")
@@ -159,7 +159,7 @@ def in_a_room_of_its_own(mounts, *arguments):
     ],
 )
 def test_small_shared_memory_and_a_read_only_tmp_are_said_and_the_bits_stay(tmp_path, mounts, words):
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as home:  # where it is seen beside another /tmp
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as home:  # visible beside another /tmp
         path, run_dir = Path(home) / "focus.yaml", Path(home) / "tiny" / "it"
         path.write_text(yaml.safe_dump({**FOCUS, "logging": {"report": False, "dir": home, "id": "it"}}))
         code, _, err = in_a_room_of_its_own(mounts, "run", str(path), *SMALL)
@@ -170,7 +170,7 @@ def test_small_shared_memory_and_a_read_only_tmp_are_said_and_the_bits_stay(tmp_
 
 @pytest.mark.cluster
 def test_three_runs_at_once_finish_with_the_right_bits(command, tmp_path):
-    """Each on its own Ray, with two workers: nine actors on as many cores as there are."""
+    """Each run has its own Ray with two workers: nine actors on the cores of this machine."""
     path = tmp_path / "focus.yaml"
     path.write_text(yaml.safe_dump({**FOCUS, "logging": {"report": False, "dir": str(tmp_path)}}))
     started = [command("run", str(path), *SMALL, "runtime.workers=2", f"logging.id={name}") for name in "abc"]

@@ -1,4 +1,4 @@
-"""What a planned round says of each client is that client's, wherever in the cohort it stands."""
+"""A planned round has the right values of each client, at any place in the cohort."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ STEPS, BATCH, ETA = 400, 10, 2.0**-20
 
 
 class Owners:
-    """Client i's samples are unit vectors e_i."""
+    """Data in which the samples of client i are unit vectors e_i."""
 
     def __init__(self):
         owner = np.repeat(np.arange(4), SIZES)
@@ -27,7 +27,7 @@ class Owners:
 
 
 class Linear(LightningModule):
-    """The loss of sample e is -e'x, so that x counts which samples were drawn."""
+    """A model in which the loss of sample e is -e'x, so that x counts the drawn samples."""
 
     def __init__(self):
         super().__init__()

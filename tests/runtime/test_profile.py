@@ -1,4 +1,4 @@
-"""The profile: which forms are timed, and that their rounds are the same rounds."""
+"""The profile: the timed forms, whose rounds are equal."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Every random number of a run depends on the seed, the round, the client and what it is drawn for, and on those only.
+"""Every random number of a run depends on the seed, the round, the client and its purpose, and on nothing else.
 
 Tables of numbers, a row for each round and a column for each client, are compared with each other: tables of different
 draws, of different seeds, of neighbouring rounds and of neighbouring clients have nothing in common.
@@ -33,7 +33,7 @@ from tests.runtime.tiny import TINY, rude
 N, ROUNDS, SAMPLES = 60, 200, 40
 Z = 5.0  # standard errors: once in two million comparisons by chance, and keys are fixed
 EVERYONE = np.arange(N)
-SHARDS = [np.arange(SAMPLES)] * N  # the same samples for all, so that a difference is one of the order
+SHARDS = [np.arange(SAMPLES)] * N  # the same samples for all, so that only the order can differ
 
 
 def world(seed):
@@ -90,7 +90,7 @@ DRAWS = {
     "drawn samples of unequal batches, next step": batches("with_replacement", False, 1),
     "ring": ring,
 }
-ALTERNATIVES = [  # of which a run has one at most: they may share a stream
+ALTERNATIVES = [  # a run has at most one of them: they may share a stream
     {"availability", "Markov"},
     {"availability, redrawn", "Markov, redrawn"},
     {"order", "order of unequal batches", "drawn samples", "drawn samples of unequal batches"},
@@ -106,7 +106,7 @@ def table(name, seed=0):
 
 
 def unrelated(one, other):
-    """Whether two tables are uncorrelated but for chance."""
+    """Whether two tables are uncorrelated up to chance."""
     return abs((one * other).mean()) < Z / np.sqrt(one.size)
 
 
@@ -115,7 +115,7 @@ def test_a_draw_differs_between_seeds_rounds_and_clients(name):
     numbers = table(name)
     assert unrelated(numbers, table(name, seed=1))
     assert unrelated(numbers[1:], numbers[:-1])
-    shares = 1 / (numbers.shape[1] - 1)  # of a fixed number of places, others have one fewer
+    shares = 1 / (numbers.shape[1] - 1)  # cohorts of a fixed size, others have one fewer
     neighbours = (numbers[:, 1:] * numbers[:, :-1]).mean()
     assert -Z / np.sqrt(numbers.size) - shares < neighbours < Z / np.sqrt(numbers.size)
 
@@ -175,7 +175,7 @@ def test_what_is_drawn_once_a_run_is_a_function_of_the_seed(name):
 
 
 def losses(seed=0, r=0, clients=(0,), steps=1, vectorize="never"):
-    """Each client's mean loss of these local steps, all of whose randomness is dropout: data and parameters alike."""
+    """Each client's mean loss of these local steps, in which only dropout is random: data and parameters are equal."""
     data = {"class_path": "tests.runtime.test_randomness.Twins"}
     model = {"class_path": "tests.runtime.tiny.Net", "init_args": {"norm": False, "dropout": 0.5}}
     config = {**TINY, "data": data, "model": model, "partition": {"name": "natural"}, "num_clients": None}
@@ -189,7 +189,7 @@ def losses(seed=0, r=0, clients=(0,), steps=1, vectorize="never"):
 
 
 class Twins:
-    """Two clients with the same thirty points."""
+    """Data of two clients with the same thirty points."""
 
     def __init__(self):
         from tests.runtime.tiny import Points

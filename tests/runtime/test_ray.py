@@ -1,4 +1,4 @@
-"""On Ray: the same bits as in process, for any number of workers; workers and server may die."""
+"""Runs on Ray have the bits of runs in process, for any number of workers, after deaths of workers and server."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_run_on_ray_gives_the_bits_of_a_local_one_and_no_actor_outlives_it(clu
 
 
 def test_no_worker_imports_torchs_compiler(cluster, runs):
-    """Steps are recorded and replayed, and evaluated afterwards, by a process that knows nothing of it."""
+    """A process without the compiler records and replays steps and evaluates afterwards."""
     model = ["model.class_path=tests.runtime.tiny.Looking", "local.steps=6", "runtime.step=recorded"]
     result = on_ray(TINY, runs, *model, "eval.every=1", "runtime.workers=1")
     assert {row["step"] for row in result.summary["local_steps"]} == {"recorded", "autograd"}
@@ -68,7 +68,7 @@ def test_no_worker_imports_torchs_compiler(cluster, runs):
 
 
 def test_runs_that_are_compared_share_their_actors(cluster, runs):
-    """The second finds the first one's processes with all that they have loaded; its result is that of a run alone."""
+    """The second run uses the processes of the first with their loaded modules, and has the result of a run alone."""
     overrides = [*runs, *LOSSY, "rounds=2", "runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.workers=2"]
     names = ["scaffold", "sfl", "fedavg"]
     seen, folders = [], []
@@ -92,7 +92,7 @@ def test_runs_that_are_compared_share_their_actors(cluster, runs):
 
 @pytest.fixture(scope="module")
 def veterans(cluster):
-    """Workers that take up one experiment after another: starting their processes is the slow part."""
+    """Workers that serve one experiment after another, because starting their processes is slow."""
     actors = [ray.remote(Veteran).options(num_cpus=0).remote() for _ in range(7)]
     yield actors
     for actor in actors:
@@ -102,7 +102,7 @@ def veterans(cluster):
 def session_on(actors, shared):
     """The session of a run with these workers, the round loop in this process.
 
-    shared: takes a reference to the experiment; those who have worked on it before keep the worker that they made.
+    shared: a reference to the experiment; actors that have worked on it before keep their worker.
     """
 
     def rows(experiment, run_dir, resume, fault):
@@ -129,7 +129,7 @@ def test_metric_objects_hooks_and_training_logs_give_the_same_bits_on_several_wo
 def one_of_each_kind():
     """Every algorithm, one by one (with BatchNorm) or vectorised in turn; the first of each kind in the usual suite.
 
-    A kind is what workers are told apart by: who sends what to whom, states, probes, whole gradients, cut models.
+    Kinds differ for workers: in the messages, states, probes, full gradients and cut models that they use.
     """
     seen = set()
     for place, entry in enumerate(ALGORITHMS):
@@ -144,7 +144,7 @@ def one_of_each_kind():
 def test_every_algorithm_gives_the_same_bits_with_1_2_3_and_7_workers(
     veterans, tmp_path, monkeypatch, algorithm, one_by_one
 ):
-    """On Ray's workers, which take their time, so that they end in random order; and in process."""
+    """The runs are in process and on Ray's workers, which take random times and so end in random order."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     model = {"class_path": "tests.runtime.tiny.Dawdling", "init_args": {"norm": one_by_one}}
     config = {**TINY, "algorithm": options_of(algorithm), "model": model, "rounds": 3, "num_clients": 12}
@@ -168,7 +168,7 @@ def test_moments_of_local_optimizers_give_the_same_bits_on_several_workers(veter
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "sfl"])
 def test_states_that_are_too_many_for_the_server_go_to_the_object_store(veterans, tmp_path, monkeypatch, algorithm):
-    """Which can spill; one of each client's, the ring's own buffers among them."""
+    """The object store can spill; it holds one state per client, with the buffers in a ring."""
     config = {**TINY, "algorithm": {"name": algorithm}, "rounds": 3, "link": {"name": "perfect"}}
     config |= {"model": {"class_path": "tests.runtime.tiny.Net"}, "local": {**TINY["local"], "buffers": "local"}}
     carry_out(config, tmp_path / "few", rows=session_on(veterans[:2], []))
@@ -203,9 +203,12 @@ def test_traffic_is_what_the_calls_of_all_rounds_carry(veterans, tmp_path, algor
     reports = 3 * 6 * REPORT.itemsize
     expected = {  # (sent, received)
         "fedavg": (3 * 2 * model, 3 * 6 * model + reports),
-        # x and c go down; two differences come back; a c_i comes back each round and goes there again in the next
+        # x and c go down; two differences come back; each c_i comes back in a round and is sent again in the next
         "scaffold": (3 * 2 * 2 * model + 2 * 6 * model, 3 * 6 * 3 * model + reports),
-        "sfl": (3 * 6 * model, 3 * model + reports),  # from the server to the first, and on from each to the next
+        "sfl": (
+            3 * 6 * model,
+            3 * model + reports,
+        ),  # from the server to the first client, and from each client to the next
     }
     assert total(tmp_path / "there") == expected[algorithm]
     assert total(tmp_path / "here") == (0, 0)

@@ -1,4 +1,4 @@
-"""The same bits on any worker, in any order and after any other task; in fresh processes, too."""
+"""Equal bits on any worker, in any order, after any other task, and in fresh processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_it_does_not_matter_who_works_and_in_which_order(tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("norm", [True, False], ids=["one by one", "vectorised"])
 def test_a_module_that_seeds_every_generator_changes_no_other_bits(tmp_path, monkeypatch, norm):
-    """Neither another client's, nor its own in its next steps: the same bits as of the module that never seeds."""
+    """The bits of other clients and of its own later steps are those of a module that never seeds."""
     carry_out(rude(False, norm), tmp_path / "polite")
     before = torch.get_rng_state()
     carry_out(rude(True, norm), tmp_path / "one")

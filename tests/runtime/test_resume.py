@@ -1,4 +1,4 @@
-"""Stopped anywhere, resumed, and the same bits: every algorithm, every participation, every phase of a round."""
+"""Runs that are stopped anywhere and resumed have equal bits: every algorithm, participation and phase of a round."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ SHARE = 3  # one in so many pairs of algorithm and participation in the usual su
 
 @pytest.fixture(autouse=True)
 def _no_syncing(monkeypatch):
-    """No power fails here, and syncing is most of what these runs take."""
+    """Switches off syncing, which takes most of the time of these runs and only matters for power failures."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 def matrix():
-    """Algorithm x participation, each with a phase and a round of its own to be killed in."""
+    """Pairs of algorithm and participation, each with its own phase and round of the kill."""
     turn = 0
     for entry in ALGORITHMS:
         cls = entry.cls
@@ -77,7 +77,7 @@ def test_a_killed_run_resumes_into_the_undisturbed_one(tmp_path, algorithm, part
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("algorithm", ["focus", "fedvarp", "sfl"])
 def test_every_phase_of_a_round_is_safe_to_die_in(tmp_path, algorithm, phase):
-    """Client states, a server's table, a ring; killed again while it goes on from the first kill."""
+    """Client states, a server's table and a ring; the resumed run is killed once more."""
     config = with_algorithm(algorithm)
     carry_out(config, tmp_path / "clean", ["checkpoint.every=0"])
     killed(lambda: carry_out(config, tmp_path / "killed", fault=strike(phase, 3)))

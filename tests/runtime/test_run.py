@@ -1,4 +1,4 @@
-"""Whole runs in process: closed forms, records, replay, the interface's promises to user code."""
+"""Whole runs in process: closed forms, records, replay, and the interface of user code."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_buffers_are_averaged_over_the_received_clients(runs):
 
 
 class Seen(LightningModule):
-    """Its one buffer, of one number, is the mean of the batch last seen, assigned or written in place."""
+    """A module with one buffer, the mean of its last batch, assigned or written in place."""
 
     def __init__(self, assigned: bool = True):
         super().__init__()
@@ -233,8 +233,10 @@ def test_a_replayed_trace_gives_the_same_file_and_the_same_parameters(runs):
 
 
 def test_one_seed_is_one_world_for_every_algorithm(runs):
-    """Partition, cohorts and links are the same; and as the only local step starts from the initial model, the loss has
-    the same bits where initial weights, batches and dropout are the same, too.
+    """Partition, cohorts and links are the same.
+
+    As the only local step starts from the initial model, equal bits of the loss mean equal weights, batches and
+    dropout.
     """
     lossy = ["link.name=bernoulli", "link.q=0.3", "rounds=3", "local.steps=1"]
     worlds = set()

@@ -56,23 +56,23 @@ def test_a_second_process_on_one_run_directory_is_refused(finished):
         other.kill()
         other.wait()
     assert not RunDirectory(finished).in_use
-    raylfl.resume(finished, ["rounds=4"])  # the lock died with its holder
+    raylfl.resume(finished, ["rounds=4"])  # the lock ended with its holder
 
 
 def test_the_summary_has_the_command_that_was_typed_and_not_that_of_the_process_of_the_rounds(finished, monkeypatch):
-    """The process that holds the lock leaves its command there; a server actor only reads it."""
+    """The process that holds the lock writes its command there; a server actor only reads it."""
     monkeypatch.setattr(sys, "argv", ["raylfl", "resume", "a b", "rounds=4"])
     typed = RunDirectory(finished).open()
     monkeypatch.setattr(sys, "argv", ["default_worker.py", "--node-ip-address=127.0.0.1"])
     RunDirectory(finished).write_summary({"rounds": 4})
     typed.close()
     assert json.loads((finished / "summary.json").read_text())["command"] == "raylfl resume 'a b' rounds=4"
-    RunDirectory(finished).open("raylfl sweep digits_lr").close()  # a trial: what was typed elsewhere
+    RunDirectory(finished).open("raylfl sweep digits_lr").close()  # a trial: the command of the sweep
     assert RunDirectory(finished).command == "raylfl sweep digits_lr"
 
 
 def test_a_lock_that_is_held_for_a_moment_only_is_waited_for(finished, monkeypatch):
-    """`in_use` takes it to ask whether another process has it."""
+    """`in_use` takes the lock to test whether another process holds it."""
     with (finished / ".lock").open() as asking:
         fcntl.flock(asking, fcntl.LOCK_SH)
         monkeypatch.setattr(run_dir.time, "sleep", lambda seconds: asking.close())
@@ -90,7 +90,7 @@ def test_a_second_run_in_the_same_process_is_refused_too(finished):
 
 @pytest.mark.slow
 def test_a_round_loop_that_outlives_its_driver_is_waited_for(finished):
-    """A server actor is gone a moment after its killed driver: until then it may still write rows."""
+    """A server actor ends a moment after its killed driver, and may write rows until then."""
     started = time.monotonic()
     other = hold(finished, ".writing", 1.5)
     raylfl.resume(finished, ["rounds=4"])

@@ -30,7 +30,9 @@ def test_a_cut_model_takes_the_trajectory_of_the_whole_one(runs, model, size, cu
 
 @pytest.mark.parametrize("cut", ["layers.pool1", "layers.relu2", "layers.fc2"])
 def test_what_passes_the_cut_does_not_depend_on_how_the_gradient_is_taken(runs, cut):
-    """As matrix products with the batch last, as kernels, and by autograd (whose optimizer is the module's own)."""
+    """The gradient is computed by matrix products with the batch last, by kernels, and by autograd (module's
+    optimizer).
+    """
     world = ["model.name=lenet5", "data.init_args.upscale=28", "participation.name=uniform", "participation.size=3"]
     world += ["local.batch_size=8", "rounds=2", "eval.every=0", "runtime.backend=local", "algorithm.name=ssl"]
     ways = ["runtime.layout=batch_last", "runtime.layout=channels_last", "model.class_path=tests.runtime.modules.Plain"]

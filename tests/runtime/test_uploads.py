@@ -1,4 +1,4 @@
-"""Uploads are gathered in the memory of the round before, unless it is still referenced."""
+"""Uploads are gathered in the memory of the previous round, unless it is still referenced."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def test_memory_is_taken_again_when_it_is_free_and_never_before(always):
     place, view = first.data_ptr(), first[1:].view(-1)[:2]
     del first
     second = memory.stack("update", [torch.full((3, 3), 2.0)])
-    assert second.data_ptr() != place  # a view of the first is still about
+    assert second.data_ptr() != place  # a view of the first still exists
     assert view.tolist() == [1.0, 1.0]
     place = second.data_ptr()
     del second

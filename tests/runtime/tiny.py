@@ -1,4 +1,4 @@
-"""A problem so small that a whole run takes a tenth of a second, and yet has all that a checkpoint must carry."""
+"""A problem so small that a whole run takes a tenth of a second, with every kind of state that a checkpoint holds."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ TINY = {
     "runtime": {"backend": "local"},
     "logging": {"report": False},
 }
-FOCUS = {**TINY, "algorithm": {"name": "focus"}, "checkpoint": {"every": 1, "keep": 3}}  # a state a client
+FOCUS = {**TINY, "algorithm": {"name": "focus"}, "checkpoint": {"every": 1, "keep": 3}}  # one state per client
 
 
 class Points:
-    """Sixty labelled points of three Gaussians in four dimensions; with owners, ten consecutive ones a client.
+    """Sixty labelled points of three Gaussians in four dimensions; with owners, ten consecutive points per client.
 
-    spoilt: one of them, which is not a number.
+    spoilt: the index of a point that is nan.
     """
 
     def __init__(self, owners: int | None = None, spoilt: int | None = None):
@@ -57,7 +57,7 @@ class Points:
 
 
 class Augmented(Points):
-    """Points that training moves far away; measured as they are."""
+    """Points that a training transform moves far away, and evaluations leave unchanged."""
 
     def __init__(self):
         super().__init__(owners=6)
@@ -100,7 +100,7 @@ class Items(Points):
 
 
 class AllBroken(Points):
-    """Not one sample can be read."""
+    """Data of which no sample can be read."""
 
     def train_dataset(self):
         return _Fetched(self.x, self.targets, range(60))
@@ -125,7 +125,7 @@ class OddTest(Points):
 
 
 class WrongOptimum(Points):
-    """An optimum of some other problem."""
+    """Data with the optimum of another problem."""
 
     def optimum(self):
         return torch.zeros(2)
@@ -148,14 +148,14 @@ class Net(LightningModule):
 
 
 class Looking(Net):
-    """Says after training which parts of torch's compiler its process has imported."""
+    """A network that records after training the parts of torch's compiler that its process has imported."""
 
     def validation_step(self, batch, batch_idx):
         self.log("compiler", float(len({"sympy", "torch._inductor", "torch._dynamo.convert_frame"} & set(sys.modules))))
 
 
 class Dawdling(Net):
-    """Takes a random time, so that the task that began first may end last."""
+    """A network that takes a random time, so that the first task may end last."""
 
     def training_step(self, batch, batch_idx):
         time.sleep(random.SystemRandom().uniform(0.0, 0.01))
@@ -163,7 +163,7 @@ class Dawdling(Net):
 
 
 class Rude(Net):
-    """Draws from every global generator wherever it is called, and then seeds them all, if told so."""
+    """A network that draws from every global generator in each call and then, if `seeds`, seeds all of them."""
 
     def __init__(self, norm: bool = True, seeds: bool = False):
         super().__init__(norm)
@@ -184,15 +184,16 @@ class Rude(Net):
 
 
 def rude(seeds: bool, norm: bool = True) -> dict:
-    """TINY with this module, measured in several pieces."""
+    """The overrides of TINY with this module, measured in several pieces."""
     model = {"class_path": "tests.runtime.tiny.Rude", "init_args": {"norm": norm, "seeds": seeds}}
     return {**TINY, "rounds": 4, "model": model, "eval": {"every": 2, "global": True, "batch_size": 5}}
 
 
 class Gated(Net):
-    """Leaves the id of its process in `folder`; while `closed` or `closed.<id>` is there, leaves `waiting` and waits.
+    """A network that writes its process id into `folder`; while `closed` or `closed.<id>` exists, it writes `waiting`
+    and waits.
 
-    While `slow` is there, each step takes 0.3 s longer.
+    While `slow` exists, each step takes 0.3 s longer.
     """
 
     def __init__(self, folder: str, width: int = 6):
@@ -209,7 +210,7 @@ class Gated(Net):
 
 
 class Cursed(Net):
-    """Comes to grief over certain points: raises, hangs, kills its process, or returns no loss."""
+    """A network that fails on certain points: it raises an error, hangs, kills its process, or returns no loss."""
 
     def __init__(self, raises: int = -1, hangs: int = -1, dies: int = -1, strays: int = -1):
         super().__init__(norm=False)

@@ -1,4 +1,4 @@
-"""Worker actors that outlive a run; in a module of their own, since a process imports all that is beside them."""
+"""Worker actors that outlive a run, in a separate module, because a process imports their whole module."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from raylfl.runtime.ray.actors import WorkerActor
 
 
 class Veteran(WorkerActor):
-    """The name of its process differs from the names in the runs whose workers are killed."""
+    """A worker whose process name differs from those in runs whose workers are killed."""

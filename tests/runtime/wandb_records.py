@@ -1,4 +1,4 @@
-"""What wandb wrote down of an offline run, read without wandb's own service."""
+"""Reader of wandb's records of an offline run, without wandb's own service."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 
 
 def records(folder):
-    """The records of an offline run, read as LevelDB's log format says: 32 KiB blocks, fragments, protobuf."""
+    """The records of an offline run in LevelDB's log format: 32 KiB blocks, fragments, protobuf."""
     from wandb.proto import wandb_internal_pb2
 
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")

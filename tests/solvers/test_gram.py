@@ -1,4 +1,4 @@
-"""Products of rows: float64 sums, whatever the rows are, on any number of cores."""
+"""Products of rows are float64 sums for any dtype of the rows and any number of cores."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from raylfl.solvers.simplex import min_norm_point, near_zero
 
 @pytest.fixture(params=["exchanges", "moves"], autouse=True)
 def way(request, monkeypatch):
-    """Both ways to the minimum, of which exchanges come first."""
+    """Both methods for the minimum; pivoting comes first."""
     if request.param == "moves":
         monkeypatch.setattr(simplex, "EXCHANGES", 0)
     return request.param
@@ -60,7 +60,7 @@ def test_the_value_is_that_of_a_least_squares_solver(kind, n, d):
         found, best = solve(vectors), shortest(vectors)
         longest = np.max(np.sum(vectors**2, axis=1))
         value = np.sum((found.weights @ vectors) ** 2)
-        assert value <= best * (1 + 1e-8) + 1e-13 * longest  # the second: what float64 knows of G
+        assert value <= best * (1 + 1e-8) + 1e-13 * longest  # the second term: the precision of G in float64
         assert found.value == pytest.approx(value, rel=1e-8, abs=1e-13 * longest)
 
 

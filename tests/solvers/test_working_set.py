@@ -1,4 +1,4 @@
-"""The min-norm point of a hull from one call to the next, against the exact one of all rows."""
+"""The min-norm point of a hull over successive calls, against the exact point of all rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ask(matrix, known=None, changed=None, tol=None, normalize=False):
 
 
 def assert_nearest(found, matrix, normalize=False):
-    """v has the length of the exact solution, is what the weights say, and no other row would shorten it."""
+    """Checks that v has the length of the exact solution, is the weighted sum, and no other row would shorten it."""
     rows = matrix.double().numpy()
     lengths = np.linalg.norm(rows, axis=1)
     there = lengths > 0
@@ -42,7 +42,9 @@ def assert_nearest(found, matrix, normalize=False):
     assert not found.weights[~there].any()
     assert found.weights @ (lengths if normalize else np.ones(len(rows))) == pytest.approx(1.0, abs=1e-12)
     if exact > 1e-3 * size:
-        tol += 10 * np.finfo(np.float64).eps * (size / exact) ** 2  # what products of rows of that size are off by
+        tol += (
+            10 * np.finfo(np.float64).eps * (size / exact) ** 2
+        )  # the rounding error of products of rows of that size
         assert (vectors @ v).min() >= (v @ v) * (1 - 2 * tol)
         assert found.gap <= tol
 
@@ -82,7 +84,7 @@ def test_rows_come_and_change(dtype, normalize, seed, d, zeros):
 
 @pytest.mark.parametrize("start", [[0], [7], [3, 150]])
 def test_all_needed_rows_join_any_set_to_start_from(start):
-    """The rows known are of the longest; those that matter are found among 200."""
+    """The known rows are among the longest; the needed ones are found among 200."""
     rng = np.random.default_rng(1)
     matrix = torch.from_numpy(rng.normal(size=(200, 30)) + 4.0 * (np.arange(200) < 180)[:, None])
     found = ask(matrix, WorkingSet.none().joined(matrix, np.array(start)), np.zeros(0, dtype=np.int64))

@@ -1,4 +1,4 @@
-"""Every failure in this folder says which versions are installed, which were seen, and what to do."""
+"""Every failure in this folder names the installed versions, the tested versions, and the next steps."""
 
 from collections.abc import Mapping
 from importlib.metadata import version

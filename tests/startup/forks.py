@@ -1,4 +1,4 @@
-"""Codes that share their first lines, each in a process of its own: a process that has run these forks for each."""
+"""Pieces of code with common first lines, each in its own process: one process runs these lines and forks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ serve()
 
 @contextmanager
 def forks_after(first: str, folder: Path) -> Iterator[Callable[[str], str]]:
-    """`python(code)`: what the code prints in a process that has run `first`; fails if it does not end well."""
+    """`python(code)`: the output of code in a process that has run `first`; fails if the process fails."""
     server = subprocess.Popen(
         [sys.executable, "-c", first + SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

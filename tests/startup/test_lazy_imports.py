@@ -14,7 +14,7 @@ HEAVY = (
 
 @pytest.fixture(scope="module")
 def lean(tmp_path_factory):
-    """`lean(code)`: what the code prints in a process that has run LEAN."""
+    """`lean(code)`: the output of code in a process that has run LEAN."""
     with forks_after(LEAN, tmp_path_factory.mktemp("lean")) as python:
         yield python
 
@@ -68,7 +68,7 @@ def test_parts_of_it_may_be_imported_on_their_own(lean, statement):
 
 
 def test_a_part_may_be_the_first_thing_that_is_imported():
-    """As where a process that never needed Lightning unpickles a metric."""
+    """For example, a process without Lightning unpickles a metric."""
     alone = LEAN.splitlines()[0].split("; import sys")[0] + "\n"
     assert python(alone + "from torchmetrics.classification import MulticlassAccuracy; print('fine')") == "fine"
 
@@ -88,7 +88,7 @@ def test_what_was_imported_before_stays_as_it_is():
 
 
 def test_nothing_of_lightning_is_missing_and_it_asks_for_nothing_else_of_the_compiler():
-    """Names of its modules and of what they hold, beside those of a Lightning that was imported as it is."""
+    """The names of its modules and their content, compared with a plain import of Lightning."""
     names = (
         "import sys, lightning.pytorch; print(sorted((m, sorted(vars(sys.modules[m]))) for m in list(sys.modules) "
         "if m.split('.')[0] == 'lightning'))"
@@ -118,7 +118,7 @@ def test_a_compiled_module_is_known_as_one(lean):
 
 @pytest.mark.parametrize("more", ["from torch._dynamo.utils import counters", "import torch; torch._dynamo.reset()"])
 def test_who_asks_for_more_of_the_compiler_meanwhile_gets_the_compiler(more):
-    """As a part of Lightning that was arranged otherwise would, here right after one that needs only the stand-in."""
+    """A Lightning with another layout would do so; here after a part that needs only the stand-in."""
     code = (
         "from importlib.machinery import SourceFileLoader; from raylfl.startup import lazy_imports; import sys\n"
         "lazy_imports.install()\n"

@@ -1,4 +1,4 @@
-"""Freed memory stays with the process: what a step frees, the next one takes without a page fault."""
+"""Freed memory stays with the process: the next step reuses it without a page fault."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The settings of raylfl/startup: each can be switched off, and new versions of the libraries do not pass unseen."""
+"""The settings of raylfl/startup: each can be switched off, and new versions of the libraries are noticed."""
 
 import re
 import subprocess
@@ -46,7 +46,7 @@ def test_torchvision_is_left_alone(off):
 
 @pytest.mark.parametrize("name", SEEN)
 def test_the_pinned_versions_are_the_seen_ones(name):
-    """A new pin goes with a run of these tests and of `python -m benchmarks.startup`, and then into SEEN."""
+    """After a new pin, run these tests and `python -m benchmarks.startup`, then update SEEN."""
     pinned = re.search(rf"^{name}==(.+)$", (ROOT / "requirements.txt").read_text(), re.M)
     assert pinned, f"{name} is not pinned"
     assert pinned[1].startswith(f"{SEEN[name]}."), advice({other: version(other) for other in SEEN} | {name: pinned[1]})

@@ -1,4 +1,4 @@
-"""Every claim in a process of its own: what a process has imported or declared cannot be undone."""
+"""Every claim is tested in its own process, because imports and declarations cannot be undone."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from tests.startup.forks import forks_after
 
 
 def python(code: str) -> str:
-    """What `code` prints; the test fails with its stderr where it does not end well."""
+    """The output of `code`; the test fails with its stderr if the process fails."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -17,7 +17,7 @@ def python(code: str) -> str:
 
 @pytest.fixture(scope="module")
 def after_torch(tmp_path_factory):
-    """`after_torch(code)`: what the code prints in a process that has imported torch and our module."""
+    """`after_torch(code)`: the output of code in a process that has imported torch and our module."""
     first = "import sys, torch; from raylfl.startup import torchvision_cpu\n"
     with forks_after(first, tmp_path_factory.mktemp("torch")) as python:
         yield python
@@ -90,7 +90,7 @@ MISSING = "torchvision_cpu._operators_load = lambda: False\n"
 
 
 def test_an_environment_can_be_told_once_so_that_lightning_may_come_first(after_torch, tmp_path):
-    """`make setup` writes into site-packages; here a folder takes the place of those."""
+    """`make setup` writes into site-packages; here another folder replaces it."""
     code = (
         "import sysconfig\n" + MISSING + f"sysconfig.get_path = lambda name: {str(tmp_path)!r}\n"
         "print(torchvision_cpu.install_at_start_up())"

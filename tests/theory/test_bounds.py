@@ -1,4 +1,4 @@
-"""No run on random quadratics is worse than what a theorem promises it."""
+"""No run on random quadratics is worse than its theorem guarantees."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raylfl.theory import fedacs, fedaware, focus, sfl
 from tests.theory.problems import PROBLEMS, fedavg_run, focus_run, noisy, random_problem, sfl_run
 
 STEPS = st.integers(1, 5)
-SHARES = st.floats(0.1, 1.0)  # of the largest step size that a theorem admits
+SHARES = st.floats(0.1, 1.0)  # shares of the largest step size that a theorem admits
 SEEDS = st.integers(0, 10**6)
 
 
@@ -63,7 +63,9 @@ def test_focus_contracts_at_least_as_theorem_1_says(problem, steps, share, seed,
     start, rounds = draw.standard_normal(problem.dim) * 3, 40
     distances = []
     for _ in range(8):
-        part = np.vstack([np.ones(n, dtype=bool), draw.random((rounds, n)) < q])  # all once: the start of tracking
+        part = np.vstack(
+            [np.ones(n, dtype=bool), draw.random((rounds, n)) < q]
+        )  # all clients once: the start of tracking
         path, models = focus_run(noisy(problem, 0, draw), start, part, steps, eta)
         at_start = np.square(path[1] - problem.optimum).sum() + np.square(path[0] - models[1]).sum()
         distances.append([np.square(x - problem.optimum).sum() / at_start for x in path[1:]])
@@ -73,7 +75,7 @@ def test_focus_contracts_at_least_as_theorem_1_says(problem, steps, share, seed,
 
 @given(PROBLEMS, STEPS, SHARES, SEEDS)
 def test_fedavg_ends_within_theorem_3(problem, steps, share, seed):
-    """Full participation, so that the limit is a point; biased weights come in by a client that counts more."""
+    """Full participation, so that the limit is a point; one client with a larger weight makes the bias."""
     L, mu = problem.smoothness.max(), problem.convexity.min()
     eta = share * focus.fedavg_step(L, steps).largest
     draw = np.random.default_rng(seed)

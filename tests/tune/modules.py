@@ -1,4 +1,4 @@
-"""Models that wait, or die, in the middle of a run: what a slow machine, or a node that is lost, does to a trial."""
+"""Models that wait or die during a run, like a trial on a slow machine or a lost node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.runtime.modules import Quadratic
 
 
 class Held(Quadratic):
-    """Stands still, once a file like `after` is there, until there is a file `gate`; "" for never."""
+    """A model that waits from the time a file like `after` exists until a file `gate` exists; "": never waits."""
 
     def __init__(self, dim: int = 3, after: str = "", gate: str = ""):
         super().__init__(dim)
@@ -24,7 +24,9 @@ class Held(Quadratic):
 
 
 class Mortal(Quadratic):
-    """Ends its process, once a file like `after` is there, and leaves a file `marker`, at which it lives on."""
+    """A model that ends its process once a file like `after` exists, unless the file `marker` exists, which it then
+    writes.
+    """
 
     def __init__(self, dim: int = 3, after: str = "", marker: str = ""):
         super().__init__(dim)

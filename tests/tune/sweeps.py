@@ -1,4 +1,4 @@
-"""A small sweep over the tests' own quadratics, and how to carry out its trials without Ray."""
+"""A small sweep over the tests' own quadratics, and functions that carry out its trials without Ray."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def carry_out(sweep: Sweep, trial: Trial, folder: Path, stop_after: int | None =
         reports.append(row)
         snapshots.append(snapshot)
         if row["round"] == stop_after:
-            raise SystemExit  # as tune.report does in a trial that is stopped
+            raise SystemExit  # like tune.report in a stopped trial
 
     with suppress(SystemExit):
         run_trial(Job(sweep.content, str(folder), 1), trial, report, taken)
@@ -60,7 +60,7 @@ def carry_out(sweep: Sweep, trial: Trial, folder: Path, stop_after: int | None =
 
 
 def finish(sweep: Sweep, folder: Path) -> list[str]:
-    """Plan and carry out, without Ray, what is left of a sweep in this folder; the lines said."""
+    """Plans and carries out, without Ray, the rest of a sweep in this folder; returns the printed lines."""
     said: list[str] = []
     journal = Journal(folder)
     plan(sweep, 0, folder, journal)
@@ -80,5 +80,5 @@ def tables(folder: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
 
 
 def metrics(folder: Path, without: tuple[str, ...] = ("time/round", "traffic/")) -> list[dict[str, Any]]:
-    """The rows of a run, without what belongs to the machine."""
+    """The rows of a run, without entries that depend on the machine."""
     return [{k: v for k, v in row.items() if not k.startswith(without)} for row in RunDirectory(folder).metrics()]

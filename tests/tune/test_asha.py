@@ -1,4 +1,4 @@
-"""ASHA over settings, on a stand-in for Ray Tune's loop: a setting's seeds go on or stop together."""
+"""ASHA over settings, on a stand-in for Ray Tune's loop: the seeds of a setting continue or stop together."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PENDING, RUNNING, PAUSED, TERMINATED, ERROR = "PENDING", "RUNNING", "PAUSED", "T
 
 
 class Tuner:
-    """As much of Ray Tune's loop as schedulers and searchers see; which running trial reports next is random.
+    """The part of Ray Tune's loop that schedulers and searchers use; a random running trial reports next.
 
-    score: (setting, seed, rounds done) -> score. A trial that goes on after a pause reports its rounds again, as a
-    resumed run does. fate: trial id -> (rounds, `error` or `diverged`).
+    score: (setting, seed, rounds done) -> score. A trial that continues after a pause reports its rounds again, like a
+    resumed run. fate: trial id -> (rounds, `error` or `diverged`).
     """
 
     def __init__(self, score, rounds, settings, seeds, limit=None, reduction=3.0, grace=1, seed=0, fate=None, kinds=1):
@@ -97,7 +97,7 @@ def by_setting(done):
 @pytest.mark.parametrize("limit", [1, 2, 5, None])
 @pytest.mark.parametrize("seed", range(10))
 def test_a_setting_lives_or_dies_as_one(seed, limit):
-    """Whatever runs first, and with scores that differ more between seeds than between settings."""
+    """This holds for any order, with scores that differ more between seeds than between settings."""
     rng = np.random.default_rng(seed)
     table = rng.normal(size=(9, 3, 28))
     tuner = Tuner(lambda k, s, r: table[k, s, r], 27, 9, 3, limit, seed=seed)
@@ -135,7 +135,7 @@ def test_the_cut_is_that_of_the_paper_among_the_settings_that_were_there_before(
 
 
 def test_kinds_do_not_compete():
-    """The second method is worse throughout, and has its own best setting finished all the same."""
+    """The second method is always worse, but its best setting finishes."""
     done = by_setting(Tuner(lambda k, s, r: -(k % 2) - 0.01 * k, 9, 6, 2, 1, kinds=2).run())
     assert done[0] == done[1] == [9, 9]
 
@@ -156,7 +156,7 @@ def test_a_setting_with_a_seed_that_diverged_is_stopped():
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_resumed_sweep_keeps_what_was_decided(seed):
-    """Killed anywhere: no setting that was stopped goes on, none that went on is stopped at the same rung."""
+    """After a kill anywhere, no stopped setting continues, and no promoted setting is stopped at the same rung."""
     table = np.random.default_rng(seed).normal(size=(8, 2, 28))
     first = Tuner(lambda k, s, r: table[k, s, r], 27, 8, 2, 3, seed=seed)
     with pytest.raises(AssertionError, match="for ever"):
@@ -185,7 +185,7 @@ def test_a_resumed_sweep_keeps_what_was_decided(seed):
 
 
 def test_what_was_decided_in_another_order_is_not_decided_again():
-    """The weakest came first and went on; the second best was stopped by the best. Read back, it comes before it."""
+    """The weakest setting came first and continued; the best stopped the second best, which is read back before it."""
     ends = {0: (0.1, 2, ""), 1: (0.5, 1, "stopped"), 2: (0.9, 4, "finished")}
     for settings in ([2, 0, 1], [1, 2, 0], [0, 1, 2]):
         scheduler = SettingAsha(1, 2.0, 4, 1, Places())

@@ -30,7 +30,7 @@ def undisturbed(sweep, tmp_path_factory):
 
 
 def garble(path, seed):
-    """Overwrite a few bytes in the first half of a file."""
+    """Overwrites a few bytes in the first half of a file."""
     data, rng = bytearray(path.read_bytes()), random.Random(seed)
     at = rng.randrange(len(data) // 2)
     data[at : at + 8] = b'{"[:\xff"]]'
@@ -59,7 +59,7 @@ def test_a_damaged_sweep_ends_with_the_table_of_an_undisturbed_one(name, seed, s
     folder = tmp_path / "sweep"
     shutil.copytree(undisturbed, folder)
     DAMAGE[name](folder, seed)
-    write_tables(sweep, folder, Journal(folder))  # as when a sweep ends before it is mended
+    write_tables(sweep, folder, Journal(folder))  # as if the sweep ended before the repair
     said = finish(sweep, folder)
     assert tables(folder) == tables(undisturbed)
     if not name.startswith("journal"):

@@ -1,4 +1,4 @@
-"""A sweep killed with SIGKILL goes on where it was, and repeats nothing that was finished."""
+"""A sweep killed by SIGKILL continues and repeats no finished trial."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def wait_for(condition, process, seconds=300):
 
 
 def vanish(processes, seconds=120):
-    """Wait until all of them are gone: Ray ends what has lost its driver."""
+    """Waits until all processes have ended; Ray ends processes that have lost their driver."""
     _, alive = psutil.wait_procs(processes, timeout=seconds)
     assert not alive, alive
 
 
 @pytest.mark.timeout(900)
 def test_a_killed_sweep_ends_with_the_table_of_an_undisturbed_one(tmp_path):
-    """Killed with SIGKILL in full swing, one trial finished and two in their third rounds; nothing is run twice."""
+    """The sweep gets SIGKILL with one finished trial and two in their third rounds; no trial is run twice."""
     saved, gate = [f"runs/*/00{k}-*/checkpoints/round_*" for k in (1, 2)], tmp_path / "gate"
     held = [{"after": str(tmp_path / pattern), "gate": str(gate)} for pattern in saved]
     path = write(

@@ -1,4 +1,4 @@
-"""What a sweep remembers survives a crash at any byte."""
+"""The journal of a sweep survives a crash at any byte."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_journal_read_again_is_the_same(tmp_path):
     again = Journal(tmp_path)
     assert list(again.trials.values()) == TRIALS
     assert again.ends == journal.ends
-    assert [again.is_over(trial) for trial in TRIALS] == [True, False, False]  # a failed trial is tried again
+    assert [again.is_over(trial) for trial in TRIALS] == [True, False, False]  # a failed trial is repeated
     again.end(TRIALS[1].id, FINISHED)
     assert Journal(tmp_path).is_over(TRIALS[1])
 

@@ -1,4 +1,4 @@
-"""Optuna's settings: within the space, better where the objective is, and the same after an interruption."""
+"""Optuna's settings are within the space, improve the objective, and are the same after an interruption."""
 
 from __future__ import annotations
 

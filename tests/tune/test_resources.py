@@ -1,4 +1,4 @@
-"""What a trial occupies, and the arithmetic of what cannot fit."""
+"""The resources of a trial, and the arithmetic in refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How runs are judged, and that a run under way is judged as it will be at its end."""
+"""The scores of runs; a running trial is scored like a finished one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_default_window_is_a_tenth_of_the_rounds():
 
 
 def test_the_window_of_a_stopped_run_is_that_of_the_rounds_it_was_to_run():
-    """A tenth of 40 rounds, though it was stopped after 8: settings are compared by means over as many rounds."""
+    """The window is a tenth of 40 rounds, also for a run stopped after 8: settings are compared by equal windows."""
     stopped = record(rows([0.1 * r for r in range(8)]), rounds=40)
     assert Score("test/accuracy", "last").of(stopped) == pytest.approx(np.mean([0.4, 0.5, 0.6, 0.7]))
 

@@ -1,4 +1,4 @@
-"""The search space: domains, conditions, what is drawn and what is refused; no Ray in sight."""
+"""The search space: domains, conditions, draws and refusals, without Ray."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_of_several_alternatives_the_first_that_applies_counts():
     found = points(
         {
             "local.lr": [{"grid": [0.003], "when": {"algorithm.name": "sfl"}}, {"grid": [0.1, 0.3]}],
-            "algorithm.name": {"grid": ["sfl", "fedavg"]},  # after the key that looks at it
+            "algorithm.name": {"grid": ["sfl", "fedavg"]},  # after the key that refers to it
         }
     )
     assert [(p["algorithm.name"], p["local.lr"]) for p in found] == [("sfl", 0.003), ("fedavg", 0.1), ("fedavg", 0.3)]

@@ -1,4 +1,4 @@
-"""Sweep files: how they compose, what the command line may change, and what is refused before Ray starts."""
+"""Sweep files: composition, overrides, and refusals before Ray starts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_config_without_a_space_is_said_to_have_nothing_to_sweep():
     with pytest.raises(BadConfig, match=r"^digits has no space .* raylfl run digits.*space\.local\.lr=") as refusal:
         load_sweep("digits")
     assert len(str(refusal.value).splitlines()) == 1
-    assert load_sweep("digits", ["seeds=[0, 1]"]).points() == [{}]  # seeds alone are something to pool
+    assert load_sweep("digits", ["seeds=[0, 1]"]).points() == [{}]  # seeds alone are enough for a sweep
     assert len(load_sweep("digits", ["space.local.lr={grid: [0.1, 0.2]}"]).points()) == 2
 
 
@@ -147,7 +147,7 @@ def test_mistakes_end_before_ray_starts(tmp_path, changes, words):
 
 def test_a_mistake_names_the_setting_that_has_it(tmp_path):
     space = {"local.lr": {"grid": [0.1]}, "local.steps": {"grid": [1, 2]}, "local.clip_norm": {"grid": ["high"]}}
-    with pytest.raises(BadConfig, match=r"local.clip_norm=high[^\[]*$"):  # all have it: nothing to name
+    with pytest.raises(BadConfig, match=r"local.clip_norm=high[^\[]*$"):  # all settings have it: nothing to name
         tried(sweep_of(tmp_path, space=space))
     space["local.clip_norm"] = {"grid": [1.0, "high"]}
     with pytest.raises(BadConfig, match=r"local.clip_norm=high.*\[with .*local.lr=0.1, local.steps=1"):

@@ -1,6 +1,6 @@
 """Sweeps on Ray Tune: schedulers, failures, resources. One small cluster for the whole file.
 
-What takes longest is left to `make test ARGS="-m cluster"`.
+The longest tests run with `make test ARGS="-m cluster"` only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two CPUs; it outlives a single sweep, which would else start one of its own."""
+    """A cluster of two CPUs that serves all sweeps, each of which would otherwise start its own."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init("local", num_cpus=2, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
     yield
@@ -73,7 +73,7 @@ def test_two_trials_of_two_workers_share_two_cpus(cluster, tmp_path):
 
 @pytest.mark.cluster
 def test_a_whole_run_stays_inside_the_placement_group_of_its_caller(cluster, tmp_path):
-    """The group holds all the CPUs there are: outside it nothing could start."""
+    """The group holds all CPUs, so that nothing could start outside of it."""
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -146,7 +146,7 @@ def test_what_keeps_failing_ends_alone_and_is_tried_again_by_a_resumed_sweep(clu
 
 
 def test_asha_stops_what_is_behind_and_never_a_harder_world(cluster, tmp_path):
-    """fedavg descends faster the larger the step; of each algorithm one in three goes on after two rounds."""
+    """fedavg descends faster with larger steps; of each algorithm one setting in three continues after two rounds."""
     result, _ = carry_out(
         tmp_path,
         rounds=18,
@@ -164,13 +164,13 @@ def test_asha_stops_what_is_behind_and_never_a_harder_world(cluster, tmp_path):
         assert [(row["state"], row["rounds"]) for row in own] == [("finished", "18")] + [("stopped", "2")] * 3
     stopped = result.folder / "001-fedavg-s0"
     assert not (stopped / "summary.json").exists()
-    longer = raylfl.resume(stopped)  # what a scheduler stopped can be gone on with by hand
+    longer = raylfl.resume(stopped)  # a run that a scheduler stopped can be resumed by hand
     assert torch.equal(longer.params, plain(tmp_path, "rounds=18", "local.lr=0.03").params)
 
 
 @pytest.mark.cluster
 def test_asha_pauses_the_seeds_of_a_setting_until_all_are_there(cluster, tmp_path):
-    """One place for three seeds: each waits at the rung, and goes on from its checkpoint to the bits of a plain run."""
+    """On one place for three seeds, each waits at the rung and continues from its checkpoint to a plain run's bits."""
     result, _ = carry_out(
         tmp_path,
         rounds=8,
@@ -194,7 +194,7 @@ def test_asha_pauses_the_seeds_of_a_setting_until_all_are_there(cluster, tmp_pat
 
 @pytest.mark.cluster
 def test_pbt_moves_the_worst_to_the_state_of_the_best(cluster, tmp_path):
-    """Four runs take turns on two places: after each interval the worst of those that were there so far moves."""
+    """Four runs take turns on two places: after each interval the worst run so far moves."""
     result, _ = carry_out(
         tmp_path,
         rounds=9,
@@ -273,7 +273,7 @@ def test_optuna_proposes_settings_and_runs_each_with_all_seeds(cluster, tmp_path
     rows = table(result.folder)
     assert [row["state"] for row in rows.values()] == ["finished"] * 6
     assert len({row["local.lr"] for row in rows.values()}) == 3
-    again = resume(result.folder, [], lambda line: None)  # all that was proposed is remembered: nothing is left
+    again = resume(result.folder, [], lambda line: None)  # all proposals are restored: nothing remains to be done
     assert [group.setting for group in again.settings] == [group.setting for group in result.settings]
     assert table(result.folder) == rows
 

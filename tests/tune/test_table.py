@@ -64,7 +64,7 @@ def test_settings_pool_their_seeds_and_the_best_comes_first(make):
     spec, folder, journal = make(CURVES, seeds=[0, 1])
     best = write_tables(spec, folder, journal)
     assert [group.setting for group in best] == [0, 1, 2, 3]
-    scores = [np.mean(CURVES[0, 0][1:]), np.mean(CURVES[0, 1][1:])]  # the last two rounds
+    scores = [np.mean(CURVES[0, 0][1:]), np.mean(CURVES[0, 1][1:])]  # mean of the last two rounds
     row = read(folder / "settings.csv")[0]
     assert float(row["last:test/accuracy"]) == pytest.approx(np.mean(scores))
     assert float(row["std"]) == pytest.approx(np.std(scores, ddof=1))
@@ -80,11 +80,11 @@ def test_a_setting_with_a_lost_seed_stands_behind_the_whole_ones(make):
     spec, folder, journal = make(CURVES, states, seeds=[0, 1])
     groups = setting_rows(spec, trial_rows(spec, folder, journal), 0)
     assert [group.setting for group in groups] == [1, 2, 3, 0]
-    assert groups[-1].score.mean == pytest.approx(0.75)  # of the seed that finished
+    assert groups[-1].score.mean == pytest.approx(0.75)  # score of the finished seed
 
 
 def test_the_score_of_a_setting_is_that_of_its_finished_seeds_alone(make):
-    """A seed that was stopped early would pull the mean down to rounds that the others are past."""
+    """The score of a seed that was stopped early belongs to earlier rounds."""
     curves = {**CURVES, (0, 1): [0.1]}
     spec, folder, journal = make(curves, {(0, 1): STOPPED}, seeds=[0, 1])
     (group,) = (g for g in setting_rows(spec, trial_rows(spec, folder, journal), 0) if g.setting == 0)
@@ -92,7 +92,7 @@ def test_the_score_of_a_setting_is_that_of_its_finished_seeds_alone(make):
 
 
 def test_of_losses_a_setting_that_was_never_measured_comes_last(make):
-    """As a number of which more is better, every loss is below 0."""
+    """As a score of which larger is better, every loss is negative."""
     curves = {place: [2.0 + place[0]] * 3 for place in CURVES if place[1] == 0}
     states = {(1, 0): STOPPED, (2, 0): STOPPED, (3, 0): STOPPED, (0, 0): STOPPED}
     spec, folder, journal = make(curves, states, seeds=[0], metric="train/loss")

@@ -1,4 +1,4 @@
-"""One trial, carried out in the test's own process: the same bits as an ordinary run, whatever interrupts it."""
+"""One trial in the test's own process has the bits of an ordinary run after any interruption."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_trial_is_an_ordinary_run(tmp_path, plain):
 
 def test_the_last_row_is_reported_when_the_run_is_complete(tmp_path):
     sweep, trial = sweep_of(tmp_path), Trial("000", 0, 0, 0, 6, {})
-    carry_out(sweep, trial, tmp_path / "s", stop_after=6)  # a scheduler that stops at the last round comes too late
+    carry_out(sweep, trial, tmp_path / "s", stop_after=6)  # a scheduler's stop at the last round has no effect
     assert json.loads((tmp_path / "s" / "000" / "summary.json").read_text())["rounds"] == 6
 
 
@@ -59,7 +59,7 @@ def test_a_stopped_trial_can_be_gone_on_with_and_ends_with_the_same_bits(tmp_pat
     assert (len(first), (folder / "summary.json").exists()) == (3, False)
     assert (folder / "checkpoints" / "round_000003").is_dir()
     second, _ = carry_out(sweep, trial, tmp_path / "s")
-    assert [row["round"] for row in second] == [1, 2, 3, 4, 5, 6]  # reports what it had run, then goes on
+    assert [row["round"] for row in second] == [1, 2, 3, 4, 5, 6]  # reports its earlier rounds, then continues
     assert second[:3] == first
     assert "resumed at round 3" in (folder / "log.txt").read_text()
     assert torch.equal(params(folder), plain.params)
@@ -185,7 +185,7 @@ def test_mutated_values_stay_in_their_ranges():
 
 
 def test_mutations_follow_from_the_sweeps_seed_the_run_and_the_round(monkeypatch):
-    """Not from the global generators, which are left as they were."""
+    """The global generators are neither used nor changed."""
     space = Space.parse({"a": {"uniform": [0, 1]}, "b": {"choice": ["x", "y", "z"]}})
     best = SimpleNamespace(config={"trial": {"id": "best", "values": {"a": 0.5, "b": "x"}}})
 
