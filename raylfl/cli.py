@@ -123,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("-o", "--out", metavar="DIR", default="report")
     sub.add_argument("--target", type=float, help="accuracy (or distance) for `rounds to target`")
     sub.add_argument("--last", type=int, help="rounds in the last-k mean")
+    sub.add_argument("--theory", action="store_true", help="theorems' bounds, rates and limits as lines beside curves")
     sub.add_argument("--wandb", metavar="ENTITY/PROJECT", help="make a report at wandb instead")
     sub = command(
         "reproduce",

@@ -61,7 +61,7 @@ def _finished(result: Any) -> None:
         from raylfl.report.page import write_report
 
         with working("drawing the report"):
-            page = write_report([result.run_dir], result.run_dir / "report")
+            page = write_report([result.run_dir], result.run_dir / "report", theory=result.config.logging.theory)
         say(f"report   {shown(page)}")
     if "local_steps" in result.summary:
         say(f"steps    {step_line(result.summary['local_steps'])}")
@@ -89,18 +89,19 @@ def compare(args: argparse.Namespace) -> int | None:
     with Watcher() as watch:
         results = api.compare(args.config, args.overrides, names, watch)
     folders = [result.run_dir for result in results]
-    _write_report(folders, Path(args.out) if args.out else folders[0].parent / f"report-{folders[0].name}")
+    out = Path(args.out) if args.out else folders[0].parent / f"report-{folders[0].name}"
+    _write_report(folders, out, any(result.config.logging.theory for result in results))
     return None
 
 
-def _write_report(paths: Sequence[Path], out: Path, **options: Any) -> None:
-    """Writes the page and its files, and prints the summary table."""
+def _write_report(paths: Sequence[Path], out: Path, theory: bool = False, **options: Any) -> None:
+    """Writes the page and its files, and prints the summary table; theory: with theorems' lines."""
     from raylfl.console import print_table, say, shown, working
     from raylfl.report.page import summary_table, write_report
     from raylfl.report.render import to_rich
 
     with working("drawing the report"):
-        page = write_report(paths, out, **options)
+        page = write_report(paths, out, theory=theory, **options)
         table = summary_table(paths, **options)
     shown_table = to_rich(table)
     shown_table.box = None
@@ -131,7 +132,7 @@ def report(args: argparse.Namespace) -> None:
         say(f"report   {publish(paths, args.wandb)}")
         return
     require(*REPORT, what="raylfl report")
-    _write_report(paths, Path(args.out), target=args.target, last=args.last)
+    _write_report(paths, Path(args.out), args.theory, target=args.target, last=args.last)
 
 
 def reproduce(args: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ from raylfl.core.local_rule import LocalRule
 from raylfl.errors import BadConfig, BadValue
 from raylfl.heterogeneity.clock import Clock
 from raylfl.heterogeneity.work import LocalWork
-from raylfl.options import Doc, Ge, Gt, Lt, OneOrMore, Options
+from raylfl.options import Doc, Ge, Gt, Le, Lt, OneOrMore, Options
 from raylfl.registries import LOGGERS
 
 Vectorize = Literal["auto", "always", "never"]
@@ -189,6 +189,19 @@ class EvalConfig(Options):
     per_client: Annotated[
         bool, Doc("rows get `per_client`: the training loss of each client, and with `clients` the metrics on its data")
     ] = False
+    average: (
+        Annotated[
+            float,
+            Gt(0),
+            Le(1),
+            Doc(
+                "rho of the weighted mean of iterates sum_r rho^-(r+1) x_r, on which SFL's bounds are; 1: their plain "
+                "mean; `raylfl theory` prints SFL's rho; `average/distance`, and with `global` `average/loss` and "
+                "`average/gap`"
+            ),
+        ]
+        | None
+    ) = None
     inconsistency: Annotated[
         bool,
         Doc(
@@ -354,6 +367,12 @@ class LoggingConfig(Options):
     ] = None
     project: Annotated[str, Doc("the wandb project")] = "raylfl"
     report: Annotated[bool, Doc("a report page and a figure at the end of the run")] = True
+    theory: Annotated[
+        bool,
+        Doc(
+            "the report's curves have theorems' bounds, rates and limits as lines beside them ([theory.md](theory.md))"
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,7 +19,7 @@ from raylfl.report.wording import axis_name, is_percent, number
 MAX_POINTS = 800  # points of a line; more are invisible but enlarge every figure
 STEPS = (1, 2, 2.5, 5, 10)  # possible distances between ticks
 FAR = 4  # ratio of the largest to the smallest cost from which the axis is logarithmic
-LOG = ("loss", "distance", "distance_abs", "grad_norm")
+LOG = ("loss", "distance", "distance_abs", "grad_norm", "gap")
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,9 @@ def draw(
     axis: str = "rounds",
     *,
     target: float | None = None,
+    promised: Sequence[tuple[Curve, Line]] = (),
 ) -> None:
-    """Draws lines, bands, labels and scales of one panel.
+    """Draws lines, bands, labels and scales of one panel; promised: theorems' lines, thin and without markers.
 
     Losses, distances and gradient norms are drawn on a log scale if no value is negative. A diverging curve may then
     leave the frame, so that the others stay readable.
@@ -95,6 +96,8 @@ def draw(
         _line(ax, item, line, scale, offset=order / len(curves), log=log)
     if target is not None:
         ax.axhline(target * scale, color=MUTED, linewidth=0.8, dashes=(2, 2), zorder=1)
+    for item, line in promised:
+        ax.plot(item.x, item.mean * scale, zorder=2, **line.options())
     ax.set(xlabel=AXES[axis].label, ylabel=axis_name(metric))
     _format_x(ax, axis, data)
     if log:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from raylfl.report.curves import curve, default_window, draw
+from raylfl.report.curves import Curve, curve, default_window, draw
 from raylfl.report.derived import AXES, Stat, by_method, counted_axes, profile, tuned_keys
 from raylfl.report.facets import Facet, split, world_keys
 from raylfl.report.labels import display
@@ -18,6 +19,9 @@ from raylfl.report.maps import draw_heat_map, draw_profile
 from raylfl.report.runs import Group
 from raylfl.report.style import Drawing, Line, line_styles
 from raylfl.report.wording import last_text, metric_name, target_text
+
+if TYPE_CHECKING:
+    from raylfl.report.promised import Promises  # imports torch
 
 PANEL = (3.5, 2.6)  # inches: one column of a two-column paper
 NOT_DIAGNOSTIC = ("cost/", "time/", "traffic/", "cohort/")
@@ -46,7 +50,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Look:
-    """The settings of all figures of a report: metric, last k, target, window (None: automatic) and styles."""
+    """The settings of all figures of a report: metric, last k, target, window (None: automatic) and styles.
+
+    promises: theorems' lines beside the curves.
+    """
 
     metric: str
     last: int
@@ -54,6 +61,19 @@ class Look:
     window: int | None
     band: str
     methods: Mapping[str, Line]
+    promises: Promises | None = None
+
+    def promised(self, part: Facet, metric: str, axis: str = "rounds") -> list[tuple[str, Curve, Line]]:
+        """(text of the legend, curve, style) of the promises about the settings of a facet."""
+        if self.promises is None:
+            return []
+        lines = line_styles(part.groups, self.methods)
+        named = len(part.groups) > 1
+        return [
+            (f"{part.names[group]}, {text}" if named else text, item, line)
+            for group in part.groups
+            for text, item, line in self.promises.drawn(group, metric, axis, lines[group])
+        ]
 
     def average(self, groups: Sequence[Group], metric: str) -> int:
         """The number of measured rounds in the moving average of a metric; 1: no smoothing."""
@@ -106,7 +126,8 @@ def _panel(part: Facet, look: Look, metric: str, axis: str = "rounds") -> Panel 
         return None
     target = look.target if metric == look.metric else None
     title = f"{metric_name(metric)} against {AXES[axis].label}"
-    return Panel(title, lambda ax: draw(ax, curves, metric, axis, target=target))
+    promised = [(item, line) for _, item, line in look.promised(part, metric, axis)]
+    return Panel(title, lambda ax: draw(ax, curves, metric, axis, target=target, promised=promised))
 
 
 def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str) -> Block:
@@ -133,7 +154,8 @@ def _legend(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str, 
     """The legend entries of settings that measured at least one of these metrics."""
     lines = line_styles(part.groups, look.methods)
     drawn = [group for group in part.groups if any(run.measured(name) for run in group.runs for name in metrics)]
-    return [(part.names[group], lines[group]) for group in drawn]
+    promised = [(text, line) for metric in metrics for text, _, line in look.promised(part, metric)]
+    return [(part.names[group], lines[group]) for group in drawn] + list(dict.fromkeys(promised))
 
 
 def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:

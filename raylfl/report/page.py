@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from raylfl.errors import BadValue
@@ -34,16 +35,22 @@ def write_report(
     window: int | None = None,
     band: str = "minmax",
     pdf: bool = True,
+    theory: bool = False,
 ) -> Path:
     """Writes `index.html`, `report.png` and every figure and table into out_dir; returns the path of the page.
 
     target: target of the main metric, a fraction for accuracies (None: `default_target`). last: rounds of the last-k
     mean (None: `default_last`). metric: the main metric (None: `main_metric`). window: measured rounds in the moving
     average, 1 for no smoothing (None: `default_window`). band: `minmax` or `std` over seeds. pdf: figures also as PDF,
-    which doubles the time. Raises BadValue if there is no run, or if no run has measured the metric.
+    which doubles the time. theory: theorems' promises as lines beside the curves. Raises
+    BadValue if there is no run, or if no run has measured the metric.
     """
     runs, left_out = read_runs(paths)
     groups, look = _look(runs, target, last, metric, window, band)
+    if theory:
+        from raylfl.report.promised import promises_of
+
+        look = replace(look, promises=promises_of(groups, figures.measured_in(groups)))
     title = title or _title(runs)
     parts = facets(groups)
     sheet = Sheet(Path(out_dir), pdf)
@@ -60,7 +67,8 @@ def write_report(
         picture = overview(parts[0], look, summary, title, partition_drawer(parts[0].groups))
         if picture is not None:
             picture.savefig(sheet.folder / "report.png")
-    return sheet.write(title, _facts(groups, look), [*left_out, *_notes(runs, groups)])
+    refused = look.promises.refused if look.promises else ()
+    return sheet.write(title, _facts(groups, look), [*left_out, *_notes(runs, groups), *refused])
 
 
 def summary_table(

@@ -43,11 +43,12 @@ PREFERRED = {
 
 @dataclass(frozen=True)
 class Line:
-    """The line style of one setting: indices into PALETTE, DASHES and MARKERS."""
+    """The line style of one setting: indices into PALETTE, DASHES and MARKERS; thin: without markers."""
 
     color: int = 0
     dash: int = 0
     marker: int = 0
+    thin: bool = False
 
     @property
     def hex(self) -> str:
@@ -55,12 +56,10 @@ class Line:
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `Axes.plot` and `Line2D`."""
-        return {
-            "color": self.hex,
-            "dashes": DASHES[self.dash],
-            "marker": MARKERS[self.marker],
-            "markeredgewidth": 0,
-        }
+        options = {"color": self.hex, "dashes": DASHES[self.dash]}
+        if self.thin:
+            return {**options, "linewidth": 1.0}
+        return {**options, "marker": MARKERS[self.marker], "markeredgewidth": 0}
 
 
 class Drawing(Figure):

@@ -52,8 +52,8 @@ def legend_key(line: Line) -> str:
     """The line's dash and marker as a small <svg>, for a legend in HTML."""
     dash = " ".join(f"{1.6 * part:g}" for part in DASHES[line.dash])
     stroke = f' stroke-dasharray="{dash}"' if dash else ""
+    shape = "" if line.thin else f'<g fill="var(--c)">{_SHAPES[line.marker]}</g>'
     return (
         f'<svg class="key" viewBox="0 0 34 12" style="--c:var(--s{line.color})" aria-hidden="true">'
-        f'<path d="M1 6H33" stroke="var(--c)" stroke-width="2"{stroke}/>'
-        f'<g fill="var(--c)">{_SHAPES[line.marker]}</g></svg>'
+        f'<path d="M1 6H33" stroke="var(--c)" stroke-width="{1 if line.thin else 2}"{stroke}/>{shape}</svg>'
     )

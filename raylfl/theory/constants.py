@@ -16,6 +16,7 @@ from raylfl.theory.quadratic import QuadraticProblem
 
 MOST_CLIENTS = 32  # clients whose curvature and gradient noise are measured for estimates
 EXACT, BALL, ESTIMATE = "exact", "within |x0 - x*| of x*", "estimate at x0"
+EVERYWHERE = "exact, for all x"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,21 @@ def constants_of(objectives: Objectives, facts: Facts, problem: QuadraticProblem
     """All constants of an experiment; problem: its quadratic f_i, None if they are not quadratic."""
     if problem is not None:
         return Constants(exact_constants(problem, objectives, facts))
-    return Constants(estimates(objectives, facts))
+    smoothness = objectives.softmax_smoothness()
+    return Constants(
+        [
+            *([] if smoothness is None else of_softmax(smoothness, objectives.decay)),
+            *estimates(objectives, facts, smoothness is None),
+        ]
+    )
+
+
+def of_softmax(smoothness: Floats, decay: float) -> Iterator[Constant]:
+    """The constants of softmax regression that hold for all x; smoothness: L_i [N]."""
+    yield Constant("L", float(smoothness.max()), "smoothness, largest of all f_i", EVERYWHERE)
+    yield Constant("L_i min", float(smoothness.min()), "smoothness, smallest of all f_i", EVERYWHERE)
+    yield Constant("mu", decay, "strong convexity of all f_i: local.weight_decay", EVERYWHERE)
+    yield Constant("mu_F", decay, "strong convexity of F, its PL constant", EVERYWHERE)
 
 
 def _noise(objectives: Objectives, facts: Facts, x: Floats, clients: list[int]) -> float:
@@ -81,15 +96,16 @@ def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Fa
         yield Constant("delta_q", problem.sampling_bias(shares, radius), "bias of participation ([1] eq. 37)", BALL)
 
 
-def estimates(objectives: Objectives, facts: Facts) -> Iterator[Constant]:
-    """Estimates at x0 for any model: curvature by Lanczos, dispersion of gradients, gradient noise."""
+def estimates(objectives: Objectives, facts: Facts, curvature: bool) -> Iterator[Constant]:
+    """At x0, for any model: dispersion of gradients, gradient noise; curvature by Lanczos, where it is asked for."""
     x, count = objectives.start, objectives.count
     some = sorted(keyed(objectives.seed, "theory/clients").permutation(count)[:MOST_CLIENTS].tolist())
     gradients = objectives.gradients(x)
     mean = objectives.weights @ gradients
     spread = float(np.sqrt(fedaware.global_variance(gradients, objectives.weights)))
     how = ESTIMATE if count <= MOST_CLIENTS else f"{ESTIMATE}, {MOST_CLIENTS} clients"
-    yield Constant("L", max(objectives.smoothness(i, x) for i in some), "smoothness, largest of the f_i", how)
+    if curvature:
+        yield Constant("L", max(objectives.smoothness(i, x) for i in some), "smoothness, largest of the f_i", how)
     yield Constant("|grad F|", float(np.linalg.norm(mean)), "gradient of F", ESTIMATE)
     yield Constant(
         "zeta", spread, "dispersion of the grad f_i ([2] Assumption 3a with beta = 0, sigma_g of [4])", ESTIMATE

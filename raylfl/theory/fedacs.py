@@ -7,8 +7,10 @@ q [N]: loss probabilities; a_norm [N]: |a_i|_1; chi2 = sum_i (w_i - Omega_i)^2 /
 from __future__ import annotations
 
 import numpy as np
+from scipy.optimize import brentq
 
 from raylfl.core.population import Floats, Ints
+from raylfl.theory.bounds import StepBound, over
 from raylfl.theory.quadratic import QuadraticProblem
 
 
@@ -19,6 +21,57 @@ def gradient_bound(chi2: float, kappa: float) -> float:
     kappa^2.
     """
     return chi2 * kappa**2
+
+
+def descent_error(u: float) -> float:
+    """c(u) = (1 + 2u) u^2 / (1 - 2u^2) + u of eq. 73e, u = eta L A with A = max_i |a_i|_1; inf from u = 1/sqrt 2 on."""
+    return (1 + 2 * u) * u**2 / (1 - 2 * u**2) + u if 2 * u**2 < 1 else float("inf")
+
+
+def surrogate_step(L: float, A: float, beta: float) -> StepBound:
+    """The step sizes of Theorem 1, "sufficiently small" in words: beta^2 c(eta L A) <= 1/4, c of `descent_error`.
+
+    App. F.2 asks for c <= 1/4; the step from eq. 73d to 73e turns -1/2 into -beta^2/2, which is a bound for beta = 1
+    only, and with -1/2 kept the factor beta^2 >= 1 remains.
+    """
+    u = float(brentq(lambda u: beta**2 * descent_error(u) - 0.25, 0.0, 0.5))
+    return StepBound("[3] Thm 1", "non-convex", over(u, L * A), "beta^2 c(eta L A) <= 1/4, c(u) = (1+2u)u^2/(1-2u^2)+u")
+
+
+def surrogate_bound(
+    eta: float, shares: Floats, a_norm: Floats, R: int, *, L: float, gap: float, kappa: float, sigma: float
+) -> float:
+    """The bound on the mean of E|grad F~|^2 over R rounds (Theorem 1, eq. 10), for eta of `surrogate_step`.
+
+    4 (F~(x_0) - F~*) / (eta_eff tau_eff R) + 4 c(eta L A) kappa^2 + 2 eta L A^2 sigma^2 / tau_eff
+
+    shares: p_i (1 - q_i) [N], of K draws with replacement; eta_eff = eta sum_i s_i; tau_eff = sum_i s_i |a_i|_1 /
+    sum_i s_i; gap: F~(x_0) - F~*; kappa: of Assumption 3 for the surrogate weights. The second term is what eq. 73e
+    leaves; eq. 10 prints eta_eff tau_eff kappa^2 / beta^2, which has another unit and is exceeded by runs with large L.
+    """
+    step, error = _round(eta, shares, a_norm, L, kappa, sigma)
+    return 4 * gap / (step * R) + error
+
+
+def consistent_bound(
+    eta: float, shares: Floats, a_norm: Floats, *, L: float, gap: float, kappa: float, sigma: float
+) -> float:
+    """The bound on the mean of E|grad F|^2 over the rounds of FedACS in a system that changes (Theorem 3).
+
+    shares, a_norm: of each round [R, N], such that the surrogate weights are those of F; otherwise as in
+    `surrogate_bound`, with s_r = eta_eff tau_eff and e_r the other terms of round r: (4 gap + sum_r s_r e_r) /
+    (R min_r s_r). The paper averages eq. 107 over rounds, which does not telescope where s_r differ; weighted by s_r it
+    does.
+    """
+    steps, errors = np.array([_round(eta, s, a, L, kappa, sigma) for s, a in zip(shares, a_norm, strict=True)]).T
+    return float((4 * gap + steps @ errors) / (len(steps) * steps.min()))
+
+
+def _round(eta: float, shares: Floats, a_norm: Floats, L: float, kappa: float, sigma: float) -> tuple[float, float]:
+    """(eta_eff tau_eff, the terms of gradient dissimilarity and noise) of a round."""
+    A, moved = float(a_norm.max()), float(shares @ a_norm)
+    noise = 2 * eta * L * A**2 * sigma**2 * float(shares.sum()) / moved
+    return eta * moved, 4 * descent_error(eta * L * A) * kappa**2 + noise
 
 
 def true_gradient_bound(surrogate_gradient: float, chi2: float, beta: float, kappa: float) -> float:

@@ -14,9 +14,10 @@ import torch
 
 from raylfl.core.keyed import keyed
 from raylfl.core.oracle import private_randomness
-from raylfl.core.population import Floats, Population
+from raylfl.core.population import Floats, Ints, Population
 from raylfl.parts import BUFFERS, Experiment
 from raylfl.runtime.workers.worker import Worker
+from raylfl.theory import softmax
 from raylfl.theory.quadratic import QuadraticProblem
 
 LARGEST_DENSE = 512  # largest d with dense Hessians
@@ -63,6 +64,34 @@ class Objectives:
         hessians = np.stack([[self.of(i, e)[1] - offsets[i] for e in eye] for i in range(self.count)])
         symmetric = (hessians + hessians.transpose(0, 2, 1)) / 2
         return QuadraticProblem(symmetric, -np.stack(offsets), np.array(values), self.weights)
+
+    def softmax_smoothness(self) -> Floats | None:
+        """L_i [N] for all x where the f_i are those of softmax regression, which is tried at two points; else None."""
+        inputs = [self._inputs(i) for i in range(self.count)]
+        found = [pair for pair in inputs if pair is not None]
+        if len(found) < len(inputs):
+            return None
+        for client in {0, self.count - 1}:
+            (rows, labels), draw = found[client], keyed(self.seed, "theory/softmax", client)
+            classes, rest = divmod(self.dim, rows.shape[1] + 1)
+            if rest or classes <= labels.max():
+                return None
+            for x in draw.standard_normal((2, self.dim)) / np.sqrt(1 + np.square(rows).sum(axis=1).mean()):
+                value, gradient = softmax.value_and_gradient(x, rows, labels, classes, self.decay)
+                own, slope = self.of(client, x)
+                if abs(own - value) + np.abs(slope - gradient).max() > LINEAR * (1 + abs(value)):
+                    return None
+        return np.array([softmax.smoothness(rows, self.decay) for rows, _ in found])
+
+    def _inputs(self, client: int) -> tuple[Floats, Ints] | None:
+        """(inputs [n, p], labels [n]) of a client's shard, where its batches are such pairs."""
+        content = self._worker.measured.batch(self._worker.setup.shards[client]).content
+        if not isinstance(content, (tuple, list)) or len(content) != 2:
+            return None
+        x, y = content
+        if not (isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)) or y.dtype != torch.int64 or y.dim() != 1:
+            return None
+        return x.reshape(len(x), -1).double().numpy(), y.numpy()
 
     def _is_linear(self, client: int) -> bool:
         """Whether grad f(u + v) - grad f(u) - grad f(v) + grad f(0) is 0 for two random directions."""

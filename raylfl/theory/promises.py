@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import log
+from math import log, sqrt
 
 import numpy as np
 
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.focus import Focus
 from raylfl.algorithms.sfl import SFL
+from raylfl.core.population import Floats
 from raylfl.diagnostics.surrogate import chi2, surrogate_weights
 from raylfl.parts import Experiment
 from raylfl.theory import fedacs, focus, sfl
@@ -21,12 +22,33 @@ from raylfl.theory.quadratic import QuadraticProblem
 
 
 @dataclass(frozen=True)
+class Line:
+    """A promise as a curve over rounds. metric: the name of what it is about in metrics.jsonl.
+
+    of: numbers of finished rounds [P] -> values [P], or one value for all.
+    """
+
+    metric: str
+    what: str
+    of: Callable[[Floats], Floats | float]
+
+
+@dataclass(frozen=True)
 class Promise:
-    """The statement of a theorem about this run."""
+    """The statement of a theorem about this run; lines: the same as curves, where it is about a metric."""
 
     theorem: str
     what: str
     value: float
+    lines: tuple[Line, ...] = ()
+
+
+def distances(what: str, scale: float, of: Callable[[Floats], Floats | float]) -> tuple[Line, ...]:
+    """The lines of a statement about |x - x*|: absolute, and relative to |x*| = scale."""
+    return (
+        Line("global/distance", what, lambda r: of(r) / scale),
+        Line("global/distance_abs", what, of),
+    )
 
 
 def setting_of(experiment: Experiment, facts: Facts) -> sfl.Setting:
@@ -79,29 +101,70 @@ def promises(
     steps: Sequence[StepBound],
 ) -> Iterator[Promise]:
     """Rates, floors and limits at the configured step size, for theorems whose bound it satisfies."""
-    algorithm, n, eta = experiment.algorithm, experiment.world.count, experiment.rule.lr
-    R, mu, sigma = experiment.world.rounds, constants.value("mu"), constants.value("sigma")
-    inside = {(s.theorem, s.case) for s in steps if s.admits(eta)}
+    algorithm, mu = experiment.algorithm, constants.value("mu")
+    inside = {(s.theorem, s.case) for s in steps if s.admits(experiment.rule.lr)}
     if isinstance(algorithm, Focus) and facts.takes_part is not None:
-        theorem = "[1] Thm 4" if sigma > 0 else "[1] Thm 1"
-        if (theorem, "strongly convex") in inside:
-            factor = focus.contraction(eta, mu, n)
-            yield Promise(theorem, "factor a round on |x - x*|^2", factor)
-            yield Promise(theorem, "rounds for six digits of |x - x*|^2", log(1e6) / -log(factor))
-            if sigma > 0:
-                floor = focus.noise_floor(eta, mu, n, float(facts.takes_part.min()), sigma)
-                yield Promise(theorem, "floor of |x - x*|^2", floor)
+        yield from _of_focus(experiment, facts, constants, problem, inside)
     if problem is None:
         return
     if (type(algorithm) is FedAvg or isinstance(algorithm, SFL)) and mu >= 0:
         setting = setting_of(experiment, facts)
         theorem = "[2] Thm 1" if setting.sequential else "[2] Thm 2"
         if any(name == theorem for name, _ in inside):
-            bound = sfl_bound(setting, R, constants)
-            yield Promise(theorem, f"F(xbar) - F* after {R} rounds, at most", bound.total)
-            for name, value in vars(bound).items():
-                yield Promise(theorem, f"  of which {name.replace('_', ' ')}", value)
+            yield from _of_sfl(setting, experiment.world.rounds, constants, theorem, size_of(problem.optimum))
     yield from _limits(experiment, facts, constants, problem, inside)
+
+
+def size_of(optimum: Floats) -> float:
+    """|x*|, the unit of relative distances; 1 for x* = 0."""
+    return float(np.linalg.norm(optimum)) or 1.0
+
+
+def _of_focus(
+    experiment: Experiment,
+    facts: Facts,
+    constants: Constants,
+    problem: QuadraticProblem | None,
+    inside: set[tuple[str, str]],
+) -> Iterator[Promise]:
+    """Rate and floor of [1] Theorems 1 and 4, strongly convex, and the mean of |grad F|^2 of eq. 25."""
+    n, eta, mu, sigma = experiment.world.count, experiment.rule.lr, constants.value("mu"), constants.value("sigma")
+    theorem = "[1] Thm 4" if sigma > 0 else "[1] Thm 1"
+    assert facts.takes_part is not None
+    if problem is not None and (theorem, "strongly convex") in inside:
+        factor, D = focus.contraction(eta, mu, n), constants.value("D")
+        floor = focus.noise_floor(eta, mu, n, float(facts.takes_part.min()), sigma)
+
+        def rate(r: Floats) -> Floats:
+            return np.asarray(np.sqrt(D**2 * factor**r + floor))
+
+        lines = distances("rate", size_of(problem.optimum), rate)
+        yield Promise(theorem, "factor a round on |x - x*|^2", factor, lines)
+        yield Promise(theorem, "rounds for six digits of |x - x*|^2", log(1e6) / -log(factor))
+        if sigma > 0:
+            yield Promise(theorem, "floor of |x - x*|^2", floor)
+    if problem is not None and (theorem, "non-convex") in inside and sigma == 0:
+        R, gap = experiment.world.rounds, constants.value("A")
+        line = Line("global/grad_norm", "bound on the mean", lambda r: np.sqrt(8 * gap / (eta * n * r)))
+        bound = focus.nonconvex_bound(eta, n, R, gap)
+        yield Promise(f"{theorem}, eq. 25", f"mean of |grad F|^2 over {R} rounds, at most", bound, (line,))
+
+
+def _of_sfl(setting: sfl.Setting, R: int, constants: Constants, theorem: str, scale: float) -> Iterator[Promise]:
+    """The bound of [2] Theorems 1 and 2 on F(xbar) - F*, term by term, and the weights of xbar."""
+    mu, bound = constants.value("mu"), sfl_bound(setting, R, constants)
+
+    def gap(r: Floats) -> Floats:
+        return np.array([sfl_bound(setting, int(k), constants).total for k in r])
+
+    lines = [Line("average/gap", "bound", gap)]
+    if mu > 0:  # F(x) - F* >= mu |x - x*|^2 / 2
+        lines.append(Line("average/distance_abs", "bound", lambda r: np.sqrt(2 * gap(r) / mu)))
+        lines.append(Line("average/distance", "bound", lambda r: np.sqrt(2 * gap(r) / mu) / scale))
+    yield Promise(theorem, f"F(xbar) - F* after {R} rounds, at most", bound.total, tuple(lines))
+    for name, value in vars(bound).items():
+        yield Promise(theorem, f"  of which {name.replace('_', ' ')}", value)
+    yield Promise(theorem, "eval.average, for this xbar", 1 - mu * setting.effective / 2)
 
 
 def _limits(
@@ -109,6 +172,7 @@ def _limits(
 ) -> Iterator[Promise]:
     """The limits of FedAvg and related methods: the bound of [1] Theorem 3, and [3] at this step size and at 0."""
     algorithm, eta = experiment.algorithm, experiment.rule.lr
+    optimum, scale = problem.optimum, size_of(problem.optimum)
     if facts.coefficients is None or not facts.coefficients.any() or not algorithm.uploads_update:
         return
     if type(algorithm) is FedAvg and ("[1] Thm 3", "strongly convex") in inside:
@@ -120,7 +184,8 @@ def _limits(
             constants.value("D_m"),
             constants.value("delta_q"),
         )
-        yield Promise("[1] Thm 3", "limit of |x - x*|^2, at most", bias.total)
+        lines = distances("bound on the limit", scale, lambda r: sqrt(bias.total))
+        yield Promise("[1] Thm 3", "limit of |x - x*|^2, at most", bias.total, lines)
         for name, value in vars(bias).items():
             yield Promise("[1] Thm 3", f"  of which {name.replace('_', ' ')}", value)
     omega = surrogate_weights(facts.coefficients, facts.system.a_norm)
@@ -128,20 +193,20 @@ def _limits(
     yield Promise("[3] Thm 2", "chi2(w || Omega)", chi2(weights, omega))
     surrogate = problem.weighted(omega)
     _, kappa = surrogate.dissimilarity()
-    yield Promise("[3] Thm 2", "limit of |grad F|^2, at most", fedacs.gradient_bound(chi2(weights, omega), kappa))
-    optimum, scale = problem.optimum, float(np.linalg.norm(problem.optimum)) or 1.0
+    most = fedacs.gradient_bound(chi2(weights, omega), kappa)
+    line = Line("global/grad_norm", "bound on the limit", lambda r: sqrt(most))
+    yield Promise("[3] Thm 2", "limit of |grad F|^2, at most", most, (line,))
     gradient = float(np.linalg.norm(weights @ problem.gradients(surrogate.optimum)))
     least = fedacs.distance_bound(gradient, constants.value("L"))
     yield Promise("[3] Cor. 2.1", "distance of the limit from x* as eta -> 0, relative, at least", least / scale)
     away = float(np.linalg.norm(surrogate.optimum - optimum))
-    yield Promise("[3] eq. 4", "distance of the limit from x* as eta -> 0, relative", away / scale)
+    lines = distances("limit as eta -> 0", scale, lambda r: away)
+    yield Promise("[3] eq. 4", "distance of the limit from x* as eta -> 0, relative", away / scale, lines)
     if problem.dim <= 128 and not experiment.rule.momentum:
         end = fedacs.limit(problem, facts.coefficients, facts.steps, eta, algorithm.proximal)
-        yield Promise(
-            "[3] eq. 39",
-            "distance of the limit from x* at this eta, relative",
-            float(np.linalg.norm(end - optimum)) / scale,
-        )
+        off = float(np.linalg.norm(end - optimum))
+        lines = distances("limit at this eta", scale, lambda r: off)
+        yield Promise("[3] eq. 39", "distance of the limit from x* at this eta, relative", off / scale, lines)
     yield Promise(
         "[3] Cor. 2.2",
         "deviation from the consistency condition",

@@ -33,7 +33,7 @@ class Theory:
             "eta": self.eta,
             "constants": [vars(c) for c in self.constants],
             "steps": [vars(s) | {"inside": s.admits(self.eta)} for s in self.steps],
-            "promises": [vars(p) for p in self.promises],
+            "promises": [{"theorem": p.theorem, "what": p.what, "value": p.value} for p in self.promises],
             "notes": self.notes,
         }
 

@@ -155,6 +155,8 @@ class Checkpoints:
                 self.warn(f"checkpoint {folder.name} is damaged ({error}): passed over for the one before")
                 self._set_aside(folder)
                 continue
+            if fresh.average is not None and state.average is None:
+                self.warn(f"eval.average: not measured, as {folder.name} has no average of the iterates before it")
             self._holders = {c: name for name, clients in manifest["clients"].items() for c in clients}
             self.run_dir.truncate(manifest["records"])
             return state

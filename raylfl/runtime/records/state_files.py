@@ -15,7 +15,7 @@ from raylfl.core.algorithm import ServerState, State
 from raylfl.core.client_rows import Table
 from raylfl.core.costs import Costs
 from raylfl.runtime.records.manifest import Damaged
-from raylfl.runtime.round.state import FederationState
+from raylfl.runtime.round.state import Average, FederationState
 from raylfl.runtime.workers.backend import Backend, Handle
 
 CHUNK_BYTES = 64 * 2**20  # bytes of client states that are in memory at a time
@@ -29,6 +29,7 @@ def server_blob(state: FederationState) -> dict[str, Any]:
         "server": pack_server(state.server),
         "buffers": state.buffers,
         **({"moments": state.moments} if len(state.moments) else {}),
+        "average": None if state.average is None else vars(state.average),
         "costs": asdict(state.costs),
         **{name: getattr(state, name) for name in NUMBERS},
     }
@@ -75,9 +76,20 @@ def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationSt
         if not all(isinstance(v, (int, float)) and not math.isinf(v) for v in numbers.values()):
             raise ValueError("its clock holds no numbers")
         server, costs = unpack_server(blob["server"]), Costs(**blob["costs"])
+        average = _average(blob.get("average"), fresh.average)  # older checkpoints have none
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
         raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error
-    return FederationState(rounds, server, blob["buffers"], {}, set(), costs, moments=moments, **numbers)
+    return FederationState(
+        rounds, server, blob["buffers"], {}, set(), costs, moments=moments, average=average, **numbers
+    )
+
+
+def _average(saved: dict[str, Any] | None, fresh: Average | None) -> Average | None:
+    """The average of iterates; None where it was not kept from x_0 on with the same rho. Raises ValueError."""
+    if saved is None or fresh is None or saved["rho"] != fresh.rho:
+        return None
+    _same_form(saved, vars(fresh), "average")
+    return Average(**saved)
 
 
 def load_clients(path: Path, wanted: set[int], fresh: State) -> Iterator[tuple[int, State]]:

@@ -22,7 +22,7 @@ from raylfl.runtime.round.dispatch import Dispatch
 from raylfl.runtime.round.interfaces import Counts, Measures, Metrics, Plans
 from raylfl.runtime.round.measure import Measurements
 from raylfl.runtime.round.plan import Planner, check_sampling
-from raylfl.runtime.round.state import FederationState, RoundResult
+from raylfl.runtime.round.state import Average, FederationState, RoundResult
 from raylfl.runtime.workers.backend import Backend, Executor
 
 UNSEEN = (BUFFERS, MOMENTS)  # what algorithms do not handle
@@ -60,6 +60,14 @@ class Federation:
         algorithm, setup, planner = experiment.algorithm, experiment.setup, Planner(experiment)
         x, buffers, moments = backend.initial()
         averages = setup.optimizer_state == "averaged"
+        state = FederationState(
+            0,
+            algorithm.init_server(x, experiment.world.population),
+            buffers,
+            moments=moments if averages else moments[:0],
+        )
+        if (rho := experiment.config.eval.average) is not None:
+            state.average = Average.of(x, rho)
         return Federation(
             algorithm=algorithm,
             backend=backend,
@@ -67,12 +75,7 @@ class Federation:
             dispatch=Dispatch(algorithm, backend, setup.runtime),
             costs=CostModel(experiment, planner, backend.cut),
             measurements=Measurements(experiment, backend, planner),
-            state=FederationState(
-                0,
-                algorithm.init_server(x, experiment.world.population),
-                buffers,
-                moments=moments if averages else moments[:0],
-            ),
+            state=state,
             keeps_client_state=bool(setup.fresh_state(Initial(x[:1], buffers, moments))),
             averages_buffers=len(buffers) > 0 and not setup.local_buffers,
             fault=fault,
@@ -192,6 +195,8 @@ class Federation:
         if MOMENTS in result.uploads:
             state.moments = _mean_moments(result.uploads[MOMENTS], result.round.received_view, state.moments)
         state.server = after
+        if state.average is not None:
+            state.average = state.average.with_(after["x"])
         second = None if answered is None else self.algorithm.second_broadcast(after)
         costs = self.costs.of_round(result, broadcast, second)
         whole, computation = self.costs.seconds(result, costs)

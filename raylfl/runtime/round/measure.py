@@ -33,6 +33,7 @@ class Measurements:
         self.e, self.backend, self.planner = experiment, backend, planner
         optimum = experiment.optimum
         self.optimum = None if optimum is None else torch.from_numpy(optimum.x.copy())
+        self._least: float | None = None  # F at the optimum, once it is measured
         self._predicted: tuple[bytes, dict[str, float]] = b"", {}  # the last Omega, and its prediction
 
     def of_round(
@@ -51,7 +52,8 @@ class Measurements:
         nothing: Deferred[Metrics] = Deferred.of({})
         evaluations = self._evaluations(broadcast, r.index, r.received_view.cohort) if due else nothing
         objective = self._objective(broadcast) if config.global_ and due else nothing
-        return Deferred(lambda: self._row(result, state, before, info, evaluations, objective))
+        average = self._average(state, broadcast, due)
+        return Deferred(lambda: self._row(result, state, before, info, [evaluations, objective, average]))
 
     def _row(
         self,
@@ -59,8 +61,7 @@ class Measurements:
         state: FederationState,
         before: ServerState,
         info: Info,
-        evaluations: Deferred[Metrics],
-        objective: Deferred[Metrics],
+        submitted: Sequence[Deferred[Metrics]],
     ) -> Metrics:
         r, config = result.round, self.e.config.eval
         received = r.received_view
@@ -78,9 +79,9 @@ class Measurements:
         if nodes is not None and self.optimum is not None:
             distance |= worst_distance(nodes, self.optimum)
         inconsistency = self._inconsistency(r.index, before) if config.inconsistency else {}
-        evaluated = evaluations.result()
+        evaluated = {name: value for job in submitted for name, value in job.result().items()}
         single = evaluated.pop("per_client", {}) | self._training_of_clients(result)
-        metrics |= evaluated | objective.result() | distance | inconsistency
+        metrics |= evaluated | distance | inconsistency
         metrics["cohort/sampled"], metrics["cohort/received"] = len(r.cohort), len(received.cohort)
         metrics |= state.costs.metrics()
         metrics["time/virtual"] = state.seconds
@@ -148,6 +149,32 @@ class Measurements:
             }
 
         return self.backend.objective(broadcast, groups).then(measured)
+
+    def _average(self, state: FederationState, broadcast: State, due: bool) -> Deferred[Metrics]:
+        """The weighted mean xbar of iterates: average/distance, and average/loss = F(xbar), average/gap = F(xbar) - F*.
+
+        With eval.global only; the gap where the data know the optimum.
+        """
+        if state.average is None:
+            return Deferred.of({})
+        x = state.average.x
+        distance = {} if self.optimum is None else distance_metrics(x, self.optimum)
+        found = {name.replace("global", "average"): value for name, value in distance.items()}
+        if not (self.e.config.eval.global_ and due):
+            return Deferred.of(found)
+        loss = self._objective({**broadcast, "x": x.to(broadcast["x"])})
+        at_optimum = None
+        if self._least is None and self.optimum is not None:
+            at_optimum = self._objective({**broadcast, "x": self.optimum.to(broadcast["x"])})
+
+        def measured(of_average: Metrics) -> Metrics:
+            if at_optimum is not None:
+                self._least = at_optimum.result()["global/loss"]
+            value = of_average["global/loss"]
+            gap = {} if self._least is None else {"average/gap": value - self._least}
+            return {**found, "average/loss": value, **gap}
+
+        return loss.then(measured)
 
     def _inconsistency(self, r: int, server: ServerState) -> dict[str, float]:
         """Metric `inconsistency/chi2` = chi2(w || Omega) of round r, if the expected coefficients are known.

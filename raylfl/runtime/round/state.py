@@ -14,6 +14,25 @@ from raylfl.runtime.workers.backend import Handle
 from raylfl.runtime.workers.task import ClientReports
 
 
+@dataclass(frozen=True)
+class Average:
+    """The weighted mean of x_0, ..., x_r with weights rho^-(k+1), [d]; mass: sum_k rho^(r-k). [2] Theorem 1."""
+
+    x: Tensor
+    mass: float
+    rho: float
+
+    @staticmethod
+    def of(x: Tensor, rho: float) -> Average:
+        """The mean of x_0 alone."""
+        return Average(x.double(), 1.0, rho)
+
+    def with_(self, x: Tensor) -> Average:
+        """The mean with one more iterate."""
+        mass = self.rho * self.mass + 1.0
+        return Average(self.x + (x.double() - self.x) / mass, mass, self.rho)
+
+
 @dataclass
 class FederationState:
     """The state that the next round needs and a checkpoint holds.
@@ -21,7 +40,7 @@ class FederationState:
     server: the algorithm's server state; buffers: the module's averaged buffers [b]; moments: the averaged state of the
     local optimizer [m], empty unless it is averaged; clients: handles of the states of
     clients that have taken part; changed: clients whose state is newer than the last checkpoint; seconds: the virtual
-    clock.
+    clock; average: of iterates, where a run measures it.
     """
 
     round: int
@@ -34,6 +53,7 @@ class FederationState:
     computation_seconds: float = 0.0
     last_finite_loss: float = float("nan")
     moments: Tensor = field(default_factory=lambda: torch.empty(0))
+    average: Average | None = None
 
 
 @dataclass

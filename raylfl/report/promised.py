@@ -1,0 +1,84 @@
+"""Theorems' promises as lines beside the curves of a report (`raylfl report --theory`, `logging.theory`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.errors import RaylflError
+from raylfl.report.curves import Curve
+from raylfl.report.labels import labels
+from raylfl.report.runs import Floats, Group
+from raylfl.report.style import DASHES, Line
+from raylfl.report.wording import metric_name
+from raylfl.theory.facts import plain_sgd
+from raylfl.theory.promises import Line as Promised
+from raylfl.theory.summary import theory_of
+
+POINTS = 200  # of a line
+
+
+@dataclass(frozen=True)
+class Promises:
+    """The lines of each setting, (theorem, line) each, and a sentence for each setting that has none."""
+
+    lines: Mapping[Group, Sequence[tuple[str, Promised]]]
+    refused: Sequence[str]
+
+    def drawn(self, group: Group, metric: str, axis: str, style: Line) -> list[tuple[str, Curve, Line]]:
+        """(text of the legend, curve, style) of the promises about a metric; they are made over rounds only."""
+        own = [(theorem, line) for theorem, line in self.lines.get(group, ()) if line.metric == metric]
+        end = max((run.rounds[-1] for run in group.runs if run.measured(metric)), default=-1)
+        if axis != "rounds" or not own or end < 0:
+            return []
+        rounds = np.unique(np.linspace(1, end + 1, POINTS).round())
+        return [
+            (
+                f"{theorem}: {line.what}",
+                _curve(rounds, line),
+                Line(style.color, (style.dash + k) % len(DASHES), thin=True),
+            )
+            for k, (theorem, line) in enumerate(own, 1)
+        ]
+
+
+def _curve(rounds: Floats, line: Promised) -> Curve:
+    values = np.broadcast_to(np.asarray(line.of(rounds), dtype=np.float64), rounds.shape).copy()
+    return Curve(rounds, values, values, values)
+
+
+def promises_of(groups: Sequence[Group], measured: Sequence[str]) -> Promises:
+    """The promises about each setting, computed from the config of its first run; measured: metrics of the report."""
+    lines: dict[Group, list[tuple[str, Promised]]] = {}
+    refused = []
+    for group, name in zip(groups, labels([g.setting for g in groups]), strict=True):
+        try:
+            found, reason = _of_group(group, set(measured))
+        except RaylflError as error:
+            found, reason = [], str(error)
+        lines[group] = found
+        if not found:
+            refused.append(f"No theorem's line for {name}: {reason}.")
+    return Promises(lines, refused)
+
+
+def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Promised]], str]:
+    """(lines about measured metrics, the reason why there are none)."""
+    from raylfl.config.load import load_config
+    from raylfl.experiment import assemble
+
+    experiment = assemble(load_config(group.runs[0].config))
+    if (broken := next(plain_sgd(experiment), None)) is not None:
+        return [], broken
+    theory = theory_of(experiment)
+    every = [(promise.theorem, line) for promise in theory.promises for line in promise.lines]
+    found = [(theorem, line) for theorem, line in every if line.metric in measured]
+    if every:
+        wanted = ", ".join(sorted({metric_name(line.metric) for _, line in every}))
+        return found, f"its theorems are about {wanted}, which was not measured"
+    if theory.steps and not any(bound.admits(theory.eta) for bound in theory.steps):
+        most = max(theory.steps, key=lambda bound: bound.largest)
+        return found, f"local.lr={theory.eta:g} is above what {most.theorem} admits, {most.largest:.3g}"
+    return found, "; ".join(theory.notes) or "its theorems promise nothing that can be computed for this model"

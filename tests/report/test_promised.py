@@ -1,0 +1,96 @@
+"""Theorems' promises beside the curves of a report."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import raylfl
+from raylfl.report.page import write_report
+from raylfl.report.promised import promises_of
+from raylfl.report.runs import group_runs, read_runs
+from raylfl.report.style import Line
+from tests.report.test_page import Page
+
+SMALL = [
+    "num_clients=3",
+    "data.init_args={num_clients: 3, rows_per_client: 7, dim: 4, lam: 2.0}",
+    "participation={name: full}",
+    "eval.every=5",
+    "rounds=200",
+    "logging.report=false",
+]
+CASES = {
+    "sfl": ["algorithm.name=sfl", "local.lr={theory: sfl}", "eval.average=1.0"],
+    "focus": ["local.lr={theory: focus}"],
+    "fedavg": ["algorithm.name=fedavg", "local.steps=[1, 4, 9]", "local.lr=0.003"],
+    "mifa": ["algorithm.name=mifa", "local.lr=0.003"],
+    "fast": ["local.lr=0.004"],
+    "heavy": ["algorithm.name=fedavg", "local.momentum=0.5", "local.lr=0.001"],
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run of each case, by name."""
+    folder = tmp_path_factory.mktemp("promised")
+    place = f"logging.dir={folder}"
+    return {
+        name: raylfl.run("ridge", [*SMALL, *own, place, f"logging.id={name}"]).run_dir for name, own in CASES.items()
+    }
+
+
+def lines(run, metric):
+    """legend -> values of the promises about a metric, and the measured values at the same rounds."""
+    groups = group_runs(read_runs([run])[0])
+    found = promises_of(groups, list(groups[0].runs[0].metrics))
+    drawn = found.drawn(groups[0], metric, "rounds", Line())
+    return {text: curve for text, curve, _ in drawn}, groups[0].runs[0], found.refused
+
+
+def test_sfl_stays_below_the_drawn_bound(runs):
+    drawn, run, _ = lines(runs["sfl"], "average/gap")
+    [curve] = [curve for text, curve in drawn.items() if text == "[2] Thm 1: bound"]
+    measured = run.column("average/gap")
+    at = np.isfinite(measured)
+    bound = np.interp(run.rounds[at] + 1, curve.x, curve.mean)
+    assert (measured[at] <= bound).all()
+    assert (np.diff(curve.mean) < 0).all()
+
+
+def test_focus_falls_at_least_as_fast_as_its_rate(runs):
+    drawn, run, _ = lines(runs["focus"], "global/distance")
+    rate = np.interp(run.rounds + 1, drawn["[1] Thm 1: rate"].x, drawn["[1] Thm 1: rate"].mean)
+    assert (run.column("global/distance") <= rate * (1 + 1e-9)).all()
+    assert np.diff(np.log(drawn["[1] Thm 1: rate"].mean)) == pytest.approx(np.log(rate[1] / rate[0]), rel=1e-6)
+
+
+def test_fedavg_ends_on_its_limit_at_this_eta(runs):
+    drawn, run, _ = lines(runs["fedavg"], "global/distance")
+    assert run.column("global/distance")[-1] == pytest.approx(drawn["[3] eq. 39: limit at this eta"].mean[-1], rel=1e-6)
+    assert drawn["[3] eq. 4: limit as eta -> 0"].mean[-1] != pytest.approx(run.column("global/distance")[-1], rel=1e-3)
+    bound, run, _ = lines(runs["fedavg"], "global/grad_norm")
+    measured = run.column("global/grad_norm")
+    assert measured[np.isfinite(measured)][-1] <= bound["[3] Thm 2: bound on the limit"].mean[-1]
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        ("mifa", "no theorem of the four papers is about mifa"),
+        ("fast", "local.lr=0.004 is above what [1] Thm 1"),
+        ("heavy", "local.momentum: the theorems are about plain SGD"),
+    ],
+)
+def test_what_has_no_line_is_said(runs, case, reason):
+    drawn, _, refused = lines(runs[case], "global/distance")
+    assert not drawn
+    assert any(reason in line for line in refused), refused
+
+
+def test_the_page_names_the_lines_and_the_refusals(runs, tmp_path):
+    words = Page(write_report([runs["sfl"], runs["fedavg"], runs["fast"]], tmp_path, theory=True, pdf=False)).words
+    assert "[2] Thm 1: bound" in words
+    assert "[3] eq. 39: limit at this eta" in words
+    assert "No theorem's line for" in words
+    assert "[2] Thm 1: bound" not in Page(write_report([runs["sfl"]], tmp_path, pdf=False)).words

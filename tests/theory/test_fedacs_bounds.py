@@ -1,0 +1,85 @@
+"""FedACS's Theorems 1 and 3 against runs on random quadratics, drawn with replacement over lossy links."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylfl.theory import fedacs
+from tests.theory.problems import PROBLEMS, local, noisy
+
+SHARES, SEEDS = st.floats(0.1, 1.0), st.integers(0, 10**6)
+
+
+def mean_square(problem, weights, p, q, steps, size, eta, sigma, start, draw):
+    """The mean of |sum_i w_i grad f_i(x_r)|^2 over rounds; weights, p, q, steps: of each round [R, N]."""
+    x, squares, gradient = start, [], noisy(problem, sigma, draw)
+    for w, chances, lost, work in zip(weights, p, q, steps, strict=True):
+        squares.append(np.square(w @ problem.gradients(x)).sum())
+        cohort = draw.choice(problem.count, size, p=chances)
+        received = [i for i in cohort if draw.random() >= lost[i]]
+        x = x + sum((local(gradient, i, x, int(work[i]), eta) - x for i in received), np.zeros_like(x)) / size
+    return np.mean(squares)
+
+
+def scaled(problem, factor):
+    """The same problem in other units of F: L, kappa and gradients `factor` times as large."""
+    return replace(problem, hessians=problem.hessians * factor, linear=problem.linear * factor)
+
+
+@given(PROBLEMS, SEEDS, SHARES, st.floats(-1, 2), st.sampled_from([0.0, 0.5]), st.booleans())
+def test_runs_stay_below_theorem_1(problem, seed, share, exponent, sigma, from_optimum):
+    draw, rounds = np.random.default_rng(seed), 30
+    problem, sigma = scaled(problem, 10**exponent), sigma * 10**exponent
+    p = draw.dirichlet(np.ones(problem.count)) * 0.9 + 0.1 / problem.count
+    q, steps = draw.random(problem.count) * 0.8, draw.integers(1, 6, problem.count).astype(float)
+    omega = p * (1 - q) * steps / (p * (1 - q) * steps).sum()
+    surrogate, L = problem.weighted(omega), problem.smoothness.max()
+    beta, kappa = surrogate.dissimilarity()
+    eta = share * fedacs.surrogate_step(L, steps.max(), np.sqrt(beta**2 + 1)).largest
+    start = surrogate.optimum + (0 if from_optimum else 3) * draw.standard_normal(problem.dim)
+    each = [np.tile(v, (rounds, 1)) for v in (omega, p, q, steps)]
+    mean = np.mean([mean_square(surrogate, *each, 2, eta, sigma, start, draw) for _ in range(6)])
+    gap = surrogate.value(start) - surrogate.value(surrogate.optimum)
+    bound = fedacs.surrogate_bound(eta, p * (1 - q), steps, rounds, L=L, gap=gap, kappa=kappa, sigma=sigma)
+    assert mean <= bound * (1 + 1e-9) + 1e-15
+
+
+@given(PROBLEMS, SEEDS, SHARES, st.sampled_from([0.0, 0.5]))
+def test_fedacs_stays_below_theorem_3_in_a_system_that_changes(problem, seed, share, sigma):
+    """p_i ~ w_i / ((1 - q_i) |a_i|_1) makes the surrogate weights those of F in every round (eq. 15)."""
+    draw, shape = np.random.default_rng(seed), (30, problem.count)
+    q, steps = draw.random(shape) * 0.8, draw.integers(1, 6, shape).astype(float)
+    p = problem.weights / ((1 - q) * steps)
+    p /= p.sum(axis=1, keepdims=True)
+    L, (beta, kappa) = problem.smoothness.max(), problem.dissimilarity()
+    eta = share * fedacs.surrogate_step(L, steps.max(), np.sqrt(beta**2 + 1)).largest
+    start = problem.optimum + 3 * draw.standard_normal(problem.dim)
+    weights = np.tile(problem.weights, (shape[0], 1))
+    mean = np.mean([mean_square(problem, weights, p, q, steps, 2, eta, sigma, start, draw) for _ in range(6)])
+    gap = problem.value(start) - problem.value(problem.optimum)
+    bound = fedacs.consistent_bound(eta, p * (1 - q), steps, L=L, gap=gap, kappa=kappa, sigma=sigma)
+    assert mean <= bound * (1 + 1e-9)
+
+
+def test_a_constant_system_has_one_bound():
+    shares, a_norm = np.array([0.2, 0.4]), np.array([3.0, 5.0])
+    numbers = {"L": 2.0, "gap": 1.5, "kappa": 0.7, "sigma": 0.3}
+    both = (
+        fedacs.surrogate_bound(0.01, shares, a_norm, 8, **numbers),
+        fedacs.consistent_bound(0.01, np.tile(shares, (8, 1)), np.tile(a_norm, (8, 1)), **numbers),
+    )
+    u = 0.01 * 2 * 5
+    c = (u**2 + 2 * u**3) / (1 - 2 * u**2) + u
+    expected = 4 * 1.5 / (0.01 * 2.6 * 8) + 4 * c * 0.49 + 2 * 0.01 * 2 * 25 * 0.09 / (2.6 / 0.6)
+    assert both == (pytest.approx(expected), pytest.approx(expected))
+
+
+def test_the_step_size_of_theorem_1_meets_its_condition():
+    bound = fedacs.surrogate_step(3.0, 7.0, beta=1.5)
+    assert 1.5**2 * fedacs.descent_error(bound.largest * 21) == pytest.approx(0.25)
+    assert fedacs.descent_error(0.8) == float("inf")
