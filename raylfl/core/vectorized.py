@@ -29,6 +29,7 @@ from raylfl.core.recorded.layers import Chains, recorded, takes
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.step_log import StepLog
+from raylfl.core.torch_state import checks_without_symbols
 
 LARGEST_ON_CPU = 150_000  # d: beyond it the rows fall out of the caches and one client at a time is faster
 LARGEST_SAMPLE = 1000  # mean entries of a call's result per sample; beyond it likewise
@@ -198,7 +199,7 @@ class VectorizedOracle(Oracle):
         """The losses [C] of clients, with autograd's graph; buffers change in place."""
         x, buffers, batch = given
         self._weights = [view.detach().requires_grad_() for view in self.flat.views(x)]
-        with self.autocast():
+        with self.autocast(), checks_without_symbols():
             losses, logged, after = self.forward(self._weights, buffers, batch)
         for held, new in zip(buffers, after, strict=True):
             if new.shape != held.shape:

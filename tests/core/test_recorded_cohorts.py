@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -126,6 +129,25 @@ def test_gradients_with_other_bits_are_copied_into_the_rows(monkeypatch):
     (kind,) = ours.steps.kinds.values()
     assert 0 not in kind.program.bold
     assert 1 in kind.program.bold
+
+
+def test_a_cohort_imports_no_compiler():
+    code = """if True:
+        import sys, torch
+        from raylfl.core.flat import FlatModule
+        from raylfl.core.oracle import Batch
+        from raylfl.core.vectorized import VectorizedOracle
+        from tests.core.user_modules import Residual
+
+        flat = FlatModule(Residual(), torch.float32, torch.device("cpu"))
+        oracle = VectorizedOracle(flat)
+        for _ in range(5):
+            oracle.gradients(flat.params.repeat(2, 1), [Batch(flat.module.batch(4), 4)] * 2, lambda c: 0)
+        assert oracle.steps.kinds and oracle.steps.refusal is None
+        sys.exit(", ".join({"sympy", "torch._dynamo"} & set(sys.modules)) or 0)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def worker(model, **runtime):

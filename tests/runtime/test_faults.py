@@ -67,7 +67,8 @@ class Stumbling(Worker):
 def test_a_client_is_tried_once_and_as_often_again_as_client_retries_says(runs, monkeypatch, retries, failures):
     monkeypatch.setattr("raylfl.runtime.workers.backend.Worker", Stumbling)
     Stumbling.failures, Stumbling.attempts = failures, 0
-    call = lambda: run({**PERFECT, "rounds": 1}, runs, f"runtime.client_retries={retries}")  # noqa: E731
+    alone = [f"runtime.client_retries={retries}", "runtime.vectorize=never"]
+    call = lambda: run({**PERFECT, "rounds": 1}, runs, *alone)  # noqa: E731
     if failures <= retries:
         call()
         assert Stumbling.attempts == failures + 1
@@ -98,10 +99,11 @@ def test_a_dropped_client_is_a_lost_upload_and_harms_no_other(runs, algorithm):
     assert torch.equal(dropped.params, lost.params)
 
 
-@pytest.mark.parametrize("norm", [True, False], ids=["one by one", "vectorised"])
-def test_a_client_that_sends_what_is_not_finite_is_named_or_dropped_and_harms_no_other(runs, norm):
+@pytest.mark.parametrize("vectorize", ["never", "auto"])
+def test_a_client_that_sends_what_is_not_finite_is_named_or_dropped_and_harms_no_other(runs, vectorize):
     """One of its samples is not a number; the same bits as a trace in which its uploads are lost."""
-    config = {**CURSED, "model": {**TINY["model"], "init_args": {"norm": norm}}, "algorithm": {"name": "focus"}}
+    config = {**CURSED, "model": TINY["model"], "algorithm": {"name": "focus"}}
+    config["runtime"] = {**CURSED.get("runtime", {}), "vectorize": vectorize}
     spoilt = "data.init_args={owners: 6, spoilt: 13}"
     with pytest.raises(NonFinite, match="client 1 sent a non-finite update in round 0"):
         run(config, runs, spoilt)

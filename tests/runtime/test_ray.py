@@ -60,6 +60,7 @@ def test_a_run_on_ray_gives_the_bits_of_a_local_one_and_no_actor_outlives_it(clu
 def test_no_worker_imports_torchs_compiler(cluster, runs):
     """A process without the compiler records and replays steps and evaluates afterwards."""
     model = ["model.class_path=tests.runtime.tiny.Looking", "local.steps=6", "runtime.step=recorded"]
+    model += ["runtime.vectorize=never"]
     result = on_ray(TINY, runs, *model, "eval.every=1", "runtime.workers=1")
     assert {row["step"] for row in result.summary["local_steps"]} == {"recorded", "autograd"}
     seen = [value for row in result.metrics for name, value in row.items() if name.endswith("/compiler")]
@@ -127,7 +128,7 @@ def test_metric_objects_hooks_and_training_logs_give_the_same_bits_on_several_wo
 
 
 def one_of_each_kind():
-    """Every algorithm, one by one (with BatchNorm) or vectorised in turn; the first of each kind in the usual suite.
+    """Every algorithm, one by one or vectorised in turn; the first of each kind in the usual suite.
 
     Kinds differ for workers: in the messages, states, probes, full gradients and cut models that they use.
     """
@@ -146,9 +147,10 @@ def test_every_algorithm_gives_the_same_bits_with_1_2_3_and_7_workers(
 ):
     """The runs are in process and on Ray's workers, which take random times and so end in random order."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
-    model = {"class_path": "tests.runtime.tiny.Dawdling", "init_args": {"norm": one_by_one}}
+    model = {"class_path": "tests.runtime.tiny.Dawdling"}  # with BatchNorm
     config = {**TINY, "algorithm": options_of(algorithm), "model": model, "rounds": 3, "num_clients": 12}
     config |= {"participation": {"name": "uniform", "size": 8}, "eval": {"every": 2, "global": True, "batch_size": 5}}
+    config["runtime"] = {**TINY.get("runtime", {}), "vectorize": "never" if one_by_one else "auto"}
     carry_out(config, tmp_path / "here")
     shared = []
     for workers in (1, 2, 3, 7):
