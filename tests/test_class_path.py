@@ -119,7 +119,7 @@ def program(*args, folder):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
 
 
-def test_own_components_give_the_bits_of_what_they_repeat(here):
+def test_copies_of_shipped_components_give_the_same_bits(here):
     ours, shipped = raylfl.run("digits", [*SMALL, *OWN]), raylfl.run("digits", [*SMALL, *SHIPPED])
     assert torch.equal(ours.params, shipped.params)
     assert (ours.run_dir / "participation.jsonl").read_text() == (shipped.run_dir / "participation.jsonl").read_text()
@@ -188,7 +188,7 @@ def test_a_sweep_tunes_the_options_of_an_own_algorithm(here):
     assert (saved["class_path"], saved["mu"]) == ("mine.Sprung", 0.1)
 
 
-def test_a_class_that_only_this_process_knows_is_warned_of(here):
+def test_a_class_that_only_this_process_can_import_causes_a_warning(here):
     @ALGORITHMS.register("known_here_only")
     @dataclass
     class Passing(FedProx):
@@ -198,7 +198,7 @@ def test_a_class_that_only_this_process_knows_is_warned_of(here):
     assert "`raylfl resume` cannot continue the run" in (result.run_dir / "log.txt").read_text()
 
 
-def test_a_later_layer_that_names_another_class_starts_the_group_anew(here):
+def test_a_later_layer_with_another_class_replaces_the_group(here):
     config = {"algorithm": {"class_path": "mine.Sprung", "mu": 0.3}}
     assert load_config(config, ["algorithm.gamma=2"]).algorithm.mu == 0.3
     assert load_config(config, ["algorithm.name=fedprox"]).algorithm.mu == 0.01

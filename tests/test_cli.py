@@ -68,7 +68,7 @@ def lines_of(path):
 # -- what the commands do --------------------------------------------------------------------------------------
 
 
-def test_run_trains_and_says_where_the_run_is(call, fresh):
+def test_run_trains_and_prints_the_run_directory(call, fresh):
     code, out, err = call(*RUN)
     assert (code, err) == (0, "")
     folder = fresh / re.search(r"^run +(.+)$", out, re.MULTILINE)[1]
@@ -94,7 +94,7 @@ def test_the_line_of_a_run_shows_two_metrics_of_a_module_of_ones_own():
     assert status_line(usual | own) == "loss 0.3712  accuracy 91.20%  f1 0.5000  auroc 0.2500"
 
 
-def test_resume_goes_on_and_rounds_may_be_raised(call, fresh):
+def test_resume_continues_and_rounds_may_be_raised(call, fresh):
     call(*RUN, "logging.id=mine")
     code, out, err = call("resume", "runs/digits/mine", "rounds=5")
     assert (code, err) == (0, "")
@@ -112,7 +112,7 @@ def test_compare_runs_each_and_ends_with_one_page_and_a_table(call, fresh):
     assert re.search(r"^report +both/index.html$", out, re.MULTILINE)
 
 
-def test_compared_runs_share_an_id_and_what_is_there_is_refused_before_the_first(call, fresh):
+def test_compared_runs_share_an_id_and_existing_ones_are_refused_before_the_first(call, fresh):
     fixed = ("compare", "digits", *SMALL, "logging.id=x", "-o", "both", "-a")
     assert call(*fixed, "fedavg,focus")[0] == 0
     assert {path.name for path in (fresh / "runs/digits").iterdir()} == {"x-fedavg", "x-focus"}
@@ -287,7 +287,7 @@ def test_debug_shows_where_it_happened(call, argv):
     assert "Traceback (most recent call last)" in err
 
 
-def test_a_run_that_fails_ends_with_1_and_the_way_on(call, fresh):
+def test_a_run_that_fails_ends_with_1_and_the_command_to_resume(call, fresh):
     code, _, err = call(*RUN, "local.lr=1e30", "logging.id=mine")
     assert code == 1
     assert_short(err)

@@ -31,7 +31,7 @@ def line_of(lines, *words):
     return line
 
 
-def test_here_everything_a_default_run_needs_is_there(examine):
+def test_this_machine_has_everything_that_a_default_run_needs(examine):
     code, lines = examine()
     assert code == 0
     assert line_of(lines, "ok       torch ").split()[2] == metadata.version("torch")
@@ -56,7 +56,7 @@ def test_an_absent_package_is_named_with_the_command_that_installs_it(examine, m
     assert line_of(lines, *line).endswith(f"pip install 'raylfl[{absent}]'")
 
 
-def test_a_torchvision_of_another_torch_is_told(examine, monkeypatch):
+def test_a_torchvision_of_another_torch_is_reported(examine, monkeypatch):
     monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["torch (==1.2.3)"])
     _, lines = examine()
     assert "was built for torch 1.2.3" in line_of(lines, "note", "torchvision")

@@ -5,5 +5,5 @@ from __future__ import annotations
 from tests.conftest import GROUPS, HERE
 
 
-def test_every_file_of_a_group_is_there():
+def test_every_file_of_a_group_exists():
     assert [path for path in GROUPS if not (HERE / path).is_file()] == []

@@ -57,7 +57,7 @@ def test_a_field_declared_again_keeps_its_limits(cls):
     assert Grandchild(mu=None).mu is None
 
 
-def test_limits_of_its_own_replace_the_parents():
+def test_own_limits_replace_the_parents_limits():
     assert Own(mu=-1).mu == -1
     assert Own(kind="z").kind == "z"
     with pytest.raises(BadValue, match=r"mu=-2, but must be in \(-2, 2\)"):
@@ -87,7 +87,7 @@ def test_numbers_of_init_args_may_be_written_as_in_yaml():
         construct(MLP, {"hidden": [0]}, "model")
 
 
-def test_a_config_and_a_direct_call_refuse_alike():
+def test_a_config_and_a_direct_call_refuse_the_same_values():
     with pytest.raises(BadConfig, match=r"algorithm.mu=-1.*>= 0"):
         load_config({"algorithm": {"class_path": f"{__name__}.Sprung", "mu": -1}})
 

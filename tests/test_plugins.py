@@ -153,7 +153,7 @@ def test_mistakes_with_a_plug_in_are_refused_like_others(installed, setting, wor
     assert words in str(refused.value)
 
 
-def test_list_shows_plug_ins_with_their_package_and_names_what_is_broken_or_hidden(installed, capsys):
+def test_list_shows_plug_ins_with_their_packages_also_broken_and_hidden_ones(installed, capsys):
     assert main(["list", "algorithms"]) == 0
     lines = {
         line.split()[0]: line for line in capsys.readouterr().out.splitlines() if "plug-in: raylfl-parts 0.3" in line
@@ -166,7 +166,7 @@ def test_list_shows_plug_ins_with_their_package_and_names_what_is_broken_or_hidd
     assert capsys.readouterr().out.count("plug-in: raylfl-parts 0.3") == 8
 
 
-def test_a_broken_plug_in_does_not_disturb_what_does_not_name_it(installed):
+def test_a_broken_plug_in_does_not_affect_runs_without_it(installed):
     assert load_config("digits").resolved["algorithm"]["name"] == "fedavg"
     assert "class_path" not in load_config("digits").resolved["algorithm"]
     forms = config_schema()["properties"]["algorithm"]["anyOf"]
@@ -181,7 +181,7 @@ def test_two_packages_with_one_name_are_told_apart_by_class_path(installed):
     load_config("digits", ["algorithm.class_path=parts_of_another.Sprung"])
 
 
-def test_names_of_raylfl_s_own_are_found_without_looking_at_packages(monkeypatch):
+def test_raylfls_own_names_are_found_without_searching_packages(monkeypatch):
     def refuse(**group):
         raise AssertionError("packages were searched")
 
@@ -205,12 +205,12 @@ def test_list_shows_the_classes_of_a_module_with_their_options(own, capsys):
     ("what", "words"),
     [("mine.Sprang", "did you mean Sprung?"), ("nothing", "invalid choice: 'nothing'"), ("json", "no component")],
 )
-def test_list_refuses_what_is_no_component(own, capsys, what, words):
+def test_list_refuses_classes_that_are_no_components(own, capsys, what, words):
     assert main(["list", what]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_a_logger_is_a_class_of_one_s_own_or_any_of_lightning_s(own):
+def test_a_logger_may_be_a_users_class_or_any_of_lightnings(own):
     mine = {"class_path": "mine.Lines", "init_args": {"word": "done"}}
     theirs = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"name": "theirs", "version": "0"}}
     config = {"base": "digits", "logging": {"loggers": ["mine.Lines", mine, theirs]}}

@@ -234,7 +234,7 @@ def test_a_broken_algorithm_is_refused(cls: type[Algorithm], check: str):
         CHECKS[check](cls())
 
 
-def test_the_contract_tells_all_that_is_wrong_at_once():
+def test_the_contract_reports_all_violations_at_once():
     with pytest.raises(ContractBroken, match=r"(?s)an_empty_round_moves.*x.*\n.*rows_do_not_depend.*update"):
         check_contract(Worse())
 

@@ -81,7 +81,7 @@ def test_a_ring_keeps_the_contract_in_whole_runs(tmp_path, check):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS.names())
-def test_every_algorithm_refuses_what_is_no_option(tmp_path, name):
+def test_every_algorithm_refuses_unknown_options(tmp_path, name):
     cut = ["algorithm.cut=layers.relu1"] if name in ("ssl", "splitfed") else []
     RUN_CHECKS["refuses_what_is_no_option"]([f"algorithm={name}", *cut], tmp_path)
 

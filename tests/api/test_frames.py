@@ -30,7 +30,7 @@ def done(tmp_path_factory):
     return raylfl.run(TINY, [f"logging.dir={where}", *MEASURED], **OWN)
 
 
-def test_a_loaded_run_is_what_it_was(done):
+def test_a_loaded_run_equals_the_saved_one(done):
     run = raylfl.load(done.run_dir)
     assert run.config.resolved == done.config.resolved
     assert torch.equal(run.params, done.params)

@@ -59,7 +59,7 @@ def saved(result):
     return yaml.safe_load((result.run_dir / "config.yaml").read_text())
 
 
-def test_objects_are_said_in_the_config_where_it_can_say_them(runs):
+def test_objects_that_a_config_can_name_are_written_into_it(runs):
     ours = raylfl.run(TINY, runs, model=Net, data=Points, **WORLD)
     said = raylfl.run(TINY, [*runs, *SAID])
     config = saved(ours)
@@ -83,7 +83,7 @@ def test_a_class_and_a_factory_give_the_bits_of_the_class_path(runs, model):
     assert torch.equal(raylfl.run(TINY, runs, model=model()).params, raylfl.run(TINY, runs).params)
 
 
-def test_an_instance_is_the_initial_model_and_stays_as_it_is(runs):
+def test_an_instance_is_the_initial_model_and_is_not_changed(runs):
     net = Net(norm=False)
     before = torch.nn.utils.parameters_to_vector(net.parameters()).detach().clone()
     start = raylfl.run(TINY, [*runs, "rounds=0"], model=net)
@@ -127,7 +127,7 @@ def begun(runs, capsys):
     return result, capsys.readouterr().err
 
 
-def test_a_run_that_its_config_cannot_resume_says_so_in_one_line(begun):
+def test_a_run_that_its_config_cannot_resume_prints_one_line(begun):
     result, said = begun
     assert len(said.splitlines()) == 1
     assert "local_class.<locals>.Own" in said
@@ -135,7 +135,7 @@ def test_a_run_that_its_config_cannot_resume_says_so_in_one_line(begun):
     assert said.strip().removeprefix("raylfl: ") in (result.run_dir / "log.txt").read_text()
 
 
-def test_it_is_resumed_from_what_it_keeps_on_trust_only(begun, runs):
+def test_saved_objects_resume_a_run_on_trust_only(begun, runs):
     folder = begun[0].run_dir
     with pytest.raises(BadConfig, match=r"trust=True.* or from Python raylfl.resume\(.*model=..., data=...\)"):
         raylfl.resume(folder, ["rounds=6"])

@@ -77,7 +77,7 @@ def flow(value):
 
 
 @given(st.sampled_from(BASES), command_lines())
-def test_any_order_and_nesting_of_a_command_line_says_what_yaml_says(base, said):
+def test_any_order_and_nesting_of_a_command_line_means_the_same_as_yaml(base, said):
     settings, items = said
     layered = {} if isinstance(base, str) else dict(base)
     assert compose(base, items) == compose(base, [f"{key}={json.dumps(value)}" for key, value in settings.items()])

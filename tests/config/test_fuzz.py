@@ -159,7 +159,7 @@ WORLDS = st.fixed_dictionaries(
 @given(WORLDS)
 @settings(max_examples=60 * TIMES)
 @pytest.mark.timeout(120 * TIMES)
-def test_a_plausible_config_is_refused_in_words_or_runs(world):
+def test_a_plausible_config_is_refused_with_a_message_or_runs(world):
     with tempfile.TemporaryDirectory() as folder:
         place = {"dir": folder, "report": False}
         local = {**world.get("runtime", {}), "backend": "local"}

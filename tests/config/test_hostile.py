@@ -63,7 +63,7 @@ def test_a_run_stays_in_its_folder(key, identity):
         load_config({"logging": {"id": identity}} if key == "id" else {"name": identity})
 
 
-def test_a_deleted_working_directory_is_said(tmp_path, monkeypatch):
+def test_a_deleted_working_directory_is_reported(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     os.rmdir(tmp_path / "gone")

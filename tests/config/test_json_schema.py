@@ -44,12 +44,12 @@ BAD = [
 
 
 @pytest.mark.parametrize("content", GOOD, ids=str)
-def test_it_takes_what_a_config_may_say(content):
+def test_the_schema_accepts_valid_configs(content):
     VALIDATOR.validate(content)
 
 
 @pytest.mark.parametrize("content", BAD, ids=str)
-def test_it_refuses_what_a_config_may_not_say(content):
+def test_the_schema_refuses_invalid_configs(content):
     assert not VALIDATOR.is_valid(content)
 
 

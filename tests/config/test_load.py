@@ -41,7 +41,7 @@ def test_a_base_of_the_dotlist_lies_between_the_file_and_the_rest_of_the_dotlist
         load_config({}, ["base=3"])
 
 
-def test_a_new_name_starts_its_group_anew():
+def test_a_new_name_replaces_its_group():
     base = {"algorithm": {"name": "fedavg", "aggregate": "weighted", "gamma": 0.5}}
     assert load_config(base, ["algorithm.gamma=2"]).algorithm.aggregate == "weighted"
     assert load_config(base, ["algorithm.name=focus"]).algorithm.gamma is None
@@ -183,7 +183,7 @@ def test_names_are_found_from_any_directory(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_limits_are_said_in_words(overrides, message):
+def test_limits_are_stated_in_words(overrides, message):
     with pytest.raises(BadConfig) as caught:
         load_config("digits", overrides)
     assert message in str(caught.value)

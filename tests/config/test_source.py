@@ -18,7 +18,7 @@ ENTRIES = [pytest.param(entry, id=f"{r.kind}/{entry.name}") for r in REGISTRIES.
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_the_source_says_what_the_class_says(entry):
+def test_the_source_agrees_with_the_class(entry):
     read, imported = entry.options(), source.options_of_class(entry.cls)
     assert read is not None
     assert read == imported  # names and types

@@ -32,7 +32,7 @@ def test_an_epoch_shows_every_sample_once(count, batch_size, client):
         assert sorted(sample for one in seen for sample in one) == list(shard)
 
 
-def test_rounds_and_epochs_have_orders_of_their_own_and_can_be_looked_up_in_any_order():
+def test_rounds_and_epochs_have_different_orders_computable_in_any_sequence():
     shard = np.arange(50)
     forward = [lone(1, 2, shard, 10)(t) for t in range(10)]
     fresh = lone(1, 2, shard, 10)
@@ -95,9 +95,7 @@ def cohort(clients, batch_sizes, steps, sampling="reshuffle", transform=None):
 @pytest.mark.parametrize("sampling", ["reshuffle", "with_replacement"])
 @pytest.mark.parametrize("ahead", [1, 500, 2**20])
 @pytest.mark.parametrize("size", [1, 4, 11, 12])
-def test_a_lone_clients_batches_are_those_of_its_order_however_many_are_gathered_at_once(
-    monkeypatch, sampling, ahead, size
-):
+def test_a_single_clients_batches_do_not_depend_on_how_many_are_gathered_at_once(monkeypatch, sampling, ahead, size):
     monkeypatch.setattr(raylfl.core.batches, "AHEAD", ahead)
     batches, order = cohort([0], [size], [9], sampling), lone(2, 0, SHARDS[0], size, sampling, seed=5)
     for t in range(9):
@@ -120,7 +118,7 @@ def test_each_client_of_a_cohort_sees_what_it_sees_alone():
 
 
 @pytest.mark.parametrize("steps", [[5, 5, 5], [5, 2, 4]])
-def test_clients_that_are_alike_are_gathered_at_once_with_the_same_samples(steps):
+def test_clients_of_equal_sizes_are_gathered_at_once_with_the_same_samples(steps):
     shards = [np.arange(0, 11), np.arange(20, 31), np.arange(40, 51)]
     even = CohortBatches(source(), BatchOrders.of(5, 2, [4, 0, 7], shards, [4] * 3, "reshuffle"), steps)
     for t in range(5):

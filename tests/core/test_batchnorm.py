@@ -21,7 +21,7 @@ def layers():
     return plain, ours
 
 
-def test_a_lone_sample_is_normalised_by_the_running_statistics_which_stay(layers):
+def test_a_single_sample_is_normalised_by_the_running_statistics_without_changing_them(layers):
     plain, ours = layers
     before = {name: b.clone() for name, b in ours.named_buffers()}
     x = torch.randn(1, 3, dtype=torch.float64, requires_grad=True)
@@ -37,7 +37,7 @@ def test_a_lone_sample_is_normalised_by_the_running_statistics_which_stay(layers
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (7, 3), (1, 3, 4)])
-def test_all_other_batches_are_torchs_own_business(layers, shape):
+def test_all_other_batches_are_left_to_torch(layers, shape):
     plain, ours = layers
     x = torch.randn(*shape, dtype=torch.float64)
     assert torch.equal(ours(x), plain(x))

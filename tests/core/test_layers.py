@@ -95,7 +95,7 @@ class Dense(users.Net):
         return self.last(self.first(x.flatten(1)).relu())
 
 
-def test_a_users_dense_network_goes_in_whole_cohorts():
+def test_a_users_dense_network_runs_in_whole_cohorts():
     module = Dense()
     flat = FlatModule(module, torch.float64, CPU)
     batches = [Batch((torch.randn(6, 4, 4, dtype=torch.float64), torch.randint(0, 5, (6,))), 6) for _ in range(3)]
@@ -183,7 +183,7 @@ OTHERS = [Scaled, Smoothed, Summed, Penalised, OwnBackward, Tied, Skips, Masks, 
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.__name__)
-def test_a_step_that_is_anything_else_is_no_chain(kind):
+def test_a_step_that_differs_from_a_chain_is_no_chain(kind):
     module = kind()
     assert Chains(module).of(module.batch(4)) is None
 
@@ -213,7 +213,7 @@ class ByMode(Dense):
         return loss if factor == 1 else loss * factor
 
 
-def test_each_kind_of_batch_and_mode_is_looked_at():
+def test_each_kind_of_batch_and_mode_is_checked():
     module = ByMode()
     chains = Chains(module)
     assert chains.of(module.batch(4)) is None

@@ -26,7 +26,7 @@ def test_dropout_masks_are_torchs_own(p, dtype):
     assert torch.equal(torch.rand(1), next_one)
 
 
-def test_looking_whether_masks_are_the_same_draws_nothing():
+def test_checking_that_masks_are_equal_draws_nothing():
     same_draws.cache_clear()
     torch.manual_seed(5)
     expected = torch.rand(4)

@@ -221,7 +221,7 @@ def test_an_attribute_that_other_methods_change_is_noticed_at_the_next_step():
     assert "`factor`" in recorded.refusal
 
 
-def test_a_look_in_evaluation_mode_does_not_end_the_replays_of_training():
+def test_gradients_in_evaluation_mode_do_not_end_the_replays_of_training():
     """A measurement of the objective takes gradients in evaluation mode between two rounds."""
     module = users.Residual()
     _, recorded = steps_of(module)
@@ -289,7 +289,7 @@ def test_outside_of_local_work_nothing_is_logged():
     assert not seen
 
 
-def test_each_mode_of_the_module_has_a_recording_of_its_own():
+def test_each_mode_of_the_module_has_its_own_recording():
     module = users.Dense()
     _, recorded = steps_of(module)
     for training in (True, False) * 5:
@@ -358,7 +358,7 @@ def test_under_the_runs_autocast_replays_have_autograds_bits(runs):
     assert "recorded" in {row["step"] for row in ours.summary["local_steps"]}
 
 
-def test_an_operator_is_called_by_torchs_quicker_name_where_that_makes_the_same_call():
+def test_an_operator_is_called_by_torchs_faster_function_if_that_makes_the_same_call():
     matrix = Geometry.of(torch.empty(3, 3), home=0)
     product = Call(torch.ops.aten.mm.default, (Slot(0), Slot(1)), {}, Slot(2))
     assert fastest(product, dict.fromkeys(range(3), matrix)) is torch._C._VariableFunctions.mm

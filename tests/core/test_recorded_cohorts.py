@@ -161,7 +161,7 @@ def worker(model, **runtime):
 
 
 @pytest.mark.parametrize(("vectorize", "reason"), [("auto", None), ("never", "runtime.vectorize=never")])
-def test_a_dense_network_with_batch_normalisation_goes_in_cohorts_on_a_cpu(vectorize, reason):
+def test_a_dense_network_with_batch_normalisation_runs_in_cohorts_on_a_cpu(vectorize, reason):
     backend = worker("benchmarks.users.Residual", vectorize=vectorize)
     assert backend.one_by_one == reason
     backend.close()

@@ -25,7 +25,7 @@ def test_results_come_in_the_order_of_the_pieces(count):
     assert on_all_cores(lambda k: k, []) == []
 
 
-def test_an_error_of_a_piece_is_the_callers(count):
+def test_an_error_of_a_piece_is_raised_in_the_caller(count):
     with pytest.raises(ZeroDivisionError):
         on_all_cores(lambda k: 1 // k, [1, 0, 2])
 
@@ -41,7 +41,7 @@ def test_each_piece_is_the_work_of_one_thread(count):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_process_has_threads_of_its_own(monkeypatch):
+def test_a_forked_process_has_its_own_threads(monkeypatch):
     monkeypatch.setattr(threads, "cores", lambda: 2)
     assert on_all_cores(abs, [-1, -2]) == [1, 2]
     if (child := os.fork()) == 0:
@@ -50,7 +50,7 @@ def test_a_forked_process_has_threads_of_its_own(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_solvers_libraries_have_one_thread_though_they_are_loaded_late():
+def test_libraries_that_a_solver_loads_late_have_one_thread():
     """scipy has its own BLAS, whose sums depend on its threads, and whose threads occupy the workers' cores.
 
     As many modules are removed as scipy adds, so that their number does not reveal the new BLAS.

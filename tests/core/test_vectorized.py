@@ -103,7 +103,7 @@ def test_batched_matrix_products_give_the_same(name, sizes, way):
     torch.testing.assert_close(g, gradients, rtol=1e-10, atol=1e-12)
 
 
-def test_batches_of_unequal_sizes_are_filled_up_for_one_call(monkeypatch):
+def test_batches_of_unequal_sizes_are_padded_for_one_call(monkeypatch):
     flat, source, rows = dense("mlp")
     oracle, calls = VectorizedOracle(flat), []
     whole = CohortChain.losses_and_gradients
@@ -123,7 +123,7 @@ def test_batches_of_unequal_sizes_are_filled_up_for_one_call(monkeypatch):
     assert [b[1].shape for b in calls[1:]] == [(1, 3), (1, 4)]
 
 
-def test_a_cohorts_chain_leaves_its_inputs_as_they_are():
+def test_a_cohorts_chain_does_not_change_its_inputs():
     flat, source, rows = dense("mlp")
     before, data = rows.clone(), source.tensors[0].clone()
     whole = source.batch(np.arange(6))  # kept from step to step
@@ -217,7 +217,7 @@ def test_a_vectorised_run_is_the_loop_run_up_to_rounding(runs, digits_net, algor
     assert not torch.equal(vectorised.params, torch.zeros_like(vectorised.params))
 
 
-def test_a_model_that_vmap_refuses_goes_one_by_one(runs, digits_net):
+def test_a_model_that_vmap_refuses_runs_client_by_client(runs, digits_net):
     torch.testing.assert_close(
         run(runs, "Branching").params, run(runs, "Branching", "runtime.vectorize=never").params, rtol=0, atol=0
     )
@@ -233,7 +233,7 @@ class SoftDigits(DigitsModule):
         self.train_dataset = TensorDataset(x, soft)
 
 
-def test_targets_that_are_no_classes_go_one_by_one(runs):
+def test_targets_that_are_no_classes_run_client_by_client(runs):
     settings = [
         "data.class_path=tests.core.test_vectorized.SoftDigits",
         "model={name: logistic, init_args: {in_shape: [1, 8, 8], num_classes: 10}}",

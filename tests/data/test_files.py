@@ -119,7 +119,7 @@ def test_labels_that_do_not_fit_the_images_are_refused(tmp_path, labels):
         Mnist(root=str(tmp_path))
 
 
-def test_read_idx_gives_memory_of_its_own(tmp_path):
+def test_read_idx_returns_its_own_memory(tmp_path):
     raw = write_idx(tmp_path, zipped=False)
     array = read_idx(raw / "train-labels-idx1-ubyte")
     array[0] = 7
@@ -143,7 +143,7 @@ def test_download_starts_only_if_files_are_missing(tmp_path, monkeypatch):
     assert len(asked) == 1
 
 
-def test_a_failed_download_says_so(tmp_path, monkeypatch):
+def test_a_failed_download_is_reported(tmp_path, monkeypatch):
     from torchvision.datasets import CIFAR10, MNIST
 
     def fail(self):
@@ -201,7 +201,7 @@ def test_cifar100_uses_the_fine_labels(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("file", ["data_batch_3", "test_batch", "batches.meta"])
-def test_missing_and_damaged_batches_are_told_apart(tmp_path, monkeypatch, file):
+def test_missing_and_damaged_batches_have_different_messages(tmp_path, monkeypatch, file):
     write_cifar(tmp_path, monkeypatch)
     path = tmp_path / "cifar-10-batches-py" / file
     content = path.read_bytes()

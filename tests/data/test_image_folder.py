@@ -68,7 +68,7 @@ def test_the_second_time_the_arrays_come_from_the_cache(folder, load, monkeypatc
     assert torch.equal(load(folder).train_dataset.tensors[0], first)
 
 
-def test_a_changed_image_or_option_is_read_anew(folder, load):
+def test_a_changed_image_or_option_is_read_again(folder, load):
     before = load(folder).train_dataset.tensors[0]
     assert load(folder, grey=True).in_shape == (1, 6, 8)
     assert load(folder, size=4).in_shape == (3, 4, 4)
@@ -122,7 +122,7 @@ def test_what_cannot_be_arrays_is_refused_with_the_reason(folder, load, change, 
         load(folder)
 
 
-def test_a_tar_file_cut_short_and_a_missing_one_are_said(folder, load, tmp_path):
+def test_a_truncated_and_a_missing_tar_file_are_reported(folder, load, tmp_path):
     path = packed(folder)
     path.write_bytes(path.read_bytes()[:300])
     with pytest.raises(DataMissing, match="is damaged"):

@@ -59,12 +59,12 @@ def test_the_tables_of_the_page_are_those_that_the_annotations_make():
 
 
 @pytest.mark.parametrize("group", REGISTRIES)
-def test_every_option_says_what_it_means(group):
+def test_every_option_has_a_meaning(group):
     assert [row[0] for row in reference.options(group) if not row[-1]] == []
 
 
 @pytest.mark.parametrize("group", reference.GROUPS)
-def test_every_key_says_what_it_means(group):
+def test_every_key_has_a_meaning(group):
     assert [row[0] for row in reference.keys(reference.GROUPS[group]) if not row[-1]] == []
 
 
@@ -185,12 +185,12 @@ def test_the_examples_of_configs_are_accepted(tmp_path):
             load_config(path, ["num_clients=20"])
 
 
-def test_every_hook_of_lightning_has_a_row_that_says_what_becomes_of_it():
+def test_every_hook_of_lightning_has_a_row_with_its_treatment():
     stated = rows("docs/models.md")
     assert {name: stated[name][0] for name in HOOKS} == {name: hook.verdict for name, hook in HOOKS.items()}
 
 
-def test_the_example_of_a_model_and_data_of_ones_own_runs_and_logs_what_the_page_says(tmp_path, monkeypatch):
+def test_the_example_of_a_users_model_and_data_runs_and_logs_the_metrics_on_the_page(tmp_path, monkeypatch):
     page = (ROOT / "docs/models.md").read_text()
     block = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)[0]
     (tmp_path / "mine.py").write_text(block)

@@ -20,7 +20,7 @@ def name_of(path):
 
 
 @pytest.mark.parametrize("name", map(name_of, WITH_EXAMPLES))
-def test_the_examples_of_a_module_give_what_they_print(name):
+def test_the_examples_of_a_module_give_the_printed_results(name):
     result = doctest.testmod(importlib.import_module(name), raise_on_error=False)
     assert result.attempted > 0
     assert result.failed == 0

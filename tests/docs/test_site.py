@@ -26,7 +26,7 @@ def test_the_navigation_has_every_page():
 
 
 @pytest.mark.parametrize("page", REFERENCE, ids=lambda path: path.stem)
-def test_the_reference_names_what_exists(page):
+def test_the_reference_names_existing_objects(page):
     blocks = re.findall(r"^::: ([\w.]+)\n((?: .*\n)*)", page.read_text(), re.M)
     assert blocks
     for name, options in blocks:

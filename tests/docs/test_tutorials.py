@@ -24,7 +24,7 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [*QUICK, pytest.param("sweep", marks=pytest.mark.slow)])
-def test_a_tutorial_does_what_it_shows(here, name):
+def test_a_tutorial_prints_what_its_page_shows(here, name):
     page = ROOT / "docs/tutorials" / f"{name}.md"
     executable = [block for block in blocks(page) if block[0] in ("bash", "python") and not block[1]]
     assert carry_out(page, here) == len(executable) > 1

@@ -78,7 +78,7 @@ def test_seeds_and_rounds_differ(name, options):
 
 
 @everyone
-def test_clients_are_drawn_as_often_as_the_marginals_say(name, options):
+def test_clients_are_drawn_with_their_marginal_frequencies(name, options):
     process, where = build(name, **options), world()
     nominal = [process.marginals(where, r) for r in range(ROUNDS)]
     if nominal[0] is None:

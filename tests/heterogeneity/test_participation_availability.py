@@ -38,7 +38,7 @@ def test_a_non_empty_round_is_the_same_with_and_without_resampling():
 
 
 @pytest.mark.parametrize("name", ["uniform", "weighted", "permutation", "cyclic"])
-def test_a_sampler_asks_only_those_available(name):
+def test_a_sampler_samples_only_available_clients(name):
     process = build(name, size=4, availability={"name": "bernoulli", "p": 0.5})
     for r in range(200):
         there = process.eligible(r, world())

@@ -39,7 +39,7 @@ def test_one_group_is_uniform_sampling_and_n_groups_are_one_client_after_the_oth
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 12])
-def test_a_sweep_asks_everyone_once_and_the_next_sweep_in_the_same_order(size):
+def test_a_pass_samples_every_client_once_and_the_next_pass_in_the_same_order(size):
     asked = draws_of(build("permutation", size=size), world(), 3 * COUNT // size)
     sweeps = asked.reshape(3, COUNT // size, COUNT)
     assert (sweeps.sum(axis=1) == 1).all()
@@ -47,7 +47,7 @@ def test_a_sweep_asks_everyone_once_and_the_next_sweep_in_the_same_order(size):
 
 
 @given(size=st.integers(1, 12), first=st.integers(0, 50))
-def test_a_permutation_asks_everyone_equally_often_over_n_rounds(size, first):
+def test_a_permutation_samples_all_clients_equally_often_over_n_rounds(size, first):
     process = build("permutation", size=size)
     asked = [process.draw(r, world()).cohort for r in range(first, first + COUNT)]
     assert np.bincount(np.concatenate(asked), minlength=COUNT).tolist() == [size] * COUNT

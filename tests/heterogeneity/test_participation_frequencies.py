@@ -11,7 +11,7 @@ from tests.heterogeneity.draws import COUNT, SPREAD, Z, build, draws_of, world
 
 @pytest.mark.parametrize("size", [1, 5, 12])
 @pytest.mark.parametrize("name", ["uniform", "weighted", "permutation", "cyclic"])
-def test_a_sampler_asks_exactly_m(name, size):
+def test_a_sampler_samples_exactly_m_clients(name, size):
     process = build(name, size=size)
     assert {draws_of(process, world(), 30)[r].sum() for r in range(30)} == {size}
 

@@ -61,7 +61,7 @@ def test_spells_are_geometric(p_on, p_off, state):
 
 
 @pytest.mark.parametrize(("p_on", "p_off"), [*RATES, (1.0, 1.0), (0.01, 0.01), ({"linspace": [0.1, 1]}, 0.5)])
-def test_a_round_looked_up_alone_is_the_round_walked_to(p_on, p_off):
+def test_a_round_computed_alone_equals_the_round_computed_in_sequence(p_on, p_off):
     walked = states(Markov(p_on, p_off), world(30))
     jumping = Markov(p_on, p_off)
     for r in (149, 10, 11, 80, 0, 148):

@@ -151,7 +151,7 @@ def test_quantity_sizes_have_the_variance_of_a_dirichlet(alpha):
 
 @settings(max_examples=50, deadline=None)
 @given(task=tasks(), c=st.integers(1, 4))
-def test_classes_gives_c_labels_a_client_and_shares_each_evenly(task, c):
+def test_classes_gives_c_labels_per_client_and_shares_each_evenly(task, c):
     samples, clients, seed = task
     c = min(max(c, -(-samples.num_classes // clients)), samples.num_classes)
     counts = class_counts(Classes(c).split(samples, clients, seed), samples)
@@ -181,7 +181,7 @@ def test_the_other_classes_of_a_client_are_uniform():
     assert np.abs(pairs - 800 / 6).max() < 4.5 * np.sqrt(800 * (1 / 6) * (5 / 6))
 
 
-def test_natural_keeps_what_the_data_says_and_counts_the_rest():
+def test_natural_keeps_the_datas_clients_and_counts_the_remaining_samples():
     owners = [np.array([5, 1]), np.array([3])]
     split = Natural().split(Samples(7, owners=owners), 2, 0)
     assert [c.tolist() for c in split.clients] == [[1, 5], [3]]

@@ -52,7 +52,7 @@ def test_one_class_of_dirichlet_is_a_beta_variable():
 
 @settings(max_examples=40, deadline=None)
 @given(task=tasks(), alpha=st.floats(0.01, 10))
-def test_cap_gives_no_further_class_to_who_has_n_over_n(task, alpha):
+def test_cap_gives_no_further_class_to_a_client_with_n_over_n_samples(task, alpha):
     samples, clients, seed = task
     counts = class_counts(Dirichlet(alpha, 0, "cap").split(samples, clients, seed), samples)
     before = np.cumsum(counts, axis=1) - counts

@@ -36,7 +36,7 @@ def literally(labels, clients, classes, alpha, rng):
 
 
 @pytest.mark.parametrize(("clients", "classes"), [(500, 1), (500, 2), (1000, 1), (1000, 2)])
-def test_the_papers_settings_lose_no_sample_and_leave_ten_to_everyone(clients, classes):
+def test_the_papers_settings_lose_no_sample_and_give_every_client_ten(clients, classes):
     samples = balanced(100 * clients, 10)  # CIFAR-10 over 500; 100,000 over 1000
     for seed in range(5):
         split = ExDir(classes, 10.0).split(samples, clients, seed)
@@ -132,7 +132,7 @@ def test_a_class_whose_owners_are_all_full_is_shared_by_all_of_them():
     assert counts[:, 2] == pytest.approx([30, 30, 0], abs=3)
 
 
-def test_an_unreachable_min_size_is_refused_and_says_what_would_do():
+def test_an_unreachable_min_size_is_refused_with_the_remedy():
     samples = balanced(50_000, 10)
     with pytest.raises(BadValue, match=r"^min_size=60, but must be at most \d+, .*alpha=1, .*num_clients=500"):
         ExDir(1, 1.0, min_size=60).split(samples, 500, 0)

@@ -36,7 +36,7 @@ def test_a_written_file_is_plain_json_with_clients_in_order(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["partition.json"]  # no draft is left
 
 
-def test_a_published_sfl_file_is_read_as_it_is(tmp_path):
+def test_a_published_sfl_file_is_read_unchanged(tmp_path):
     """One line, string keys, unsorted indices: json.dump of {int: list}, as its code writes it."""
     path = tmp_path / "cifar10_M[3]_exdir[2 10.0].txt"
     path.write_text(json.dumps({0: [5, 1, 3], 1: [0, 2], 2: [4]}))
@@ -78,7 +78,7 @@ def test_samples_the_file_leaves_out_are_counted(tmp_path):
         ('{"0": [0, 3], "1": [3]}', "3 is listed by clients 0 and 1"),
     ],
 )
-def test_a_file_that_is_no_partition_is_refused_in_words(tmp_path, text, words):
+def test_a_file_that_is_no_partition_is_refused_with_a_message(tmp_path, text, words):
     path = tmp_path / "p.json"
     path.write_text(text)
     with pytest.raises(BadValue, match=words) as refused:

@@ -29,7 +29,7 @@ def values(spec, count, domain=ANY, r=0, clients=None, seed=0, rounds=100, top=N
 
 
 @pytest.mark.parametrize("spec", [0.25, {"value": 0.25}])
-def test_a_number_is_everyones(spec):
+def test_a_number_holds_for_all_clients(spec):
     assert values(spec, 4).tolist() == [0.25] * 4
 
 
@@ -106,7 +106,7 @@ def test_group_borders_are_rounded_fractions_of_the_clients():
     assert [int(values(spec, n).sum()) for n in (1, 5, 10, 32, 1000)] == [0, 0, 1, 3, 100]
 
 
-def test_ranges_hold_exact_shares_of_clients_who_may_be_anyone():
+def test_ranges_hold_exact_shares_of_random_clients():
     spec = {"ranges": [{"fraction": 0.9, "value": 0}, {"fraction": 0.1, "value": 1}]}
     members = np.array([values(spec, 20, seed=seed) for seed in range(400)])
     assert (members.sum(axis=1) == 2).all()

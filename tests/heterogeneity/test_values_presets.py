@@ -55,7 +55,7 @@ class System:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_builds_and_says_where_it_is_from_and_how_to_use_it(name):
+def test_every_preset_builds_and_names_its_source_and_command(name):
     assert len(System(name).participation.draw(0, System(name).world).cohort) > 0
     comment = re.match(r"(#.*\n)+", (CONF / "preset" / f"{name}.yaml").read_text()).group()
     assert f"base: preset/{name}" in comment

@@ -25,7 +25,7 @@ def run_script(monkeypatch):
     return module
 
 
-def test_a_run_that_is_there_is_gone_on_with(run_script, tmp_path):
+def test_an_existing_run_is_resumed(run_script, tmp_path):
     arguments = ["digits", "logging.id=a", f"logging.dir={tmp_path}", "rounds=9"]
     assert run_script.command(arguments) == ["run", *arguments]
     folder = tmp_path / "digits" / "a"

@@ -77,7 +77,7 @@ def test_parameters_are_those_counted_by_hand(name, init_args, expected):
 
 
 @pytest.mark.parametrize(("name", "init_args", "expected"), COUNTS)
-def test_docstrings_tell_the_parameters_truly(name, init_args, expected):
+def test_docstrings_state_the_right_numbers_of_parameters(name, init_args, expected):
     said = f"{expected:,}"
     assert init_args.get("hidden") == [] or said in MODELS.get(name).cls.__doc__
 
@@ -347,7 +347,7 @@ def test_arguments_left_out_are_taken_from_the_data():
     assert fitted_args(nn.Linear, {"bias": False}, data) == {"bias": False}
 
 
-def test_a_pool_right_behind_a_relu_goes_before_it_with_the_same_bits():
+def test_a_pool_after_a_relu_is_moved_before_it_with_the_same_bits():
     torch.manual_seed(0)
     stack = Stack((3, 9, 8)).conv(4, 3).relu().pool()
     assert list(stack.layers) == ["conv1", "pool1", "relu1"]

@@ -56,7 +56,7 @@ def test_quadratic_is_half_the_squared_distance_for_the_right_coefficients():
     np.testing.assert_allclose(gradient(model, batch), x - centre.mean(axis=0), rtol=1e-12)
 
 
-def test_quadratic_starts_where_it_is_told():
+def test_quadratic_starts_at_x0():
     one = torch.tensor([[2 / 3]], dtype=torch.float64), torch.tensor([[5.0]], dtype=torch.float64)
     loss = Quadratic(dim=1, x0=10).training_step((*one, torch.zeros(1, dtype=torch.float64)), 0)
     assert loss.item() == pytest.approx(2 / 3 * 100 + 5 * 10, rel=1e-14)

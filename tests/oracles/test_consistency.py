@@ -67,7 +67,7 @@ def test_the_fixed_point_on_distances_tends_to_the_omega_average():
     )
 
 
-def test_calibration_gives_everyone_the_effective_step_of_fedavg():
+def test_calibration_gives_all_methods_the_effective_step_of_fedavg():
     """The expected sum of |c_i| |a_i|_1 eta over the received is eta_eff T_eff ([3] App. I.2)."""
     (w, q, a), eta = system(24), 0.1
     target = np.sum(w * (1 - q) * eta * a)

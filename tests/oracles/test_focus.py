@@ -32,7 +32,7 @@ def test_focus_tracks_the_stored_gradients():
         np.testing.assert_allclose(state["y"], state["g_prev_i"].sum(axis=0), atol=1e-12)
 
 
-def test_focus_with_one_step_and_everyone_is_gradient_descent_with_step_n_gamma():
+def test_focus_with_one_step_and_all_clients_is_gradient_descent_with_step_n_gamma():
     problem, rounds = random_quadratics(4, N, D), full_rounds(10, N, lr=0.05)
     x = start(4)
     for state in simulate("focus", problem, rounds, x, gamma=0.03):

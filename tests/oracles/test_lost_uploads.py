@@ -39,7 +39,7 @@ def test_a_lost_client_counts_as_not_sampled():
     assert not np.allclose(asked["fedacs"][-1]["x"], unasked["fedacs"][-1]["x"])
 
 
-def test_an_empty_round_moves_only_the_clocks():
+def test_an_empty_round_changes_only_round_counters():
     rounds = random_rounds(22, 9, N)
     empty = next(r.index for r in rounds if not r.arrived)
     clocks = {"S_i", "W_i", "intervals_i", "p", "lambda_i"}

@@ -46,7 +46,7 @@ def test_twins_coincide(one: str, ours: dict, other: str, theirs: dict, rounds: 
     close(simulate(one, problem, rounds, x, **ours), simulate(other, problem, rounds, x, **theirs))
 
 
-def test_fedavg_with_one_step_and_everyone_is_gradient_descent():
+def test_fedavg_with_one_step_and_all_clients_is_gradient_descent():
     problem, x = random_quadratics(8, N, D), start(8)
     for state in simulate("fedavg", problem, full_rounds(5, N, lr=0.1), x, aggregate="full", gamma=0.7):
         x = x - 0.07 * problem.global_gradient(x)

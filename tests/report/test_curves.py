@@ -33,7 +33,7 @@ def test_a_std_band_is_one_sample_standard_deviation_wide(tmp_path):
     np.testing.assert_allclose(item.mean - item.low, data.std(axis=0, ddof=1))
 
 
-def test_the_other_axes_are_what_the_rounds_had_cost(tmp_path):
+def test_the_other_axes_are_the_costs_of_the_rounds(tmp_path):
     group = group_of(tmp_path, [[0.1, 0.2, 0.3]])
     assert curve(group, "test/accuracy", "floats").x.tolist() == [2000, 4000, 6000]
     assert curve(group, "test/accuracy", "steps").x.tolist() == [20, 40, 60]
@@ -42,7 +42,7 @@ def test_the_other_axes_are_what_the_rounds_had_cost(tmp_path):
     assert curve(group, "never") is None
 
 
-def test_a_seed_that_stopped_early_counts_as_far_as_it_came(tmp_path):
+def test_a_seed_that_stopped_early_counts_with_its_newest_values(tmp_path):
     item = curve(group_of(tmp_path, [[0.2, 0.4, 0.6], [0.4]]), "test/accuracy")
     np.testing.assert_allclose(item.mean, [0.3, 0.4, 0.6])
 

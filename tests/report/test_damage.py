@@ -187,7 +187,7 @@ HOSTILE = ("cost_$x^{$", "a$b$c", r"\$x", "${", r"\frac{1", "100%_#&~", "x^{y", 
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_texts_reach_a_picture_as_they_are(text):
+def test_texts_reach_a_picture_unchanged(text):
     """Balanced dollars would else be set as a formula, unbalanced braces end the report."""
     with rc():
         figure = Drawing()

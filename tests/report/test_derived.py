@@ -46,7 +46,7 @@ def group(tmp_path):
     return group_of(tmp_path, CURVES)
 
 
-def test_reaching_a_target_in_row_r_took_r_plus_1_rounds_and_all_that_they_cost(group):
+def test_a_target_reached_in_row_r_takes_r_plus_1_rounds_and_their_costs(group):
     run = group.runs[0]
     assert to_target(run, "test/accuracy", 0.7) == 3
     assert to_target(run, "test/accuracy", 0.7, "floats") == 3 * (1000 + 1000)
@@ -74,7 +74,7 @@ def test_floats_count_every_link_and_missing_links_as_nothing(tmp_path):
     assert cost(run, "virtual") is None
 
 
-def test_computation_time_that_only_repeats_the_local_steps_is_no_axis_of_its_own(tmp_path):
+def test_computation_time_equal_to_the_local_steps_is_no_separate_axis(tmp_path):
     def named(name, seconds):
         rows = [{"round": 0, "cost/local_steps": 5, "time/computation": seconds}]
         return load_run(write_run(tmp_path / name, rows))
@@ -130,7 +130,7 @@ def test_a_diverged_seed_makes_the_mean_infinite_but_not_the_best(tmp_path):
     st.lists(st.one_of(st.floats(-10, 10), st.just(math.nan), st.just(math.inf)), min_size=1, max_size=30),
     st.integers(1, 12),
 )
-def test_a_moving_average_is_the_mean_of_what_was_measured_in_the_window(values, window):
+def test_a_moving_average_is_the_mean_of_the_values_in_the_window(values, window):
     averaged = moving_average(values, window)
     for r, value in enumerate(values):
         seen = [v for v in values[max(0, r - window + 1) : r + 1] if math.isfinite(v)]
@@ -227,7 +227,7 @@ def test_of_losses_the_setting_with_the_lowest_is_best(tmp_path):
     assert best_setting(groups, "train/loss", 1).setting["local.lr"] == 0.2
 
 
-def test_a_profile_takes_the_best_of_what_else_was_tuned(sweep):
+def test_a_profile_takes_the_best_over_the_other_tuned_keys(sweep):
     curves = profile(sweep, "local.lr", "test/accuracy", 1)
     assert [(lr, stat.mean) for lr, stat in curves["focus"]] == [(0.01, 0.55), (0.1, 0.3)]
     assert profile(sweep[::-1], "local.lr", "test/accuracy", 1) == curves  # for any position of the best

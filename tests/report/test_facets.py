@@ -18,7 +18,7 @@ def test_methods_in_several_worlds_make_a_facet_of_each_world(tmp_path):
     assert [list(part.names.values()) for part in parts] == [["FedAvg", "FOCUS", "SFL"]] * 2
 
 
-def test_a_world_is_told_by_what_it_takes_and_not_by_what_follows_from_that(tmp_path):
+def test_a_world_is_labelled_by_its_keys_and_not_by_keys_that_follow_from_them(tmp_path):
     cnn = {"model.class_path": "raylfl.models.Cnn", "model.init_args": {"classes": 10, "width": 32, "norm": "group"}}
     mixed = {"partition": {"name": "classes", "classes": 2, "balance": "none"}}
     worlds = [{}, {"partition.alpha": 0.5}, mixed, {**mixed, **cnn}]

@@ -36,7 +36,7 @@ def test_a_loss_that_is_the_main_metric_is_shown_once(tmp_path):
     assert [panel.title.split(" against")[0] for panel in block.panels] == ["training loss", "test loss"]
 
 
-def test_the_caption_says_what_was_averaged(tmp_path):
+def test_the_caption_names_what_was_averaged(tmp_path):
     part = part_of(tmp_path, {"seed": 0}, {"seed": 1}, rounds=400)
     assert "bands: from the lowest to the highest seed." in convergence(part, look_at()).caption
     assert "averages over 8 measured rounds" in convergence(part, look_at()).caption

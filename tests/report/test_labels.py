@@ -21,7 +21,7 @@ def test_the_method_comes_first_and_options_that_follow_from_it_stay_out():
     assert labels(three) == ["FOCUS", "FedAvg", "mine"]
 
 
-def test_a_label_says_only_what_is_needed_to_tell_it_from_the_others():
+def test_a_label_has_only_the_keys_that_distinguish_it():
     given_ = flats(
         {"algorithm.name": "focus", "local.lr": 0.1},
         {"algorithm.name": "focus", "local.lr": 1e-05},
@@ -58,7 +58,7 @@ values = st.one_of(st.integers(0, 3), st.sampled_from([0.1, 0.5, None, "a", [1, 
 configs = st.dictionaries(st.sampled_from(["algorithm.name", "local.lr", "data.x", "x.lr"]), values)
 
 
-def test_a_value_of_thousands_of_characters_does_not_make_a_label_of_as_many():
+def test_a_value_of_thousands_of_characters_is_shortened_in_labels():
     first, second = labels([{"partition.path": "x" * 5000 + end} for end in "ab"])
     assert first.startswith("path=xxx")
     assert first.endswith("a")

@@ -58,7 +58,7 @@ def test_of_losses_the_lowest_of_a_row_is_bold(tmp_path):
     assert {text.get_text() for text in ax.texts if text.get_fontweight() == "bold"} == {"1", "2"}
 
 
-def test_a_profile_rings_the_best_value_of_each_method_and_leaves_out_what_diverged():
+def test_a_profile_marks_the_best_value_of_each_method_and_leaves_out_diverged_runs():
     points = {"fedavg": [(0.01, Stat(0.3, 0.1, 2, 2)), (0.1, Stat(0.5, 0.1, 2, 2)), (1.0, Stat.over([math.inf]))]}
     ax = Figure().subplots()
     draw_profile(ax, points, method_styles(["fedavg"]), "test/accuracy", "local.lr")

@@ -37,7 +37,7 @@ def random_rows(count, rounds, p, seed=0):
     return rows
 
 
-def test_states_tell_idle_lost_and_received_apart():
+def test_states_distinguish_idle_lost_and_received():
     expected = [[RECEIVED, IDLE, IDLE, RECEIVED], [IDLE] * 4, [LOST, IDLE, RECEIVED, RECEIVED]]
     assert states(ROWS, 3).tolist() == expected
 

@@ -88,7 +88,7 @@ def test_many_clients_become_a_heat_map_sorted_by_their_main_class():
     assert ax.get_xlabel() == "100 clients, sorted by most frequent class"
 
 
-def test_clients_that_do_not_fit_are_left_out_and_it_says_so():
+def test_clients_that_do_not_fit_are_left_out_with_a_note():
     counts = random_counts(5 * MAX_COLUMNS, 4)
     ax = axes()
     heat(ax, counts)

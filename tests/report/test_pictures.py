@@ -47,7 +47,7 @@ def test_the_same_cohort_in_another_order_is_the_same_participation(ring):
     assert len(participation_pictures(groups)) == 1
 
 
-def test_a_method_that_chooses_for_itself_has_a_picture_of_its_own(ring):
+def test_a_method_that_samples_itself_has_a_separate_picture(ring):
     groups, path = ring
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     other = [row | {"cohort": [(client + 1) % 8 for client in row["cohort"]]} for row in rows]

@@ -43,7 +43,7 @@ def test_an_absent_metric_is_nan_and_a_diverged_one_is_infinite(tmp_path):
     assert not run.measured("never")
 
 
-def test_a_line_cut_short_is_left_out_and_a_damaged_one_is_said(tmp_path):
+def test_a_truncated_line_is_left_out_and_a_damaged_one_is_reported(tmp_path):
     path = write_run(tmp_path / "a", rows_of(accuracy=[0.1, 0.2, 0.3]), finished=False)
     text = (path / "metrics.jsonl").read_text()
     (path / "metrics.jsonl").write_text(text[: len(text) - 40])
@@ -101,7 +101,7 @@ def test_seeds_of_one_setting_are_pooled_and_settings_are_not(tmp_path):
     ]
 
 
-def test_a_whole_number_written_as_float_makes_no_new_setting(tmp_path):
+def test_a_whole_number_written_as_float_is_the_same_setting(tmp_path):
     runs = [
         load_run(write_run(tmp_path / "a", rows_of([0.1]), {"seed": 0, "partition.alpha": 1})),
         load_run(write_run(tmp_path / "b", rows_of([0.1]), {"seed": 1, "partition.alpha": 1.0})),

@@ -44,7 +44,7 @@ def test_the_interval_of_dependent_rounds_is_wider_than_their_number_says():
     assert found.high - found.low > 1.7 * naive  # the exact factor is 3; short blocks capture part of it
 
 
-def test_the_interval_covers_the_mean_about_as_often_as_it_says():
+def test_the_interval_covers_the_mean_about_as_often_as_its_level():
     rng = np.random.default_rng(2)
     hits = sum(bootstrap_mean([rng.normal(size=60)], seed=i, draws=400).covers(0.0) for i in range(300))
     assert 0.89 < hits / 300 < 0.98
@@ -58,7 +58,7 @@ def test_seeds_that_differ_make_the_interval_wide():
     assert found.high > 1.6
 
 
-def test_pairs_of_one_world_cancel_what_the_world_does():
+def test_pairs_with_one_seed_cancel_the_effect_of_the_seed():
     rng = np.random.default_rng(4)
     world = [rng.normal(scale=5.0, size=80) for _ in range(3)]
     better = [row + 0.2 + 0.05 * rng.normal(size=80) for row in world]
@@ -100,7 +100,7 @@ def test_equivalence_is_wrongly_found_in_no_more_than_alpha_of_the_cases():
     assert np.mean(found) < 0.08
 
 
-def test_a_published_mean_counts_as_so_many_seeds():
+def test_a_published_mean_counts_as_its_number_of_seeds():
     rng = np.random.default_rng(6)
     ours = alternating(rng, 40) * 0.1 + 90.0
     tight, loose = (equivalent(level(ours), Level(90.1, 0.3, count), 1.0) for count in (100, 3))

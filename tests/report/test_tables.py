@@ -120,7 +120,7 @@ def test_the_terminal_shows_the_same_texts(table):
     assert "FOCUS" in console.file.getvalue()
 
 
-def test_rows_compete_within_their_block_and_only_if_all_seeds_got_there():
+def test_rows_compete_within_their_block_and_only_if_all_seeds_reach_the_target():
     column = Column("c", "c", better="min")
     rows = [
         {"block": "one", "c": Stat(5, 0, 2, 2)},

@@ -50,7 +50,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(sweep, mon
 
 
 @pytest.mark.parametrize("target", ["", "project", "/project", "entity/", "a/b/c"])
-def test_a_place_that_cannot_be_is_refused(sweep, target):
+def test_an_impossible_place_is_refused(sweep, target):
     with pytest.raises(BadConfig, match="ENTITY/PROJECT"):
         publish([sweep], target)
 

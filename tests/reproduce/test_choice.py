@@ -33,12 +33,12 @@ def test_a_cell_is_kept_if_each_of_its_keys_fits_one_pattern(words, cell, kept):
 
 
 @pytest.mark.parametrize("word", ["colour=red", "steps", "=5"])
-def test_an_unknown_key_is_refused_with_those_that_there_are(word):
+def test_an_unknown_key_is_refused_with_the_known_keys(word):
     with pytest.raises(BadConfig, match="task, steps, lr, seed"):
         choice([word], KEYS, "x")
 
 
-def test_names_of_cells_are_written_without_what_a_shell_reads():
+def test_names_of_cells_have_no_special_characters_of_a_shell():
     assert [plain(value) for value in ("MNIST, LeNet-5", 0.003, 50, None)] == ["mnist-lenet-5", "0.003", "50", "none"]
 
 
@@ -77,7 +77,7 @@ def test_tables_10_and_11_have_their_runs_in_one_place(tmp_path):
     assert len(paths[0]) == 16  # two methods, two C, four rates
 
 
-def test_an_estimate_makes_no_runs_and_says_hours(tmp_path, monkeypatch, capsys):
+def test_an_estimate_makes_no_full_runs_and_prints_hours(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path))
     short = ["num_clients=20", "participation.size=2", "rounds=4", "eval.every=2", "local.steps=1"]
     only = ["--only", "task=mnist-logistic", "--only", "steps=5", "--only", "classes=1", "--only", "lr=0.1"]

@@ -35,7 +35,7 @@ def test_focus_is_exact_and_linear_where_fedavg_stalls(cache, panel, rounds):
     assert 1e-5 < focus.level(other) < 1e-2  # client drift at eta tau = 1e-3
 
 
-def test_stalling_is_told_from_converging_and_from_diverging():
+def test_stalling_is_distinguished_from_converging_and_diverging():
     rounds = np.arange(400.0)
     assert focus.stalled(1e-3 + 10.0 ** (-rounds / 20))
     assert not focus.stalled(10.0 ** (-rounds / 40))

@@ -52,7 +52,7 @@ def test_every_figure_and_table_of_the_papers_and_each_audit_has_a_name():
 
 
 @pytest.mark.parametrize("arguments", [["--list"], []])
-def test_the_list_says_what_there_is_and_at_which_scales(arguments, capsys):
+def test_the_list_names_the_experiments_and_their_scales(arguments, capsys):
     assert main(["reproduce", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any("sfl/table3" in line and "smoke, paper" in line for line in lines)
@@ -92,7 +92,7 @@ def test_a_partition_picture_is_drawn_with_its_verdicts(capsys, tmp_path):
     assert (tmp_path / "reproduce/sfl/exdir/exdir.csv").read_text().startswith("partition,")
 
 
-def test_a_smoke_run_prints_ours_and_says_that_levels_are_not_comparable(capsys, tmp_path):
+def test_a_smoke_run_prints_our_numbers_and_that_levels_are_not_comparable(capsys, tmp_path):
     assert main(["reproduce", "fedaware/fig6", "--scale", "smoke", "rounds=2", "local.epochs=1"]) == 0
     out = capsys.readouterr().out
     assert "FedMGDA+" in out

@@ -71,7 +71,7 @@ class Curves:
         return RunRecord(Path(), {}, np.arange(rounds), {"test/accuracy": self.curve(np.arange(rounds), lr)}, {})
 
 
-def test_the_coarse_search_of_table_3_looks_at_the_last_40_rounds_and_the_fine_one_at_the_last_100():
+def test_the_coarse_search_of_table_3_uses_the_last_40_rounds_and_the_fine_one_the_last_100():
     """App. G.3 and tables 9, 10. By the last 100 rounds 0.1 would be 5 points behind in the coarse search."""
 
     def curve(r, lr):

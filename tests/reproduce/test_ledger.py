@@ -41,7 +41,7 @@ def changed(run, **summary):
     return load_run(run.path)
 
 
-def test_a_row_has_what_a_table_and_a_check_need(run):
+def test_a_row_has_everything_that_tables_and_checks_need(run):
     row = ledger.row(run, {"run": "toy"}, "raylfl reproduce x")
     assert (row.seed, row.rounds, row.commit, row.diverged) == (0, 4, "c0ffee", False)
     assert run.path.name.endswith(f"-s0-{row.digest}")
@@ -62,7 +62,7 @@ def test_a_row_has_what_a_table_and_a_check_need(run):
         (lambda run: edit_config(run, "lr: 0.1", "lr: 0.2"), "not that of its name"),
     ],
 )
-def test_a_run_that_is_not_whole_is_refused_with_the_reason(run, damage, message):
+def test_an_incomplete_run_is_refused_with_the_reason(run, damage, message):
     damage(run)
     with pytest.raises(BadConfig, match=message):
         ledger.row(load_run(run.path), {}, "")
@@ -123,13 +123,13 @@ def test_a_cell_is_judged_by_the_spread_of_the_authors_log_and_by_a_margin(level
     assert claim.holds == (word == "within")
 
 
-def test_a_diverged_cell_is_said_to_be_one():
+def test_a_diverged_cell_is_shown_as_diverged():
     row = cell(diverged=True, last={"40": None, "100": None, "400": None})
     table = sfl_ledger.cells_table("t", [row], reference(row, 0.9, 0.01))
     assert "diverged" in to_markdown(table)
 
 
-def test_methods_are_compared_at_their_best_rates_once_the_grid_is_whole():
+def test_methods_are_compared_at_their_best_rates_once_the_grid_is_complete():
     pfl = [cell(lr, "PFL", level) for lr, level in ((0.01, 0.80), (0.03, 0.9), (0.1, 0.85), (0.3, 0.7))]
     sfl = [cell(lr, "SFL", level) for lr, level in ((0.003, 0.92), (0.01, 0.91), (0.03, 0.8), (0.1, 0.7))]
     assert sfl_ledger.method_claims([*pfl, *sfl[:3]]) == []
@@ -138,7 +138,7 @@ def test_methods_are_compared_at_their_best_rates_once_the_grid_is_whole():
     assert "+2.00" in claim.evidence
 
 
-def test_the_last_whole_series_of_a_cell_counts(tmp_path, monkeypatch):
+def test_the_last_complete_series_of_a_cell_counts(tmp_path, monkeypatch):
     monkeypatch.setenv("RAYLFL_DATA", str(tmp_path))
     where = {"task": "MNIST, logistic", "classes": 1, "steps": 5, "method": "PFL", "lr": 0.1, "clip": 10}
     with pytest.raises(DataMissing, match="RAYLFL_DATA"):

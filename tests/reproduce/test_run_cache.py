@@ -47,7 +47,7 @@ def test_where_and_how_fast_it_runs_makes_no_new_run(cache, tmp_path):
     assert len(folders(cache)) == 1
 
 
-def test_an_interrupted_run_is_gone_on_with_to_the_same_bits(cache, tmp_path):
+def test_an_interrupted_run_resumes_to_the_same_bits(cache, tmp_path):
     whole = cache.groups([TOY])[0].runs[0]
     cut = RunCache(tmp_path / "cut", processes=1)
     path = cut.groups([TOY])[0].runs[0].path
@@ -70,7 +70,7 @@ def test_a_run_that_diverges_is_worse_than_any_other_and_not_repeated(cache):
     assert (lost.runs[0].path / "metrics.jsonl").stat().st_mtime_ns == before
 
 
-def test_missing_data_are_said_before_anything_runs(cache, tmp_path, monkeypatch):
+def test_missing_data_are_reported_before_anything_runs(cache, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYLFL_DATA", str(tmp_path / "nowhere"))
     image = TOY.with_("image", {"data": "cifar10", "model": "cnn_focus", "partition": "iid", "num_clients": 2})
     with pytest.raises(DataMissing, match="cifar10"):

@@ -87,7 +87,7 @@ def replayed(result, with_p):
 
 
 @pytest.mark.parametrize(("name", "options", "participation"), CASES, ids=lambda v: v if isinstance(v, str) else None)
-def test_a_run_is_what_the_oracle_makes_of_its_own_trace(runs, name, options, participation):
+def test_a_run_equals_the_oracle_on_its_own_trace(runs, name, options, participation):
     result = configured(runs, name, options, participation)
     data = Quadratics()
     problem = oracles.Quadratics(data.hessians, data.b, np.full(CLIENTS, 1 / CLIENTS), np.ones(CLIENTS, dtype=np.int64))

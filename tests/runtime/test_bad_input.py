@@ -122,14 +122,14 @@ def test_a_mistake_costs_two_lines_and_exit_code_2(config, files, tmp_path, caps
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_mistake_in_a_process_of_its_own(command, config, tmp_path):
+def test_a_mistake_ends_a_separate_process_with_two_lines(command, config, tmp_path):
     code, out, err = finished(command("run", str(config), "local.lrate=1"))
     assert (code, out) == (2, "")
     assert err.splitlines() == ["raylfl: unknown key local.lrate; did you mean local.lr?"]
     assert not (tmp_path / "runs").exists()
 
 
-def test_several_mistakes_are_said_together_in_two_lines(config, capsys):
+def test_several_mistakes_are_reported_together_in_two_lines(config, capsys):
     assert main(["run", str(config), "local.lrate=1", "rounds=-1", "eval.every=x"]) == 2
     err = capsys.readouterr().err
     assert all(word in err for word in ("local.lrate", "rounds=-1", "eval.every=x"))
@@ -144,7 +144,7 @@ def test_several_mistakes_are_said_together_in_two_lines(config, capsys):
         (["run", "digits", "rounds"], "must have the form key=value"),
     ],
 )
-def test_bad_usage_is_said_the_same_way(capsys, argv, words):
+def test_bad_usage_is_reported_in_the_same_way(capsys, argv, words):
     assert main(argv) == 2
     err = capsys.readouterr().err
     assert words in err

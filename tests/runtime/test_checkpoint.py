@@ -43,7 +43,7 @@ def cut(path):
 
 @pytest.mark.parametrize("file", ["server.pt", "clients_000.pt", "manifest.json"])
 @pytest.mark.parametrize("damage", [flip, cut, os.remove])
-def test_a_damaged_newest_is_passed_over_with_a_warning(folder, clean, file, damage):
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(folder, clean, file, damage):
     damage(folder / "checkpoints" / "round_000004" / file)
     carry_out(FOCUS, folder, resume=True)
     assert outcome(folder) == clean
@@ -58,7 +58,7 @@ def test_the_damage_is_named_with_its_file(folder):
     assert "round_000004/server.pt does not match its checksum" in log_of(folder)
 
 
-def test_a_resumed_run_still_knows_which_checkpoint_holds_whose_state(folder, tmp_path):
+def test_a_resumed_run_knows_the_checkpoint_of_each_clients_state(folder, tmp_path):
     """Clients that did not take part since the resume included: the manifest is that of an undisturbed run."""
     killed(lambda: carry_out(FOCUS, folder, resume=True, fault=strike("collect", 5)))
     killed(lambda: carry_out(FOCUS, tmp_path / "straight", fault=strike("collect", 5)))
@@ -68,7 +68,7 @@ def test_a_resumed_run_still_knows_which_checkpoint_holds_whose_state(folder, tm
     assert {c for held in manifest(folder, 5)["clients"].values() for c in held} == came
 
 
-def test_a_damaged_older_one_that_holds_client_states_is_noticed(folder, clean):
+def test_a_damaged_older_checkpoint_that_holds_client_states_is_noticed(folder, clean):
     """States are never silently zeroed: every checkpoint that needs them is skipped."""
     holder = min(manifest(folder, 4)["clients"])
     assert holder < "round_000004"
@@ -87,7 +87,7 @@ def test_damage_to_an_unneeded_file_is_no_damage(folder, clean):
 
 
 @pytest.mark.parametrize("damage", [flip, cut, os.remove])
-def test_a_damaged_older_one_that_is_not_needed_does_not_end_a_run_that_goes_on(tmp_path, damage):
+def test_a_damaged_older_checkpoint_that_is_not_needed_does_not_end_a_run(tmp_path, damage):
     config = {**TINY, "checkpoint": {"every": 1, "keep": 3}}  # fedavg: no client states
     carry_out(config, tmp_path / "clean", ["checkpoint.every=0"])
     killed(lambda: carry_out(config, tmp_path / "run", fault=strike("collect", 4)))
@@ -123,7 +123,7 @@ def test_lost_rows_of_the_metrics_are_noticed_and_made_again(folder, clean):
     assert "metrics.jsonl is damaged: rows from round 3 on are lost" in log_of(folder)
 
 
-def test_a_row_cut_short_is_written_again(folder, clean):
+def test_a_truncated_row_is_written_again(folder, clean):
     with open(folder / "metrics.jsonl", "a") as file:
         file.write('{"round": 4, "train/lo')
     carry_out(FOCUS, folder, resume=True)
@@ -143,7 +143,7 @@ def test_only_client_states_that_changed_are_written_again(folder):
         assert {name: tuple(rows.shape) for name, rows in stored["states"].items()} == {"g_prev": (len(arrived), 63)}
 
 
-def test_the_manifest_says_what_the_interface_promises(folder):
+def test_the_manifest_has_the_entries_of_the_interface(folder):
     content = manifest(folder, 4)
     assert content["round"] == 4
     assert torch.__version__.startswith(content["versions"]["torch"])

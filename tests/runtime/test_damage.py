@@ -74,7 +74,7 @@ def damage_line(path, index, how):
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "participation.jsonl"])
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_line_is_told_and_its_round_computed_again(folder, clean, name, how):
+def test_a_damaged_line_is_reported_and_its_round_computed_again(folder, clean, name, how):
     """Line 4 belongs to round 3: the checkpoint of round 3 is the newest before it."""
     damage_line(folder / name, 2 if how is twice else 3, how)
     carry_out(FOCUS, folder, resume=True)
@@ -93,7 +93,7 @@ def test_the_damaged_file_is_kept_and_its_line_named(folder):
 
 
 @pytest.mark.parametrize("line", [0, 3])
-def test_a_finished_run_with_a_damaged_line_is_not_called_finished_before_its_rounds_are_back(runs, line):
+def test_a_finished_run_with_a_damaged_line_is_unfinished_until_its_rounds_are_computed_again(runs, line):
     first = raylfl.run(TINY, runs)
     whole = outcome(first.run_dir)
     damage_line(first.run_dir / "metrics.jsonl", line, scribble)
@@ -172,7 +172,7 @@ MANIFESTS = {
 
 
 @pytest.mark.parametrize("change", MANIFESTS.values(), ids=MANIFESTS)
-def test_a_forged_manifest_is_passed_over(folder, clean, change):
+def test_a_forged_manifest_is_skipped(folder, clean, change):
     rewrite(folder / "checkpoints" / "round_000004" / "manifest.json", change)
     carry_out(FOCUS, folder, resume=True)
     assert outcome(folder) == clean
@@ -234,7 +234,7 @@ SERVERS = {
 
 
 @pytest.mark.parametrize("change", SERVERS.values(), ids=SERVERS)
-def test_a_server_state_that_does_not_fit_is_passed_over(folder, clean, change):
+def test_a_server_state_that_does_not_fit_is_skipped(folder, clean, change):
     blob = read(folder, "server.pt")
     change(blob)
     replace_file(folder, "server.pt", blob)
@@ -263,7 +263,7 @@ CLIENTS = {
 
 
 @pytest.mark.parametrize("change", CLIENTS.values(), ids=CLIENTS)
-def test_client_states_that_do_not_fit_are_passed_over(folder, clean, change):
+def test_client_states_that_do_not_fit_are_skipped(folder, clean, change):
     chunk = read(folder, "clients_000.pt")
     change(chunk)
     replace_file(folder, "clients_000.pt", chunk)

@@ -24,7 +24,7 @@ def at(r, action, phase="train"):
     return lambda phase_now, now: action() if (phase_now, now) == (phase, r) else None
 
 
-def test_a_directory_deleted_in_mid_run_ends_the_run_and_is_not_made_again(tmp_path):
+def test_a_directory_deleted_during_a_run_ends_the_run_and_is_not_made_again(tmp_path):
     run = tmp_path / "run"
     with pytest.raises(RaylflError, match="was deleted while the run wrote to it, and its records and checkpoints"):
         carry_out(FOCUS, run, fault=at(3, lambda: shutil.rmtree(run)))
@@ -39,7 +39,7 @@ def test_deleted_while_the_last_round_is_written_down_is_no_finished_run(tmp_pat
 
 
 @pytest.mark.parametrize("phase", ["train", "log", "checkpoint"])
-def test_a_directory_moved_in_mid_run_resumes_in_its_new_place_without_a_round_lost(tmp_path, clean, phase):
+def test_a_directory_moved_during_a_run_resumes_in_its_new_place_without_a_lost_round(tmp_path, clean, phase):
     run, moved = tmp_path / "run", tmp_path / "elsewhere" / "moved"
     moved.parent.mkdir()
     with pytest.raises(RaylflError, match=f"was moved while the run wrote to it: raylfl resume {moved}"):
@@ -73,7 +73,7 @@ def test_another_directory_in_its_place_is_not_written_to(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "participation.jsonl"])
-def test_a_deleted_record_is_put_back_and_the_round_before_is_kept(tmp_path, clean, name):
+def test_a_deleted_record_is_restored_and_the_previous_round_is_kept(tmp_path, clean, name):
     run = tmp_path / "run"
     with pytest.raises(RaylflError, match=rf"{name} was deleted while the run wrote to it; its rows were put back"):
         carry_out(SPARSE, run, fault=at(3, (run / name).unlink))
@@ -98,7 +98,7 @@ def replace(path):
 
 
 @pytest.mark.parametrize("change", [shorten, lengthen, replace])
-def test_a_record_that_others_change_ends_the_run_and_what_is_lost_is_computed_again(tmp_path, clean, change):
+def test_a_record_changed_by_others_ends_the_run_and_lost_rounds_are_computed_again(tmp_path, clean, change):
     run = tmp_path / "run"
     with pytest.raises(RaylflError, match=r"metrics.jsonl was changed while the run wrote to it"):
         carry_out(FOCUS, run, fault=at(3, lambda: change(run / "metrics.jsonl")))
@@ -107,7 +107,7 @@ def test_a_record_that_others_change_ends_the_run_and_what_is_lost_is_computed_a
     assert outcome(run) == clean
 
 
-def test_a_record_overwritten_in_place_in_mid_run_is_noticed_before_the_run_is_called_finished(tmp_path, clean):
+def test_a_record_overwritten_during_a_run_is_noticed_before_the_run_is_finished(tmp_path, clean):
     run = tmp_path / "run"
 
     def overwrite():
@@ -139,7 +139,7 @@ def test_deleted_checkpoints_take_no_client_state_with_them(tmp_path, clean):
     assert outcome(run) == clean
 
 
-def test_the_command_line_says_it_in_one_line_and_exits_with_1(runs, tmp_path, capsys, monkeypatch):
+def test_the_command_line_reports_it_in_one_line_and_exits_with_1(runs, tmp_path, capsys, monkeypatch):
     run = tmp_path / "runs" / "tiny" / "it"
     real = RunDirectory.append
 
@@ -187,7 +187,7 @@ def test_a_link_in_place_of_a_file_does_not_reach_its_target(finished, tmp_path,
     assert target.read_text() == "not to be touched\n"
 
 
-def test_a_lock_that_is_a_link_is_refused_in_words(finished, tmp_path):
+def test_a_lock_that_is_a_link_is_refused_with_a_message(finished, tmp_path):
     (finished / ".lock").unlink()
     (finished / ".lock").symlink_to(tmp_path / "target")
     with pytest.raises(BadConfig, match="cannot be written, or locked"):
@@ -195,7 +195,7 @@ def test_a_lock_that_is_a_link_is_refused_in_words(finished, tmp_path):
     assert not (tmp_path / "target").exists()
 
 
-def test_a_refused_second_process_leaves_the_first_ones_lock_as_it_is(finished):
+def test_a_refused_second_process_does_not_change_the_lock_of_the_first(finished):
     first = RunDirectory(finished).open("raylfl first")
     with pytest.raises(BadConfig, match=r"in use by another process \(raylfl first\)"):
         RunDirectory(finished).open("raylfl second")

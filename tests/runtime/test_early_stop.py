@@ -63,7 +63,7 @@ def test_a_stopped_run_is_finished_with_the_parameters_of_its_last_round(runs):
     assert "stopped_early" not in json.loads((short.run_dir / "summary.json").read_text())
 
 
-def test_a_stopped_run_stays_finished_when_resumed_and_goes_on_with_another_target(runs):
+def test_a_stopped_run_stays_finished_when_resumed_and_continues_with_another_target(runs):
     whole = run(runs)
     stopped = run(runs, LOSS, f"stop.target={whole.metrics[2]['test/loss']!r}")
     again = raylfl.resume(stopped.run_dir)

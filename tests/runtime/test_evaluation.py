@@ -49,7 +49,7 @@ def test_metric_objects_are_computed_once_over_the_whole_evaluation(result, trut
     assert row["test/twice"] == pytest.approx(2 * row["test/macro"])
 
 
-def test_numbers_are_weighted_by_samples_or_reduced_as_reduce_fx_says(result, truth):
+def test_numbers_are_weighted_by_samples_or_reduced_by_reduce_fx(result, truth):
     z, y = truth
     row = result.metrics[-1]
     assert row["test/loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(z, y)), rel=1e-5)
@@ -71,7 +71,7 @@ def model(name):
     return f"model.class_path=tests.runtime.lightning_modules.{name}"
 
 
-def test_hooks_of_an_evaluation_see_all_of_it_and_what_they_log_is_in_the_rows(runs):
+def test_hooks_of_an_evaluation_get_all_batches_and_their_logs_are_in_the_rows(runs):
     """Batches of seven, in order, on one worker; counters and lists are the module's own."""
     row = raylfl.run(LOGGED, [*runs, model("Gathering"), "eval.batch_size=7"]).metrics[-1]
     assert row["test/samples"] == 46

@@ -69,7 +69,7 @@ def test_a_clock_that_goes_back_changes_no_bit_and_no_duration(tmp_path, clean, 
     assert all(0 < row["time/round"] < 100 for row in rows)
 
 
-def test_a_clock_that_stands_still_gives_each_run_a_directory_of_its_own(tmp_path, monkeypatch):
+def test_with_a_stopped_clock_each_run_has_its_own_directory(tmp_path, monkeypatch):
     class Still(datetime.datetime):
         @classmethod
         def now(cls, tz=None):

@@ -64,7 +64,7 @@ class Stumbling(Worker):
 
 
 @pytest.mark.parametrize(("retries", "failures"), [(0, 0), (0, 1), (1, 1), (1, 2), (3, 3), (3, 4)])
-def test_a_client_is_tried_once_and_as_often_again_as_client_retries_says(runs, monkeypatch, retries, failures):
+def test_a_client_is_tried_once_and_then_client_retries_times(runs, monkeypatch, retries, failures):
     monkeypatch.setattr("raylfl.runtime.workers.backend.Worker", Stumbling)
     Stumbling.failures, Stumbling.attempts = failures, 0
     alone = [f"runtime.client_retries={retries}", "runtime.vectorize=never"]
@@ -100,7 +100,7 @@ def test_a_dropped_client_is_a_lost_upload_and_harms_no_other(runs, algorithm):
 
 
 @pytest.mark.parametrize("vectorize", ["never", "auto"])
-def test_a_client_that_sends_what_is_not_finite_is_named_or_dropped_and_harms_no_other(runs, vectorize):
+def test_a_client_with_non_finite_uploads_is_named_or_dropped_without_effect_on_others(runs, vectorize):
     """One of its samples is not a number; the same bits as a trace in which its uploads are lost."""
     config = {**CURSED, "model": TINY["model"], "algorithm": {"name": "focus"}}
     config["runtime"] = {**CURSED.get("runtime", {}), "vectorize": vectorize}
@@ -113,7 +113,7 @@ def test_a_client_that_sends_what_is_not_finite_is_named_or_dropped_and_harms_no
     assert torch.equal(dropped.params, run(config, runs, replay(dropped)).params)
 
 
-def test_a_run_that_failed_over_a_client_goes_on_by_dropping_it(runs, tmp_path):
+def test_a_run_that_a_client_failed_resumes_by_dropping_it(runs, tmp_path):
     """The failure leaves a checkpoint of the previous round, and a resumed run may have another policy."""
     cohorts = [[0, 2], [2, 3], [1, 4], [0, 1]]
     rows = [make_row(r, c, [1, 1], [True, True], [2, 2]) for r, c in enumerate(cohorts)]
@@ -136,7 +136,7 @@ DROPS = {
 
 
 @pytest.mark.parametrize("drop", DROPS)
-def test_a_dropped_client_is_not_available_to_a_sampler_that_asks_for_norms(runs, drop):
+def test_a_dropped_client_is_not_available_to_sampling_by_norms(runs, drop):
     """The probabilities of the other clients sum to 1, as without client 1."""
     config, spoilt = DROPS[drop]
     config = {**config, "algorithm": {"name": "optimal_sampling"}, "participation": {"name": "uniform", "size": 3}}
@@ -183,7 +183,7 @@ def test_a_pooled_algorithm_that_fails_makes_an_idle_round(runs):
     assert not any(any(row["received"]) for row in trace(result))
 
 
-def test_a_failure_of_the_servers_half_leaves_no_checkpoint_of_what_it_half_changed(runs, tmp_path):
+def test_a_failed_server_step_leaves_no_checkpoint_of_a_partial_change(runs, tmp_path):
     """FedVARP writes its table before the parameters turn out not to be finite."""
     config = {**PERFECT, "algorithm": {"name": "fedvarp", "gamma": 1e300}, "checkpoint": {"every": 0}}
     with pytest.raises(NonFinite, match="the server's parameters are not finite"):
@@ -204,7 +204,7 @@ def test_a_client_that_hangs_is_timed_out_in_process_too(runs):
         run(CURSED, runs, *hang)
 
 
-def test_a_model_that_hangs_over_its_first_batch_is_found_out_before_anything_starts(runs, tmp_path, monkeypatch):
+def test_a_model_that_hangs_on_its_first_batch_is_refused_before_anything_starts(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(check, "WARM_UP_SECONDS", 2.0)
     with pytest.raises(BadConfig, match=r"Cursed cannot be .*: TimeoutError: no answer within"):
         run(CURSED, runs, "model.init_args={raises: -1, hangs: 0}", "runtime.client_timeout=0.1")
@@ -224,7 +224,7 @@ def test_a_time_limit_that_was_caught_inside_ends_the_next_wait_too():
     assert time.monotonic() - began < 30
 
 
-def test_data_that_cannot_be_fetched_is_a_failure_of_the_client_that_wanted_it(runs):
+def test_data_that_cannot_be_read_is_a_failure_of_the_client_that_needs_them(runs):
     config = {**CURSED, "model": TINY["model"], "data": {"class_path": "tests.runtime.tiny.BrokenFile"}}
     with pytest.raises(ClientFailed, match=r"client 1 failed in round 0 after 3 attempts: OSError: .*point 13"):
         run(config, runs)
@@ -255,7 +255,7 @@ def test_clients_without_data_and_with_a_single_sample_are_defined(runs, tmp_pat
         assert steps.get(0, 0) == 0 or entry.name == "centralized"
 
 
-def test_an_empty_round_leaves_the_model_alone_and_is_written_down(runs):
+def test_an_empty_round_leaves_the_model_unchanged_and_is_recorded(runs):
     empty = "participation={name: bernoulli, p: 0.0}"
     for name in ("fedavg", "focus", "sfl", "fedadam", "optimal_sampling"):
         if name == "optimal_sampling":
@@ -271,7 +271,7 @@ def test_an_empty_round_leaves_the_model_alone_and_is_written_down(runs):
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "focus", "scaffold", "feddyn"])
-def test_a_micro_cohort_that_does_not_fit_goes_in_halves(runs, monkeypatch, algorithm):
+def test_a_micro_cohort_that_does_not_fit_runs_in_halves(runs, monkeypatch, algorithm):
     """On a device with memory for two clients, clients run in pairs, with the same uploads and states."""
     config = {**PERFECT, "model": {**TINY["model"], "init_args": {"norm": False, "dropout": 0.0}}, "num_clients": 16}
     config["algorithm"] = {"name": algorithm}
@@ -291,7 +291,7 @@ def test_a_micro_cohort_that_does_not_fit_goes_in_halves(runs, monkeypatch, algo
     assert trace(halved) == trace(plain)
 
 
-def test_one_client_too_big_for_the_gpu_is_said_with_the_measured_peak(runs, monkeypatch):
+def test_one_client_too_big_for_the_gpu_is_reported_with_the_measured_peak(runs, monkeypatch):
     def full(self, task, *rest):
         raise torch.OutOfMemoryError("tried to allocate 80 GiB")
 

@@ -65,7 +65,7 @@ def test_a_run_that_the_first_version_of_this_format_left_is_continued(tmp_path,
     assert (tmp_path / "old" / "participation.jsonl").read_text() == (twin.run_dir / "participation.jsonl").read_text()
 
 
-def test_an_option_that_the_earlier_run_did_not_have_cannot_be_set_in_it_afterwards(tmp_path):
+def test_an_option_newer_than_a_run_cannot_be_set_in_it_afterwards(tmp_path):
     shutil.copytree(FIRST, tmp_path / "old")
     with pytest.raises(BadConfig, match=r"algorithm.momentum: 0.0 -> 0.5"):
         raylfl.resume(tmp_path / "old", ["rounds=8", "algorithm.momentum=0.5"])

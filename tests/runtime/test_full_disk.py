@@ -35,7 +35,7 @@ def full(monkeypatch):
 
 
 @pytest.mark.parametrize("operation", ["fsync", "replace"])
-def test_a_disk_that_fills_during_a_checkpoint_leaves_the_one_before_and_says_so(tmp_path, clean, full, operation):
+def test_a_disk_that_fills_during_a_checkpoint_leaves_the_previous_one_and_a_message(tmp_path, clean, full, operation):
     state, failing, monkeypatch = full
     monkeypatch.setattr(os, operation, failing(getattr(os, operation)))
 
@@ -82,7 +82,7 @@ def test_a_real_disk_that_fills_up_costs_no_checkpoint(disk, tmp_path):
 
 
 @pytest.mark.parametrize("phase", ["train", "collect"])
-def test_a_disk_that_fills_with_spilled_objects_leaves_a_checkpoint_of_the_round_before(tmp_path, clean, phase):
+def test_a_disk_that_fills_with_spilled_objects_leaves_a_checkpoint_of_the_previous_round(tmp_path, clean, phase):
     """Ray has no space for broadcasts or for uploads, and reports it during a round."""
     full = strike(phase, 3, OutOfDiskError("no room for an object"))
     with pytest.raises(OutOfDiskError):
@@ -159,7 +159,7 @@ def test_files_that_may_not_grow_cost_no_checkpoint(tmp_path, clean, size):
     assert outcome(tmp_path / "run") == clean
 
 
-def test_a_place_that_is_read_only_by_now_is_said_and_resumed_once_it_is_not(disk, tmp_path, clean):
+def test_a_directory_that_became_read_only_is_refused_and_resumed_once_writable(disk, tmp_path, clean):
     place, _ = disk
     killed(lambda: carry_out(FOCUS, place / "run", fault=strike("log", 3)))
     subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)

@@ -117,7 +117,7 @@ def test_a_second_ctrl_c_ends_at_once_even_in_a_hanging_client(command, tmp_path
         pytest.param(lambda process: process.terminate(), id="SIGTERM to the driver", marks=pytest.mark.cluster),
     ],
 )
-def test_a_run_on_ray_is_killed_resumed_and_stopped_in_mid_round_and_goes_on_each_time(command, config, tmp_path, stop):
+def test_a_run_on_ray_killed_resumed_and_stopped_during_rounds_continues_each_time(command, config, tmp_path, stop):
     """The driver gets SIGKILL; the resumed run, on a cluster of another size, is stopped; the rest runs in process."""
     gate, folder = tmp_path / "gate", tmp_path / "runs" / "tiny" / "it"
     gate.mkdir()

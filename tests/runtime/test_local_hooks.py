@@ -77,7 +77,7 @@ def test_what_training_steps_log_is_in_the_rows_as_means_over_steps_and_clients(
     torch.testing.assert_close(result.params, plain.params, rtol=tolerance, atol=tolerance / 10)
 
 
-def test_a_vectorised_cohort_logs_what_clients_one_by_one_log(runs):
+def test_a_vectorised_cohort_logs_the_values_of_clients_run_one_by_one(runs):
     rows = [run("Telling", runs, f"runtime.vectorize={how}").metrics[0] for how in ("auto", "never")]
     for name in ("train/first", "train/accuracy", "train/index"):
         assert rows[0][name] == pytest.approx(rows[1][name], rel=1e-5), name
@@ -99,7 +99,7 @@ def model(name):
     return f"model.class_path=tests.runtime.lightning_modules.{name}"
 
 
-def test_no_client_sees_what_another_left_in_the_modules_attributes(runs):
+def test_attributes_that_a_client_changes_do_not_reach_other_clients(runs):
     """Client 1 alone on a fresh worker, and after client 0 and an evaluation on another one."""
     setup = checked(load_config(LOCAL, [*runs, model("Counting")])).setup
     busy, fresh = Worker(setup), Worker(setup)
@@ -152,7 +152,7 @@ def test_optimizers_and_schedulers_are_stepped_as_lightning_does(form, rates):
     np.testing.assert_allclose(moved, rates, rtol=1e-12)
 
 
-def test_schedules_start_anew_with_every_local_work(runs):
+def test_schedules_restart_with_every_local_work(runs):
     """The closed form is raylfl's own schedule: eta, eta / 2, ... in every round."""
     overrides = ["local.optimizer=module", "model.init_args={form: step, lr: 0.05}", "runtime.vectorize=never"]
     theirs = run("Scheduled", runs, *overrides)
@@ -174,7 +174,7 @@ def test_optimizers_that_local_work_cannot_follow_are_refused_by_name(runs, form
 @pytest.mark.parametrize(
     ("kind", "uses"), [(Net, False), (lightning_modules.Telling, True), (Hooked, True), (Scheduled, False)]
 )
-def test_a_step_that_looks_at_batch_idx_is_told_from_one_that_does_not(kind, uses):
+def test_a_step_that_uses_batch_idx_is_distinguished_from_one_that_does_not(kind, uses):
     assert uses_index(kind()) == uses
 
 

@@ -63,7 +63,7 @@ def test_an_offline_run_of_wandb_holds_the_config_the_rounds_a_table_and_a_pictu
     assert list(result.run_dir.glob("wandb/offline-run-*/files/media/images/overview*.png"))
 
 
-def test_a_resumed_run_goes_on_under_its_id(runs):
+def test_a_resumed_run_keeps_its_id(runs):
     result = run(QUADRATICS, runs, "rounds=2", "logging.loggers=[wandb]")
     name = (result.run_dir / "wandb_id.txt").read_text()
     time.sleep(1.1)  # wandb names its folders by the second
@@ -124,7 +124,7 @@ def test_a_server_that_cannot_be_reached_costs_seconds_and_not_the_run(runs, mon
     assert [row["round"] for row in rows if "train/loss" in row] == list(range(6))
 
 
-def test_a_server_that_dies_meanwhile_holds_the_end_up_for_a_bounded_time(runs, monkeypatch, tmp_path):
+def test_a_wandb_server_that_dies_delays_the_end_for_a_bounded_time(runs, monkeypatch, tmp_path):
     """`finish` never returns: unsent data stay on disk, and a line names the command that sends them."""
 
     class Stuck:

@@ -147,7 +147,7 @@ def start(cluster, monkeypatch):
         ray.kill(actor)
 
 
-def test_a_worker_that_starts_slowly_is_waited_for_and_that_is_said(start):
+def test_the_wait_for_a_slow_worker_is_reported(start):
     pool, notices = start(Slow, 2.0)
     assert pool.available() == [0]
     assert notices[0].startswith("waiting for a worker for ")

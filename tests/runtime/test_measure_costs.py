@@ -28,7 +28,7 @@ def test_a_parallel_round_takes_as_long_as_its_slowest_client():
         assert metrics["time/computation"] == pytest.approx(computation, rel=1e-12)
 
 
-def test_a_ring_takes_the_sum_of_its_clients_and_of_its_hand_overs():
+def test_a_ring_takes_the_sum_of_the_times_of_its_clients_and_hand_overs():
     virtual = 0.0
     for _, metrics, row, _ in walk([*LOSSY, *CLOCK, "algorithm.name=sfl"])[1]:
         cohort = np.array(row["cohort"])
@@ -61,7 +61,7 @@ def last_costs(rounds):
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_counters_are_what_went_to_the_workers_and_came_back(name):
+def test_counters_are_the_floats_sent_to_workers_and_back(name):
     backend, rounds = walk([*DRAWN, *LINKS, f"algorithm.name={name}", "weights=uniform"])
     costs = last_costs(rounds)
     assert (costs["downlink_floats"], costs["uplink_floats"]) == (backend.down, backend.up)

@@ -93,5 +93,5 @@ def test_no_distance_is_predicted_where_the_data_know_one_optimum_only():
         ["eval.inconsistency=false"],
     ],
 )
-def test_chi2_is_left_out_where_it_is_not_known_or_not_wanted(overrides):
+def test_chi2_is_left_out_if_unknown_or_switched_off(overrides):
     assert not any("inconsistency/chi2" in metrics for _, metrics, _, _ in walk([*overrides, "rounds=2"])[1])

@@ -74,7 +74,7 @@ def test_the_objective_is_measured_when_evaluations_are_due_and_in_the_last_roun
     assert not any("global/loss" in m for _, m, _, _ in walk(["eval.global=true", "eval.every=0"])[1])
 
 
-def test_measurements_on_training_data_see_no_augmentation_and_weigh_every_sample_alike(tmp_path):
+def test_measurements_on_training_data_have_no_augmentation_and_equal_sample_weights(tmp_path):
     """Clients' ten samples in batches of seven and three."""
     config = {
         **tiny.TINY,

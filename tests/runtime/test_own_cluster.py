@@ -79,7 +79,7 @@ def test_workers_and_server_have_the_priority_of_the_command(struck):
     assert struck[0].nice == {"WorkerActor": [mine], "ServerActor": [mine]}
 
 
-def test_a_path_too_long_for_sockets_is_replaced_and_said(struck):
+def test_a_path_too_long_for_sockets_is_replaced_and_reported(struck):
     assert f"Ray's files go to {ray_folder.__globals__['OTHER_FOLDERS'][0]}/ray" in struck[0].said[0]
     assert "is too long a path for Ray's sockets" in struck[0].said[0]
 
@@ -99,19 +99,19 @@ def check_that_it_went_on(seen, result, folder):
     assert outcome(result.run_dir) == outcome(undisturbed.run_dir)
 
 
-def test_a_run_whose_own_ray_loses_its_head_goes_on_with_the_same_bits_on_a_new_one(struck, tmp_path):
+def test_a_run_whose_own_ray_loses_its_head_continues_with_the_same_bits_on_a_new_ray(struck, tmp_path):
     check_that_it_went_on(*struck, tmp_path)
 
 
 @pytest.mark.cluster
-def test_a_run_whose_own_ray_loses_its_raylet_goes_on_too(tmp_path):
+def test_a_run_whose_own_ray_loses_its_raylet_continues(tmp_path):
     check_that_it_went_on(*struck_run(tmp_path, "raylet"), tmp_path)
 
 
 # -- places for Ray's files ----------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_cannot_be_written_is_replaced_and_said(tmp_path, monkeypatch):
+def test_a_folder_that_is_not_writable_is_replaced_and_reported(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setenv("TMPDIR", "/proc")  # no folder can be made there, even by root
     folder, (note,) = ray_folder()
@@ -158,7 +158,7 @@ def in_a_room_of_its_own(mounts, *arguments):
         ("mount -t tmpfs -o ro none /tmp", "/tmp/ray cannot be written (Read-only file system)"),
     ],
 )
-def test_small_shared_memory_and_a_read_only_tmp_are_said_and_the_bits_stay(tmp_path, mounts, words):
+def test_small_shared_memory_and_a_read_only_tmp_are_reported_without_changing_bits(tmp_path, mounts, words):
     with tempfile.TemporaryDirectory(dir="/var/tmp") as home:  # visible beside another /tmp
         path, run_dir = Path(home) / "focus.yaml", Path(home) / "tiny" / "it"
         path.write_text(yaml.safe_dump({**FOCUS, "logging": {"report": False, "dir": home, "id": "it"}}))

@@ -43,7 +43,7 @@ def test_what_is_planned_for_a_client_is_looked_up_by_its_id_and_not_its_place(a
         assert planned.steps.tolist() == [c + 1 for c in planned.cohort]
 
 
-def test_a_ring_goes_in_another_order_each_round_and_takes_the_numbers_of_draws_along():
+def test_a_ring_has_a_new_order_each_round_and_keeps_each_clients_number_of_draws():
     e, plans = planner("algorithm.name=sfl", "participation={name: uniform, size: 30, replace: true}")
     orders = set()
     for r in range(10):

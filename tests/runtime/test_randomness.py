@@ -127,7 +127,7 @@ def test_no_two_draws_share_random_numbers():
             assert unrelated(table(one), table(other)), f"{one} and {other}"
 
 
-def test_an_upload_is_lost_as_often_whether_or_not_its_client_was_likely_to_be_there():
+def test_the_loss_of_an_upload_does_not_depend_on_its_clients_availability():
     """P(lost | there) = q, for p and q in either order."""
     for p, q in [(0.3, 0.6), (0.6, 0.3), (0.5, 0.5)]:
         there = np.array([Coins(p).available(r, world(3)) for r in range(ROUNDS)])
@@ -137,7 +137,7 @@ def test_an_upload_is_lost_as_often_whether_or_not_its_client_was_likely_to_be_t
 
 @pytest.mark.parametrize("sampling", ["reshuffle", "with_replacement"])
 @pytest.mark.parametrize("alike", [True, False])
-def test_every_local_step_of_an_epoch_has_a_batch_of_its_own(sampling, alike):
+def test_every_local_step_of_an_epoch_has_a_different_batch(sampling, alike):
     steps = [batches(sampling, alike, t)(0, 0) for t in range(4)]
     for one, other in itertools.combinations(steps, 2):
         assert (one == other).mean() < 0.3  # by chance 1 in 40 with replacement, never without

@@ -182,7 +182,7 @@ def test_states_that_are_too_many_for_the_server_go_to_the_object_store(veterans
     assert outcome(tmp_path / "many") == outcome(tmp_path / "few")
 
 
-def test_broadcasts_travel_in_the_calls_as_far_as_ray_lets_them(veterans, monkeypatch):
+def test_broadcasts_are_sent_within_calls_up_to_rays_limit(veterans, monkeypatch):
     backend = RayBackend.__new__(RayBackend)
     backend._traffic = Traffic()
     small, large = ({"x": torch.zeros(size)} for size in (20_000, 200_000))

@@ -41,7 +41,7 @@ def test_what_is_appended_is_on_disk_at_once_and_in_the_checksum(record):
     record.sync()
 
 
-def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(record):
+def test_a_write_that_fails_half_way_leaves_the_file_unchanged(record):
     class Full:
         """Takes three bytes, then none."""
 
@@ -99,7 +99,7 @@ def test_a_missing_file_is_made_with_the_usual_rights_and_a_closed_one_takes_not
 
 
 @pytest.mark.parametrize("look", ["check", "verify"])
-def test_a_deleted_file_is_put_back_with_its_rows_and_can_be_appended_to(record, look):
+def test_a_deleted_file_is_restored_with_its_rows_and_can_be_appended_to(record, look):
     record.append(b"row\n")
     record.path.unlink()
     with pytest.raises(Displaced, match=r"was deleted.*put back: raylfl resume"):
@@ -170,7 +170,7 @@ def test_what_is_synced_is_whole(tmp_path, record, monkeypatch):
         assert at.st_size == path.stat().st_size
 
 
-def test_a_full_disk_is_reported_as_the_systems_error_and_others_as_they_are(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_as_the_systems_error_and_other_errors_unchanged(tmp_path, monkeypatch):
     def fails(content, file):
         try:
             raise content

@@ -32,7 +32,7 @@ def test_a_lock_has_one_holder_until_it_is_released(tmp_path):
     first.close()
 
 
-def test_a_note_replaces_the_one_before(tmp_path):
+def test_a_note_replaces_the_previous_one(tmp_path):
     locks = Locks(tmp_path)
     locks.take("here")
     for text in ("a long note", "short"):
@@ -78,7 +78,7 @@ def test_a_damaged_line_is_named(damage):
     assert fault_in_rounds(b'{"round": 0}\n' + damage + b"\n", 1) == "line 2 cannot be read"  # the last whole line
 
 
-def test_a_line_cut_short_is_no_damage_and_a_missing_file_has_no_rows(tmp_path):
+def test_a_truncated_line_is_no_damage_and_a_missing_file_has_no_rows(tmp_path):
     path = tmp_path / "rows.jsonl"
     assert read_rows(path).rows == []
     path.write_text('{"round": 0}\n{"round"')
@@ -86,7 +86,7 @@ def test_a_line_cut_short_is_no_damage_and_a_missing_file_has_no_rows(tmp_path):
     assert (found.rows, found.numbers, found.damaged) == ([{"round": 0}], [1], [])
 
 
-def test_numbers_of_numpy_and_torch_are_written_as_plain_ones_and_what_is_not_finite_as_null():
+def test_numpy_and_torch_numbers_are_written_as_plain_ones_and_non_finite_ones_as_null():
     given = {
         1: (np.float64(1.5), float("nan"), [np.int64(2), torch.tensor(-np.inf)]),
         "s": "text",

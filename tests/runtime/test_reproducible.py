@@ -23,7 +23,7 @@ def _no_syncing(monkeypatch):
 
 @pytest.mark.parametrize("norm", [True, False], ids=["one by one", "vectorised"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS.names())
-def test_it_does_not_matter_who_works_and_in_which_order(tmp_path, monkeypatch, algorithm, norm):
+def test_the_assignment_and_order_of_tasks_do_not_matter(tmp_path, monkeypatch, algorithm, norm):
     model = {**TINY["model"], "init_args": {"norm": norm}}
     config = {**TINY, "algorithm": options_of(algorithm), "model": model, "rounds": 4, "num_clients": 12}
     config |= {"participation": {"name": "uniform", "size": 8}, "eval": {"every": 2, "global": True, "batch_size": 5}}

@@ -182,7 +182,7 @@ def test_rounds_may_be_raised_and_give_what_a_longer_run_gives(runs):
     assert json.loads((short.run_dir / "summary.json").read_text())["rounds"] == 6
 
 
-def test_a_run_that_is_being_prolonged_no_longer_counts_as_finished(tmp_path):
+def test_a_run_to_which_rounds_are_added_is_unfinished_meanwhile(tmp_path):
     carry_out(TINY, tmp_path / "run")
     killed(lambda: carry_out(TINY, tmp_path / "run", ["rounds=8"], resume=True, fault=strike("commit", 6)))
     assert not (tmp_path / "run" / "summary.json").exists()
@@ -207,7 +207,7 @@ def test_resuming_a_finished_run_changes_nothing(runs):
         (["local.lrr=0.1"], "unknown key local.lrr"),
     ],
 )
-def test_a_change_of_what_defines_the_run_is_refused_with_the_keys_named(runs, overrides, words):
+def test_a_change_of_keys_that_define_the_run_is_refused_with_their_names(runs, overrides, words):
     folder = begun(runs)
     before = (folder / "config.yaml").read_text()
     with pytest.raises(BadConfig) as caught:

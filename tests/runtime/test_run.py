@@ -184,7 +184,7 @@ def test_initial_parameters_are_the_seeds_and_not_the_algorithms(runs):
     assert not (start[0] == start[2])[:24].any()  # the first layer's weights, drawn at random
 
 
-def test_an_imaginary_client_that_owns_all_data_keeps_no_buffers_from_the_server(runs):
+def test_the_single_client_that_owns_all_data_has_no_local_buffers(runs):
     config = {**TINY, "rounds": 2, "algorithm": {"name": "centralized"}}
     average, local = (run(config, runs, f"local.buffers={kind}").run_dir for kind in ("average", "local"))
     assert outcome(average) == outcome(local)
@@ -261,7 +261,7 @@ def test_divergence_ends_in_one_line_that_names_client_round_and_remedy(runs):
         run(QUADRATICS, runs, "local.lr=1e200")
 
 
-def test_an_update_that_overflows_in_the_last_step_is_named_though_every_loss_is_finite(runs):
+def test_an_update_that_overflows_after_finite_losses_is_named(runs):
     """One step of 1e308: x leaves the range of float64 only after the one loss is known."""
     overflow = ["local.lr=1e308", "local.steps=1"]
     with pytest.raises(NonFinite, match=r"client \d+ sent a non-finite update in round 0; last finite loss -?\d"):

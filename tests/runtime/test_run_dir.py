@@ -71,7 +71,7 @@ def test_the_summary_has_the_command_that_was_typed_and_not_that_of_the_process_
     assert RunDirectory(finished).command == "raylfl sweep digits_lr"
 
 
-def test_a_lock_that_is_held_for_a_moment_only_is_waited_for(finished, monkeypatch):
+def test_a_lock_held_for_a_moment_is_waited_for(finished, monkeypatch):
     """`in_use` takes the lock to test whether another process holds it."""
     with (finished / ".lock").open() as asking:
         fcntl.flock(asking, fcntl.LOCK_SH)
@@ -99,7 +99,7 @@ def test_a_round_loop_that_outlives_its_driver_is_waited_for(finished):
 
 
 @pytest.mark.slow
-def test_a_round_loop_that_never_ends_is_not_waited_for_for_ever(finished, monkeypatch):
+def test_the_wait_for_a_round_loop_that_never_ends_is_limited(finished, monkeypatch):
     monkeypatch.setattr(run_dir, "WAIT_SECONDS", 0.2)
     other = hold(finished, ".writing", 60)
     try:
@@ -130,7 +130,7 @@ def test_the_locks_are_given_back_even_if_the_watcher_raises(runs, tmp_path):
     assert len(raylfl.resume(tmp_path / "runs" / "tiny" / "it").metrics) == TINY["rounds"]
 
 
-def test_an_existing_id_is_refused_with_the_way_to_go_on(runs):
+def test_an_existing_id_is_refused_with_the_command_to_resume(runs):
     folder = raylfl.run(TINY, [*runs, "logging.id=it", "rounds=1"]).run_dir
     before = {p: p.read_bytes() for p in folder.iterdir() if p.is_file()}
     with pytest.raises(BadConfig, match=f"never overwritten; `raylfl resume {folder}` continues"):
@@ -166,7 +166,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_training(tmp_path, mon
         raylfl.run(TINY, [f"logging.dir={tmp_path}/runs"])
 
 
-def test_a_disk_full_from_the_start_is_said_before_training(runs, tmp_path, monkeypatch):
+def test_a_disk_full_from_the_start_is_reported_before_training(runs, tmp_path, monkeypatch):
     def full(path, content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

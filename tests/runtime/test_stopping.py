@@ -25,7 +25,7 @@ def handlers():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_asks_to_stop_and_the_second_interrupts(number, capfd):
+def test_the_first_signal_requests_a_stop_and_the_second_interrupts(number, capfd):
     asked = []
     with stop_on_signals(lambda: asked.append(True)):
         os.kill(os.getpid(), number)

@@ -57,7 +57,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("overrides", "expected"), WAYS)
-def test_the_summary_says_how_local_steps_were_taken_and_why(runs, overrides, expected):
+def test_the_summary_states_the_ways_of_local_steps_and_their_reasons(runs, overrides, expected):
     config = {**TINY, "model": {"name": "mlp"}, "data": {"name": "digits"}}
     if "class_path" in str(overrides):
         del config["model"]["name"]

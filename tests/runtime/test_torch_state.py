@@ -68,7 +68,7 @@ def plain(tmp_path_factory):
 
 
 @pytest.mark.parametrize("around", AROUND)
-def test_a_run_has_the_same_bits_whatever_surrounds_it(around, plain, tmp_path):
+def test_a_run_has_the_same_bits_under_any_torch_settings_of_its_caller(around, plain, tmp_path):
     state = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_default_device()
     with AROUND[around]():
         inside = torch.empty(1).dtype, torch.empty(1).device, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
@@ -86,7 +86,7 @@ def test_a_run_has_the_same_bits_whatever_surrounds_it(around, plain, tmp_path):
 
 
 @pytest.mark.parametrize("around", AROUND)
-def test_a_mistake_is_blamed_on_what_is_wrong(around, tmp_path):
+def test_an_error_names_the_wrong_part(around, tmp_path):
     with AROUND[around](), pytest.raises(BadConfig, match=r"local\.lr=-1"):
         raylfl.run(tiny(tmp_path, local={"lr": -1}))
 

@@ -187,7 +187,7 @@ def test_momenta_of_a_run_near_its_end_are_solved_exactly(seed):
     assert np.sum((found.weights @ vectors) ** 2) <= best * (1 + 1e-8) + 1e-20
 
 
-def test_a_tolerance_below_rounding_takes_no_hull_to_contain_zero():
+def test_with_a_tolerance_below_rounding_no_hull_counts_as_containing_zero():
     assert [near_zero(tol) for tol in (1e-3, 1e-7, 1e-8, 1e-12)] == [1e-3**2, 1e-7**2, 0.0, 0.0]
 
 

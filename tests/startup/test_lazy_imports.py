@@ -73,7 +73,7 @@ def test_a_part_may_be_the_first_thing_that_is_imported():
     assert python(alone + "from torchmetrics.classification import MulticlassAccuracy; print('fine')") == "fine"
 
 
-def test_a_version_arranged_otherwise_is_imported_whole():
+def test_a_version_with_another_layout_is_imported_completely():
     code = LEAN.replace(
         "lazy_imports.install()", "lazy_imports.NEEDED['Metric'] = 'torchmetrics.elsewhere'; lazy_imports.install()"
     )
@@ -87,7 +87,7 @@ def test_what_was_imported_before_stays_as_it_is():
     assert python(code + "print(any('lazy_imports' in type(f).__module__ for f in sys.meta_path))") == "False"
 
 
-def test_nothing_of_lightning_is_missing_and_it_asks_for_nothing_else_of_the_compiler():
+def test_lightning_is_complete_and_needs_nothing_else_of_the_compiler():
     """The names of its modules and their content, compared with a plain import of Lightning."""
     names = (
         "import sys, lightning.pytorch; print(sorted((m, sorted(vars(sys.modules[m]))) for m in list(sys.modules) "

@@ -22,7 +22,7 @@ def off(request, monkeypatch):
 
 
 @pytest.mark.parametrize("off", ["RAYLFL_LAZY_IMPORTS"], indirect=True)
-def test_lightning_is_imported_as_it_is(off):
+def test_lightning_is_imported_unchanged(off):
     code = "from raylfl.startup import process; process.set_up(); import sys, torchmetrics"
     assert (
         python(f"{code}; print('torchmetrics.functional' in sys.modules, len(vars(torchmetrics)) > 50)") == "True True"

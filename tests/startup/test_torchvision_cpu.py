@@ -44,7 +44,7 @@ def test_importing_raylfl_first_is_enough_and_imports_neither_torch_nor_torchvis
     assert python(code) == "neither 0"
 
 
-def test_operators_that_are_there_are_left_alone(after_torch):
+def test_existing_operators_are_left_unchanged(after_torch):
     code = (
         "mine = torch.library.Library('torchvision', 'FRAGMENT')\n"
         "mine.define('nms(Tensor boxes) -> Tensor')\n"
@@ -89,7 +89,7 @@ def test_both_schemas_are_declared_where_the_library_brings_none(after_torch, lo
 MISSING = "torchvision_cpu._operators_load = lambda: False\n"
 
 
-def test_an_environment_can_be_told_once_so_that_lightning_may_come_first(after_torch, tmp_path):
+def test_after_a_set_up_of_the_environment_lightning_may_be_imported_first(after_torch, tmp_path):
     """`make setup` writes into site-packages; here another folder replaces it."""
     code = (
         "import sysconfig\n" + MISSING + f"sysconfig.get_path = lambda name: {str(tmp_path)!r}\n"

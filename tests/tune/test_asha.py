@@ -96,7 +96,7 @@ def by_setting(done):
 
 @pytest.mark.parametrize("limit", [1, 2, 5, None])
 @pytest.mark.parametrize("seed", range(10))
-def test_a_setting_lives_or_dies_as_one(seed, limit):
+def test_the_seeds_of_a_setting_continue_or_stop_together(seed, limit):
     """This holds for any order, with scores that differ more between seeds than between settings."""
     rng = np.random.default_rng(seed)
     table = rng.normal(size=(9, 3, 28))
@@ -111,14 +111,14 @@ def test_a_setting_lives_or_dies_as_one(seed, limit):
     assert not tuner.places.taken
 
 
-def test_the_mean_of_the_seeds_decides_and_not_the_luckiest_of_them():
+def test_the_mean_of_the_seeds_decides_and_not_the_best_seed():
     """Two settings, the better one in turn by seed 0 and by the mean; reduction 2: the second must beat the first."""
     means = {0: (0.5, 0.5), 1: (0.9, 0.0), 2: (0.6, 0.6)}
     done = by_setting(Tuner(lambda k, s, r: means[k][s], 4, 3, 2, 1, reduction=4.0).run())
     assert done == {0: [4, 4], 1: [1, 1], 2: [4, 4]}
 
 
-def test_the_cut_is_that_of_the_paper_among_the_settings_that_were_there_before():
+def test_the_cut_is_that_of_the_paper_among_earlier_settings():
     """One seed, one after the other: promoted at a rung where at or above the (1 - 1/reduction) quantile of it."""
     score = np.random.default_rng(0).normal(size=20)
     done = by_setting(Tuner(lambda k, s, r: score[k], 9, 20, 1, 1).run())
@@ -141,7 +141,7 @@ def test_kinds_do_not_compete():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_seed_that_fails_for_good_does_not_hold_up_the_others(seed):
+def test_a_seed_that_fails_for_good_does_not_delay_the_others(seed):
     done = Tuner(
         lambda k, s, r: float(k), 9, 4, 3, 2, seed=seed, fate={"1-s1": (1, "error"), "2-s0": (4, "error")}
     ).run()
@@ -155,7 +155,7 @@ def test_a_setting_with_a_seed_that_diverged_is_stopped():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_resumed_sweep_keeps_what_was_decided(seed):
+def test_a_resumed_sweep_keeps_its_decisions(seed):
     """After a kill anywhere, no stopped setting continues, and no promoted setting is stopped at the same rung."""
     table = np.random.default_rng(seed).normal(size=(8, 2, 28))
     first = Tuner(lambda k, s, r: table[k, s, r], 27, 8, 2, 3, seed=seed)

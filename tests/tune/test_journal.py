@@ -32,7 +32,7 @@ def test_planning_again_adds_only_what_is_new(tmp_path):
     assert len((tmp_path / "trials.jsonl").read_text().splitlines()) == 3
 
 
-def test_a_line_cut_short_at_any_byte_is_forgotten_and_written_over(tmp_path):
+def test_a_line_truncated_at_any_byte_is_ignored_and_overwritten(tmp_path):
     journal = Journal(tmp_path)
     journal.plan(*TRIALS[:2])
     whole = (tmp_path / "trials.jsonl").read_bytes()
@@ -68,7 +68,7 @@ def test_a_damaged_line_hides_no_other(tmp_path, line):
     assert set(Journal(tmp_path).trials) == {trial.id for trial in TRIALS}
 
 
-def test_a_changed_value_is_noticed_though_the_line_is_sound(tmp_path):
+def test_a_changed_value_in_a_valid_line_is_noticed(tmp_path):
     journal = damaged(tmp_path, 3, lambda line: line.replace(b'"rounds": 6', b'"rounds": 8'))
     assert journal.damaged == [3]
     assert list(journal.trials) == [TRIALS[0].id, TRIALS[1].id]

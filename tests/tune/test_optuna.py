@@ -55,7 +55,7 @@ def test_the_search_is_seeded_and_learns():
     assert late > early
 
 
-def test_an_interrupted_search_remembers_what_it_proposed():
+def test_an_interrupted_search_keeps_its_proposals():
     found = search(12)
     again = OptunaSettings(SPACE, 0, {})
     for k, values in enumerate(found):

@@ -9,7 +9,7 @@ from raylfl.errors import BadConfig
 from raylfl.tune.resources import bundles, capacity, choose_workers
 
 
-def test_a_trial_has_a_bundle_for_its_server_and_one_a_worker():
+def test_a_trial_has_a_bundle_for_its_server_and_one_per_worker():
     assert bundles(RuntimeConfig(cpus_per_worker=2), 3) == [{"CPU": 0.0}, {"CPU": 2.0}, {"CPU": 2.0}, {"CPU": 2.0}]
     gpus = bundles(RuntimeConfig(gpus_per_worker=0.5), 1)
     assert gpus == [{"CPU": 0.0}, {"CPU": 1.0, "GPU": 0.5}]
@@ -22,7 +22,7 @@ def test_two_trials_of_two_half_workers_fill_two_cpus():
     assert capacity(trial, [{"CPU": 2.9}]) == 2
 
 
-def test_a_bundle_lies_on_one_node():
+def test_a_bundle_is_on_one_node():
     three = bundles(RuntimeConfig(cpus_per_worker=3), 2)
     assert capacity(three, [{"CPU": 4.0}, {"CPU": 4.0}]) == 1  # one worker on each
     assert capacity(bundles(RuntimeConfig(cpus_per_worker=5), 1), [{"CPU": 4.0}, {"CPU": 4.0}]) == 0

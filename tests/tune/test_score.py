@@ -42,7 +42,7 @@ def test_the_window_of_a_stopped_run_is_that_of_the_rounds_it_was_to_run():
     assert Score("test/accuracy", "last").of(stopped) == pytest.approx(np.mean([0.4, 0.5, 0.6, 0.7]))
 
 
-def test_best_and_target_know_which_way_is_better():
+def test_best_and_target_use_the_better_direction_of_the_metric():
     accuracy, loss = record(rows([0.2, 0.8, 0.7])), record(rows([3.0, 1.0, 2.0], "train/loss"))
     assert Score("test/accuracy", "best").of(accuracy) == 0.8
     assert Score("train/loss", "best").of(loss) == 1.0
@@ -63,7 +63,7 @@ def test_ranks_put_fewer_rounds_and_smaller_losses_first():
     last=st.integers(1, 12),
     name=st.sampled_from(["test/accuracy", "train/loss"]),
 )
-def test_a_run_under_way_has_the_score_that_it_would_have_if_it_ended_now(values, last, name):
+def test_a_running_run_has_the_score_that_it_would_have_if_it_ended_now(values, last, name):
     """The schedulers' score is the oriented score of the rows so far, computed by the report's own functions."""
     all_rows = rows(values, name)
     for mode in ("last", "best"):
@@ -82,6 +82,6 @@ def test_on_the_way_to_a_target_the_nearest_so_far_counts():
 
 
 @pytest.mark.parametrize("options", [("worst",), ("last", 0), ("target",), ("last", 3, 0.5)])
-def test_a_score_that_cannot_be_is_refused(options):
+def test_an_impossible_score_is_refused(options):
     with pytest.raises(BadConfig):
         Score("test/accuracy", *options)

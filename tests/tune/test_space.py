@@ -47,7 +47,7 @@ def test_of_several_alternatives_the_first_that_applies_counts():
     assert [(p["algorithm.name"], p["local.lr"]) for p in found] == [("sfl", 0.003), ("fedavg", 0.1), ("fedavg", 0.3)]
 
 
-def test_a_condition_may_look_at_the_config_and_into_a_group():
+def test_a_condition_may_refer_to_the_config_and_to_keys_of_a_group():
     space = {"local.momentum": {"grid": [0.9], "when": {"algorithm.name": "fedavg"}}}
     assert points(space) == [{"local.momentum": 0.9}]
     assert points(space, base={"algorithm": {"name": "focus"}}) == [{}]

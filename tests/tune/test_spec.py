@@ -20,7 +20,7 @@ from tests.tune.sweeps import sweep_of, write
 SHIPPED = ("digits_lr", "heterogeneity", "coarse_fine")
 
 
-def test_a_sweep_file_is_a_config_with_a_space_beside_it(tmp_path):
+def test_a_sweep_file_is_a_config_with_a_space(tmp_path):
     (tmp_path / "base.yaml").write_text(yaml.safe_dump({"rounds": 9, "local": {"lr": 0.7, "steps": 2}}))
     (tmp_path / "mine.yaml").write_text("base: base\nlocal: {steps: 4}\nspace: {local.lr: {grid: [1e-3, 2]}}\n")
     spec = load_sweep(tmp_path / "mine.yaml", ["seeds=[3, 4]", "num_clients=7"])
@@ -31,7 +31,7 @@ def test_a_sweep_file_is_a_config_with_a_space_beside_it(tmp_path):
     assert (config.top.name, config.logging.id, config.logging.dir) == ("mine-1", "t", str(tmp_path / "runs"))
 
 
-def test_a_config_without_a_space_is_said_to_have_nothing_to_sweep():
+def test_a_config_without_a_space_is_refused_as_a_sweep():
     with pytest.raises(BadConfig, match=r"^digits has no space .* raylfl run digits.*space\.local\.lr=") as refusal:
         load_sweep("digits")
     assert len(str(refusal.value).splitlines()) == 1
@@ -48,7 +48,7 @@ def test_interpolations_follow_the_trials_seed(tmp_path):
         assert config.data.init_args["seed"] == seed
 
 
-def test_changing_the_algorithm_starts_its_options_anew(tmp_path):
+def test_changing_the_algorithm_resets_its_options(tmp_path):
     spec = sweep_of(
         tmp_path,
         algorithm={"name": "fedavgm", "beta": 0.5},
@@ -174,7 +174,7 @@ def test_nothing_is_written_for_a_sweep_that_cannot_be(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_resumed_sweep_stays_the_same_but_for_where_and_how_often(tmp_path):
+def test_a_resumed_sweep_may_change_resources_and_retries_only(tmp_path):
     content = sweep_of(tmp_path).content
     other = make_sweep(changed(content, ["concurrent=2", "retries=5", "runtime.backend=ray", "runtime.workers=3"]))
     assert (other.options.concurrent, other.options.retries) == (2, 5)

@@ -145,7 +145,7 @@ def test_what_keeps_failing_ends_alone_and_is_tried_again_by_a_resumed_sweep(clu
     assert (result.folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns == before
 
 
-def test_asha_stops_what_is_behind_and_never_a_harder_world(cluster, tmp_path):
+def test_asha_stops_worse_settings_and_never_a_harder_world(cluster, tmp_path):
     """fedavg descends faster with larger steps; of each algorithm one setting in three continues after two rounds."""
     result, _ = carry_out(
         tmp_path,
@@ -169,7 +169,7 @@ def test_asha_stops_what_is_behind_and_never_a_harder_world(cluster, tmp_path):
 
 
 @pytest.mark.cluster
-def test_asha_pauses_the_seeds_of_a_setting_until_all_are_there(cluster, tmp_path):
+def test_asha_pauses_the_seeds_of_a_setting_until_all_reach_the_rung(cluster, tmp_path):
     """On one place for three seeds, each waits at the rung and continues from its checkpoint to a plain run's bits."""
     result, _ = carry_out(
         tmp_path,
@@ -217,7 +217,7 @@ def test_pbt_moves_the_worst_to_the_state_of_the_best(cluster, tmp_path):
 
 
 @pytest.mark.cluster
-def test_coarse_then_fine_goes_on_with_what_is_near_the_best(cluster, tmp_path):
+def test_the_fine_stage_continues_settings_near_the_best(cluster, tmp_path):
     result, said = carry_out(
         tmp_path,
         concurrent=1,
@@ -278,7 +278,7 @@ def test_optuna_proposes_settings_and_runs_each_with_all_seeds(cluster, tmp_path
     assert table(result.folder) == rows
 
 
-def test_a_run_is_a_trial_of_a_tuner_of_one_s_own(cluster, tmp_path):
+def test_a_run_is_a_trial_of_a_users_tuner(cluster, tmp_path):
     """Ray Tune's own Tuner, on the Ray of the calling program, with a class that only this function knows."""
     from ray import tune
 

@@ -75,7 +75,7 @@ def test_settings_pool_their_seeds_and_the_best_comes_first(make):
     assert float(trials[0]["seconds"]) == 1.5
 
 
-def test_a_setting_with_a_lost_seed_stands_behind_the_whole_ones(make):
+def test_a_setting_with_a_lost_seed_is_ranked_after_complete_ones(make):
     states = {(0, 1): DIVERGED}
     spec, folder, journal = make(CURVES, states, seeds=[0, 1])
     groups = setting_rows(spec, trial_rows(spec, folder, journal), 0)
@@ -109,7 +109,7 @@ def test_what_a_scheduler_stopped_later_stands_before_what_it_stopped_early(make
     assert [group.setting for group in groups] == [0, 3, 1, 2]
 
 
-def test_every_algorithm_keeps_what_is_within_reach_of_its_own_best(make):
+def test_every_algorithm_keeps_the_settings_close_to_its_best(make):
     """fedavg: 0.80 and 0.775; focus: 0.275 and 0.1. Within 3 points of the best of each."""
     spec, folder, journal = make(CURVES, seeds=[0, 1])
     groups = setting_rows(spec, trial_rows(spec, folder, journal), 0)

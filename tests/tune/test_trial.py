@@ -52,7 +52,7 @@ def test_the_last_row_is_reported_when_the_run_is_complete(tmp_path):
     assert json.loads((tmp_path / "s" / "000" / "summary.json").read_text())["rounds"] == 6
 
 
-def test_a_stopped_trial_can_be_gone_on_with_and_ends_with_the_same_bits(tmp_path, plain):
+def test_a_stopped_trial_can_be_resumed_and_ends_with_the_same_bits(tmp_path, plain):
     sweep, trial = sweep_of(tmp_path), Trial("000", 0, 0, 0, 6, {"local.lr": 0.1})
     first, _ = carry_out(sweep, trial, tmp_path / "s", stop_after=3)
     folder = tmp_path / "s" / "000"
@@ -66,7 +66,7 @@ def test_a_stopped_trial_can_be_gone_on_with_and_ends_with_the_same_bits(tmp_pat
     assert metrics(folder) == metrics(plain.run_dir)
 
 
-def test_a_trial_killed_before_its_first_checkpoint_starts_anew(tmp_path, plain):
+def test_a_trial_killed_before_its_first_checkpoint_starts_from_round_0(tmp_path, plain):
     folder = tmp_path / "s" / "000"
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "metrics.jsonl").write_text('{"round": 0, "global/distance": 7.0}\n{"rou')
@@ -102,7 +102,7 @@ def test_a_metric_that_is_never_measured_fails_with_its_name(tmp_path):
     assert "metric=client/accuracy was never measured" in reports[0]["reason"]
 
 
-def test_a_later_stage_goes_on_from_the_earlier_one_and_leaves_it_alone(tmp_path, plain):
+def test_a_later_stage_continues_the_earlier_one_without_changing_it(tmp_path, plain):
     sweep = sweep_of(tmp_path)
     short = Trial("short", 0, 0, 0, 3, {"local.lr": 0.1})
     carry_out(sweep, short, tmp_path / "s")
@@ -113,7 +113,7 @@ def test_a_later_stage_goes_on_from_the_earlier_one_and_leaves_it_alone(tmp_path
     assert (tmp_path / "s" / "short" / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_later_stage_starts_anew_where_phases_would_move(tmp_path):
+def test_a_later_stage_starts_from_round_0_if_phases_would_move(tmp_path):
     phases = {"phases": [{"until": 0.5, "value": 0.9}, {"until": 1.0, "value": 0.2}]}
     sweep = sweep_of(tmp_path, participation={"name": "bernoulli", "p": phases})
     carry_out(sweep, Trial("short", 0, 0, 0, 2, {}), tmp_path / "s")
