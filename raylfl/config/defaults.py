@@ -10,12 +10,12 @@ from functools import cache
 from typing import Any
 
 from raylfl.config.components import options_of
-from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
+from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS, ComponentConfig
 from raylfl.registries import REGISTRIES
 
 
 def filled(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with its missing options, except those of models, data and components that are not raylfl's own."""
+    """The config with its missing options, except arguments of models and data, and components not of raylfl's own."""
     whole = dict(config)
     for group in (*FIXED_GROUPS, *NAMED_GROUPS):
         own = config.get(group, None if group in NAMED_GROUPS else {})
@@ -29,4 +29,5 @@ def filled(config: Mapping[str, Any]) -> dict[str, Any]:
 def _defaults(group: str, name: str) -> dict[str, Any]:
     if group in NAMED_GROUPS:
         return REGISTRIES[group].defaults.get(name, {})
-    return {} if group in ("model", "data") else options_of(FIXED_GROUPS[group]())
+    cls = FIXED_GROUPS[group]
+    return options_of(cls(name="") if issubclass(cls, ComponentConfig) else cls())
