@@ -19,14 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from raylfl.core.reduce import column, tree_sum
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Ints = NDArray[np.int64]  # these three as in `core.population`, which imports this file
 Floats = NDArray[np.float64]
@@ -56,6 +55,10 @@ class Mixing:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """W rows, for rows [C, ...]. The order of the sums is a function of W, as in `raylfl.core.reduce`."""
+        import torch  # not before: a config is checked, and names its graph, without torch
+
+        from raylfl.core.reduce import column, tree_sum
+
         if len(self.sources) > DENSE * len(self.own):
             dense = torch.from_numpy(self.matrix).to(rows)
             return (dense @ rows.flatten(1)).view_as(rows)
