@@ -157,6 +157,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for partition.json and partition.png")
     sub = with_config(command("trace", commands.trace, "draw the participation of a config without training"))
     sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for participation.jsonl and .png")
+    sub = with_config(command("topology", commands.topology, "print the numbers of a graph, and draw it"))
+    sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for topology.png")
     sub = with_config(
         command("profile", commands.profile, "time the phases of a round and the forms of the gradient oracle")
     )

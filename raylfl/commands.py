@@ -14,7 +14,7 @@ from raylfl.config.find import FOLDERS
 from raylfl.errors import BadConfig
 from raylfl.extras import EXTRAS, MissingExtra, require
 
-REGISTERED = ("algorithms", "partitions", "participation", "links", "models", "data", "loggers")
+REGISTERED = ("algorithms", "partitions", "participation", "links", "topologies", "models", "data", "loggers")
 KINDS = (*REGISTERED, *FOLDERS)  # what `raylfl list` lists
 REPORT = EXTRAS["report"]
 
@@ -196,6 +196,37 @@ def trace(args: argparse.Namespace) -> None:
     say(participation_line(read_trace(written[0]), experiment.world.count))
     for path in written:
         say(f"written  {path}")
+
+
+def topology(args: argparse.Namespace) -> None:
+    from raylfl.config.load import load_config
+
+    config = load_config(args.config, args.overrides)
+    require(*REPORT, what="the figure of raylfl topology")
+    from raylfl.console import rows_table, say
+    from raylfl.core.mixing import Family
+    from raylfl.experiment import assemble
+    from raylfl.heterogeneity.topologies.summary import mixing_rate, numbers, weights
+    from raylfl.report.topology_plot import MOST, topology_figure
+
+    experiment = assemble(config)
+    graph, world = experiment.topology, experiment.world
+    family: Family = getattr(experiment.algorithm, "family", "doubly")
+    if not experiment.algorithm.topology.peers:
+        say(f"algorithm {config.resolved['algorithm']['name']} does not run on a graph: weights are those of dsgd")
+    said = numbers(graph, world, family)
+    rate = mixing_rate(graph, world, family, experiment.participation, experiment.link)
+    rows_table([{"topology": config.resolved["topology"]["name"], **said, "mixing": rate}])
+    say("gap: of round 0, all nodes at work; mixing: 1 - the factor a round, with this participation and these links")
+    if world.count > MOST:
+        say(f"no figure: it shows {MOST} nodes at most")
+        return
+    path = Path(args.out) / "topology.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name = config.resolved["topology"]["name"]
+    matrix = weights(graph, world, family)
+    topology_figure(matrix, name, graph.directed, f"{name}, {world.count} nodes", said).savefig(path)
+    say(f"written  {path}")
 
 
 def profile(args: argparse.Namespace) -> None:

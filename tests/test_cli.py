@@ -156,6 +156,20 @@ def test_trace_draws_what_a_run_would_see(call, fresh):
     assert drawn.read_bytes() == seen.read_bytes()
 
 
+def test_topology_prints_the_numbers_of_a_graph_and_draws_it(call, fresh):
+    code, out, err = call("topology", "graphs", "topology=torus", "algorithm=dsgd", "-o", "t")
+    assert (code, err) == (0, "")
+    numbers = dict(zip(*(line.split() for line in out.splitlines()[:2]), strict=True))
+    assert {k: numbers[k] for k in ("nodes", "edges", "degree", "diameter")} == {
+        "nodes": "16",
+        "edges": "32",
+        "degree": "4",
+        "diameter": "4",
+    }
+    assert float(numbers["gap"]) == 0.4  # 1 - (1 + 2 + 2 cos(2 pi / 4)) / 5
+    assert Path("t/topology.png").stat().st_size > 10_000
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_list_has_a_line_for_each(call, kind):
     code, out, err = call("list", kind)

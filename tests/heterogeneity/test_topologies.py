@@ -11,7 +11,9 @@ from raylfl.core.population import Population
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.links.bernoulli import Bernoulli
 from raylfl.heterogeneity.links.perfect import Perfect
+from raylfl.heterogeneity.participation.full import Full
 from raylfl.heterogeneity.topologies import TOPOLOGIES
+from raylfl.heterogeneity.topologies.summary import mixing_rate, numbers
 from raylfl.heterogeneity.world import RunContext
 
 
@@ -121,3 +123,29 @@ def test_a_record_is_refused_where_a_round_is_missing(tmp_path):
     path.write_text(json.dumps({"round": 0, "directed": False, "edges": [[0, 1], [1, 0]], "arrives": [True, True]}))
     with pytest.raises(BadValue, match="without round 1"):
         pairs("recorded", 3, path=str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "gap", "diameter"),
+    [
+        ("ring", 8, 1 - (1 + 2 * np.cos(2 * np.pi / 8)) / 3, 4),
+        ("exponential", 16, 2 / (1 + 4), 4),  # Ying et al. 2021, prop. 1
+        ("complete", 5, 1.0, 1),
+        ("hypercube", 8, 2 / 4, 3),
+    ],
+)
+def test_the_numbers_of_a_graph_are_those_of_the_literature(name, count, gap, diameter):
+    found = numbers(TOPOLOGIES.get(name).cls(), world(count), "doubly")
+    assert found["gap"] == pytest.approx(gap)
+    assert found["diameter"] == diameter
+
+
+def test_the_mixing_of_a_run_counts_nodes_and_messages_that_are_missing():
+    ring, context = TOPOLOGIES.get("ring").cls(), world(8)
+
+    def rate(graph, participation, q=0.0):
+        return mixing_rate(graph, context, "doubly", participation, Bernoulli(q=q))
+
+    assert rate(ring, Full()) == pytest.approx(numbers(ring, context, "doubly")["gap"])
+    assert rate(TOPOLOGIES.get("one_peer_exponential").cls(), Full()) == 1.0
+    assert 0 <= rate(ring, Full(), q=0.5) < rate(ring, Full())

@@ -1,0 +1,75 @@
+"""Numbers of a graph: degrees, diameter, spectral gap, and the mixing of the nodes and messages that are there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from raylfl.core.mixing import Edges, Family, Mixing, matrices
+from raylfl.core.population import Floats, Ints
+from raylfl.heterogeneity.links.base import Link
+from raylfl.heterogeneity.participation.base import Participation
+from raylfl.heterogeneity.topologies.base import Graph
+from raylfl.heterogeneity.world import RunContext
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+ROUNDS = 50  # whose product of matrices is measured
+EXACT = 1e-12  # norms below it are zero, and rounding
+
+
+def numbers(graph: Graph, world: RunContext, family: Family) -> dict[str, int | float | str]:
+    """The graph of round 0 while every node works and every message arrives."""
+    import networkx as nx
+
+    drawn, pairs = whole(graph, world), graph.pairs(0, world)
+    degrees = np.bincount(pairs[:, 0], minlength=world.count)
+    connected = nx.is_strongly_connected(drawn)
+    return {
+        "nodes": world.count,
+        "edges": len(pairs) if graph.directed else len(pairs) // 2,
+        "degree": f"{degrees.min()}..{degrees.max()}" if np.ptp(degrees) else int(degrees[0]),
+        "diameter": nx.diameter(drawn) if connected else "not connected",
+        "gap": _first(graph, world, family).gap,
+    }
+
+
+def whole(graph: Graph, world: RunContext) -> nx.DiGraph[int]:
+    """The edges of round 0 as a directed graph."""
+    import networkx as nx
+
+    drawn = nx.empty_graph(world.count, create_using=nx.DiGraph)
+    drawn.add_edges_from(graph.pairs(0, world).tolist())
+    return drawn
+
+
+def _first(graph: Graph, world: RunContext, family: Family) -> Mixing:
+    pairs = graph.pairs(0, world)
+    edges = Edges(world.count, pairs, np.ones(len(pairs), dtype=bool), graph.directed, graph.weights)
+    return matrices(edges, np.arange(world.count), family)[0]
+
+
+def weights(graph: Graph, world: RunContext, family: Family) -> Floats:
+    """The matrix of round 0 [N, N] while nothing is missing (R of a pair)."""
+    return _first(graph, world, family).matrix
+
+
+def mixing_rate(graph: Graph, world: RunContext, family: Family, participation: Participation, link: Link) -> float:
+    """1 - the factor per round by which differences between the nodes shrink, over the first rounds of the run.
+
+    It is 1 - |(I - 11^T/N) W_{T-1} ... W_0|^(1/T), in the spectral norm, with the nodes that work and the messages that
+    arrive; of column-stochastic matrices the differences of the columns. 1: they vanish, as after a sequence that
+    averages exactly.
+    """
+    n, rounds = world.count, min(ROUNDS, world.rounds)
+    product: Floats = np.eye(n)
+    for r in range(rounds):
+        nodes: Ints = np.sort(participation.draw(r, world).cohort)
+        w: Floats = np.eye(n)
+        w[np.ix_(nodes, nodes)] = matrices(graph.edges(r, world, link), nodes, family)[0].matrix
+        product = w @ product
+    centre = np.eye(n) - 1 / n
+    left = np.linalg.norm(product @ centre if family == "column" else centre @ product, 2)
+    return 1.0 if left < EXACT else float(1 - left ** (1 / max(rounds, 1)))
