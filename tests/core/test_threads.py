@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from raylfl.core import threads
-from raylfl.core.threads import on_all_cores
+from raylfl.core.threads import cores, on_all_cores
 from tests.startup.test_torchvision_cpu import python
 
 
@@ -23,6 +23,17 @@ def count(request, monkeypatch):
 def test_results_come_in_the_order_of_the_pieces(count):
     assert on_all_cores(lambda k: k * k, range(50)) == [k * k for k in range(50)]
     assert on_all_cores(lambda k: k, []) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
+def test_only_cores_that_this_process_may_use_count():
+    usual = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, [min(usual)])
+    try:
+        assert cores() == 1
+    finally:
+        os.sched_setaffinity(0, usual)
+    assert cores() == len(usual)
 
 
 def test_an_error_of_a_piece_is_raised_in_the_caller(count):

@@ -97,6 +97,19 @@ def test_metric_objects_are_reset_and_those_within_others_by_them():
     assert [resettable(part) for part in (module.mean, module.many, module.layer)] == [True, True, False]
 
 
+def test_a_part_with_a_reset_of_its_own_is_no_metric():
+    class Memory(Part):
+        def reset(self):
+            raise AssertionError
+
+    module = Whole()
+    module.memory = Memory()
+    attributes = Attributes(module)
+    assign(module.memory)
+    attributes.restore()
+    assert seen(module.memory) == BEFORE
+
+
 def test_generators_are_named_with_their_place():
     module = Whole()
     module.rng, module.inner.rng = np.random.default_rng(0), torch.Generator()
