@@ -33,6 +33,7 @@ from raylfl.core.torch_state import checks_without_symbols
 
 LARGEST_ON_CPU = 150_000  # d: beyond it the rows fall out of the caches and one client at a time is faster
 LARGEST_SAMPLE = 1000  # mean entries of a call's result per sample; beyond it likewise
+SEEN = 8  # calls of one shape before it is recorded: recording costs as much as eight calls save
 MOST_FILLED = 2  # largest ratio of filled-up to real samples; beyond it, one call per batch size
 DENSE = Way("cohort", "clients of a call together: a chain of dense layers as batched matrix products")
 BY_HAND = Way("cohort", "clients of a call together: the model's own cohort_losses")
@@ -126,6 +127,7 @@ class VectorizedOracle(Oracle):
             *(flat.module, flat.parameters, self.losses, self._gradients),
             clients=lambda given: given[0].shape[:1],
             changing=lambda given: given[1],
+            seen=SEEN,
         )
         if flat.params.device.type != "cpu" or step == "autograd":
             self.steps.refusal = f"runtime.step={step}"

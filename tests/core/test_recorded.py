@@ -349,6 +349,7 @@ def test_batches_of_one_sample_are_replayed_through_batch_normalisation():
 
 def test_under_the_runs_autocast_replays_have_autograds_bits(runs):
     config = {**TINY, "local": {"steps": 4, "batch_size": 4, "lr": 0.05}, "rounds": 4}
+    runs = [*runs, "runtime.vectorize=never"]
     ours, theirs, whole = (
         raylfl.run(config, [*runs, f"runtime.step={step}", f"runtime.precision={precision}"])
         for step, precision in (("recorded", "bf16-mixed"), ("autograd", "bf16-mixed"), ("autograd", "32-true"))

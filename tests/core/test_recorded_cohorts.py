@@ -52,7 +52,10 @@ def oracles(kind, dtype, clients, *steps):
     torch.manual_seed(0)
     flat = FlatModule(kind(), dtype, CPU)
     x = flat.params + 0.1 * torch.randn(clients, flat.width, dtype=dtype)
-    return flat.module, flat, [VectorizedOracle(flat, step=step) for step in steps], x
+    found = [VectorizedOracle(flat, step=step) for step in steps]
+    for oracle in found:
+        oracle.steps.seen = 1
+    return flat.module, flat, found, x
 
 
 def drawn(module, dtype, sizes):
@@ -141,6 +144,7 @@ def test_a_cohort_imports_no_compiler():
 
         flat = FlatModule(Residual(), torch.float32, torch.device("cpu"))
         oracle = VectorizedOracle(flat)
+        oracle.steps.seen = 1
         for _ in range(5):
             oracle.gradients(flat.params.repeat(2, 1), [Batch(flat.module.batch(4), 4)] * 2, lambda c: 0)
         assert oracle.steps.kinds and oracle.steps.refusal is None

@@ -20,7 +20,7 @@ from raylfl.core.step_log import LogCall, StepLog
 from raylfl.errors import BadConfig
 
 SEEN = 1  # steps of a kind by autograd before the first recording: many kinds occur only once
-CHECKED = 4  # steps of a kind after which replays begin
+RECORDED = 3  # steps of a kind that are recorded or compared before replays begin
 MOST = 128  # largest number of kinds with a program; then the least recently used one is dropped
 
 Loss = Callable[[Any], Tensor]  # content of a batch -> its loss, with a graph
@@ -54,13 +54,15 @@ class RecordedSteps:
         log: StepLog | None = None,
         clients: Callable[[Any], tuple[int, ...]] = lambda content: (),
         changing: Callable[[Any], Sequence[Tensor]] = lambda content: (),
+        seen: int = SEEN,
     ):
         """log: receives the values that the step logs.
 
         Steps of several clients at once: `clients` is the shape of their losses ([C], given a content), in front of
-        every gradient; `changing` the tensors of a content that the step may overwrite.
+        every gradient; `changing` the tensors of a content that the step may overwrite. seen: steps of a kind before
+        the first recording.
         """
-        self.clients, self.changing = clients, changing
+        self.clients, self.changing, self.seen = clients, changing, seen
         self.log = log or StepLog()
         self.module, self.loss, self.gradient = module, loss, gradient
         self.sizes = [p.numel() for p in parameters]
@@ -108,7 +110,7 @@ class RecordedSteps:
         if kind is None:
             return self._plainly(content)
         kind.used += 1
-        if kind.used <= SEEN:
+        if kind.used <= self.seen:
             return self._plainly(content)
         first = kind.recording
         before = self._changing(content)
@@ -140,7 +142,7 @@ class RecordedSteps:
             kind.program = self._captured(kind.program, content, before, taken)
         if differs is not None:
             self._refuse(differs)
-            if kind.used > CHECKED and self.device.type == "cpu":
+            if kind.used > self.seen + RECORDED and self.device.type == "cpu":
                 raise BadConfig(
                     f"{type(self.module).__name__}.training_step took another course than in its first steps, because "
                     "of something outside the module; replayed steps may be wrong (set runtime.step=autograd)"
