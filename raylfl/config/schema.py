@@ -189,6 +189,13 @@ class EvalConfig(Options):
     per_client: Annotated[
         bool, Doc("rows get `per_client`: the training loss of each client, and with `clients` the metrics on its data")
     ] = False
+    diversity: Annotated[
+        bool,
+        Doc(
+            "`global/diversity`, its largest surrogate, and the client drift (FedAWARE, eqs. 3, 4, 6): the "
+            "server holds the gradients of all clients at once"
+        ),
+    ] = False
     average: (
         Annotated[
             float,

@@ -29,6 +29,15 @@ def update_metrics(updates: Tensor, weights: Floats) -> dict[str, float]:
     return metrics
 
 
+def drift(updates: Tensor, weights: Floats) -> float:
+    """Metric `update/drift` = sum_R w_i |x_i - x|^2, the client drift at the end of local work (FedAWARE [4], eq. 4).
+
+    updates: the received U_i = x - x_i [R, d]; weights: their w_i, normalised here.
+    """
+    squares = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64) ** 2
+    return float(torch.from_numpy(normalised(weights)).to(squares) @ squares)
+
+
 def distance_metrics(x: Tensor, optimum: Tensor) -> dict[str, float]:
     """Metrics `global/distance` = |x - x*| / |x*| (|x - x*| if x* = 0) and `global/distance_abs` = |x - x*|."""
     absolute = float(torch.linalg.vector_norm(x.double() - optimum.double()))

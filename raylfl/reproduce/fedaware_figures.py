@@ -93,7 +93,16 @@ class Fig3(Lines):
         ends = {name: last_k(group, ACCURACY, cache.pick(20, 50)).mean for name, group in lines.items()}
         told = ", ".join(f"{name} {100 * mean:.1f}" for name, mean in ends.items())
         first, *_, last = ends.values()
-        return [Claim("accuracy is higher at alpha 0.7 than at alpha 0.1", last > first, told)]
+        claims = [Claim("accuracy is higher at alpha 0.7 than at alpha 0.1", last > first, told)]
+        for metric, word, sign in (
+            (DIVERSITY, "higher gradient diversity", 1),
+            ("global/grad_norm", "lower |grad F|", -1),
+        ):
+            values = {name: last_k(group, metric, cache.pick(20, 50)).mean for name, group in lines.items()}
+            first, *_, last = values.values()
+            told = ", ".join(f"{name} {number(value, 3)}" for name, value in values.items())
+            claims.append(Claim(f"with it goes a {word} (fig. 3)", sign * (last - first) > 0, told))
+        return claims
 
 
 class Methods(Curves):

@@ -39,6 +39,10 @@ WANTED = [
     "audit/scaffold",
     "audit/scaffold-network",
     "audit/fednova-network",
+    "theory/sfl-bound",
+    "theory/focus-speedup",
+    "theory/fedacs-bias",
+    "theory/fedaware-identity",
 ]
 
 

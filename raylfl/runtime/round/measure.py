@@ -14,8 +14,9 @@ from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import tree_sum
 from raylfl.core.threads import one_thread
 from raylfl.diagnostics.surrogate import chi2, fixed_point, surrogate_weights
-from raylfl.diagnostics.updates import distance_metrics, update_metrics, worst_distance
+from raylfl.diagnostics.updates import distance_metrics, drift, update_metrics, worst_distance
 from raylfl.parts import BUFFERS, Experiment
+from raylfl.runtime.round.diversity import diversity_metrics
 from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.plan import Planner
 from raylfl.runtime.round.state import FederationState, RoundResult
@@ -53,7 +54,8 @@ class Measurements:
         evaluations = self._evaluations(broadcast, r.index, r.received_view.cohort) if due else nothing
         objective = self._objective(broadcast) if config.global_ and due else nothing
         average = self._average(state, broadcast, due)
-        return Deferred(lambda: self._row(result, state, before, info, [evaluations, objective, average]))
+        diversity = self._diversity(broadcast) if config.diversity and due else nothing
+        return Deferred(lambda: self._row(result, state, before, info, [evaluations, objective, average, diversity]))
 
     def _row(
         self,
@@ -74,6 +76,8 @@ class Measurements:
                 metrics[f"train/{name}"] = float(values[np.isfinite(values)].mean())
         if self.e.algorithm.uploads_update and "update" in result.uploads and len(received.cohort):
             metrics |= update_metrics(result.uploads["update"], received.weights)
+            if config.diversity:
+                metrics["update/drift"] = drift(result.uploads["update"], received.weights)
         distance = {} if self.optimum is None else distance_metrics(state.server["x"], self.optimum)
         nodes = None if self.optimum is None else self.e.algorithm.node_parameters(state.server)
         if nodes is not None and self.optimum is not None:
@@ -149,6 +153,12 @@ class Measurements:
             }
 
         return self.backend.objective(broadcast, groups).then(measured)
+
+    def _diversity(self, broadcast: State) -> Deferred[Metrics]:
+        """Gradient diversity at x, from the gradients of all clients, each over its whole shard."""
+        weights = self.e.setup.population.weights
+        results = self.backend.objective(broadcast, [[i] for i in range(len(weights))])
+        return results.then(lambda found: diversity_metrics(torch.stack([g for _, g in found]), weights))
 
     def _average(self, state: FederationState, broadcast: State, due: bool) -> Deferred[Metrics]:
         """The weighted mean xbar of iterates: average/distance, and average/loss = F(xbar), average/gap = F(xbar) - F*.

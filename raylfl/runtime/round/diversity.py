@@ -1,0 +1,34 @@
+"""Gradient diversity over all clients: FedAWARE [4], Definitions 3.1 and 3.2."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.core.population import Floats
+from raylfl.solvers.simplex import min_norm_point
+
+
+def diversity_metrics(rows: Tensor, weights: Floats) -> dict[str, float]:
+    """Gradient diversity and its largest surrogate. rows: w_i grad f_i(x) [N, d]; weights: w_i [N].
+
+    global/diversity            D(x) = sqrt(sum_i w_i |grad f_i|^2) / |sum_i w_i grad f_i| (eq. 3)
+    global/surrogate_diversity  the same over |sum_i l_i grad f_i| (eq. 6), l the min-norm weights (eq. 8): its maximum
+    global/surrogate_chi2       sum_i (l_i / w_i)^2 (Theorem 4.1)
+
+    A quotient by 0 is left out. Clients of weight 0 do not count.
+    """
+    counted = weights > 0
+    w = torch.from_numpy(weights[counted])
+    gradients = rows.double().cpu()[torch.from_numpy(counted)] / w[:, None]
+    square = float(w @ gradients.square().sum(dim=1))
+    norm = float(torch.linalg.vector_norm(w @ gradients))
+    found = min_norm_point(gradients @ gradients.T).weights
+    least = float(torch.linalg.vector_norm(torch.from_numpy(found) @ gradients))
+    metrics = {"global/surrogate_chi2": float(np.square(found / weights[counted]).sum())}
+    if norm > 0:
+        metrics["global/diversity"] = max(1.0, square**0.5 / norm)
+    if least > 1e-12 * square**0.5:
+        metrics["global/surrogate_diversity"] = square**0.5 / least
+    return metrics

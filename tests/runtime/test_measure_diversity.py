@@ -1,0 +1,74 @@
+"""`eval.diversity` against dense gradients in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import raylfl
+from raylfl.api import checked
+from raylfl.config.load import load_config
+from raylfl.control import Callback
+
+SMALL = [
+    "num_clients=3",
+    "data.init_args={num_clients: 3, rows_per_client: 7, dim: 4, lam: 0.3}",
+    "participation={name: full}",
+    "local.lr=0.003",
+    "local.steps=1",
+    "rounds=3",
+    "eval.every=1",
+    "eval.diversity=true",
+    "logging.report=false",
+]
+
+
+class Iterates(Callback):
+    """Keeps x_1, ..., x_R."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_round_end(self, round, metrics, params):
+        self.seen.append(params.double().numpy().copy())
+
+
+def gradients(experiment, x):
+    """2 A_i^T (A_i x - y_i) + 2 lam x of each client, from the data."""
+    a, y = (array.reshape(3, 7, -1) for array in experiment.setup.train.arrays)
+    return 2 * np.einsum("ijk,ij->ik", a, a @ x - y[..., 0]) + 0.6 * x
+
+
+def test_diversity_is_that_of_the_dense_gradients(tmp_path):
+    iterates, overrides = Iterates(), [*SMALL, "algorithm.name=fedavg", f"logging.dir={tmp_path}"]
+    run = raylfl.run("ridge", overrides, callbacks=[iterates])
+    e = checked(load_config("ridge", overrides))
+    before = np.zeros(4)
+    for row, x in zip(run.metrics, iterates.seen, strict=True):
+        g = gradients(e, x)
+        root = np.sqrt(np.square(g).sum(axis=1).mean())
+        assert row["global/diversity"] == pytest.approx(root / np.linalg.norm(g.mean(axis=0)), rel=1e-9)
+        scale = np.square(g).sum()
+        best = minimize(
+            lambda w, g=g, scale=scale: np.square(w @ g).sum() / scale,
+            np.full(3, 1 / 3),
+            bounds=[(0, 1)] * 3,
+            constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
+            options={"ftol": 1e-15},
+        ).x
+        assert row["global/surrogate_diversity"] == pytest.approx(root / np.linalg.norm(best @ g), rel=1e-4)
+        assert row["global/surrogate_chi2"] == pytest.approx(np.square(3 * best).sum(), rel=1e-3)
+        drift = np.square(0.003 * gradients(e, before)).sum(axis=1).mean()  # one step each, from the x before
+        assert row["update/drift"] == pytest.approx(drift, rel=1e-9)
+        before = x
+
+
+def test_fedavg_is_unbiased_in_the_consistent_system(tmp_path):
+    """Corollary 2.2: different work and losses, and yet the surrogate weights are those of F."""
+    overrides = ["base=preset/fedacs_consistent", "data.init_args.num_clients=10", "algorithm.name=fedavg"]
+    plain = ["rounds=1", "logging.report=false", f"logging.dir={tmp_path}", "algorithm.aggregate=anonymous"]
+    row = raylfl.run("quadratics", [*overrides, *plain]).metrics[0]
+    assert row["inconsistency/chi2"] == pytest.approx(0.0, abs=1e-20)
+    skewed = raylfl.run("quadratics", [*overrides, *plain, "link.q=0.1"]).metrics[0]
+    assert skewed["inconsistency/chi2"] > 0.1
