@@ -26,10 +26,10 @@ PAGE = """# Kernels, and everything else
 Written by `python -m benchmarks.kernels` on a machine with one of its cores in use: torch {torch}, {processor}. One
 thread reaches {gigaflops:.0f} GFLOP/s in a matrix product of {square} x {square} float32 numbers, and {gigabytes:.0f}
 GB/s in copies within its caches; both are measured beside the steps. "At peak" is the time that each call's operations
-or bytes would take at that speed, whichever is more. The modules are user code
-(`benchmarks/users.py`), one client at a time, each step a replay of its recording: the default forms of W1 and W3
-(batch innermost, whole cohorts) are faster and have no list. Times of rounds are lower quartiles of processor time, and
-times of calls are their shortest times: cache misses caused by other work in between count as "rest".
+or bytes would take at that speed, whichever is more. The modules are user code (`benchmarks/users.py`), one client at a
+time, each step a replay of its recording: the default forms of W1 (batch innermost) and of W3 and W4 (whole cohorts, in
+which W4 takes half the time) are faster and not shown. Times of rounds are lower quartiles of processor time, and times
+of calls are their shortest times: cache misses caused by other work in between count as "rest".
 
 {table}
 
@@ -47,7 +47,6 @@ Summary: {lesson}
 
 def measured(workload: Workload, peak: Peak) -> tuple[dict[str, Any], StepProfile]:
     """(shares of a round, the profile of its step)."""
-    config = workload.config(10**6, backend="local", vectorize="never", layout="channels_last", step="recorded")
     config = workload.config(10**6, backend="local", vectorize="never", layout="channels_last", step="recorded")
     experiment = assemble(load_config(config))
     backend = LocalBackend(experiment.setup)
