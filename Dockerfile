@@ -18,8 +18,9 @@ ARG EXTRAS=all
 ARG UID=1000
 COPY requirements.txt /tmp/requirements.txt
 COPY --from=wheel /wheels /tmp/wheels
-RUN pip install --no-cache-dir --constraint /tmp/requirements.txt --index-url "$TORCH_INDEX" torch torchvision \
-    && pip install --no-cache-dir --constraint /tmp/requirements.txt "$(ls /tmp/wheels/*.whl)[$EXTRAS]" \
+# of torch's builds of the pinned version pip takes the one with a suffix (+cpu, +cu130), which this index has
+RUN pip install --no-cache-dir --constraint /tmp/requirements.txt --extra-index-url "$TORCH_INDEX" \
+        "$(ls /tmp/wheels/*.whl)[$EXTRAS]" \
     && python -m raylfl.startup \
     && useradd --create-home --uid "$UID" raylfl \
     && mkdir /work /data \

@@ -20,6 +20,7 @@ from raylfl.errors import BadConfig
 from raylfl.extras import EXTRAS, REQUIRED, install_command, installed
 from raylfl.plugins import plugins
 from raylfl.registries import KINDS
+from raylfl.startup.torchvision_cpu import operators_load
 
 State = Literal["ok", "note", "missing"]
 DEFAULT_RUN = {*REQUIRED, "ray", "sklearn"}  # modules that `raylfl run digits` imports
@@ -80,14 +81,18 @@ def _packages() -> Iterator[Finding]:
 
 
 def _torchvision() -> Iterator[Finding]:
-    """The version of torch that torchvision was built for, from its metadata."""
+    """The version of torch that torchvision was built for, from its metadata, and whether its library loads."""
     if not (installed("torchvision") and installed("torch")):
         return
     wanted = [text for text in metadata.requires("torchvision") or [] if text.startswith("torch ")]
     exact = next((text.split("==")[1].strip(" )") for text in wanted if "==" in text), None)
     torch = metadata.version("torch").partition("+")[0]
-    if exact is None or exact == torch:
+    if exact in (None, torch) and operators_load():
         yield Finding("ok", "torchvision", f"fits torch {torch}")
+    elif exact in (None, torch):
+        problem = f"fits torch {torch}, but not its build (CPU or CUDA): operators such as nms are not available"
+        remedy = "raylfl works without; `python -m raylfl.startup` lets lightning be imported before raylfl"
+        yield Finding("note", "torchvision", problem, remedy)
     else:
         remedy = f"pip install 'torch=={exact}', or the torchvision of torch {torch}"
         yield Finding("note", "torchvision", f"was built for torch {exact}, but this is {torch}", remedy)

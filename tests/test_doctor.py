@@ -62,6 +62,13 @@ def test_a_torchvision_of_another_torch_is_reported(examine, monkeypatch):
     assert "was built for torch 1.2.3" in line_of(lines, "note", "torchvision")
 
 
+def test_a_torchvision_of_another_build_of_torch_is_reported(examine, monkeypatch):
+    monkeypatch.setattr(doctor, "operators_load", lambda: False)
+    code, lines = examine()
+    assert "but not its build (CPU or CUDA)" in line_of(lines, "note", "torchvision", "python -m raylfl.startup")
+    assert code == 0
+
+
 def test_data_sets_are_found_below_the_root(examine, monkeypatch, tmp_path):
     (tmp_path / "sets" / "MNIST" / "raw").mkdir(parents=True)
     monkeypatch.setenv("RAYLFL_DATA", str(tmp_path / "sets"))

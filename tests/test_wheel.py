@@ -13,6 +13,7 @@ import pytest
 
 import raylfl
 from raylfl import cli
+from raylfl.extras import EXTRAS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -87,3 +88,5 @@ def test_the_wheel_says_what_it_needs_and_offers_its_command(wheel):
         required = archive.read(metadata).decode()
     for library in ("torch", "lightning", "ray", "omegaconf", "numpy"):
         assert f"Requires-Dist: {library}" in required
+    for extra in (*EXTRAS, "all"):
+        assert f"Provides-Extra: {extra}\n" in required

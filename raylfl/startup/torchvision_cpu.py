@@ -61,7 +61,7 @@ def declare() -> bool:
     import torch
 
     sys.meta_path[:] = [f for f in sys.meta_path if not _waits(f)]  # otherwise the look-ups below would call it
-    if not enabled(SWITCH) or hasattr(torch.ops.torchvision, "nms") or not _installed() or _operators_load():
+    if not enabled(SWITCH) or hasattr(torch.ops.torchvision, "nms") or not _installed() or operators_load():
         return False
     _library = torch.library.Library("torchvision", "FRAGMENT")
     for name in OPERATORS:
@@ -73,7 +73,7 @@ def _installed() -> bool:
     return importlib.util.find_spec("torchvision") is not None
 
 
-def _operators_load() -> bool:
+def operators_load() -> bool:
     """Loads torchvision's C++ library as its own import does; returns whether that registered the operators."""
     import torch
 

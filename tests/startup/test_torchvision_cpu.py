@@ -86,7 +86,7 @@ def test_both_schemas_are_declared_where_the_library_brings_none(after_torch, lo
     ]
 
 
-MISSING = "torchvision_cpu._operators_load = lambda: False\n"
+MISSING = "torchvision_cpu.operators_load = lambda: False\n"
 
 
 def test_after_a_set_up_of_the_environment_lightning_may_be_imported_first(after_torch, tmp_path):
@@ -102,7 +102,7 @@ def test_after_a_set_up_of_the_environment_lightning_may_be_imported_first(after
 def test_nothing_is_written_where_torchvision_works(after_torch, tmp_path):
     code = (
         "import sysconfig\n"
-        "torchvision_cpu._operators_load = lambda: True\n"
+        "torchvision_cpu.operators_load = lambda: True\n"
         f"sysconfig.get_path = lambda name: {str(tmp_path)!r}\n"
         "print(torchvision_cpu.install_at_start_up())"
     )
