@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command(
         "publish", commands.publish, "finished runs of `reproduce` into the ledger in results/, and its pages"
     )
-    sub.add_argument("targets", nargs="*", metavar="RUN_OR_EXPERIMENT", help="none: only write the pages anew")
+    sub.add_argument("targets", nargs="*", metavar="RUN_OR_EXPERIMENT", help="none: only regenerate the pages")
     sub.add_argument("--to", metavar="NAME", help="the experiment of a run directory")
     sub.add_argument("--results", default="results", metavar="DIR", help="the ledger (default: results)")
     sub.add_argument("--docs", default="docs", metavar="DIR", help="the pages (default: docs)")
@@ -167,10 +167,10 @@ def _parser() -> argparse.ArgumentParser:
         command("theory", commands.theory, "constants of a problem, and what the papers' theorems say of a run")
     )
     sub.add_argument("--json", action="store_true", help="print plain values instead of tables")
-    sub = command("list", commands.list_all, "what there is, plug-ins and classes of one's own included, one line each")
+    sub = command("list", commands.list_all, "lists components, plug-ins and your own classes, one line each")
     what = f"{', '.join(commands.KINDS)}; or a module or class of your own (mine, mine.FedCM), with its options"
     sub.add_argument("what", nargs="*", metavar="KIND", help=what)
-    sub = command("new", commands.new, "write a component of your own: its file, yaml and test, which pass as they are")
+    sub = command("new", commands.new, "write a new component: its file, its yaml and a test that passes")
     sub.add_argument("kind", metavar="KIND", help="algorithm, partition, participation, link, model or data")
     sub.add_argument("name", metavar="NAME", help="of the class: FedCM makes fedcm.py, fedcm.yaml, test_fedcm.py")
     sub.add_argument("-o", "--out", metavar="DIR", default=".", help="where the files go (default: here)")

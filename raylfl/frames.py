@@ -121,7 +121,7 @@ class Run:
         own = overrides(module, "predict_step")
         if not own and not overrides(module, "forward"):
             raise BadConfig(
-                f"{type(module).__name__} has neither forward nor predict_step: nothing says how it predicts"
+                f"{type(module).__name__} has neither forward nor predict_step: one of them is needed to predict"
             )
         source = BatchSource(test, torch.device("cpu"), self.params.dtype)
         size = self.config.eval.batch_size

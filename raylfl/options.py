@@ -30,7 +30,7 @@ from raylfl.errors import BadValue
 OneOrMore = Annotated[  # names, or groups with a class_path
     list[str | dict[str, Any]], BeforeValidator(lambda given: [given] if isinstance(given, (str, dict)) else given)
 ]
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "null"}
 LIMITS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
 
 

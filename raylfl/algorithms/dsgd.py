@@ -8,7 +8,7 @@ Sent     d floats along each edge (x).
 Assumes  W doubly stochastic. The limit has an error of the order of eta, from the heterogeneity of the clients.
 
     atc      x <- W (x - U(x))          adapt, then combine; U_i(x_i): K_i steps of x <- x - eta grad f_i(x) from x_i
-    cta      x <- W x - U(W x)          combine, then adapt: the same sequence, seen half a round later
+    cta      x <- W x - U(W x)          combine, then adapt: the same sequence, shifted by half a round
     dgd      x <- W x - U(x)            both at once
     always   the mean of x moves by the mean of U
 """

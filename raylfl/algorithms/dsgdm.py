@@ -35,7 +35,7 @@ class DSGDm(GraphAlgorithm):
 
     own_step: ClassVar[bool] = True
     biased_by_rows: ClassVar[bool] = True
-    server_known: ClassVar[tuple[str, ...]] = ("m",)  # stays at its node
+    server_known: ClassVar[tuple[str, ...]] = ("m",)  # kept by its node, not mixed
 
     def init_nodes(self, x: Tensor, count: int) -> State:
         return {"x": x.repeat(count, 1), "m": x.new_zeros(count, x.numel())}

@@ -1,10 +1,10 @@
-"""EXTRA: the first exact method over neighbours; it adds up past disagreements, which cancels DSGD's error.
+"""EXTRA: DSGD plus the sum of past disagreements, which cancels its error: the first exact method over neighbours.
 
 Shi, Ling, Wu & Yin, SIAM J. Optim. 2015, eqs. (2.13)-(2.14) with W~ = (I + W)/2.
 
 State    node x_i, s_i [d], s = 0 at first.
 Sent     d floats along each edge (x).
-Assumes  W symmetric and doubly stochastic; one local step a round.
+Assumes W symmetric and doubly stochastic; one local step per round.
 
     paper    x_{k+2} = (I + W) x_{k+1} - W~ x_k - eta (grad f(x_{k+1}) - grad f(x_k)),  x_1 = W x_0 - eta grad f(x_0)
     here     x_{k+1} = W x_k - eta grad f(x_k) + s_k,  s_{k+1} = s_k + (W - W~) x_k:  its sum over k, in which
@@ -30,7 +30,7 @@ from raylfl.core.population import Round
 @ALGORITHMS.register("extra", paper="Shi et al. 2015")
 @dataclass
 class Extra(GraphAlgorithm):
-    """EXTRA: DSGD plus the sum of past disagreements; exact."""
+    """EXTRA: DSGD plus the sum of past disagreements, which makes it exact."""
 
     own_step: ClassVar[bool] = True
     one_step: ClassVar[bool] = True

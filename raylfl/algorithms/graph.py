@@ -1,8 +1,8 @@
-"""Methods without a server: what they share.
+"""The common part of methods without a server.
 
-Between rounds node i holds rows of its own, x_i [d] and what its method adds, and exchanges rows with its neighbours in
-the graph (`topology`). A method states three things: the rows of a node before round 0, the local half of a round (as
-any algorithm does), and the mixing of the rows of the working nodes, with the matrices of its family.
+Node i holds its own rows between rounds, x_i [d] and the rows that its method adds, and exchanges rows with its
+neighbours in the graph (`topology`). A method defines three things: the rows of a node before round 0, the local half
+of a round (like any algorithm), and the mixing of the rows of the working nodes by the matrices of its family.
 
 State    server: the rows of all nodes, node_x [N, d] and so on, and x [d] = (1/N) sum_i x_i for reports: no step of a
          method reads it. A node that does not work in a round keeps its rows.
@@ -10,7 +10,7 @@ Sent     rows between neighbours (`cost/peer_floats`), nothing to or from a serv
 Assumes  what the method assumes of its matrices (`raylfl.core.mixing`); with importance weights w the gradient of
          client i is multiplied by N w_i.
 
-The rows lie in the process of the round loop, which carries out the mixing; nodes receive theirs with each round's
+The process of the round loop holds the rows and carries out the mixing; nodes receive their rows with each round's
 work.
 """
 
@@ -30,8 +30,8 @@ from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column, tree_sum
 from raylfl.core.topology import Peers, Topology
 
-NODE = "node_"  # begins the names of the nodes' rows in the server state
-SPECTRUM = 64  # working nodes up to which the spectral gap of a round is measured
+NODE = "node_"  # prefix of the names of the nodes' rows in the server state
+SPECTRUM = 64  # largest number of working nodes for which the spectral gap of a round is measured
 
 
 @dataclass
@@ -55,7 +55,7 @@ class GraphAlgorithm(Algorithm):
     def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
         """The new rows of the working nodes, [C, ...] each.
 
-        rows: after the local work; before: as the round began; mixings: the round's matrices of the family.
+        rows: after the local work; before: at the start of the round; mixings: the round's matrices of the family.
         """
 
     def parameters(self, rows: State) -> Tensor:
@@ -63,7 +63,7 @@ class GraphAlgorithm(Algorithm):
         return rows["x"]
 
     def local_rows(self, rows: State, mixings: Sequence[Mixing]) -> State:
-        """The rows with which the working nodes begin their local work; default: as they are."""
+        """The rows with which the working nodes begin their local work; default: unchanged."""
         return rows
 
     # -- the contract of an algorithm ----------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class GraphAlgorithm(Algorithm):
         return new, self._measured(new, mixings, r)
 
     def mixings(self, r: Round) -> Sequence[Mixing]:
-        """The matrices of the round for the nodes of r.cohort; on the complete graph where the round has no edges."""
+        """The matrices of the round for the nodes of r.cohort; on the complete graph if the round has no edges."""
         edges = Edges.complete(r.population.count) if r.edges is None else r.edges
         return matrices(edges, r.cohort, self.family)
 

@@ -1,10 +1,10 @@
-"""K-GT: gradient tracking with local steps, by a correction that is constant in a round.
+"""K-GT: gradient tracking with local steps, by a correction that is constant within a round.
 
 Liu, Lin, Koloskova & Stich, TMLR 2024, Alg. 1, with c = 0 at first.
 
 State    node x_i, c_i [d], c = 0 at first.
 Sent     2d floats along each edge (z, and x after the local steps).
-Assumes  W doubly stochastic, also one that changes.
+Assumes W doubly stochastic, which may change.
 
     local    x_i <- x_i - eta (grad f_i(x_i) + c_i), K_i times;  z_i = (x_i,0 - x_i,K) / (K_i eta)
     mixing   c <- c - z + W z;  x <- W (x_0 - gamma (x_0 - x_K))
@@ -30,7 +30,7 @@ from raylfl.options import Doc, Gt
 @ALGORITHMS.register("kgt", paper="Liu et al. 2024")
 @dataclass
 class KGT(GraphAlgorithm):
-    """K-GT: gradient tracking with K local steps a round; exact."""
+    """K-GT: exact gradient tracking with K local steps per round."""
 
     gamma: Annotated[float, Gt(0), Doc("the length of the exchanged step, the paper's eta_s")] = 1.0
 

@@ -29,7 +29,7 @@ from raylfl.options import Doc, Gt, Le
 
 @dataclass
 class LocalDual(GraphAlgorithm):
-    """Local steps along the gradient and a share of a dual variable per node: what `led` and `proxskip` have alike."""
+    """The common part of `led` and `proxskip`: local steps along the gradient and a share of a node's dual variable."""
 
     lazy: bool = True  # mix by (I + W)/2; false: by W
 

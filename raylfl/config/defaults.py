@@ -1,6 +1,6 @@
-"""The defaults of options that a saved config lacks, because it was written before they existed.
+"""The defaults of options that are newer than a saved config.
 
-`changes.completed` takes them from the classes themselves; here no class is imported, so that reports stay fast.
+`changes.completed` takes them from the classes themselves; this module imports no class, so that reports are fast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def filled(config: Mapping[str, Any]) -> dict[str, Any]:
     whole = dict(config)
     for group in (*FIXED_GROUPS, *NAMED_GROUPS):
         own = config.get(group, None if group in NAMED_GROUPS else {})
-        if isinstance(own, Mapping):  # not where a file is damaged
+        if isinstance(own, Mapping):  # except for damaged files
             missing = {k: v for k, v in _defaults(group, str(own.get("name"))).items() if k not in own}
             whole[group] = {**own, **missing}
     return whole

@@ -1,7 +1,7 @@
-"""The format of what a run or a sweep leaves on disk: one number for all of its files. docs/formats.md has the policy.
+"""The format number of all files of a run or a sweep; docs/formats.md describes the policy.
 
-The number grows where files of the number before could be misread. New options, metrics and keys leave it as it is:
-a run that does not mention an option has the option's default.
+The number grows if files of the previous format could be misread. New options, metrics and keys do not change it: a run
+without an option has the option's default.
 """
 
 from __future__ import annotations

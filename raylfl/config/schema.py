@@ -109,9 +109,9 @@ class LocalConfig(LocalRule, LocalWork):
         Literal["sgd", "adamw", "module"],
         Doc("module: the module's own `configure_optimizers`, which then sets lr, momentum and weight decay"),
     ] = "sgd"
-    b1: Annotated[float, Ge(0), Lt(1), Doc("the decay of the first moment; of `adamw`")] = 0.9
-    b2: Annotated[float, Ge(0), Lt(1), Doc("the decay of the second moment; of `adamw`")] = 0.999
-    eps: Annotated[float, Gt(0), Doc("added to the root of the second moment; of `adamw`")] = 1e-8
+    b1: Annotated[float, Ge(0), Lt(1), Doc("the decay of the first moment; used by `adamw`")] = 0.9
+    b2: Annotated[float, Ge(0), Lt(1), Doc("the decay of the second moment; used by `adamw`")] = 0.999
+    eps: Annotated[float, Gt(0), Doc("the term added to the root of the second moment; used by `adamw`")] = 1e-8
     optimizer_state: Annotated[
         Literal["fresh", "kept", "averaged"],
         Doc(

@@ -1,4 +1,4 @@
-"""Local optimizers: how a local step moves the parameters x of C clients along their directions v.
+"""Local optimizers: the rules by which a local step moves the parameters x of C clients along their directions v.
 
     sgd    b <- rho b + v;  x <- x - eta b
     adamw  n <- n + 1;  x <- (1 - eta lambda) x;  m <- b1 m + (1 - b1) v;  s <- b2 s + (1 - b2) v^2
@@ -38,7 +38,7 @@ class LocalOptimizer(ABC):
 
 @dataclass(frozen=True)
 class SGD(LocalOptimizer):
-    """SGD with heavy-ball momentum, as torch.optim.SGD."""
+    """SGD with heavy-ball momentum, like torch.optim.SGD."""
 
     momentum: float = 0.0
 
@@ -51,7 +51,7 @@ class SGD(LocalOptimizer):
 
 @dataclass(frozen=True)
 class AdamW(LocalOptimizer):
-    """Adam with decoupled weight decay, as torch.optim.AdamW."""
+    """Adam with decoupled weight decay, like torch.optim.AdamW."""
 
     b1: float = 0.9
     b2: float = 0.999

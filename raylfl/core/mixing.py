@@ -1,7 +1,7 @@
 """Mixing matrices: the edges of a graph over which rows travel in a round, and the weights of these rows.
 
 Node i replaces its row by W_ii x_i + sum_j W_ij x_j, a sum over the nodes j whose message arrives at i. There are three
-families of matrices, and a method states which one its proof needs:
+families of matrices, and each method states the family that its proof needs:
 
     doubly    rows and columns of W sum to 1: the average of the rows is kept    DSGD and gradient tracking
     row       rows of R sum to 1: a consensus stays one; a node knows the messages that it receives
@@ -82,7 +82,7 @@ class Mixing:
 
     @property
     def gap(self) -> float:
-        """The spectral gap 1 - |lambda_2|; 0 where the round's graph is not connected."""
+        """The spectral gap 1 - |lambda_2|; 0 if the round's graph is not connected."""
         moduli = np.sort(np.abs(np.linalg.eigvals(self.matrix)))[::-1]
         return max(0.0, 1.0 - float(moduli[1])) if len(moduli) > 1 else 1.0
 

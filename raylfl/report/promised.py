@@ -1,4 +1,4 @@
-"""Theorems' promises as lines beside the curves of a report (`raylfl report --theory`, `logging.theory`)."""
+"""Theorems' bounds as lines beside the curves of a report (`raylfl report --theory`, `logging.theory`)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ POINTS = 200  # of a line
 
 @dataclass(frozen=True)
 class Promises:
-    """The lines of each setting, (theorem, line) each, and a sentence for each setting that has none."""
+    """The lines (theorem, line) of each setting, and a sentence for each setting without lines."""
 
     lines: Mapping[Group, Sequence[tuple[str, Promised]]]
     refused: Sequence[str]
 
     def drawn(self, group: Group, metric: str, axis: str, style: Line) -> list[tuple[str, Curve, Line]]:
-        """(text of the legend, curve, style) of the promises about a metric; they are made over rounds only."""
+        """Triples (text of the legend, curve, style) of the bounds on a metric; they exist over rounds only."""
         own = [(theorem, line) for theorem, line in self.lines.get(group, ()) if line.metric == metric]
         end = max((run.rounds[-1] for run in group.runs if run.measured(metric)), default=-1)
         if axis != "rounds" or not own or end < 0:
@@ -50,7 +50,7 @@ def _curve(rounds: Floats, line: Promised) -> Curve:
 
 
 def promises_of(groups: Sequence[Group], measured: Sequence[str]) -> Promises:
-    """The promises about each setting, computed from the config of its first run; measured: metrics of the report."""
+    """The bounds of each setting, computed from the config of its first run; measured: metrics of the report."""
     lines: dict[Group, list[tuple[str, Promised]]] = {}
     refused = []
     for group, name in zip(groups, labels([g.setting for g in groups]), strict=True):

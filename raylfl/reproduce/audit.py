@@ -69,7 +69,7 @@ class ScaffoldAudit(PaperResult):
 
     @staticmethod
     def claims(at: Mapping[str, Mapping[int, float]]) -> list[Claim]:
-        """What explains 10.0 % in public tables, judged by the distances after EARLY and LATE rounds."""
+        """The claims on the cause of 10.0 % in public tables, judged by the distances after EARLY and LATE rounds."""
 
         def told(*names: str, after: int = LATE) -> str:
             return ", ".join(f"{name}: {_short(at[name][after])}" for name in names)
@@ -102,7 +102,7 @@ class Network(PaperResult):
     scales = SCALES
 
     def base(self, cache: RunCache, options: Mapping[str, Any]) -> Setting:
-        """The setting that all lines share; the digits are few, so that 40 epochs make the steps of MNIST's ten."""
+        """The setting that all lines share; on the few digits, 40 epochs have as many steps as ten on MNIST."""
         smoke: dict[str, Any] = {"partition.min_size": 2, "participation.size": 5, "data.init_args.upscale": 28}
         smoke |= {"local.batch_size": 16, "local.epochs": 40}
         bases = ["reproduce/audit_network", cache.pick("reproduce/smoke", "reproduce/paper")]
@@ -180,7 +180,7 @@ class FedNovaNetwork(Network):
 
 
 def distance(group: Group, rounds: int) -> float:
-    """The geometric mean over seeds of the relative distance after so many rounds."""
+    """The geometric mean over seeds of the relative distance after this many rounds."""
     values = [run.column(DISTANCE)[:rounds][-1] for run in group.runs]
     return float(np.exp(np.log(values).mean()))
 

@@ -90,7 +90,7 @@ def refuse_parts(run: RunRecord) -> None:
     problems = [f"{run.path.name}: {fault}" for fault in run.faults]
     if not (run.path / DIVERGED).is_file():
         if not run.finished:
-            problems.append(f"{run.path.name} is not finished: `raylfl resume {run.path}` goes on with it")
+            problems.append(f"{run.path.name} is not finished: `raylfl resume {run.path}` resumes it")
         elif len(run.rounds) < run.config["rounds"]:
             problems.append(f"{run.path.name} has rows of {len(run.rounds)} of its {run.config['rounds']} rounds")
     if str(run.summary.get("git_commit")).endswith("+changes"):
@@ -98,7 +98,7 @@ def refuse_parts(run: RunRecord) -> None:
     try:
         load_config(run.config)  # later versions may add keys; the digest in the name shows that none is missing
     except RaylflError as error:
-        problems.append(f"{run.path.name}: its config.yaml is none: {error}")
+        problems.append(f"{run.path.name}: its config.yaml is invalid: {error}")
     named = named_digest(run)
     if named and named not in (config_digest(run.config), asked_digest(run.config)):
         problems.append(f"{run.path.name}: its config has the digest {asked_digest(run.config)}, not that of its name")

@@ -48,7 +48,7 @@ def publish(
         if findings is None:
             findings = experiment.from_ledger(folder)
         write(folder, findings, findings.notes, DPI)
-        tell(f"{name}  {changed} rows new or changed, {len(rows)} runs looked at")
+        tell(f"{name}  {changed} rows new or changed, {len(rows)} runs checked")
     for page in write_pages(results, docs):
         tell(f"written  {page}")
 

@@ -23,9 +23,9 @@ from raylfl.theory.quadratic import QuadraticProblem
 
 @dataclass(frozen=True)
 class Line:
-    """A promise as a curve over rounds. metric: the name of what it is about in metrics.jsonl.
+    """A bound as a curve over rounds; metric: its metric in metrics.jsonl.
 
-    of: numbers of finished rounds [P] -> values [P], or one value for all.
+    of: maps numbers of finished rounds [P] to values [P], or to one value for all.
     """
 
     metric: str
@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Promise:
-    """The statement of a theorem about this run; lines: the same as curves, where it is about a metric."""
+    """The statement of a theorem about this run; lines: the statement as curves, if it bounds a metric."""
 
     theorem: str
     what: str

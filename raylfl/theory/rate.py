@@ -22,7 +22,7 @@ def assembled(config: Config) -> Experiment:
     experiment = assemble(config)
     lr, source = theory_rate(experiment, wanted)
     config.local.set_lr(lr, source)
-    experiment.rule.lr = lr  # a copy of config.local for methods with a step of their own
+    experiment.rule.lr = lr  # a copy of config.local for methods with their own local step
     config.resolved["local"] |= {"lr": lr, "lr_from": config.local.lr_from}
     return experiment
 

@@ -28,7 +28,7 @@ def extended(inputs: Floats) -> Floats:
 
 
 def value_and_gradient(x: Floats, inputs: Floats, labels: Ints, classes: int, decay: float) -> tuple[float, Floats]:
-    """(f, grad f [d]) at x = (W [C, p], b [C]) as one vector, as torch.nn.Linear has them."""
+    """(f, grad f [d]) at x = (W [C, p], b [C]) as one vector, in torch.nn.Linear's order."""
     p = inputs.shape[1]
     weight, bias = x[: classes * p].reshape(classes, p), x[classes * p :]
     z = inputs @ weight.T + bias

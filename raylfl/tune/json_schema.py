@@ -1,4 +1,4 @@
-"""The JSON schema of a sweep file: that of a config, with the keys of a sweep."""
+"""The JSON schema of a sweep file: a config's schema with the keys of a sweep."""
 
 from __future__ import annotations
 

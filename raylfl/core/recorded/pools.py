@@ -38,7 +38,7 @@ def pools_first(
 ) -> tuple[list[Call], dict[int, Geometry]]:
     """The calls with each such pair in the other order, and the geometry of their values.
 
-    wanted: values that are returned, which stay as they are.
+    wanted: returned values, which are not changed.
     """
     out, places = list(calls), dict(geometry)
     users: dict[int, list[int]] = defaultdict(list)

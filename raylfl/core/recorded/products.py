@@ -14,11 +14,11 @@ _aten = torch.ops.aten
 def straightened(
     calls: Sequence[Call], geometry: dict[int, Geometry], gradients: Sequence[int | None], wanted: Set[int]
 ) -> tuple[list[Call], dict[int, Geometry]]:
-    """The calls with (A B)^T as B^T A^T where that is a gradient, and the geometry of their values.
+    """The calls, with (A B)^T computed as B^T A^T for gradients, and the geometry of their values.
 
-    vmap differentiates a linear layer to the transpose of what it needs; a copy in the other order costs more than the
-    product. Libraries mostly compute both with the same bits, but not by contract: the caller compares. wanted: all
-    values that are returned.
+    vmap computes the gradient of a linear layer as a transposed product, whose copy to the other order costs more than
+    the product. Libraries usually compute both with the same bits, but do not guarantee it: the caller compares.
+    wanted: all returned values.
     """
     makers = {k: at for at, call in enumerate(calls) for k in call.results()}
     used: dict[int, int] = {}

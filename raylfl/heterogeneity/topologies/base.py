@@ -46,12 +46,12 @@ class Graph(Options, ABC):
 
     @property
     def directed(self) -> bool:
-        """Whether messages may travel along an edge one way only."""
+        """Whether an edge may carry messages in one direction only."""
         return False
 
     @property
     def changes(self) -> bool:
-        """Whether the graph is another one in every round."""
+        """Whether the graph changes from round to round."""
         return False
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Graph(Options, ABC):
 @TOPOLOGIES.register("auto")
 @dataclass(kw_only=True)
 class Auto(Graph):
-    """What the method defines: a server's star, SFL's chain; for methods without a server the undirected ring."""
+    """The graph of the method: a server's star or SFL's chain; for methods without a server the undirected ring."""
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
         import networkx as nx

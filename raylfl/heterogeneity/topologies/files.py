@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @TOPOLOGIES.register("file")
 @dataclass(kw_only=True)
 class File(Graph):
-    """The edges in a text file, one a line: two client numbers, `0 1`; what follows a # is a comment."""
+    """The edges in a text file, one per line: two client numbers, `0 1`; text after a # is a comment."""
 
     path: Annotated[str, Doc("the list of edges")] = ""
     one_way: Annotated[bool, Doc("`0 1` is a message from 0 to 1 only")] = False

@@ -20,9 +20,9 @@ ATTEMPTS = 100  # draws until one is connected
 
 @dataclass(kw_only=True)
 class RandomGraph(Graph):
-    """A random graph, drawn again until it is connected, or, if `dynamic`, one of each round, connected or not."""
+    """A random graph, drawn until it is connected; if `dynamic`, one draw in each round, connected or not."""
 
-    dynamic: Annotated[bool, Doc("drawn anew every round; such a graph need not be connected")] = False
+    dynamic: Annotated[bool, Doc("redrawn every round; such a graph need not be connected")] = False
 
     @property
     def changes(self) -> bool:
