@@ -9,7 +9,7 @@ A cohort of C clients is one matrix X [C, d]; rows are clients. The client half 
     finish        the upload and the new client state
     server_step   the server's new state from the received uploads
 
-State goes in and state comes out: the fields of `self` are the options, never state. The only state that changes in
+State    goes in and state comes out: the fields of `self` are the options, never state. The only state that changes in
 place is a server's `Table`. The local solver handles unequal K_i, momentum, clipping, weight decay, schedules and
 batch order. A client whose upload was lost keeps its old state.
 """

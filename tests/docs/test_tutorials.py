@@ -39,7 +39,7 @@ def test_the_program_beside_flower_s_runs_and_the_lines_are_counted_right(here):
     page = ROOT / "docs/coming-from.md"
     assert carry_out(page, here) == 1
     lines = {title: sum(map(bool, content.split("\n"))) for _, title, content in blocks(page) if title}
-    (said,) = re.findall(r"beside the (.*?), (\d+) here", " ".join(page.read_text().split()))
+    (said,) = re.findall(r"Besides the (.*?) and raylfl's form (\d+)", " ".join(page.read_text().split()))
     theirs = [lines[name] for name in ("client_app.py", "server_app.py", "pyproject.toml")]
     assert [*map(int, re.findall(r"\d+", said[0])), int(said[1])] == [
         lines["task.py"],

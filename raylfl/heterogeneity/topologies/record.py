@@ -3,9 +3,9 @@
     {"round": 0, "directed": false, "edges": [[0, 1], [1, 0], ...], "arrives": [true, false, ...],
      "nodes": [0, 1, 4], "W": {"own": [0.5, ...], "entries": [[1, 0, 0.33], ...]}}
 
-`edges`: the directed edges (from, to) between all nodes, an undirected edge twice. `arrives`: whether a message along each
-edge arrives. `nodes`: the nodes that worked in the round. Each matrix (W; C; or R and C) has its diagonal `own`, in the
-order of `nodes`, and entries [i, j, weight]: the weight of node j's row in the new row of node i.
+`edges`: the directed edges (from, to) between all nodes, an undirected edge twice. `arrives`: whether a message along
+each edge arrives. `nodes`: the nodes that worked in the round. Each matrix (W; C; or R and C) has its diagonal `own`,
+in the order of `nodes`, and entries [i, j, weight]: the weight of node j's row in the new row of node i.
 `topology: {name: recorded, path: ...}` replays the file for any method.
 """
 
