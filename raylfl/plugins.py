@@ -1,6 +1,6 @@
 """Plug-ins: classes that installed packages declare as entry points, under the name that a config uses.
 
-    [project.entry-points."raylfl.algorithms"]    # partitions, participation, links, models, data, loggers
+    [project.entry-points."raylfl.algorithms"]    # partitions, participation, links, topologies, models, data, ...
     fedcm = "fedcm_plugin:FedCM"
 
 Only the metadata of packages are read here; a class is imported when a config names it or `raylfl list` shows it.

@@ -1,4 +1,4 @@
-"""Registries from names to classes, one per kind (algorithms, partitions, participation, links, models, data, loggers).
+"""Registries from names to classes, one per kind (algorithms, partitions, links, topologies, models, data, ...).
 
 A component is a dataclass whose fields are its options; one line above the class registers it:
 

@@ -29,6 +29,7 @@ from raylfl.heterogeneity.links.bernoulli import Bernoulli as Lossy
 from raylfl.heterogeneity.participation.bernoulli import Bernoulli as Coins
 from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.partition.dirichlet import Dirichlet
+from raylfl.heterogeneity.topologies.static import Ring
 
 
 @dataclass
@@ -53,6 +54,11 @@ class Skewed(Dirichlet):
 
 @dataclass
 class Radio(Lossy):
+    pass
+
+
+@dataclass(kw_only=True)
+class Circle(Ring):
     pass
 
 
@@ -123,6 +129,12 @@ def test_copies_of_shipped_components_give_the_same_bits(here):
     ours, shipped = raylfl.run("digits", [*SMALL, *OWN]), raylfl.run("digits", [*SMALL, *SHIPPED])
     assert torch.equal(ours.params, shipped.params)
     assert (ours.run_dir / "participation.jsonl").read_text() == (shipped.run_dir / "participation.jsonl").read_text()
+
+
+def test_a_copy_of_a_shipped_graph_gives_the_same_bits_and_is_resumed(here):
+    ours = raylfl.run("digits", [*SMALL, "algorithm=dsgd", "topology.class_path=mine.Circle"])
+    shipped = raylfl.run("digits", [*SMALL, "algorithm=dsgd", "topology=ring", "rounds=4"])
+    assert torch.equal(raylfl.resume(ours.run_dir, ["rounds=4"]).params, shipped.params)
 
 
 def test_the_saved_config_names_the_class_and_gives_the_same_run_again(here):
