@@ -62,7 +62,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the sample (0)")
     parser.add_argument("--longest", type=float, default=30.0, help="seconds of tests for one error (30)")
     parser.add_argument("--jobs", type=int, default=1, help="errors that are tried at a time (1)")
-    parser.add_argument("--minutes", type=float, default=60.0, help="no new error is tried after so long (60)")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="no new error is tried after so long (60); 0: report"
+    )
     parser.add_argument("--again", action="store_true", help="also those that survived before")
     parser.add_argument("--write", action="store_true", help="put the score into docs/reliability.md")
     args = parser.parse_args()
@@ -77,7 +79,7 @@ def main() -> None:
         for mutant in sample
         if mutant.id not in results or (args.again and results[mutant.id]["state"] != "killed")
     ]
-    if todo:
+    if todo and args.minutes > 0:
         loop = Loop(todo, results, looking(args.jobs), args, end)
         pytest.main([*QUIET, f"--basetemp={PLACE}/tmp", *PLACES], plugins=[loop])
     results = read_results()

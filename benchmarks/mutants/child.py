@@ -180,15 +180,24 @@ def live_functions(root: Path) -> dict[str, list[FunctionType]]:
 
 def exchanged(functions: Sequence[FunctionType], path: str, before: bytes, after: bytes) -> bool:
     """Give each of the file's functions the code that it has in `after`; False where no function's code differs."""
-    old, new = (list(functions_of(compile(text, path, "exec", dont_inherit=True))) for text in (before, after))
-    if [o.co_qualname for o in old] != [n.co_qualname for n in new]:
+    old, new = (by_name(compile(text, path, "exec", dont_inherit=True)) for text in (before, after))
+    outer = [[name for name in codes if "<locals>" not in name[0]] for codes in (old, new)]
+    if outer[0] != outer[1]:
         return False  # a lambda is gone
-    places = {(o.co_qualname, o.co_firstlineno): n for o, n in zip(old, new, strict=True) if o != n}
+    places = {(o.co_qualname, o.co_firstlineno): new[name] for name, o in old.items() if new.get(name, o) != o}
     found = False
     for function in functions:
         code = places.get((function.__code__.co_qualname, function.__code__.co_firstlineno))
         if code is not None and len(code.co_freevars) == len(function.__code__.co_freevars):
             function.__code__, found = code, True
+    return found
+
+
+def by_name(module: CodeType) -> dict[tuple[str, int], CodeType]:
+    """The code of a module's functions by qualified name, and number among those of one name, such as lambdas."""
+    found: dict[tuple[str, int], CodeType] = {}
+    for code in functions_of(module):
+        found[code.co_qualname, sum(name == code.co_qualname for name, _ in found)] = code
     return found
 
 

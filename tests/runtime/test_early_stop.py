@@ -45,6 +45,19 @@ def test_a_rule_stops_at_a_target_or_after_rounds_without_a_new_best(values, sto
     assert rounds_until(values, **stop) == rounds
 
 
+def test_the_reason_names_the_value_its_round_and_the_limit():
+    reached, stalled = (
+        EarlyStop(StopConfig(metric="loss", target=0.5)),
+        EarlyStop(StopConfig(metric="loss", patience=2)),
+    )
+    for r, value in enumerate([4.0, 0.25, 3.0, 0.25]):
+        stalled.see({"round": r, "loss": value})
+        if reached.reason is None:
+            reached.see({"round": r, "loss": value})
+    assert reached.reason == "loss = 0.25 reached stop.target = 0.5"
+    assert stalled.reason == "loss has not improved on 0.25 of round 1 for 2 rounds"
+
+
 def test_losses_are_better_when_lower():
     assert rounds_until([2.0, 1.0, 0.5], "test/loss", target=1.0) == 2
     assert rounds_until([2.0, 2.5, 2.5], "test/loss", patience=2) == 3

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from pathlib import Path
 
 import pytest
 
 import raylfl
 from raylfl.diagnostics.metric_names import higher_is_better
-from raylfl.runtime.records.summary import summarise
+from raylfl.runtime.records.summary import cpu_model, environment, git_commit, step_line, summarise
 from tests.runtime.tiny import TINY
 
 
@@ -31,6 +34,42 @@ def test_the_best_value_is_the_largest_accuracy_and_the_smallest_of_the_rest(nam
 def test_costs_and_times_have_no_best_value():
     row = {"round": 0, "cost/uplink_floats": 3, "time/round": 0.1, "cohort/sampled": 2, "algo/y_norm": 1.0}
     assert summarise([row])["best"] == {}
+
+
+def test_the_host_is_described_as_the_system_describes_it():
+    host = environment()["host"]
+    assert host["memory_gib"] == round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    assert host["cpus"] == os.cpu_count()
+    named = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    assert host["cpu"] == cpu_model()
+    assert not named or named[0].endswith(f": {host['cpu']}")
+
+
+def test_the_commit_is_that_of_the_folder_with_a_note_of_changes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert git_commit() is None
+
+    def git(*arguments):
+        options = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        done = subprocess.run(["git", *options, *arguments], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init")
+    Path("file").write_text("one")
+    git("add", "file")
+    git("commit", "-m", "first")
+    assert git_commit() == git("rev-parse", "HEAD")
+    Path("new").write_text("not in git")
+    assert git_commit() == git("rev-parse", "HEAD")
+    Path("file").write_text("two")
+    assert git_commit() == git("rev-parse", "HEAD") + "+changes"
+
+
+def test_the_line_of_local_steps_adds_them_up():
+    rows = [{"step": "recorded", "count": 1980, "why": "a"}, {"step": "autograd", "count": 20, "why": "b"}]
+    assert step_line(rows) == "recorded 1,980 of 2,000 (a); autograd 20 of 2,000 (b)"
+    assert step_line([]) == "none"
 
 
 def test_the_summary_of_a_run_rates_every_metric_as_the_report_does(runs):
