@@ -34,7 +34,7 @@ Weights = Literal["auto", "metropolis", "max_degree", "lazy", "row_stochastic", 
 Family = Literal["doubly", "column", "pair"]
 DOUBLY: tuple[Weights, ...] = ("metropolis", "max_degree", "lazy")
 DENSE = 32  # mean number of edges into a node above which a round's mixing is one matrix product
-FLOATS = 2**22  # of the rows under way at a time
+FLOATS = 2**18  # of the rows under way at a time, which stay in the caches
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Mixing:
         """W rows, for rows [C, ...]. The order of the sums is a function of W, as in `raylfl.core.reduce`."""
         import torch  # not before: a config is checked, and names its graph, without torch
 
-        from raylfl.core.reduce import column, tree_sum
+        from raylfl.core.reduce import column, halved
 
         if len(self.sources) > DENSE * len(self.own):
             dense = torch.from_numpy(self.matrix).to(rows)
@@ -67,13 +67,15 @@ class Mixing:
         first = np.searchsorted(self.targets[order], np.arange(len(self.own) + 1))
         degrees = np.diff(first)
         mixed = rows * column(self.own, rows)
-        mixed[torch.from_numpy(self.own == 0)] = 0.0  # -0, or not finite, otherwise
+        if (self.own == 0).any():
+            mixed[torch.from_numpy(self.own == 0)] = 0.0  # -0, or not finite, otherwise
         for degree in np.unique(degrees[degrees > 0]):
             alike = np.flatnonzero(degrees == degree)
             for some in np.array_split(alike, -(-len(alike) * int(degree) * rows[0].numel() // FLOATS)):
                 at = first[some] + np.arange(degree)[:, None]  # [degree, nodes]
-                terms = rows[torch.from_numpy(sources[at])] * torch.from_numpy(weights[at]).to(rows)[..., None]
-                mixed[torch.from_numpy(some)] += tree_sum(terms)
+                terms = rows.index_select(0, torch.from_numpy(sources[at].ravel())).view(*at.shape, *rows.shape[1:])
+                terms *= torch.from_numpy(weights[at]).to(rows).view(*at.shape, *[1] * (rows.ndim - 1))
+                mixed[torch.from_numpy(some)] += halved(terms)
         return mixed
 
     def lazy(self) -> Mixing:

@@ -26,7 +26,7 @@ def tree_sum(rows: Tensor) -> Tensor:
     >>> tree_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
     tensor([ 9., 12.])
     """
-    return _halve(rows.clone())
+    return halved(rows.clone())
 
 
 def weighted_sum(rows: Tensor, coefficients: npt.ArrayLike) -> Tensor:
@@ -39,10 +39,10 @@ def weighted_sum(rows: Tensor, coefficients: npt.ArrayLike) -> Tensor:
     """
     c = column(coefficients, rows)
     if rows.shape[-1] <= BLOCK or rows.ndim != 2:
-        return _halve(rows * c)
+        return halved(rows * c)
     total = rows.new_empty(rows.shape[1])
     for start in range(0, len(total), BLOCK):
-        total[start : start + BLOCK] = _halve(rows[:, start : start + BLOCK] * c)
+        total[start : start + BLOCK] = halved(rows[:, start : start + BLOCK] * c)
     return total
 
 
@@ -59,7 +59,8 @@ def finite_rows(rows: Tensor) -> Tensor:
     return finite if bool(finite.all()) else torch.isfinite(flat).all(dim=1)  # a sum of finite terms may overflow
 
 
-def _halve(terms: Tensor) -> Tensor:
+def halved(terms: Tensor) -> Tensor:
+    """The sum of the terms [C, ...] in the order of `tree_sum`; overwrites them."""
     count = len(terms)
     if count == 0:
         raise ValueError("the sum of no rows is not defined here")
