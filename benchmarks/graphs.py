@@ -1,6 +1,6 @@
 """Which methods stay exact when nodes come and go: the worst node's distance from the optimum, by method and process.
 
-    python -m benchmarks.graphs [ROUNDS]
+    python -m benchmarks.graphs [ROUNDS [METHODS]]
 
 runs every method without a server, and FedAvg and FOCUS beside them, on strongly convex quadratics with full gradients
 (8 nodes, R^5, condition 2), under five processes of nodes and messages, and prints the table of docs/graphs.md. About
@@ -49,9 +49,10 @@ DIRECTED = ("sgp", "push_diging", "push_pull")
 SERVER = ("fedavg", "focus")
 
 
-def distance(algorithm: str, process: dict[str, Any], rounds: int, folder: str) -> float:
-    """The last relative distance of the worst node (of the server's model, where there is a server)."""
+def distance(algorithm: str, process: dict[str, Any], rounds: int, folder: str) -> str:
+    """The last relative distance of the worst node (of the server's model, where there is a server), as text."""
     import raylfl
+    from raylfl.errors import NonFinite
 
     config = {
         **PROBLEM,
@@ -62,21 +63,26 @@ def distance(algorithm: str, process: dict[str, Any], rounds: int, folder: str) 
         "local": {"batch_size": "full", "steps": 2, "lr": 0.02 if algorithm == "focus" else 0.1},
         "logging": {"dir": folder, "report": False},
     }
-    last = raylfl.run(config).metrics[-1]
-    return float(last.get("global/worst_distance", last["global/distance"]))
+    try:
+        last = raylfl.run(config).metrics[-1]
+    except NonFinite:
+        return "diverges"
+    found = float(last.get("global/worst_distance", last["global/distance"]))
+    return f"{found:.0e}" if found < 20 else "diverges"
 
 
 def main() -> int:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 800
+    methods = sys.argv[2].split(",") if len(sys.argv) > 2 else (*SERVER, *UNDIRECTED, *DIRECTED)
     print("| method | graph |", " | ".join(PROCESSES), "|")
     print("| --- | --- |", " | ".join("---" for _ in PROCESSES), "|")
-    for algorithm in (*SERVER, *UNDIRECTED, *DIRECTED):
+    for algorithm in methods:
         graph = "server" if algorithm in SERVER else "exponential" if algorithm in DIRECTED else "ring"
         cells = []
         for process in PROCESSES.values():
             with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                cells.append(f"{distance(algorithm, process, rounds, folder):.0e}")
+                cells.append(distance(algorithm, process, rounds, folder))
         print(f"| `{algorithm}` | {graph} |", " | ".join(cells), "|", flush=True)
     return 0
 
