@@ -66,7 +66,7 @@ def configs() -> dict[str, dict[str, Any]]:
         if name not in ("ssl", "splitfed", "centralized"):  # no layers to cut; one client has no groups of steps
             runs[f"quadratics/{name}"] = {**PROBLEM, "algorithm": algorithm}
     for name in MODELS.names():
-        if name not in ("quadratic", "dense_quadratic", "ridge", "vgg9"):
+        if name not in ("quadratic", "dense_quadratic", "ridge", "vgg9", "text_lm"):
             runs[f"model/{name}"] = {**IMAGES, "model": {"name": name}, "algorithm": {"name": "scaffold"}}
     local = DIGITS["local"]
     for label, change in {

@@ -17,6 +17,7 @@ from raylfl.config.components import keys_of
 from raylfl.config.load import GROUPS, NAMED_GROUPS, load_config
 from raylfl.config.schema import FIXED_GROUPS, TopConfig
 from raylfl.data import DATA
+from raylfl.data.text import Texts
 from raylfl.heterogeneity.links import LINKS
 from raylfl.heterogeneity.participation.base import PARTICIPATION
 from raylfl.heterogeneity.partition.base import PARTITIONS
@@ -121,10 +122,12 @@ def test_every_group_of_the_config_is_mentioned():
 def test_the_stated_numbers_of_parameters_are_those_of_the_models():
     shapes = {"MNIST": (1, 28, 28), "FashionMNIST": (1, 28, 28), "CIFAR-10": (3, 32, 32), "CINIC-10": (3, 32, 32)}
     stated = {name: cells[-1] for name, cells in rows("docs/models.md").items() if name in MODELS and "(" in cells[-1]}
-    assert len(stated) == 11
+    assert len(stated) == 12
+    texts = Texts()
     for name, text in stated.items():
         count, data = re.fullmatch(r"([\d,]+) \((.+)\)", text).groups()
-        module = MODELS.get(name).cls(in_shape=shapes[data])
+        of_texts = {"in_shape": texts.in_shape, "num_classes": texts.num_classes}
+        module = MODELS.get(name).cls(**(of_texts if data == "texts" else {"in_shape": shapes[data]}))
         assert sum(p.numel() for p in module.parameters()) == int(count.replace(",", "")), name
 
 

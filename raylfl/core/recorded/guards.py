@@ -96,6 +96,11 @@ def state_of(module: nn.Module) -> dict[str, Any]:
     return found
 
 
+def resettable(part: Any) -> bool:
+    """Whether a part of a module is a torchmetrics object or a collection of them, which can be reset."""
+    return all(hasattr(part, name) for name in ("update", "compute", "reset"))
+
+
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, np.generic, range)
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)  # containers with equal parts count as equal
 _BY_IDENTITY = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, nn.Module)

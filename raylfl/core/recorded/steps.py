@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from raylfl.core.recorded import graphs
 from raylfl.core.recorded.calls import Recording, same_bits
 from raylfl.core.recorded.graphs import Captured
-from raylfl.core.recorded.guards import Refused, first_difference, state_of
+from raylfl.core.recorded.guards import Refused, first_difference, resettable, state_of
 from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.tape import record
 from raylfl.core.step_log import LogCall, StepLog
@@ -216,7 +216,9 @@ class RecordedSteps:
     def _look_again(self) -> None:
         self._doubted = False
         if self._state is not None and self.refusal is None:
-            changed = first_difference(*map(_without_modes, (self._state, state_of(self.module))))
+            metrics = tuple(f"{path}." for path, part in self.module.named_modules() if resettable(part))
+            before, now = (_lasting(state, metrics) for state in (self._state, state_of(self.module)))
+            changed = first_difference(before, now)
             if changed is not None:
                 self._refuse(f"depends on the attribute `{changed}`, perhaps, which other methods change")
 
@@ -268,9 +270,15 @@ class RecordedSteps:
             self._restore(content, after)
 
 
-def _without_modes(state: dict[str, Any]) -> dict[str, Any]:
-    """A module's state without training and evaluation mode, which belong to the kind of a batch."""
-    return {path: value for path, value in state.items() if path.rpartition(".")[2] != "training"}
+def _lasting(state: dict[str, Any], metrics: tuple[str, ...]) -> dict[str, Any]:
+    """A module's state without training and evaluation mode, which belong to the kind of a batch, and without metric
+    objects (prefixes of their paths), which every local work finds reset.
+    """
+    return {
+        path: value
+        for path, value in state.items()
+        if path.rpartition(".")[2] != "training" and not path.startswith(metrics)
+    }
 
 
 def _tensors(logged: Sequence[LogCall]) -> list[Tensor]:

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raylfl.core.recorded.guards import resettable
+
 CONTAINERS = (list, dict, set, deque)
 TORCH = frozenset(vars(nn.Module()))  # attributes that torch itself keeps in a module
 
@@ -61,11 +63,6 @@ class Attributes:
     def changed_tensors(self) -> list[str]:
         """Names of tensors changed in place that are no parameters or buffers; `restore` does not undo the change."""
         return [name for name, (tensor, version) in self._versions.items() if tensor._version != version]
-
-
-def resettable(part: Any) -> bool:
-    """Whether a part of a module is a torchmetrics object or a collection of them, which can be reset."""
-    return all(hasattr(part, name) for name in ("update", "compute", "reset"))
 
 
 def _plain(part: nn.Module) -> dict[str, Any]:
