@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 import pytest
 
+from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.fedprox import FedProx
 from raylfl.config.components import construct
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, BadValue
+from raylfl.heterogeneity.links import LINKS
+from raylfl.heterogeneity.participation import PARTICIPATION
+from raylfl.heterogeneity.partition import PARTITIONS
+from raylfl.heterogeneity.topologies import TOPOLOGIES
 from raylfl.models.classic import MLP
 from raylfl.options import Arguments, Doc, Ge, Gt, Lt, Options
 
@@ -97,3 +102,21 @@ class Sprung(FedProx):
     """FedProx with another default."""
 
     mu: float = 0.5
+
+
+TOGETHER = {("markov", "p_on"), ("markov", "p_off"), ("weighted", "weights")}  # parsed later, beside other options
+ALL = [
+    pytest.param(entry.cls, option.name, id=f"{entry.name}-{option.name}")
+    for registry in (ALGORITHMS, PARTICIPATION, PARTITIONS, LINKS, TOPOLOGIES)
+    for entry in registry
+    for option in fields(entry.cls)
+    if option.init and (entry.name, option.name) not in TOGETHER
+]
+
+
+@pytest.mark.parametrize(("cls", "name"), ALL)
+def test_every_option_of_every_class_is_checked_when_it_is_made_in_python(cls, name):
+    """Also where a class checks more in its own `__post_init__`."""
+    with pytest.raises(BadValue) as caught:
+        cls(**{name: object()})
+    assert caught.value.key == name

@@ -51,7 +51,8 @@ PLACE = ROOT / ".mutants"
 PARTS = ("core", "algorithms", "solvers", "diagnostics", "heterogeneity", "runtime")
 OUTSIDE = ("raylfl/runtime/ray/", "raylfl/runtime/profile.py")  # only tests that start processes call these
 PLACES = [
-    f"tests/{part}" for part in (*PARTS, "oracles", "models", "theory", "docs/test_examples.py", "docs/test_docs.py")
+    f"tests/{part}"
+    for part in (*PARTS, "oracles", "models", "theory", "docs/test_examples.py", "docs/test_docs.py", "test_options.py")
 ]
 
 
