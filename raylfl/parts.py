@@ -30,7 +30,7 @@ MOMENTS = "moments"  # the state of the local optimizer
 
 
 class Initial(NamedTuple):
-    """What a worker begins with: parameters x [d], buffers [b], state of the local optimizer [m].
+    """The initial state of a worker: parameters x [d], buffers [b], state of the local optimizer [m].
 
     The last one is empty unless it outlives a client's local work.
     """

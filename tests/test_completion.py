@@ -34,7 +34,7 @@ def test_commands_configs_keys_and_names_are_completed(completed):
     assert completed("raylfl", "re") == ["resume", "report", "reproduce"]
     assert completed("raylfl", "run", "dig") == ["digits"]
     assert completed("raylfl", "run", "min") == ["mine.yaml"]
-    assert completed("raylfl", "run", "digits", "local.lr") == ["local.lr=", "local.lr_schedule="] + [
+    assert completed("raylfl", "run", "digits", "local.lr") == ["local.lr=", "local.lr_schedule=", "local.lr_from="] + [
         f"local.lr_schedule.{key}=" for key in ("name", "decay", "period")
     ]
     assert completed("raylfl", "run", "digits", "algorithm.gam") == ["algorithm.gamma="]

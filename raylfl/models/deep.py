@@ -23,7 +23,7 @@ class Vgg9(Classifier):
     32,M,64,M,128,128,M,256,256,M,256,256,M with a ReLU after each convolution, padding 1, biases, no normalisation;
     2,308,810 parameters on CIFAR-10. Weights are initialised by torchvision's rule for VGG: with torch's default and
     no normalisation, the signal nearly vanishes after eight layers.
-    width: the others keep their ratios (the public code's wvgg9k1 has width 8).
+    width: the other convolutions keep their ratios (the public code's wvgg9k1 has width 8).
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ResNet18(Classifier):
     norm: none (SFL's tables), group (GroupNorm with `groups` groups) or batch (BatchNorm; its statistics are buffers,
     so that the model cannot be vectorised over clients).
     groups: number of groups of norm=group; a divisor of the width.
-    width: they double from stage to stage.
+    width: the channels double from stage to stage.
     """
 
     def __init__(

@@ -12,7 +12,10 @@ from raylfl.core.population import Floats
 
 @dataclass(frozen=True)
 class QuadraticProblem:
-    """hessians: H [N, d, d], symmetric; linear: b [N, d]; constant: c [N]; weights: w [N], sum 1; F = sum_i w_i f_i."""
+    """The problem F = sum_i w_i f_i with quadratic f_i.
+
+    hessians: H [N, d, d], symmetric; linear: b [N, d]; constant: c [N]; weights: w [N], sum 1.
+    """
 
     hessians: Floats
     linear: Floats

@@ -35,7 +35,9 @@ class Captured:
     """A program captured as one CUDA graph; it is called like the program."""
 
     def __init__(self, program: Program, leaves: Sequence[Tensor], row: Tensor, capture: Capture = capture_on_cuda):
-        """leaves, row: copied; examples of the batches to serve. Buffers and generators change as in a few steps."""
+        """Captures the program; leaves, row: copied, examples of its arguments. Changes buffers and generators like
+        some steps.
+        """
         self.program, self.draws, self.logs = program, program.draws, program.logs
         self._leaves, self._row = [leaf.clone() for leaf in leaves], torch.empty_like(row)
         self._replay, self._results = capture(lambda: program(self._leaves, self._row))

@@ -38,7 +38,7 @@ class Program:
     """
 
     def __init__(self, recording: Recording, sizes: Sequence[int], bold: Set[int] | None = None):
-        """sizes: entries of each parameter, in the order of the gradients.
+        """Compiles a recording; sizes: entries of each parameter, in the order of the gradients.
 
         bold: for rows [C, d], the numbers of the gradients that are written straight into them, in any order and
         alignment, which mostly keeps their bits.

@@ -56,7 +56,7 @@ class RecordedSteps:
         changing: Callable[[Any], Sequence[Tensor]] = lambda content: (),
         seen: int = SEEN,
     ):
-        """log: receives the values that the step logs.
+        """Steps of this module; log: receives the values that the step logs.
 
         Steps of several clients at once: `clients` is the shape of their losses ([C], given a content), in front of
         every gradient; `changing` the tensors of a content that the step may overwrite. seen: steps of a kind before

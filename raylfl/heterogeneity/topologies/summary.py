@@ -1,4 +1,4 @@
-"""Numbers of a graph: degrees, diameter, spectral gap, and the mixing of the nodes and messages that are there."""
+"""Numbers of a graph: degrees, diameter, spectral gap, and the mixing rate with absent nodes and lost messages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from raylfl.heterogeneity.world import RunContext
 if TYPE_CHECKING:
     import networkx as nx
 
-ROUNDS = 50  # whose product of matrices is measured
-EXACT = 1e-12  # norms below it are zero, and rounding
+ROUNDS = 50  # rounds whose product of matrices is measured
+EXACT = 1e-12  # norms below it are zero up to rounding
 
 
 def numbers(graph: Graph, world: RunContext, family: Family) -> dict[str, int | float | str]:
-    """The graph of round 0 while every node works and every message arrives."""
+    """The numbers of the graph of round 0 if every node works and every message arrives."""
     import networkx as nx
 
     drawn, pairs = whole(graph, world), graph.pairs(0, world)
@@ -52,16 +52,17 @@ def _first(graph: Graph, world: RunContext, family: Family) -> Mixing:
 
 
 def weights(graph: Graph, world: RunContext, family: Family) -> Floats:
-    """The matrix of round 0 [N, N] while nothing is missing (R of a pair)."""
+    """The matrix of round 0 [N, N] if every node works and every message arrives (R of a pair)."""
     return _first(graph, world, family).matrix
 
 
 def mixing_rate(graph: Graph, world: RunContext, family: Family, participation: Participation, link: Link) -> float:
-    """1 - the factor per round by which differences between the nodes shrink, over the first rounds of the run.
+    """The mixing rate: 1 minus the factor per round by which differences between the nodes shrink, over the first
+    rounds.
 
-    It is 1 - |(I - 11^T/N) W_{T-1} ... W_0|^(1/T), in the spectral norm, with the nodes that work and the messages that
-    arrive; of column-stochastic matrices the differences of the columns. 1: they vanish, as after a sequence that
-    averages exactly.
+    It is 1 - |(I - 11^T/N) W_{T-1} ... W_0|^(1/T), in the spectral norm, with the working nodes and the received
+    messages; for column-stochastic matrices it measures differences of columns. At 1 the differences vanish, as after a
+    sequence that averages exactly.
     """
     n, rounds = world.count, min(ROUNDS, world.rounds)
     product: Floats = np.eye(n)

@@ -28,7 +28,9 @@ class RingInFlight:
         received: Sequence[bool],
         workers: Callable[[], list[int]],
     ):
-        """received: whether the next client gets the upload of each task; workers: returns the workers for a ring."""
+        """Submits the ring; received: whether the next client gets each task's upload; workers: returns the workers for
+        it.
+        """
         self.workers = workers
         self.channel, self.tasks, self.states, self.received = channel, tasks, states, received
         self.start: Any = pack(broadcast)

@@ -31,7 +31,7 @@ class Measures:
         sources: Mapping[str, BatchSource | None],
         full: FullGradients,
     ):
-        """sources: the data by kind of evaluation; None without data of that kind."""
+        """Measurements on these sources, the data by kind of evaluation; None without data of that kind."""
         self.setup, self.evaluator, self.attributes, self.sources, self.full = (
             setup,
             evaluator,

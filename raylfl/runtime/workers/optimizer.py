@@ -42,7 +42,7 @@ class ModuleOptimizer(LocalOptimizer):
     """
 
     def __init__(self, flat: FlatModule, steps_per_epoch: int, moments: list[Moment] | None = None):
-        """moments: the form of the state, from `moments_of`; None: no state is taken over or handed on."""
+        """A new optimizer; moments: the form of the state, from `moments_of`; None: no state is taken over."""
         self.flat, self.moments = flat, moments
         self.optimizer, schedulers = _configured(flat.module)
         self.schedulers = [
