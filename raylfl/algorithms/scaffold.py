@@ -3,7 +3,7 @@
 Karimireddy et al., ICML 2020, Alg. 1, eqs. (3)-(5).
 
 State    server x, c [d], c = 0 at first; client c_i [d], 0 at first.
-Sent     2d floats down (x, c), 2d floats up (U_i, c_i+ - c_i).
+Sent     2d floats down (x, c), 2d floats up (U_i, c_i+ - c_i), or d (`uplink`).
 Assumes  nothing about participation; exact for full-batch gradients if every client is received infinitely often.
 
     client   x_i <- x_i - eta (grad f_i(x_i) - c_i + c), K_i times from x;  U_i = x - x_i
@@ -13,6 +13,9 @@ Assumes  nothing about participation; exact for full-batch gradients if every cl
     always   c = (1/N) sum_i c_i
 
 A client without data (K_i = 0) has no gradient to update c_i with, and keeps it.
+
+`uplink: update` sends U_i alone, d floats: in option 2 c_i+ - c_i = U_i / (K_i eta) - c, which the server computes from
+what it knows (Huang et al. 2024; FOCUS, table 1, footnote 6). Rounding differs, nothing else.
 
 Two departures of public code from the paper can be switched on. `momentum` applies to the raw gradient, before the
 correction: m <- momentum m + grad f_i(x_i), x_i <- x_i - eta (m - c_i + c). Option 2 then stores about 1/(1-momentum)
@@ -24,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,6 +53,8 @@ class Scaffold(Algorithm):
     ] = 0.0
     variates: Literal["zero", "model"] = "zero"  # c, c_i at first; model: the initial model, as in NIID-Bench's code
 
+    uplink: Literal["both", "update"] = "both"  # update: d floats up, of option 2
+
     own_step: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -56,6 +62,8 @@ class Scaffold(Algorithm):
         self.option = {"I": 1, "II": 2}.get(str(self.option), self.option)
         if self.option not in (1, 2):
             raise BadValue("option", got=self.option, need="1 or 2 (I or II), as in Alg. 1, line 12")
+        if self.uplink == "update" and self.option == 1:
+            raise BadValue("uplink", got="update", need="both with option 1, whose c_i+ does not follow from U_i")
 
     @property
     def full_gradient(self) -> bool:
@@ -87,9 +95,18 @@ class Scaffold(Algorithm):
         renewed = carry["full_gradient"] if self.option == 1 else update * work.per_step(x) - carry["correction"]
         if (work.steps == 0).any():
             renewed = torch.where(column(work.steps, x) > 0, renewed, client_state["variate"])
+        if self.uplink == "update":
+            return {"update": update}, {"variate": renewed}
         return {"update": update, "variate": renewed - client_state["variate"]}, {"variate": renewed}
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         x = server["x"] - self.gamma / len(r.cohort) * tree_sum(uploads["update"])
-        c = server["c"] + tree_sum(uploads["variate"]) / r.population.count
+        changes = uploads["variate"] if self.uplink == "both" else self._changes(server["c"], uploads["update"], r)
+        c = server["c"] + tree_sum(changes) / r.population.count
         return {"x": x, "c": c}, {"c_norm": float(c.norm())}
+
+    @staticmethod
+    def _changes(c: Tensor, updates: Tensor, r: Round) -> Tensor:
+        """c_i+ - c_i of the received clients from their U_i [R, d], option 2; 0 if K_i = 0."""
+        steps = np.maximum(r.steps, 1)
+        return (updates * column(1.0 / (steps * r.lr), updates) - c) * column(r.steps > 0, updates)

@@ -36,7 +36,7 @@ CHOICES: dict[str, list[dict[str, Any]]] = {  # beyond the defaults: each option
     "mifa": [{"init": "all"}],
     "optimal_sampling": [{"norms": "stale"}],
     "scaffnew": [{"p": 0.3}],
-    "scaffold": [{"option": 1}],
+    "scaffold": [{"option": 1}, {"uplink": "update"}],
 }
 
 
@@ -254,6 +254,7 @@ def test_every_check_has_an_algorithm_that_it_refuses():
         ("fedprox", "mu", -0.1),
         ("fedprox", "aggregate", "median"),
         ("scaffold", "option", 3),
+        ("scaffold", "uplink", "none"),
         ("fedadam", "b1", 1.0),
         ("fedadam", "b2", 1.0),
         ("fedyogi", "tau", 0.0),

@@ -90,6 +90,7 @@ CASES = [
     Case("scaffnew", {"p": 0.3}),
     Case("scaffold", {"gamma": 0.7}),
     Case("scaffold", {"option": 1}),
+    Case("scaffold", {"gamma": 0.7, "uplink": "update"}, {"gamma": 0.7}),
     Case("scaffold", {"momentum": 0.8, "variates": "model"}),
     Case("sfl"),
     Case("sfl", {"gamma": 0.7}),
