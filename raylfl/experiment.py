@@ -200,9 +200,11 @@ def check_topology(config: Config, world: RunContext) -> list[str]:
     name, chosen = config.resolved["algorithm"]["name"], config.resolved["topology"]["name"]
     if not algorithm.topology.peers:
         return [] if chosen == "auto" else [f"{name} does not run on a graph: topology {chosen} does not apply"]
-    for key, kept, instead in (("buffers", "local", "average"), ("optimizer_state", "kept", "fresh or averaged")):
-        if getattr(config.local, key) == kept:
-            raise BadConfig(f"local.{key}={kept}, but must be {instead}: {name} keeps its own rows at its nodes only")
+    for key, usual in (("buffers", "average"), ("optimizer_state", "fresh")):
+        if (given := getattr(config.local, key)) != usual and not (key == "optimizer_state" and algorithm.own_step):
+            raise BadConfig(
+                f"local.{key}={given}, but must be {usual}: {name} has no server, and its nodes keep its own rows only"
+            )
     allowed = {"doubly": DOUBLY, "column": (*DOUBLY, "column_stochastic"), "pair": (*DOUBLY, "pair")}[algorithm.family]
     allowed = ("auto", *allowed, *(("row_stochastic",) if algorithm.biased_by_rows else ()))
     if graph.weights not in allowed:

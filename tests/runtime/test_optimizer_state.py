@@ -225,3 +225,11 @@ def test_algorithms_that_assume_plain_sgd_say_so(runs, algorithm, words):
     overrides = ["local.optimizer=adamw", "local.optimizer_state=kept", "rounds=1", f"algorithm.name={algorithm}"]
     result = raylfl.run(LOCAL, [*runs, *overrides])
     assert words in (result.run_dir / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("state", ["kept", "averaged"])
+def test_methods_without_a_server_refuse_moments_that_last(runs, state):
+    with pytest.raises(
+        BadConfig, match=f"optimizer_state={state}, but must be fresh: dsgd has no server, and its nodes"
+    ):
+        raylfl.run(LOCAL, [*runs, "local.optimizer=adamw", f"local.optimizer_state={state}", "algorithm=dsgd"])
