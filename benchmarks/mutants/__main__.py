@@ -287,7 +287,7 @@ def report(done: list[tuple[Mutant, dict[str, Any]]], existing: int, args: argpa
     print(text)
     print(f"survivors: {PLACE / 'survivors.diff'}")
     if args.write:
-        about = f"{len(done)} of {existing:,} possible errors, drawn at random (`--seed {args.seed}`)."
+        about = f"{len(done)} of {existing:,} possible errors, drawn at random (`--seed {args.seed}`; of `ray/` none)."
         bounds = f"Of all that are not equivalent the tests notice {low:.1%} to {high:.1%} (95 % confidence)."
         listed = [f"- `{m.path}`, `{m.function or 'module'}`: `{m.lines}`" for m, _ in left]
         survivors = ["", "Not noticed:", "", *listed] if listed else []

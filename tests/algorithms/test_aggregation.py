@@ -160,6 +160,8 @@ def test_importance_needs_the_sampling_probabilities():
     r = round_of(c, np.ones(3, dtype=np.int64), np.ones(3, dtype=bool)).received_view
     with pytest.raises(BadValue, match="sampling probabilities"):
         RULES["anonymous_importance"].coefficients(r)
+    with pytest.raises(BadValue, match="sampling probabilities"):
+        RULES["anonymous_importance"].coefficients(replace(r, inclusion=np.array([0.5, np.nan, 0.5])))
     known = replace(r, inclusion=np.full(3, 1 / 3))
     np.testing.assert_allclose(RULES["anonymous_importance"].coefficients(known), np.full(3, 1 / 3))
 
