@@ -207,7 +207,7 @@ def test_a_class_that_only_this_process_can_import_causes_a_warning(here):
         """A class defined in a function."""
 
     result = raylfl.run("digits", [*SMALL, "algorithm.name=known_here_only", "rounds=1"])
-    assert "`raylfl resume` cannot continue the run" in (result.run_dir / "log.txt").read_text()
+    assert "the run cannot be resumed from its config alone" in (result.run_dir / "log.txt").read_text()
 
 
 def test_a_later_layer_with_another_class_replaces_the_group(here):

@@ -20,8 +20,9 @@ NAMES: dict[str, tuple[str, ...]] = {  # docs/heterogeneity.md, "What is measure
     "participants": EVALUATION,
     "random": EVALUATION,
     "clients": ("accuracy_mean", "accuracy_std", "accuracy_p10"),
-    "global": ("loss", "grad_norm", "distance", "distance_abs"),
-    "update": ("norm", "diversity"),
+    "global": ("loss", "grad_norm", "distance", "distance_abs", "diversity", "surrogate_diversity", "surrogate_chi2"),
+    "average": ("distance", "distance_abs", "loss", "gap"),
+    "update": ("norm", "diversity", "drift"),
     "inconsistency": ("chi2", "predicted_distance"),
     "cohort": ("sampled", "received"),
     "cost": tuple(field.name for field in fields(Costs)),
@@ -53,8 +54,11 @@ def require_measured(metric: str, experiment: Experiment) -> None:
         "random": (config.random_clients and config.every, "eval.random_clients > 0, and eval.every > 0"),
         "clients": (config.clients and config.every, "eval.clients=true, and eval.every > 0"),
         "global": (config.global_ and config.every, "eval.global=true, and eval.every > 0"),
+        "average": (config.average and config.every, "eval.average, and eval.every > 0"),
         "inconsistency": (config.inconsistency, "eval.inconsistency=true"),
     }
+    if metric in ("global/diversity", "global/surrogate_diversity", "global/surrogate_chi2", "update/drift"):
+        needs[group] = (config.diversity and config.every, "eval.diversity=true, and eval.every > 0")
     if distance:
         needs["global"] = (experiment.optimum is not None, "data that know their optimum")
     met, need = needs.get(group, (True, ""))

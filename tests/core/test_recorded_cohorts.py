@@ -13,7 +13,7 @@ from torch import nn
 from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, LoopOracle
-from raylfl.core.recorded import program
+from raylfl.core.recorded import program, steps
 from raylfl.core.recorded.calls import Call, Slot
 from raylfl.core.vectorized import VectorizedOracle
 from raylfl.experiment import assemble
@@ -64,7 +64,8 @@ def drawn(module, dtype, sizes):
 
 
 @pytest.mark.parametrize("kind", [Normed, Dropped, users.Residual])
-def test_replays_of_a_cohort_have_the_bits_of_vmap(kind):
+def test_replays_of_a_cohort_have_the_bits_of_vmap(kind, monkeypatch):
+    monkeypatch.setattr(steps, "DECISIVE", 1)  # these networks are small
     module, flat, (ours, theirs), x = oracles(kind, torch.float32, 3, "auto", "autograd")
     module.train()
     start = flat.read_buffers().expand(3, -1) + 0.5
@@ -114,6 +115,7 @@ def test_each_client_has_the_buffers_that_it_would_have_alone():
 
 def test_gradients_with_other_bits_are_copied_into_the_rows(monkeypatch):
     """As a library may round a product in another order of memory."""
+    monkeypatch.setattr(steps, "DECISIVE", 1)
     whole, first = program.straightened, []
 
     def another(calls, geometry, gradients, wanted):

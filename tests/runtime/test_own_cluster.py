@@ -65,7 +65,12 @@ def struck_run(folder, part):
 
 
 def gated(folder):
-    return {**FOCUS, "model": {"class_path": "tests.runtime.tiny.Gated", "init_args": {"folder": str(folder)}}}
+    model = {"class_path": "tests.runtime.tiny.Gated", "init_args": {"folder": str(folder)}}
+    return {
+        **FOCUS,
+        "model": model,
+        "runtime": {**FOCUS["runtime"], "step": "autograd"},
+    }  # replayed steps would pass the gate
 
 
 @pytest.fixture(scope="module")

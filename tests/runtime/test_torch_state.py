@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import raylfl
-from raylfl.config.schema import ComponentConfig
+from raylfl.config.schema import ModelConfig
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
 from raylfl.runtime.workers.module import make_module
@@ -105,8 +105,8 @@ def test_what_a_module_s_file_sets_as_it_is_imported_ends_with_the_import(tmp_pa
     monkeypatch.syspath_prepend(str(tmp_path))
     shapes = {"in_shape": [1, 8, 8], "num_classes": 10}
     with default_dtype(torch.float32):
-        greedy = [make_module(ComponentConfig(None, "greedy.MLP", shapes), 0) for _ in range(2)]
+        greedy = [make_module(ModelConfig(None, "greedy.MLP", shapes), 0) for _ in range(2)]
         assert torch.get_default_dtype() == torch.float32
-    plain = make_module(ComponentConfig("mlp", None, shapes), 0)
+    plain = make_module(ModelConfig("mlp", None, shapes), 0)
     for module in greedy:
         assert all(map(torch.equal, module.parameters(), plain.parameters()))

@@ -21,6 +21,7 @@ from raylfl.errors import BadConfig
 
 SEEN = 1  # steps of a kind by autograd before the first recording: many kinds occur only once
 RECORDED = 3  # steps of a kind that are recorded or compared before replays begin
+DECISIVE = 4096  # entries whose equal bits in one step show that two orders of a product round alike
 MOST = 128  # largest number of kinds with a program; then the least recently used one is dropped
 
 Loss = Callable[[Any], Tensor]  # content of a batch -> its loss, with a graph
@@ -131,8 +132,7 @@ class RecordedSteps:
             if not first.same_list(found):
                 self._refuse("does not take the same course in every step")
                 return loss, row
-            several = set(range(len(self.sizes))) if self.clients(content) else None
-            kind.program = Program(first, self.sizes, several)
+            kind.program = Program(first, self.sizes, self._straight(self.clients(content)))
         taken = [loss, row, *_tensors(logged)]
         differs = self._difference(kind.program, content, before, taken)
         if differs is not None and isinstance(kind.program, Program) and kind.program.bold:
@@ -148,6 +148,15 @@ class RecordedSteps:
                     "of something outside the module; replayed steps may be wrong (set runtime.step=autograd)"
                 )
         return loss, row
+
+    def _straight(self, clients: tuple[int, ...]) -> set[int] | None:
+        """The gradients of a cohort to try to write straight into its rows; None for a single client.
+
+        Small ones are cheap to copy, and could agree with their copies by chance in the step that compares them.
+        """
+        if not clients:
+            return None
+        return {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
 
     def _less_bold(self, program: Program, content: Any, before: Any, expected: Tensor) -> Program:
         """The program in which only gradients that keep their bits are written straight into the rows."""
