@@ -25,7 +25,7 @@ from raylfl.runtime.records.wandb_run import base_url, logged_in, unreachable
 
 SECTIONS = {  # heading -> prefixes of its metrics' names
     "Test set": ("test/",),
-    "Training": ("train/", "global/"),
+    "Training": ("train/", "global/", "average/"),
     "Clients": ("clients/", "participants/", "random/", "cohort/", "update/", "inconsistency/"),
     "Costs": ("cost/", "time/", "traffic/"),
     "Algorithm": ("algo/",),
@@ -110,7 +110,7 @@ def line(wr: Any, metric: str) -> Any:
         x="round",
         y=[metric],
         title_x="round",
-        log_y=True if metric.startswith("global/distance") else None,
+        log_y=True if metric.startswith(("global/distance", "average/distance")) else None,
         groupby=wr.Config(METHOD),
         groupby_aggfunc="mean",
         groupby_rangefunc="minmax",
