@@ -18,38 +18,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.graph import GraphAlgorithm, weighted
-from raylfl.core.algorithm import State, Work
+from raylfl.algorithms.graph import Tracking
+from raylfl.core.algorithm import State
 from raylfl.core.mixing import Mixing
 from raylfl.core.population import Round
 
 
 @ALGORITHMS.register("gradient_tracking", paper="Nedic et al. 2017")
 @dataclass
-class GradientTracking(GraphAlgorithm):
+class GradientTracking(Tracking):
     """Gradient tracking (DIGing, Aug-DGM): steps along a tracked mean gradient; exact."""
 
     order: Literal["diging", "atc"] = "diging"  # combine x beside the step, or after it
 
-    own_step: ClassVar[bool] = True
     one_step: ClassVar[bool] = True
-    tracked: ClassVar[str | None] = "y"
-    server_known: ClassVar[tuple[str, ...]] = ("g_prev",)  # kept by its node, not mixed
-
-    def init_nodes(self, x: Tensor, count: int) -> State:
-        zeros = x.new_zeros(count, x.numel())
-        return {"x": x.repeat(count, 1), "y": zeros, "g_prev": zeros.clone()}
-
-    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        g = weighted(g, carry)
-        y = carry["y"] + g - carry["g_prev"]
-        return y, {**carry, "y": y, "g_prev": g}
-
-    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
-        return {"x": x, "y": carry["y"], "g_prev": carry["g_prev"]}, {}
 
     def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
         w = mixings[0]

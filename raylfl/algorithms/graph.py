@@ -117,6 +117,36 @@ class GraphAlgorithm(Algorithm):
         return info
 
 
+class Tracking(GraphAlgorithm):
+    """Gradient tracking: y_i <- y_i + g_i - g_prev_i follows the mean gradient, and a local step goes along y_i."""
+
+    own_step: ClassVar[bool] = True
+    tracked: ClassVar[str | None] = "y"
+    server_known: ClassVar[tuple[str, ...]] = ("g_prev",)  # kept by its node, not mixed
+
+    def init_nodes(self, x: Tensor, count: int) -> State:
+        return {"x": x.repeat(count, 1), **tracking_rows(x, count)}
+
+    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
+        carry = tracking(g, carry)
+        return carry["y"], carry
+
+    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
+        return {"x": x, "y": carry["y"], "g_prev": carry["g_prev"]}, {}
+
+
+def tracking_rows(x: Tensor, count: int) -> State:
+    """The rows y and g_prev [N, d] before round 0: 0."""
+    zeros = x.new_zeros(count, x.numel())
+    return {"y": zeros, "g_prev": zeros.clone()}
+
+
+def tracking(g: Tensor, carry: State) -> State:
+    """The carried rows after a gradient g: y + g - g_prev, and g as the new g_prev."""
+    g = weighted(g, carry)
+    return {**carry, "y": carry["y"] + g - carry["g_prev"], "g_prev": g}
+
+
 def weighted(g: Tensor, carry: State) -> Tensor:
     """The gradients times N w_i; unchanged for uniform weights."""
     return g * carry["scale"] if "scale" in carry else g

@@ -20,7 +20,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.graph import weighted
+from raylfl.algorithms.graph import tracking, tracking_rows
 from raylfl.algorithms.sgp import SGP
 from raylfl.core.algorithm import State, Work
 from raylfl.core.mixing import Mixing
@@ -37,13 +37,11 @@ class PushDIGing(SGP):
     server_known: ClassVar[tuple[str, ...]] = ("g_prev",)  # kept by its node, not mixed
 
     def init_nodes(self, x: Tensor, count: int) -> State:
-        zeros = x.new_zeros(count, x.numel())
-        return {**super().init_nodes(x, count), "y": zeros, "g_prev": zeros.clone()}
+        return {**super().init_nodes(x, count), **tracking_rows(x, count)}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        g = weighted(g, carry)
-        y = carry["y"] + g - carry["g_prev"]
-        return y / carry["w"], {**carry, "y": y, "g_prev": g}
+        carry = tracking(g, carry)
+        return carry["y"] / carry["w"], carry
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         return {"x": x * carry["w"], "y": carry["y"], "g_prev": carry["g_prev"]}, {}

@@ -18,36 +18,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.graph import GraphAlgorithm, weighted
-from raylfl.core.algorithm import State, Work
+from raylfl.algorithms.graph import Tracking
+from raylfl.core.algorithm import State
 from raylfl.core.mixing import Family, Mixing
 from raylfl.core.population import Round
 
 
 @ALGORITHMS.register("push_pull", paper="Pu et al. 2021")
 @dataclass
-class PushPull(GraphAlgorithm):
+class PushPull(Tracking):
     """Push-pull (AB): gradient tracking over directed graphs without push-sum; exact. FOCUS is its star."""
 
-    own_step: ClassVar[bool] = True
     family: ClassVar[Family] = "pair"
-    tracked: ClassVar[str | None] = "y"
-    server_known: ClassVar[tuple[str, ...]] = ("g_prev",)  # kept by its node, not mixed
-
-    def init_nodes(self, x: Tensor, count: int) -> State:
-        zeros = x.new_zeros(count, x.numel())
-        return {"x": x.repeat(count, 1), "y": zeros, "g_prev": zeros.clone()}
-
-    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        g = weighted(g, carry)
-        y = carry["y"] + g - carry["g_prev"]
-        return y, {**carry, "y": y, "g_prev": g}
-
-    def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
-        return {"x": x, "y": carry["y"], "g_prev": carry["g_prev"]}, {}
 
     def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
         pull, push = mixings

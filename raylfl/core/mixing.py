@@ -7,8 +7,8 @@ families of matrices, and each method states the family that its proof needs:
     row       rows of R sum to 1: a consensus stays one; a node knows the messages that it receives
     column    columns of C sum to 1: the sum of the rows is kept; a node knows the messages that arrive (push-sum)
 
-A node that does not work in a round neither computes nor exchanges. Weights are those of the graph that remains: its
-rows and columns have the sums of their family in every round. For `doubly` an undirected edge carries if both of its
+A node that does not work in a round neither computes nor exchanges. Weights come from the remaining graph: its rows
+and columns have the sums of their family in every round. For `doubly` an undirected edge carries if both of its
 messages arrive. Over a directed graph W is doubly stochastic while every message arrives, since every node has as many
 edges in as out. In other rounds the two ends of each edge that carries exchange rows, at half its weight each way.
 

@@ -37,6 +37,7 @@ CONTROLS: dict[str, dict[str, Any]] = {
 LINES = {PLAIN: "scaffold", MOMENTUM: "fedavgm", LONG: "fedacs", MODEL: "focus", BOTH: "fedaware"}
 LINES |= {AVERAGE: "fedavg", AVERAGE_MOMENTUM: "mifa", PROX: "fedprox"}
 EARLY, LATE = 100, 300  # rounds
+LAST = 50  # rounds of a last mean
 SEEDS = (0, 1, 2)
 
 
@@ -119,9 +120,6 @@ class Network(PaperResult):
         table = Table("accuracy", f"{heading}; mean of the last {LAST} rounds ± std over seeds.", columns, rows)
         plots = [draw.Plot(heading, groups, ACCURACY, band="std")]
         return Findings([table], claims, {"accuracy": draw.curves(plots, draw.styles(lines))})
-
-
-LAST = 50  # rounds of a last mean
 
 
 @EXPERIMENTS.register("audit/scaffold-network", paper="SCAFFOLD in public code, on LeNet-5")

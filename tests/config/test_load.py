@@ -9,6 +9,10 @@ from raylfl.config.find import conf_roots, find_config
 from raylfl.config.load import compose, load_config
 from raylfl.errors import BadConfig
 
+EDGES = ("edges.txt", "0 1  # an edge\n1 2\n")
+GRAPH = ("topology.jsonl", '{"round": 0, "directed": false, "edges": [[0, 1], [1, 0]], "arrives": [true, false]}\n')
+TRACE = ("participation.jsonl", '{"round": 0, "cohort": [0], "draws": [1], "received": [true], "steps": [1]}\n')
+PARTITION = ("partition.json", '{"0": [0], "1": [1]}')
 SHIPPED = sorted({p for root in conf_roots() for p in root.rglob("*.yaml") if "sweep" not in p.parts})
 
 
@@ -114,37 +118,19 @@ def test_a_missing_config_names_the_nearest_and_a_circle_is_found(tmp_path):
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_every_shipped_config_is_valid_and_begins_with_its_command(path, tmp_path):
     assert path.read_text().startswith("# ")
-    needs = {"trace": {"path": _trace(tmp_path)}, "file": {"path": _partition(tmp_path)}}
+    needs = {"trace": {"path": _written(tmp_path, *TRACE)}, "file": {"path": _written(tmp_path, *PARTITION)}}
     content = compose(path)
     for group in ("participation", "partition"):
         content.get(group, {}).update(needs.get(content.get(group, {}).get("name", ""), {}))
-    files = {"file": _edges(tmp_path), "recorded": _graph(tmp_path)}
+    files = {"file": _written(tmp_path, *EDGES), "recorded": _written(tmp_path, *GRAPH)}
     if (name := content.get("topology", {}).get("name")) in files:
         content["topology"]["path"] = files[name]
     load_config(content)
 
 
-def _edges(folder):
-    path = folder / "edges.txt"
-    path.write_text("0 1  # an edge\n1 2\n")
-    return str(path)
-
-
-def _graph(folder):
-    path = folder / "topology.jsonl"
-    path.write_text('{"round": 0, "directed": false, "edges": [[0, 1], [1, 0]], "arrives": [true, false]}\n')
-    return str(path)
-
-
-def _trace(folder):
-    path = folder / "participation.jsonl"
-    path.write_text('{"round": 0, "cohort": [0], "draws": [1], "received": [true], "steps": [1]}\n')
-    return str(path)
-
-
-def _partition(folder):
-    path = folder / "partition.json"
-    path.write_text('{"0": [0], "1": [1]}')
+def _written(folder, name, text):
+    path = folder / name
+    path.write_text(text)
     return str(path)
 
 

@@ -8,7 +8,7 @@ import pytest
 import raylfl
 from raylfl.api import checked
 from raylfl.config.load import load_config
-from raylfl.control import Callback
+from tests.runtime.iterates import Iterates
 
 SMALL = [
     "num_clients=3",
@@ -20,16 +20,6 @@ SMALL = [
     "eval.every=2",
     "logging.report=false",
 ]
-
-
-class Iterates(Callback):
-    """Keeps x_1, ..., x_R."""
-
-    def __init__(self):
-        self.seen = []
-
-    def on_round_end(self, round, metrics, params):
-        self.seen.append(params.double().numpy().copy())
 
 
 def value(experiment, x) -> float:
