@@ -4,37 +4,52 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Any
 
+from torch import Tensor
+
 from raylfl import api
+from raylfl.control import Callback
 from raylfl.report.labels import canonical
-from raylfl.report.runs import load_run
 from raylfl.runtime.records.summary import cpu_model
 
 LONG = 24.0  # hours above which a line says that this machine is too slow
+SHORT = 10.0  # seconds after which a short run ends; it has two rounds at least
 
 
-def estimate(configs: Sequence[dict[str, Any]], processes: int) -> list[str]:
-    """One line for each kind of run (data, model, method, clients), and one for all runs.
+def estimate(configs: Sequence[dict[str, Any]], processes: int) -> Iterator[str]:
+    """One line for each kind of run (data, model, method, clients) as soon as it is known, and one for all runs.
 
-    Of each kind the run with the fewest local steps is made until its first evaluation. The durations of the others are
-    scaled by their local steps, which is slightly too long, because the time of an evaluation does not grow with them.
+    Of each kind the run with the fewest local steps is made for a few rounds. The durations of the others are scaled by
+    their local steps, which is slightly too long, because the time of an evaluation does not grow with them.
     """
     kinds: dict[str, list[dict[str, Any]]] = {}
     for config in configs:
         kinds.setdefault(canonical(_kind(config)), []).append(config)
-    lines, total = [], 0.0
+    total = 0.0
     for own in kinds.values():
         least = min(own, key=_work)
-        hours = sum(_per_round(least) * config["rounds"] * _work(config) / _work(least) for config in own) / 3600
+        each = _per_round(least)
+        hours = sum(each * config["rounds"] * _work(config) / _work(least) for config in own) / 3600
         total += hours
-        lines.append(f"{hours:8.2f} h  {len(own)} runs: {_words(least)}")
+        yield f"{hours:8.2f} h  {len(own)} runs: {_words(least)}"
     together = total / processes
-    lines.append(f"{together:8.2f} h  in all, {processes} at a time on {cpu_model()}")
+    yield f"{together:8.2f} h  in all, {processes} at a time on {cpu_model()}"
     if together > LONG:
-        lines.append("this machine is too slow for all of it: --only chooses cells, a GPU helps (runtime.backend=ray)")
-    return lines
+        yield "this machine is too slow for all of it: --only chooses cells, a GPU helps (runtime.backend=ray)"
+
+
+class _Clock(Callback):
+    """The seconds of each round; ends the run after two rounds and `SHORT` seconds."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def on_round_end(self, round: int, metrics: dict[str, Any], params: Tensor) -> bool:
+        self.seconds.append(float(metrics["time/round"]))
+        return round > 0 and sum(self.seconds) > SHORT
 
 
 def _kind(config: dict[str, Any]) -> dict[str, Any]:
@@ -46,14 +61,18 @@ def _work(config: dict[str, Any]) -> float:
 
 
 def _per_round(config: dict[str, Any]) -> float:
-    """Seconds per round, evaluation included, of a short run in a temporary folder."""
-    short = copy.deepcopy(config)
-    rounds = max(2, min(int(config["eval"]["every"]), 25))
-    short["rounds"], short["checkpoint"]["every"] = rounds, 0
+    """Seconds per round of a short run in a temporary folder that evaluates every second round.
+
+    The difference between its rounds with and without evaluation counts once in `eval.every` rounds.
+    """
+    short, clock = copy.deepcopy(config), _Clock()
+    every = max(int(config["eval"]["every"]), 1)
+    short["rounds"], short["checkpoint"]["every"], short["eval"]["every"] = max(2, min(every, 24)), 0, 2
     with tempfile.TemporaryDirectory() as folder:
         short["logging"] |= {"dir": folder, "id": "short"}
-        path = api.run(short).run_dir
-        return float(load_run(path).summary["wall_seconds"]) / rounds
+        api.run(short, callbacks=[clock])
+    plain, evaluated = median(clock.seconds[2::2] or clock.seconds[:1]), median(clock.seconds[1::2])
+    return plain + max(evaluated - plain, 0.0) / every
 
 
 def _words(config: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from raylfl.cli import main
 from raylfl.errors import BadConfig
 from raylfl.reproduce.base import find
 from raylfl.reproduce.choice import choice, plain
+from raylfl.reproduce.estimate import estimate
 from raylfl.reproduce.run_cache import Enough, Estimated, RunCache
 from tests.reproduce.caches import DryCache
 
@@ -85,6 +86,30 @@ def test_an_estimate_makes_no_full_runs_and_prints_hours(tmp_path, monkeypatch, 
     told = capsys.readouterr()
     assert " h  in all, 2 at a time on " in told.out + told.err
     assert not list(tmp_path.iterdir())
+
+
+def test_an_estimate_counts_an_evaluation_as_often_as_it_is_made(monkeypatch):
+    """Rounds of 1 s, and 11 s where they are evaluated; the first takes a while longer."""
+
+    def run(config, callbacks):
+        assert config["eval"]["every"] == 2
+        for r, seconds in enumerate([5.0, 12.0, 1.0, 11.0, 1.0, 11.0]):
+            if callbacks[0].on_round_end(r, {"time/round": seconds}, None):
+                return
+
+    monkeypatch.setattr("raylfl.reproduce.estimate.api.run", run)
+    config = {
+        "rounds": 1000,
+        "local": {"steps": 5, "epochs": None},
+        "eval": {"every": 20},
+        "checkpoint": {},
+        "logging": {},
+        **{key: {"name": key} for key in ("data", "model", "algorithm", "num_clients", "participation", "runtime")},
+    }
+    lines = list(estimate([config], 1))
+    assert lines[0].split()[0] == f"{1000 * (5.0 + 7.0 / 20) / 3600:.2f}"  # ended after two rounds: over 10 s
+    monkeypatch.setattr("raylfl.reproduce.estimate.SHORT", 60.0)
+    assert next(estimate([config], 1)).split()[0] == f"{1000 * (1.0 + 10.0 / 20) / 3600:.2f}"
 
 
 def test_seeds_can_be_chosen(tmp_path):
