@@ -37,7 +37,8 @@ from benchmarks.pages import ROOT, write_part
 from raylfl.algorithms import ALGORITHMS
 from raylfl.cli import main as command_line
 from raylfl.config.components import keys_of
-from raylfl.config.schema import FIXED_GROUPS, TopConfig
+from raylfl.config.groups.top import TopConfig
+from raylfl.config.schema import FIXED_GROUPS
 from raylfl.heterogeneity.links import LINKS
 from raylfl.heterogeneity.participation.base import PARTICIPATION
 from raylfl.heterogeneity.partition.base import PARTITIONS

@@ -18,7 +18,8 @@ from typing import Any
 import yaml
 
 from raylfl import source
-from raylfl.config.schema import FIXED_GROUPS, TopConfig
+from raylfl.config.groups.top import TopConfig
+from raylfl.config.schema import FIXED_GROUPS
 from raylfl.options import doc_of, hints_of, words
 from raylfl.registries import REGISTRIES
 from raylfl.tune.schedulers import Asha, Pbt

@@ -14,7 +14,8 @@ from string import Template
 
 from raylfl.config.components import keys_of
 from raylfl.config.find import config_names
-from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS, TopConfig
+from raylfl.config.groups.top import TopConfig
+from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
 from raylfl.core.local_rule import Schedule
 from raylfl.registries import KINDS, REGISTRIES
 

@@ -15,7 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from raylfl.config.schema import LoggingConfig, RuntimeConfig
+from raylfl.config.groups.records import LoggingConfig
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
 from raylfl.extras import EXTRAS, REQUIRED, install_command, installed
 from raylfl.plugins import plugins

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from raylfl.config.components import check_arguments
+from raylfl.config.groups.top import ModelConfig
 from raylfl.config.load import Config, escaped
-from raylfl.config.schema import ModelConfig
 from raylfl.core.mixing import DOUBLY
 from raylfl.core.population import Population
 from raylfl.core.samples import Shards

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.config.groups.top import ModelConfig
 from raylfl.config.load import Config
-from raylfl.config.schema import ModelConfig, RuntimeConfig
 from raylfl.core.algorithm import Algorithm, State
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.local_rule import LocalRule

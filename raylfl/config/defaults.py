@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any
 
 from raylfl.config.components import options_of
-from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS, ComponentConfig
+from raylfl.config.groups.top import ComponentConfig
+from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
 from raylfl.registries import REGISTRIES
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 from raylfl.config.components import keys_of
 from raylfl.config.formats import FORMAT, KEY
+from raylfl.config.groups.local import PAPERS
+from raylfl.config.groups.top import TopConfig
 from raylfl.config.layers import NAMED
-from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS, PAPERS, TopConfig
+from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
 from raylfl.options import doc_of, hints_of, json_schema
 from raylfl.registries import REGISTRIES
 

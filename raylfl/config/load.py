@@ -14,21 +14,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from raylfl.config.components import build, keys_of, mistakes, options_of, typed, unknown_key
 from raylfl.config.find import find_config
+from raylfl.config.groups.local import LocalConfig
+from raylfl.config.groups.records import CheckpointConfig, EvalConfig, LoggingConfig, StopConfig
+from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.config.groups.top import ComponentConfig, ModelConfig, TopConfig
 from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, override_layers, tree, with_bases
 from raylfl.config.objects import Given, passing
-from raylfl.config.schema import (
-    FIXED_GROUPS,
-    NAMED_GROUPS,
-    CheckpointConfig,
-    ComponentConfig,
-    EvalConfig,
-    LocalConfig,
-    LoggingConfig,
-    ModelConfig,
-    RuntimeConfig,
-    StopConfig,
-    TopConfig,
-)
+from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.clock import Clock
 from raylfl.registries import REGISTRIES

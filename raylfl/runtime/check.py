@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from raylfl.config.schema import EvalConfig
+from raylfl.config.groups.records import EvalConfig
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import Batch, private_randomness
 from raylfl.core.population import Population

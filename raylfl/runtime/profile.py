@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from raylfl.config.schema import LAYOUTS, Layout, Vectorize
+from raylfl.config.groups.runtime import LAYOUTS, Layout, Vectorize
 from raylfl.errors import BadConfig
 from raylfl.parts import Experiment
 from raylfl.runtime.round.loop import Federation

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raylfl.config.schema import RuntimeConfig
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.costs import Costs
 from raylfl.core.deferred import Deferred

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from raylfl.config.groups.local import PAPERS
 from raylfl.config.load import Config
-from raylfl.config.schema import PAPERS
 from raylfl.errors import BadConfig
 from raylfl.experiment import assemble
 from raylfl.parts import Experiment

@@ -19,9 +19,9 @@ import yaml
 
 from raylfl.config.components import keys_of, typed, unknown_key
 from raylfl.config.find import conf_roots, find_config
+from raylfl.config.groups.top import TopConfig
 from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, override, override_layers
 from raylfl.config.load import Config, compose, interpolated, load_config
-from raylfl.config.schema import TopConfig
 from raylfl.errors import BadConfig, BadValue
 from raylfl.registry import NAMING
 from raylfl.tune.journal import Trial

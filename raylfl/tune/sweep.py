@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from raylfl.config.formats import FORMAT, KEY, refuse_other
+from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.layers import merge_layer, override, tree
-from raylfl.config.schema import LoggingConfig
 from raylfl.console import shown
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.records.lines import lines

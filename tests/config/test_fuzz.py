@@ -22,8 +22,9 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.cli import main
 from raylfl.config.components import keys_of
 from raylfl.config.find import conf_roots
+from raylfl.config.groups.top import TopConfig
 from raylfl.config.load import compose, load_config
-from raylfl.config.schema import FIXED_GROUPS, TopConfig
+from raylfl.config.schema import FIXED_GROUPS
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.heterogeneity.links import LINKS
 from raylfl.heterogeneity.participation.base import PARTICIPATION

@@ -7,9 +7,10 @@ import dataclasses
 import pytest
 
 from raylfl.config.changes import defining
+from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.config.groups.top import TopConfig
 from raylfl.config.identity import LEFT_OUT, RUNTIME_FREE, identity
 from raylfl.config.load import load_config
-from raylfl.config.schema import RuntimeConfig, TopConfig
 from raylfl.report.labels import flatten
 
 MADE = {"data": {"name": "mnist", "init_args": {"root": "/elsewhere", "download": False}}, "model": "mlp"}

@@ -13,7 +13,7 @@ from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.flat import FlatModule, in_channels_last
 from raylfl.core.oracle import loss_of, seed_everything
 from raylfl.core.recorded.calls import Call, Geometry, Slot
-from raylfl.core.recorded.program import fastest
+from raylfl.core.recorded.fastest import fastest
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig

@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import raylfl
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.load import load_config
-from raylfl.config.schema import RuntimeConfig
 from raylfl.core.cohort_chain import CohortChain
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, LoopOracle

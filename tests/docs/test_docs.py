@@ -14,8 +14,9 @@ import raylfl
 from docs import reference
 from raylfl.algorithms import ALGORITHMS
 from raylfl.config.components import keys_of
+from raylfl.config.groups.top import TopConfig
 from raylfl.config.load import GROUPS, NAMED_GROUPS, load_config
-from raylfl.config.schema import FIXED_GROUPS, TopConfig
+from raylfl.config.schema import FIXED_GROUPS
 from raylfl.data import DATA
 from raylfl.data.text import Texts
 from raylfl.heterogeneity.links import LINKS

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.config.schema import RuntimeConfig
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import Algorithm
 from raylfl.runtime.round.dispatch import calls
 from tests.runtime import simulated

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import raylfl
-from raylfl.config.schema import StopConfig
+from raylfl.config.groups.records import StopConfig
 from raylfl.errors import BadConfig, BadValue
 from raylfl.runtime.round.early_stop import EarlyStop
 from tests.runtime.tiny import TINY

@@ -10,7 +10,7 @@ import ray
 import torch
 
 import raylfl
-from raylfl.config.schema import RuntimeConfig
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.ray import worker_pool
 from raylfl.runtime.ray.cluster import cluster_for

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from raylfl.cli import main
+from raylfl.config.groups.runtime import LAYOUTS
 from raylfl.config.load import load_config
-from raylfl.config.schema import LAYOUTS
 from raylfl.core.recorded.calls import Geometry
 from raylfl.experiment import assemble
 from raylfl.runtime.profile import PHASES, profile

@@ -13,7 +13,7 @@ import torch
 
 import raylfl
 from raylfl.algorithms import ALGORITHMS
-from raylfl.config.schema import RuntimeConfig
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
 from raylfl.runtime.ray import backend as ray_backend

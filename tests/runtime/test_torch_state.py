@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import raylfl
-from raylfl.config.schema import ModelConfig
+from raylfl.config.groups.top import ModelConfig
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
 from raylfl.runtime.workers.module import make_module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raylfl.config.schema import RuntimeConfig
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
 from raylfl.tune.resources import bundles, capacity, choose_workers
 

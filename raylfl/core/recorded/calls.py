@@ -42,6 +42,12 @@ class Geometry(NamedTuple):
         return True
 
 
+def full_name(op: Any) -> str:
+    """The full name of an operator, such as aten::mm or aten::sum.dim_IntList."""
+    overload = op._schema.overload_name
+    return f"{op._schema.name}.{overload}" if overload else str(op._schema.name)
+
+
 @dataclass
 class Call:
     """One call of an operator; arguments and results hold a `Slot` where the step had a tensor."""

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raylfl.core.recorded.calls import Call, Recording, Slot, same_bits
+from raylfl.core.recorded.calls import Call, Recording, Slot, full_name, same_bits
 from raylfl.core.recorded.guards import Refused
-from raylfl.core.recorded.program import Plan, full_name, reduced
+from raylfl.core.recorded.plan import Plan, reduced
 from raylfl.core.recorded.steps import kind_of, leaves_of
 from raylfl.core.recorded.tape import record
 

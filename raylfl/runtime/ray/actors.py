@@ -10,7 +10,7 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
-from raylfl.config.schema import RuntimeConfig
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import State
 from raylfl.core.cut import Cut
 from raylfl.core.samples import as_tensor

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from raylfl.config.schema import RuntimeConfig
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.connection import OWN_CLUSTER, address_of, join, listens, start

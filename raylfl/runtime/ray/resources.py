@@ -6,7 +6,7 @@ import math
 import os
 import sys
 
-from raylfl.config.schema import RuntimeConfig
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
 from raylfl.runtime.ray.connection import address_of
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from raylfl.config.components import check_arguments, construct
+from raylfl.config.groups.top import ComponentConfig
 from raylfl.config.load import Config
-from raylfl.config.schema import ComponentConfig
 from raylfl.errors import BadValue
 from raylfl.extras import LOGGER_MODULES, require
 from raylfl.registries import LOGGERS

@@ -27,7 +27,7 @@ from typing import Any
 import yaml
 
 from raylfl.config.formats import FORMAT, KEY
-from raylfl.config.schema import folder_name
+from raylfl.config.groups.top import folder_name
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.records.lines import fault_in_rounds, jsonable, read_rows
 from raylfl.runtime.records.locks import Locks, is_locked

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raylfl.config.schema import RuntimeConfig
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import Algorithm, State
 from raylfl.core.costs import floats_in
 from raylfl.core.deferred import Deferred

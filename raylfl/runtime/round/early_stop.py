@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from raylfl.config.schema import StopConfig
+from raylfl.config.groups.records import StopConfig
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.errors import BadConfig
 

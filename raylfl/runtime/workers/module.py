@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from raylfl.config.components import construct
-from raylfl.config.schema import ModelConfig
+from raylfl.config.groups.top import ModelConfig
 from raylfl.core.batch_last import BatchLast
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import private_randomness

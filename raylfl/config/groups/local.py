@@ -1,0 +1,95 @@
+"""The keys of `local`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from raylfl.config.components import typed
+from raylfl.core.local_optimizer import SGD, AdamW, LocalOptimizer
+from raylfl.core.local_rule import LocalRule
+from raylfl.errors import BadConfig, BadValue
+from raylfl.heterogeneity.work import LocalWork
+from raylfl.options import Doc, Ge, Gt, Lt
+
+PAPERS = {"focus": "[1]", "sfl": "[2]"}  # papers whose theorems bound the step size, as docs/theory.md numbers them
+
+
+@dataclass
+class LocalConfig(LocalRule, LocalWork):
+    """`local`: the local work of a client in a round."""
+
+    lr: Annotated[
+        float,
+        Gt(0),
+        Doc("the local learning rate eta; or `{theory: focus}`, `{theory: sfl}`: see lr_from"),
+    ] = 0.1
+    sampling: Annotated[
+        Literal["reshuffle", "with_replacement"], Doc("a new order of the samples in every epoch, or independent draws")
+    ] = "reshuffle"
+    optimizer: Annotated[
+        Literal["sgd", "adamw", "module"],
+        Doc("module: the module's own `configure_optimizers`, which then sets lr, momentum and weight decay"),
+    ] = "sgd"
+    b1: Annotated[float, Ge(0), Lt(1), Doc("the decay of the first moment; used by `adamw`")] = 0.9
+    b2: Annotated[float, Ge(0), Lt(1), Doc("the decay of the second moment; used by `adamw`")] = 0.999
+    eps: Annotated[float, Gt(0), Doc("the term added to the root of the second moment; used by `adamw`")] = 1e-8
+    optimizer_state: Annotated[
+        Literal["fresh", "kept", "averaged"],
+        Doc(
+            "moments of the local optimizer: 0 in every round, kept by each client between its rounds, or sent with "
+            "the model and averaged with weights `w_i`"
+        ),
+    ] = "fresh"
+    buffers: Annotated[
+        Literal["average", "local"],
+        Doc("buffers such as BatchNorm statistics: averaged over the received clients, or local to each client"),
+    ] = "average"
+    lr_from: Annotated[
+        str | None,
+        Doc(
+            "the theorem that gave lr; written for a config with `lr: {theory: focus}` (or `sfl`): the "
+            "largest step size that the paper's theorem admits for the method ([theory.md](theory.md))"
+        ),
+    ] = None
+    lr_by_theory: str | None = field(default=None, init=False)  # the paper of an lr that is still to be computed
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lr_from is not None and not self.lr_from.endswith(f": {self.lr!r}"):
+            self.lr_from = None  # another lr was set since
+        if self.optimizer != "sgd" and self.momentum:
+            raise BadValue("momentum", got=self.momentum, need="0", hint=f"optimizer={self.optimizer} has its own")
+        if self.optimizer == "module" and self.weight_decay:
+            raise BadValue("weight_decay", got=self.weight_decay, need="0", hint="optimizer=module has its own")
+        if self.optimizer_state != "fresh" and self.optimizer == "sgd" and not self.momentum:
+            raise BadValue(
+                "optimizer_state",
+                got=self.optimizer_state,
+                need="fresh",
+                hint="sgd without momentum keeps nothing: set momentum, or another optimizer",
+            )
+
+    @classmethod
+    def by_theory(cls, options: Mapping[str, Any]) -> LocalConfig:
+        """The options with `lr: {theory: PAPER}`, a mapping; `raylfl.theory.rate` computes the number."""
+        known = f"a number, or {{theory: PAPER}}, PAPER being one of {', '.join(PAPERS)}"
+        wanted = options["lr"]
+        if set(wanted) != {"theory"} or wanted["theory"] not in PAPERS:
+            raise BadConfig(f"local.lr={dict(wanted)}, but must be {known}")
+        made = typed(cls, {key: value for key, value in options.items() if key not in ("lr", "lr_from")}, "local")
+        made.lr, made.lr_by_theory = float("nan"), wanted["theory"]
+        return made
+
+    def set_lr(self, lr: float, source: str | None) -> None:
+        """Sets lr to a computed number; source: the theorem that it comes from."""
+        self.lr, self.lr_by_theory = lr, None
+        self.lr_from = None if source is None else f"{source}: {lr!r}"
+
+    @property
+    def inner(self) -> LocalOptimizer:
+        """The local optimizer, unless it is the module's."""
+        if self.optimizer == "adamw":
+            return AdamW(self.b1, self.b2, self.eps, self.weight_decay)
+        return SGD(self.momentum)

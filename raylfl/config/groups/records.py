@@ -1,0 +1,138 @@
+"""The keys of `eval`, `stop`, `checkpoint` and `logging`: what a run measures and writes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from raylfl.config.components import typed
+from raylfl.config.groups.top import ComponentConfig, folder_name
+from raylfl.errors import BadValue
+from raylfl.options import Doc, Ge, Gt, Le, OneOrMore, Options
+from raylfl.registries import LOGGERS
+
+
+@dataclass
+class EvalConfig(Options):
+    """`eval`: the measurements and how often they are made; `every: 0` switches them off."""
+
+    every: Annotated[int, Ge(0), Doc("rounds between evaluations; 0: never; the last round is always evaluated")] = 1
+    batch_size: Annotated[int, Ge(1), Doc("samples per forward pass")] = 500
+    global_: Annotated[
+        bool, Doc("`global/loss`, `global/grad_norm`, `global/distance`: a pass over all clients' data")
+    ] = field(default=False, metadata={"key": "global"})
+    clients: Annotated[bool, Doc("accuracy on each client's own data: fairness")] = False
+    random_clients: Annotated[
+        int, Ge(0), Doc("clients drawn for an evaluation; loss and accuracy on their training data")
+    ] = 0
+    participants: Annotated[bool, Doc("loss and accuracy on the training data of the round's received clients")] = False
+    per_client: Annotated[
+        bool, Doc("rows get `per_client`: the training loss of each client, and with `clients` the metrics on its data")
+    ] = False
+    diversity: Annotated[
+        bool,
+        Doc(
+            "`global/diversity`, its largest surrogate, and the client drift (FedAWARE, eqs. 3, 4, 6): the "
+            "server holds the gradients of all clients at once"
+        ),
+    ] = False
+    average: (
+        Annotated[
+            float,
+            Gt(0),
+            Le(1),
+            Doc(
+                "rho of the weighted mean of iterates sum_r rho^-(r+1) x_r, on which SFL's bounds are; 1: their plain "
+                "mean; `raylfl theory` prints SFL's rho; `average/distance`, and with `global` `average/loss` and "
+                "`average/gap`"
+            ),
+        ]
+        | None
+    ) = None
+    inconsistency: Annotated[
+        bool,
+        Doc(
+            "`inconsistency/chi2`, if it has a closed form, and `inconsistency/predicted_distance`, if the data "
+            "give the optimum for any weights; costs almost nothing"
+        ),
+    ] = True
+
+
+@dataclass
+class StopConfig(Options):
+    """`stop`: ends a run early, once a metric reaches its target or no longer improves."""
+
+    metric: Annotated[str | None, Doc("a name in `metrics.jsonl`; null: all rounds are run")] = None
+    target: Annotated[float | None, Doc("stop at this value, or at a better one")] = None
+    patience: (
+        Annotated[
+            int,
+            Ge(1),
+            Doc("rounds without a new best value until the run stops; only rounds that measure the metric are checked"),
+        ]
+        | None
+    ) = None
+    mode: Annotated[
+        Literal["auto", "max", "min"], Doc("the better direction; auto: max for accuracies, min for all others")
+    ] = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rules = self.target is not None or self.patience is not None
+        if rules and self.metric is None:
+            raise BadValue("metric", got=None, need="the metric for target and patience", hint="test/accuracy")
+        if self.metric is not None and not rules:
+            raise BadValue("metric", got=self.metric, need="given together with target or patience")
+
+
+@dataclass
+class CheckpointConfig(Options):
+    """`checkpoint`: how often the state is saved, and how many checkpoints are kept."""
+
+    every: Annotated[int, Ge(0), Doc("rounds between checkpoints; 0: only at the end and when interrupted")] = 50
+    keep: Annotated[int, Ge(1), Doc("checkpoints kept on disk")] = 2
+
+
+@dataclass
+class LoggingConfig(Options):
+    """`logging`: records beside metrics.jsonl, which is always written."""
+
+    loggers: Annotated[
+        OneOrMore, Doc("names (`csv`, `tensorboard`, `wandb`) and class paths; `metrics.jsonl` is always written")
+    ] = field(default_factory=list)
+    dir: Annotated[
+        str, Doc("the folder of run directories; the environment variable `RAYLFL_RUNS` changes the default")
+    ] = field(default_factory=lambda: os.environ.get("RAYLFL_RUNS", "runs"), metadata={"default": "runs"})
+    id: Annotated[
+        str | None,
+        Doc("the id of the run, a folder name; null: date, time and seed; an existing id is never overwritten"),
+    ] = None
+    project: Annotated[str, Doc("the wandb project")] = "raylfl"
+    report: Annotated[bool, Doc("a report page and a figure at the end of the run")] = True
+    theory: Annotated[
+        bool,
+        Doc(
+            "the report's curves have theorems' bounds, rates and limits as lines beside them ([theory.md](theory.md))"
+        ),
+    ] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.id is not None:
+            folder_name("id", self.id)
+        for logger in self.chosen:
+            if logger.name is not None:
+                LOGGERS.get(logger.name, "loggers")
+
+    @property
+    def chosen(self) -> list[ComponentConfig]:
+        """The loggers as mappings; a string in `loggers` is a name, or a class path if it contains a dot."""
+        groups = [g if isinstance(g, dict) else {"class_path" if "." in g else "name": g} for g in self.loggers]
+        return [typed(ComponentConfig, group, "logging.loggers") for group in groups]
+
+    @property
+    def folder(self) -> Path:
+        """The absolute path of `dir`; a run is in folder/<name>/<id>."""
+        return Path(self.dir).expanduser().resolve()

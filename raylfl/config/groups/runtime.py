@@ -1,0 +1,118 @@
+"""The keys of `runtime`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from raylfl.errors import BadValue
+from raylfl.options import Doc, Ge, Gt, Options
+
+Vectorize = Literal["auto", "always", "never"]
+Layout = Literal["auto", "contiguous", "channels_last", "batch_last"]  # of images and convolutions in memory
+LAYOUTS: tuple[Layout, ...] = ("contiguous", "channels_last", "batch_last")
+
+
+@dataclass
+class RuntimeConfig(Options):
+    """`runtime`: where and how the work is carried out.
+
+    Without failures no key changes the result of a run, except that `threads`, `precision`, `micro_cohort`,
+    `vectorize`, `layout` and the device affect its last bits.
+    """
+
+    backend: Annotated[Literal["ray", "local"], Doc("local: the same code in the calling process")] = "ray"
+    workers: (
+        Annotated[int, Ge(1), Doc("worker actors; null: one per client, at most one per CPU slot (GPU share)")] | None
+    ) = None
+    cpus_per_worker: Annotated[float, Gt(0), Doc("CPUs that each worker reserves; fractions are allowed")] = 1.0
+    gpus_per_worker: Annotated[float, Doc("GPUs that each worker reserves; 0.25: four workers share a GPU")] = 0.0
+    address: Annotated[
+        str | None, Doc("the address of a running cluster; null: `RAY_ADDRESS`, or else a new cluster")
+    ] = None
+    object_store_mb: (
+        Annotated[
+            int,
+            Ge(80),
+            Doc(
+                "megabytes of the object store (Ray's minimum is 75) on a cluster started for the run; "
+                "null: 0.3 of the memory, allocated as it is used"
+            ),
+        ]
+        | None
+    ) = None
+    threads: Annotated[int, Ge(1), Doc("threads of torch in a worker")] = 1
+    precision: Annotated[
+        str | None, Doc("`32-true`, `64-true` or `bf16-mixed`, as in Lightning Fabric; null: the precision of dtype")
+    ] = None
+    micro_cohort: (
+        Annotated[
+            int,
+            Ge(1),
+            Doc(
+                "largest number of clients per vectorised call; null: 32 to 128, more for smaller models, in a "
+                "multiple of four calls (8 for 1,000 clients of a small model: lower it for more workers); on a GPU "
+                "fewer calls, of at least 2^20 parameters"
+            ),
+        ]
+        | None
+    ) = None
+    vectorize: Annotated[
+        Vectorize, Doc("whether several clients run in one vectorised call; auto: by a fixed rule")
+    ] = "auto"
+    step: Annotated[
+        Literal["auto", "recorded", "autograd"],
+        Doc(
+            "a client's local step: a replay of its recorded calls, with autograd's bits, or autograd; auto: recorded "
+            "if possible; changes no result"
+        ),
+    ] = "auto"
+    graphs: Annotated[
+        Literal["auto", "never"],
+        Doc("recorded steps on a GPU as CUDA graphs; auto: if these have the same bits; changes no result"),
+    ] = "auto"
+    compile: (
+        Annotated[
+            str,
+            Doc(
+                "`inductor` or another backend of `torch.compile`, for `training_step`: clients run one at a time, by "
+                "autograd; workers import the compiler (seconds), and last bits are the backend's"
+            ),
+        ]
+        | None
+    ) = None
+    layout: Annotated[
+        Layout,
+        Doc(
+            "the memory order of images and convolutions: `channels_last` is up to twice as fast on a CPU, "
+            "`batch_last` even faster for chains of few channels, such as LeNet-5; auto: by a fixed rule"
+        ),
+    ] = "auto"
+    client_retries: Annotated[int, Ge(0), Doc("further attempts at a client's work")] = 2
+    on_client_error: Annotated[
+        Literal["fail", "drop"], Doc("the policy after these attempts; drop: the upload counts as lost")
+    ] = "fail"
+    on_nonfinite: Annotated[
+        Literal["fail", "drop"], Doc("the policy for a non-finite upload; drop: it counts as lost")
+    ] = "fail"
+    client_timeout: (
+        Annotated[
+            float,
+            Gt(0),
+            Doc("the time limit of a worker in seconds; for its share of a round, and for each piece of an evaluation"),
+        ]
+        | None
+    ) = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gpus_per_worker < 0 or (self.gpus_per_worker > 1 and self.gpus_per_worker % 1):
+            raise BadValue("gpus_per_worker", got=self.gpus_per_worker, need="0, a fraction of one GPU, or whole GPUs")
+        precisions = ("32-true", "64-true", "bf16-mixed", None)
+        if self.precision not in precisions:
+            raise BadValue(
+                "precision",
+                got=self.precision,
+                need="one of 32-true, 64-true, bf16-mixed or null",
+                hint="16-mixed needs a gradient scaler, which federated local steps do not define",
+            )

@@ -1,0 +1,74 @@
+"""The keys outside of the groups, and those of `model` and `data`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from raylfl.errors import BadValue
+from raylfl.options import Doc, Ge, Options
+
+Patterns = Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
+
+
+def folder_name(key: str, value: str) -> None:
+    """Checks that the value can be the name of one folder; raises BadValue."""
+    if not value or set(value) & set("/\\\0\n") or value in (".", "..") or len(value.encode()) > 200:
+        raise BadValue(key, got=repr(value)[:300], need="the name of one folder: no slashes, at most 200 bytes")
+
+
+@dataclass
+class TopConfig(Options):
+    """The top-level keys outside the groups."""
+
+    name: Annotated[str, Doc("the name of the experiment: runs go to `runs/<name>/<id>/`")] = "run"
+    seed: Annotated[int, Ge(0), Doc("the seed of every random draw")] = 0
+    rounds: Annotated[int, Ge(0), Doc("the number of communication rounds; may be raised when a run is resumed")] = 100
+    dtype: Annotated[Literal["float32", "float64"], Doc("the dtype of parameters, data and all arithmetic")] = "float32"
+    num_clients: (
+        Annotated[int, Ge(1), Doc("the number of clients N; null: given by the partition (`natural`, `file`), else 10")]
+        | None
+    ) = None
+    weights: Annotated[
+        Literal["uniform", "data_size"],
+        Doc("the importance weights `w_i` in `F = sum_i w_i f_i`: `uniform` is 1/N, `data_size` is `n_i/n`"),
+    ] = "uniform"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        folder_name("name", self.name)
+
+
+@dataclass
+class ComponentConfig(Options):
+    """`model` and `data`: a shipped `name` or any importable `class_path`, and its constructor's arguments."""
+
+    name: Annotated[str | None, Doc("the name of a shipped class: [models.md](models.md)")] = None
+    class_path: Annotated[str | None, Doc("any importable class instead of a name: `my_package.Net`")] = None
+    init_args: Annotated[dict[str, Any], Doc("arguments of its constructor")] = field(default_factory=dict)
+    # the class, factory or instance that class_path stands for, where workers cannot import it
+    target: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.name is None) == (self.class_path is None):
+            got = "nothing" if self.name is None else f"name {self.name} and class_path {self.class_path}"
+            raise BadValue("", got=got, need="either a short name or a class_path")
+
+
+@dataclass
+class ModelConfig(ComponentConfig):
+    """`model`: a component, and the parameters of it that are trained."""
+
+    trainable: (
+        Annotated[
+            Patterns,
+            Doc(
+                "names of layers or parameters, with wildcards (`body.2`, `*lora*`): only these are trained and sent; "
+                "null: all that the model trains"
+            ),
+        ]
+        | None
+    ) = None

@@ -1,0 +1,126 @@
+"""The plan of a recording: its necessary calls, without aliases, constant calls and dead calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped, slots_in
+
+FACTORIES = ("ones_like", "zeros_like", "full_like", "ones", "zeros", "full", "scalar_tensor", "arange", "new_zeros")
+
+
+@dataclass
+class Plan:
+    """The necessary calls of a recording; constants: values that are the same in every step."""
+
+    calls: list[Call]
+    geometry: dict[int, Geometry]
+    leaves: int
+    constants: dict[int, Tensor]
+    loss: int
+    gradients: list[int | None]
+    logged: list[int]
+
+    @property
+    def wanted(self) -> set[int]:
+        """The numbers of the returned values."""
+        return {self.loss, *self.logged, *(k for k in self.gradients if k is not None)}
+
+
+def reduced(recording: Recording) -> Plan:
+    """The plan of a recording: without aliases, constant calls and dead calls."""
+    geometry, calls = recording.geometry, recording.calls
+    written = {geometry[k].home for call in calls for k in call.written()}
+    constants = {k: t.detach() for k, t in recording.inputs.items()} | recording.constants
+    device = next(iter(recording.inputs.values())).device
+    fixed = set(recording.constants)  # constants whose entries never change
+    same: dict[int, int] = {}
+    seen = {geometry[k]: k for k in [*range(recording.leaves), *constants]}
+    kept: list[Call] = []
+    logged = [s.number for s in slots_in([call.value for call in recording.logged])]
+    wanted = {recording.loss, *logged, *(k for k in recording.gradients if k is not None)}
+    for call in calls:
+        call = _renamed(call, same)
+        result = call.result.number if isinstance(call.result, Slot) else None
+        if result is not None and not call.written():
+            if geometry[result].home != result and geometry[result] in seen:
+                same[result] = seen[geometry[result]]
+                continue
+            made = _known(call, constants, fixed, lambda k: empty(geometry[k], device))
+            if made is not None and (call.views or (result not in written and result not in wanted)):
+                constants[result] = made
+                seen[geometry[result]] = result
+                if not set(call.slots()) - fixed or not call.views:
+                    fixed.add(result)
+                continue
+        kept.append(call)
+        seen |= {geometry[k]: k for k in call.results() if geometry[k] not in seen}
+    named = [None if k is None else _whole(same.get(k, k), geometry) for k in recording.gradients]
+    loss = same.get(recording.loss, recording.loss)
+    plan = Plan(kept, geometry, recording.leaves, constants, loss, named, [same.get(k, k) for k in logged])
+    return replace(plan, calls=_alive(kept, plan.wanted, geometry, recording.buffers))
+
+
+def empty(geometry: Geometry, device: torch.device) -> Tensor:
+    """An uninitialised tensor with this geometry."""
+    return torch.empty_strided(geometry.shape, geometry.stride, dtype=geometry.dtype, device=device)
+
+
+def _renamed(call: Call, same: dict[int, int]) -> Call:
+    def rename(slot: Slot) -> Slot:
+        return Slot(same.get(slot.number, slot.number))
+
+    args, kwargs, result = (mapped(part, Slot, rename) for part in (list(call.args), call.kwargs, call.result))
+    return replace(call, args=tuple(args), kwargs=kwargs, result=result)
+
+
+def _known(call: Call, constants: dict[int, Tensor], fixed: set[int], like: Callable[[int], Tensor]) -> Tensor | None:
+    """The result of a call that is the same in every step, else None.
+
+    It is a view of a constant, a newly made tensor, or computed from fixed constants.
+    """
+    given, name = call.slots(), call.op._schema.name.removeprefix("aten::")
+    if call.views and given and all(k in constants for k in given):
+        return _now(call, constants.__getitem__)
+    if name in FACTORIES:
+        return _now(call, like)
+    plain = call.op.namespace == "aten" and not call.draws and not call.op._schema.is_mutable
+    return _now(call, constants.__getitem__) if plain and given and fixed.issuperset(given) else None
+
+
+def _whole(k: int, geometry: dict[int, Geometry]) -> int:
+    """The value that first had this memory if both have the same entries in the same order, else k."""
+    ours, home = geometry[k], geometry[geometry[k].home]
+    same = ours.contiguous and home.contiguous and math.prod(ours.shape) == math.prod(home.shape)
+    return ours.home if same and (ours.offset, ours.dtype) == (home.offset, home.dtype) else k
+
+
+def _now(call: Call, value: Callable[[int], Tensor]) -> Tensor:
+    args, kwargs = (mapped(part, Slot, lambda s: value(s.number)) for part in (list(call.args), call.kwargs))
+    with torch.no_grad():
+        result = call.op(*args, **kwargs)
+    assert isinstance(result, Tensor)
+    return result
+
+
+def _alive(calls: list[Call], needed: set[int], geometry: dict[int, Geometry], buffers: set[int]) -> list[Call]:
+    """The calls that needed values depend on, and the calls with effects.
+
+    Effects are overwriting, drawing, and using a module's buffer, which some kernels change although their schema does
+    not say so.
+    """
+    needed, kept = set(needed), []
+    homes = {geometry[k].home for k in buffers}
+    for call in reversed(calls):
+        results = call.results()
+        acts = call.op._schema.is_mutable or call.draws or call.op.namespace != "aten" or not results
+        acts = acts or (not call.views and any(geometry[k].home in homes for k in call.slots()))
+        if acts or not needed.isdisjoint(results):
+            kept.append(call)
+            needed.update(call.slots())
+    return kept[::-1]
