@@ -3,7 +3,7 @@
     ray job submit --working-dir . --runtime-env jobs/runtime_env.yaml -- \\
         python jobs/reproduce.py sfl/table3 --scale paper data.init_args.root=/shared/data
 
-Takes what `raylfl reproduce` takes. Submitted again it goes on: finished runs are found, not repeated.
+Takes the arguments of `raylfl reproduce`. Submitted again, it continues: finished runs are not repeated.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where raylfl came along with the working directory
-os.environ.setdefault("RAYLFL_RUNS", str(Path.home() / "raylfl-runs"))  # the working directory goes with the job
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # raylfl is part of the working directory
+os.environ.setdefault("RAYLFL_RUNS", str(Path.home() / "raylfl-runs"))  # the working directory is deleted with the job
 
 from raylfl.cli import main
 

@@ -1,12 +1,12 @@
 """One run as a Ray job, on the cluster that the job belongs to.
 
     ray job submit --working-dir . --runtime-env jobs/runtime_env.yaml -- python jobs/run.py digits rounds=50
-    ray job submit ...             -- python jobs/run.py digits logging.id=first    # again after a stop: goes on
+    ray job submit ...             -- python jobs/run.py digits logging.id=first    # submitted again: resumes the run
     ray job submit ...             -- python jobs/run.py --resume RUN_DIR rounds=100
 
-Takes what `raylfl run` takes. A `logging.id` whose run exists is gone on with, so that one command can be
-submitted until it is done. `ray job stop` ends the run after its round, with a checkpoint. Exit codes are those
-of raylfl: 0 done, 2 bad config, 1 anything else.
+Takes the arguments of `raylfl run`. If a run with this `logging.id` exists, it is resumed, so that the same command can
+be submitted until the run is done. `ray job stop` ends a run after its current round, with a checkpoint. Exit codes as
+for raylfl: 0 done, 2 bad config, 1 any other error.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where raylfl came along with the working directory
-os.environ.setdefault("RAYLFL_RUNS", str(Path.home() / "raylfl-runs"))  # the working directory goes with the job
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # raylfl is part of the working directory
+os.environ.setdefault("RAYLFL_RUNS", str(Path.home() / "raylfl-runs"))  # the working directory is deleted with the job
 
 from raylfl.cli import main
 
 
 def command(arguments: list[str]) -> list[str]:
-    """`run ...`, or `resume ...` where that is asked for or the run of this `logging.id` is there already."""
+    """`run ...`, or `resume ...` if `--resume` is given or a run with this `logging.id` exists."""
     if arguments[:1] == ["--resume"]:
         return ["resume", *arguments[1:]]
     if any(item.startswith("logging.id=") for item in arguments):
@@ -41,5 +41,5 @@ if __name__ == "__main__":
     try:
         chosen = command(sys.argv[1:])
     except (BadConfig, ImportError):
-        chosen = ["run", *sys.argv[1:]]  # which says what is wrong with it
+        chosen = ["run", *sys.argv[1:]]  # reports the mistake
     sys.exit(main(chosen))

@@ -3,8 +3,8 @@
     ray job submit --working-dir . --runtime-env jobs/runtime_env.yaml -- python jobs/sweep.py digits_lr samples=4
     ray job submit ...             -- python jobs/sweep.py --resume SWEEP_DIR
 
-Takes what `raylfl sweep` takes. `ray job stop` ends it; trials that were running go on from their newest
-checkpoints when it is resumed. On several nodes RAYLFL_RUNS must be a folder that all of them share.
+Takes the arguments of `raylfl sweep`. `ray job stop` ends the sweep; a resumed sweep continues its unfinished trials
+from their newest checkpoints. On several nodes RAYLFL_RUNS must be a folder that all nodes share.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where raylfl came along with the working directory
-os.environ.setdefault("RAYLFL_RUNS", str(Path.home() / "raylfl-runs"))  # the working directory goes with the job
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # raylfl is part of the working directory
+os.environ.setdefault("RAYLFL_RUNS", str(Path.home() / "raylfl-runs"))  # the working directory is deleted with the job
 
 from raylfl.cli import main
 
