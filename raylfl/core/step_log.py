@@ -20,11 +20,13 @@ class LogCall(NamedTuple):
 class StepLog:
     """The logged values of the current local step, with one row per client if a call serves several.
 
-    sink: receives each call of `self.log`; None: calls are ignored.
+    sink: receives each call of `self.log`; None: calls are ignored. options: those of the newest call for each name in
+    `values`.
     """
 
     def __init__(self) -> None:
         self.values: dict[str, Tensor] = {}
+        self.options: dict[str, dict[str, Any]] = {}
         self.sink: Callable[..., None] | None = None
         self._noted: list[LogCall] | None = None
 

@@ -123,8 +123,9 @@ class VectorizedOracle(Oracle):
         plain = by_hand and autocast is nullcontext and flat.params.device.type == "cpu"
         self.chains = Chains(flat.module) if plain else None
         self._weights: list[Tensor] = []
+        self.rows = StepLog()  # calls of `self.log` with one value a client
         self.steps = RecordedSteps(
-            *(flat.module, flat.parameters, self.losses, self._gradients),
+            *(flat.module, flat.parameters, self.losses, self._gradients, self.rows),
             clients=lambda given: given[0].shape[:1],
             changing=lambda given: given[1],
             seen=SEEN,
@@ -191,6 +192,7 @@ class VectorizedOracle(Oracle):
             seed_everything(seed)
         buffers = self.buffers.of(len(batches), rows)
         given = (x.detach(), buffers, content)
+        self.rows.sink = None if self.log.sink is None else self._replayed
         program = self.steps.program(given)
         losses, g = self.steps.take(given) if program is None else self.steps.replay(program, given)
         self.buffers.keep(rows, buffers)
@@ -209,9 +211,15 @@ class VectorizedOracle(Oracle):
             if new is not held:
                 held.copy_(new)
         self.log.values = logged
-        if logged:
-            self.steps.refusal = "logs values of several clients at once"
+        for name, values in logged.items():
+            self.rows.note(name, values, self.log.options.get(name, {}))
         return losses
+
+    def _replayed(self, name: str, values: Tensor, **options: Any) -> None:
+        """Logs the values [C] of a replay."""
+        assert self.log.sink is not None
+        self.log.sink(name, values[0], **options)
+        self.log.values[name] = values
 
     def _gradients(self, losses: Tensor) -> Sequence[Tensor | None]:
         return torch.autograd.grad(losses.sum(), self._weights, allow_unused=True)

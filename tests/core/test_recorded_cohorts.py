@@ -18,6 +18,7 @@ from raylfl.core.recorded.calls import Call, Slot
 from raylfl.core.vectorized import VectorizedOracle
 from raylfl.experiment import assemble
 from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.workers.training import TrainingLog
 from tests.core import user_modules as users
 
 CPU = torch.device("cpu")
@@ -134,6 +135,45 @@ def test_gradients_with_other_bits_are_copied_into_the_rows(monkeypatch):
     (kind,) = ours.steps.kinds.values()
     assert 0 not in kind.program.bold
     assert 1 in kind.program.bold
+
+
+class Told(users.Net):
+    """A module that logs a number for each client, one that all clients share, and a sum over steps."""
+
+    shape = (12,)
+
+    def build(self):
+        self.out = nn.Linear(12, users.CLASSES)
+
+    def forward(self, x):
+        scores = self.out(x).tanh()
+        self.log("largest", scores.max(), reduce_fx="max")
+        self.log("rate", 0.25)
+        return scores
+
+
+def test_what_a_cohort_logs_is_logged_by_its_replay():
+    """Batches of two sizes: a replay has one row a client, and the options of its log."""
+    module, _, found, x = oracles(Told, torch.float32, 4, "auto", "autograd")
+    rows = []
+    for oracle in found:
+        module.train()
+        steps = TrainingLog(oracle.log, 4)
+        oracle.log.sink = module.log = steps.log
+        for k in range(9):
+            torch.manual_seed(k)
+            oracle.gradients(x, drawn(module, torch.float32, [6, 3, 6, 3]), lambda c, k=k: k)
+            steps.keep(range(4))
+            if k == 4:
+                steps = TrainingLog(oracle.log, 4)  # as for the next clients: it sees replays only
+                oracle.log.sink = module.log = steps.log
+        rows.append(steps.results())
+    assert found[0].steps.refusal is None
+    assert [kind.program is not None for kind in found[0].steps.kinds.values()] == [True, True]
+    assert rows[0].keys() == rows[1].keys() == {"largest", "rate"}
+    for name in rows[0]:
+        assert rows[0][name].tolist() == rows[1][name].tolist()
+    assert len(set(rows[0]["largest"].tolist())) == 4
 
 
 def test_a_cohort_imports_no_compiler():

@@ -83,6 +83,7 @@ def test_a_vectorised_cohort_logs_the_values_of_clients_run_one_by_one(runs):
         assert rows[0][name] == pytest.approx(rows[1][name], rel=1e-5), name
     together = Worker(checked(load_config(LOCAL, [model("Telling")])).setup)
     assert together.one_by_one is None  # otherwise this compares a value with itself
+    assert together.oracle.steps.refusal == "uses batch_idx"  # which a replay would not see
 
 
 def test_metric_objects_in_training_are_computed_once_a_client(runs):

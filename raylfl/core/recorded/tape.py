@@ -148,7 +148,8 @@ def _number_of(tensor: Tensor, tape: Tape) -> int:
 
 
 def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    with torch._C.DisableTorchFunction():  # the end of a vmap comes here within `Watch`
+        return int(tensor.untyped_storage()._cdata)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

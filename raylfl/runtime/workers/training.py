@@ -52,6 +52,7 @@ class TrainingLog:
             raise not_a_number(name, value)
         value = value.detach().reshape(())
         self.step.values[name] = value if value.is_floating_point() else value.float()
+        self.step.options[name] = options
 
     def keep(self, rows: Sequence[int]) -> None:
         """Stores the values of the current step for the clients in these rows."""

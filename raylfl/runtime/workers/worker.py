@@ -121,8 +121,9 @@ class Worker:
 
     def _vectorized(self) -> VectorizedOracle:
         by_hand = self.training_step_only is None
-        step = self.setup.runtime.step
-        return VectorizedOracle(self.flat, self.loop.autocast, by_hand, self.training.log, step)
+        oracle = VectorizedOracle(self.flat, self.loop.autocast, by_hand, self.training.log, self.setup.runtime.step)
+        oracle.steps.refusal = oracle.steps.refusal or self.training.reason
+        return oracle
 
     def _training_step_only(self) -> str | None:
         """The reason why all steps must call `training_step`: hooks, or values logged in a trial on one sample."""
