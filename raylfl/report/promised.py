@@ -14,7 +14,7 @@ from raylfl.report.runs import Floats, Group
 from raylfl.report.style import DASHES, Line
 from raylfl.report.wording import metric_name
 from raylfl.theory.facts import plain_sgd
-from raylfl.theory.promises import Line as Promised
+from raylfl.theory.statements import Line as Promised
 from raylfl.theory.summary import theory_of
 
 POINTS = 200  # of a line

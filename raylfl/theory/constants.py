@@ -9,6 +9,7 @@ import numpy as np
 
 from raylfl.core.keyed import keyed
 from raylfl.core.population import Floats
+from raylfl.diagnostics.surrogate import surrogate_weights
 from raylfl.theory import fedaware
 from raylfl.theory.facts import Facts
 from raylfl.theory.objectives import SAMPLES, Objectives
@@ -30,7 +31,9 @@ class Constant:
 
 
 class Constants(list[Constant]):
-    """The constants of an experiment, in display order."""
+    """The constants of an experiment, in display order; start: x0."""
+
+    start: Floats
 
     def value(self, symbol: str) -> float:
         """The constant of this symbol; nan if unknown."""
@@ -43,15 +46,19 @@ class Constants(list[Constant]):
 
 def constants_of(objectives: Objectives, facts: Facts, problem: QuadraticProblem | None) -> Constants:
     """All constants of an experiment; problem: its quadratic f_i, None if they are not quadratic."""
+    found = Constants(_all(objectives, facts, problem))
+    found.start = objectives.start
+    return found
+
+
+def _all(objectives: Objectives, facts: Facts, problem: QuadraticProblem | None) -> Iterator[Constant]:
     if problem is not None:
-        return Constants(exact_constants(problem, objectives, facts))
+        yield from exact_constants(problem, objectives, facts)
+        return
     smoothness = objectives.softmax_smoothness()
-    return Constants(
-        [
-            *([] if smoothness is None else of_softmax(smoothness, objectives.decay)),
-            *estimates(objectives, facts, smoothness is None),
-        ]
-    )
+    if smoothness is not None:
+        yield from of_softmax(smoothness, objectives.decay)
+    yield from estimates(objectives, facts, smoothness is None)
 
 
 def of_softmax(smoothness: Floats, decay: float) -> Iterator[Constant]:
@@ -86,7 +93,7 @@ def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Fa
     yield Constant("A", problem.value(x0) - problem.value(x), "F(x0) - F*", EXACT)
     yield Constant("zeta*", problem.zeta_star, "heterogeneity at x* ([2] Assumption 3b)", EXACT)
     yield Constant("beta", beta, "dissimilarity, factor of |grad F| ([2] Assumption 3a)", EXACT)
-    yield Constant("zeta", zeta, "dissimilarity ([2] Assumption 3a), kappa of [3] Assumption 3", EXACT)
+    yield Constant("zeta", zeta, "dissimilarity ([2] Assumption 3a)", EXACT)
     yield Constant("D_m", float(deviation.max()), "|grad f_i - grad F| ([3] Assumption 4), sigma_G of [1]", BALL)
     yield Constant("G", problem.gradient_bound(radius), "|grad f_i| ([3] Assumption 7)", BALL)
     clients = list(range(problem.count))[:MOST_CLIENTS]
@@ -94,6 +101,11 @@ def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Fa
     if facts.coefficients is not None and facts.coefficients.any():
         shares = facts.coefficients / facts.coefficients.sum()
         yield Constant("delta_q", problem.sampling_bias(shares, radius), "bias of participation ([1] eq. 37)", BALL)
+        omega = surrogate_weights(facts.coefficients, facts.system.a_norm)
+        beta, kappa = problem.weighted(omega).dissimilarity()
+        what = "of the surrogate objective ([3] Assumption 3)"
+        yield Constant("beta~", float(np.sqrt(beta**2 + 1)), f"dissimilarity {what}, factor of |grad F~|", EXACT)
+        yield Constant("kappa", kappa, f"dissimilarity {what}", EXACT)
 
 
 def estimates(objectives: Objectives, facts: Facts, curvature: bool) -> Iterator[Constant]:

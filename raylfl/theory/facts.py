@@ -8,15 +8,33 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from raylfl.core.algorithm import overrides
+from raylfl.algorithms.fedacs import FedACS
+from raylfl.algorithms.fedavg import FedAvg
+from raylfl.algorithms.sfl import SFL
+from raylfl.core.algorithm import ServerState, overrides
 from raylfl.core.population import Floats, Ints, SystemInfo
+from raylfl.diagnostics.surrogate import surrogate_weights
 from raylfl.parts import Experiment
 from raylfl.runtime.round.plan import Planner
+
+LARGEST = 10**6  # numbers of rounds times clients up to which the system is computed for every round
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The system of every round: expected weights E[c_i 1{i in R}] of the clients, and |a_i|_1, [R, N] each."""
+
+    shares: Floats
+    a_norm: Floats
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The quantities of a run that appear in theorems; takes_part: the probability of each client's upload, [N]."""
+    """The quantities of a run that appear in theorems.
+
+    takes_part: the probability of each client's upload, [N]; over_rounds: for methods whose server step is
+    x - sum c_i U_i with sum c_i <= 1, constant surrogate weights, and known expected c_i; otherwise None.
+    """
 
     system: SystemInfo
     steps: Ints
@@ -24,11 +42,23 @@ class Facts:
     takes_part: Floats | None
     coefficients: Floats | None
     cohort: int
+    over_rounds: Rounds | None = None
 
     @property
     def tau(self) -> int:
         """The largest number of local steps of a client."""
         return int(self.steps.max())
+
+    @property
+    def equal_steps(self) -> bool:
+        """Whether all clients take the same number of local steps."""
+        return len(np.unique(self.steps)) == 1
+
+    @property
+    def even(self) -> bool:
+        """Whether equally weighted clients are sampled with equal probabilities and lose no upload, as in [2]."""
+        alike = self.takes_part is not None and np.ptp(self.takes_part) == 0
+        return bool(alike and not self.system.failure.any() and np.ptp(self.system.population.weights) == 0)
 
 
 def facts_of(experiment: Experiment) -> Facts:
@@ -44,7 +74,44 @@ def facts_of(experiment: Experiment) -> Facts:
         if marginals is None
         else experiment.algorithm.expected_coefficients(system, marginals, planner.independent)
     )
-    return Facts(system, steps, batch_sizes, received, expected, min(system.size, experiment.world.count))
+    cohort = min(system.size, experiment.world.count)
+    rounds = None if expected is None else _over_rounds(experiment, planner, server)
+    return Facts(system, steps, batch_sizes, received, expected, cohort, rounds)
+
+
+def _over_rounds(experiment: Experiment, planner: Planner, server: ServerState) -> Rounds | None:
+    """The system of every round, for FedAvg and FedACS; see `Facts`."""
+    algorithm, count = experiment.algorithm, experiment.world.rounds
+    if not isinstance(algorithm, (FedAvg, FedACS)) or algorithm.gamma != 1 or algorithm.calibrate:
+        return None
+    if isinstance(algorithm, FedACS) and algorithm.estimate != "known":
+        return None
+    rows: list[tuple[Floats, Floats]] = []
+    for r in range(count if count * experiment.world.count <= LARGEST else 1):
+        system = planner.system(r)
+        shares = _shares(algorithm, planner, system, server)
+        if shares is None:
+            return None
+        rows.append((shares, system.a_norm))
+    if len(rows) < count and (experiment.config.local.dynamic or getattr(experiment.link, "dynamic", False)):
+        return None
+    shares, a_norm = (np.broadcast_to(np.array(part), (count, len(part[0]))) for part in zip(*rows, strict=True))
+    omega = np.array([surrogate_weights(s, a) for s, a in rows])
+    return Rounds(shares, a_norm) if np.allclose(omega, omega[0], rtol=1e-6, atol=0) else None
+
+
+def _shares(algorithm: FedAvg | FedACS, planner: Planner, system: SystemInfo, server: ServerState) -> Floats | None:
+    """E[c_i 1{i in R}] [N] in a round; None if it is not known, or if sum c_i may exceed 1."""
+    marginals = planner.marginals(system, server)
+    if marginals is None or (planner.independent and (marginals % 1).any()):  # the size of the cohort is random
+        return None
+    expected = algorithm.expected_coefficients(system, marginals)
+    if expected is None or not expected.any():
+        return None
+    if algorithm.aggregate == "anonymous":
+        return np.asarray(expected / system.size)
+    sure = not system.failure[expected > 0].any()
+    return np.asarray(expected / expected.sum()) if algorithm.aggregate in ("mean", "weighted") and sure else None
 
 
 def broken_assumptions(experiment: Experiment, facts: Facts) -> Iterator[str]:
@@ -54,8 +121,11 @@ def broken_assumptions(experiment: Experiment, facts: Facts) -> Iterator[str]:
         yield "the system changes over the rounds: that of round 0 is taken"
     if facts.coefficients is None and overrides(experiment.algorithm, "expected_coefficients"):
         yield "the expected weight of a client has no closed form here: no limit is predicted"
-    if len(np.unique(facts.steps)) > 1:
-        yield f"local steps differ between clients ({facts.steps.min()} to {facts.tau}): the largest is taken"
+    if not facts.equal_steps:
+        least = facts.steps.min()
+        yield f"local steps differ between clients ({least} to {facts.tau}): the largest is taken, in [3] each one's"
+    if isinstance(experiment.algorithm, (FedAvg, SFL)) and not (facts.even and facts.equal_steps):
+        yield "the bounds of [2] need equal weights, local steps and chances to take part: they are left out"
     full = (facts.batch_sizes >= experiment.setup.population.sizes).all()
     if not full and experiment.setup.sampling != "with_replacement":
         yield f"local.sampling={experiment.setup.sampling}: the theorems draw samples with replacement"

@@ -23,19 +23,21 @@ def gradient_bound(chi2: float, kappa: float) -> float:
     return chi2 * kappa**2
 
 
-def descent_error(u: float) -> float:
+def descent_error(u: Floats | float) -> Floats:
     """c(u) = (1 + 2u) u^2 / (1 - 2u^2) + u of eq. 73e, u = eta L A with A = max_i |a_i|_1; inf from u = 1/sqrt 2 on."""
-    return (1 + 2 * u) * u**2 / (1 - 2 * u**2) + u if 2 * u**2 < 1 else float("inf")
+    left = np.maximum(1 - 2 * np.square(u), 0)
+    first: Floats = np.divide((1 + 2 * u) * np.square(u), left, out=np.full(np.shape(u), np.inf), where=left > 0)
+    return first + u
 
 
-def surrogate_step(L: float, A: float, beta: float) -> StepBound:
+def surrogate_step(L: float, A: float, beta: float, theorem: str = "[3] Thm 1") -> StepBound:
     """The step sizes of Theorem 1, "sufficiently small" in words: beta^2 c(eta L A) <= 1/4, c of `descent_error`.
 
     App. F.2 asks for c <= 1/4; the step from eq. 73d to 73e turns -1/2 into -beta^2/2, which is a bound for beta = 1
     only, and with -1/2 kept the factor beta^2 >= 1 remains.
     """
-    u = float(brentq(lambda u: beta**2 * descent_error(u) - 0.25, 0.0, 0.5))
-    return StepBound("[3] Thm 1", "non-convex", over(u, L * A), "beta^2 c(eta L A) <= 1/4, c(u) = (1+2u)u^2/(1-2u^2)+u")
+    u = float(brentq(lambda u: beta**2 * float(descent_error(u)) - 0.25, 0.0, 0.5))
+    return StepBound(theorem, "non-convex", over(u, L * A), "beta^2 c(eta L A) <= 1/4, c(u) = (1+2u)u^2/(1-2u^2)+u")
 
 
 def surrogate_bound(
@@ -45,12 +47,14 @@ def surrogate_bound(
 
     4 (F~(x_0) - F~*) / (eta_eff tau_eff R) + 4 c(eta L A) kappa^2 + 2 eta L A^2 sigma^2 / tau_eff
 
-    shares: p_i (1 - q_i) [N], of K draws with replacement; eta_eff = eta sum_i s_i; tau_eff = sum_i s_i |a_i|_1 /
-    sum_i s_i; gap: F~(x_0) - F~*; kappa: of Assumption 3 for the surrogate weights. The second term is what eq. 73e
+    shares: s_i = p_i (1 - q_i) [N] of K draws with replacement, or E[c_i 1{i in R}] of another rule with
+    sum_R c_i <= 1, as the proof needs no more; eta_eff = eta sum_i s_i; tau_eff = sum_i s_i |a_i|_1 / sum_i s_i;
+    gap: F~(x_0) - F~*; kappa: of Assumption 3 for the surrogate weights. The second term is what eq. 73e
     leaves; eq. 10 prints eta_eff tau_eff kappa^2 / beta^2, which has another unit and is exceeded by runs with large L.
     """
-    step, error = _round(eta, shares, a_norm, L, kappa, sigma)
-    return 4 * gap / (step * R) + error
+    return consistent_bound(
+        eta, np.tile(shares, (R, 1)), np.tile(a_norm, (R, 1)), L=L, gap=gap, kappa=kappa, sigma=sigma
+    )
 
 
 def consistent_bound(
@@ -63,15 +67,10 @@ def consistent_bound(
     (R min_r s_r). The paper averages eq. 107 over rounds, which does not telescope where s_r differ; weighted by s_r it
     does.
     """
-    steps, errors = np.array([_round(eta, s, a, L, kappa, sigma) for s, a in zip(shares, a_norm, strict=True)]).T
+    A, moved = a_norm.max(axis=1), (shares * a_norm).sum(axis=1)
+    noise = 2 * eta * L * A**2 * sigma**2 * shares.sum(axis=1) / moved
+    steps, errors = eta * moved, 4 * descent_error(eta * L * A) * kappa**2 + noise
     return float((4 * gap + steps @ errors) / (len(steps) * steps.min()))
-
-
-def _round(eta: float, shares: Floats, a_norm: Floats, L: float, kappa: float, sigma: float) -> tuple[float, float]:
-    """(eta_eff tau_eff, the terms of gradient dissimilarity and noise) of a round."""
-    A, moved = float(a_norm.max()), float(shares @ a_norm)
-    noise = 2 * eta * L * A**2 * sigma**2 * float(shares.sum()) / moved
-    return eta * moved, 4 * descent_error(eta * L * A) * kappa**2 + noise
 
 
 def true_gradient_bound(surrogate_gradient: float, chi2: float, beta: float, kappa: float) -> float:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from math import log, sqrt
+from collections.abc import Iterator, Sequence
+from math import log
 
 import numpy as np
 
@@ -12,43 +11,13 @@ from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.focus import Focus
 from raylfl.algorithms.sfl import SFL
 from raylfl.core.population import Floats
-from raylfl.diagnostics.surrogate import chi2, surrogate_weights
 from raylfl.parts import Experiment
-from raylfl.theory import fedacs, focus, sfl
+from raylfl.theory import focus, inconsistency, sfl
 from raylfl.theory.bounds import StepBound
 from raylfl.theory.constants import Constants
 from raylfl.theory.facts import Facts
 from raylfl.theory.quadratic import QuadraticProblem
-
-
-@dataclass(frozen=True)
-class Line:
-    """A bound as a curve over rounds; metric: its metric in metrics.jsonl.
-
-    of: maps numbers of finished rounds [P] to values [P], or to one value for all.
-    """
-
-    metric: str
-    what: str
-    of: Callable[[Floats], Floats | float]
-
-
-@dataclass(frozen=True)
-class Promise:
-    """The statement of a theorem about this run; lines: the statement as curves, if it bounds a metric."""
-
-    theorem: str
-    what: str
-    value: float
-    lines: tuple[Line, ...] = ()
-
-
-def distances(what: str, scale: float, of: Callable[[Floats], Floats | float]) -> tuple[Line, ...]:
-    """The lines of a statement about |x - x*|: absolute, and relative to |x*| = scale."""
-    return (
-        Line("global/distance", what, lambda r: of(r) / scale),
-        Line("global/distance_abs", what, of),
-    )
+from raylfl.theory.statements import Line, Promise, distances, size_of
 
 
 def setting_of(experiment: Experiment, facts: Facts) -> sfl.Setting:
@@ -77,6 +46,7 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
             yield sfl.nonconvex_step(setting, L, 0.0 if np.isnan(mu) else constants.value("beta"))
     if type(algorithm) is FedAvg and mu > 0:
         yield focus.fedavg_step(L, tau)
+    yield from inconsistency.step_bounds(experiment, facts, constants)
 
 
 def sfl_bound(setting: sfl.Setting, R: int, constants: Constants) -> sfl.Bound:
@@ -107,17 +77,12 @@ def promises(
         yield from _of_focus(experiment, facts, constants, problem, inside)
     if problem is None:
         return
-    if (type(algorithm) is FedAvg or isinstance(algorithm, SFL)) and mu >= 0:
+    if (type(algorithm) is FedAvg or isinstance(algorithm, SFL)) and mu >= 0 and facts.even and facts.equal_steps:
         setting = setting_of(experiment, facts)
         theorem = "[2] Thm 1" if setting.sequential else "[2] Thm 2"
         if any(name == theorem for name, _ in inside):
             yield from _of_sfl(setting, experiment.world.rounds, constants, theorem, size_of(problem.optimum))
-    yield from _limits(experiment, facts, constants, problem, inside)
-
-
-def size_of(optimum: Floats) -> float:
-    """|x*|, the unit of relative distances; 1 for x* = 0."""
-    return float(np.linalg.norm(optimum)) or 1.0
+    yield from inconsistency.promises(experiment, facts, constants, problem, inside)
 
 
 def _of_focus(
@@ -165,50 +130,3 @@ def _of_sfl(setting: sfl.Setting, R: int, constants: Constants, theorem: str, sc
     for name, value in vars(bound).items():
         yield Promise(theorem, f"  of which {name.replace('_', ' ')}", value)
     yield Promise(theorem, "eval.average, for this xbar", 1 - mu * setting.effective / 2)
-
-
-def _limits(
-    experiment: Experiment, facts: Facts, constants: Constants, problem: QuadraticProblem, inside: set[tuple[str, str]]
-) -> Iterator[Promise]:
-    """The limits of FedAvg and related methods: the bound of [1] Theorem 3, and [3] at this step size and at 0."""
-    algorithm, eta = experiment.algorithm, experiment.rule.lr
-    optimum, scale = problem.optimum, size_of(problem.optimum)
-    if facts.coefficients is None or not facts.coefficients.any() or not algorithm.uploads_update:
-        return
-    if type(algorithm) is FedAvg and ("[1] Thm 3", "strongly convex") in inside:
-        bias = focus.fedavg_limit(
-            eta,
-            constants.value("L"),
-            constants.value("mu"),
-            facts.tau,
-            constants.value("D_m"),
-            constants.value("delta_q"),
-        )
-        lines = distances("bound on the limit", scale, lambda r: sqrt(bias.total))
-        yield Promise("[1] Thm 3", "limit of |x - x*|^2, at most", bias.total, lines)
-        for name, value in vars(bias).items():
-            yield Promise("[1] Thm 3", f"  of which {name.replace('_', ' ')}", value)
-    omega = surrogate_weights(facts.coefficients, facts.system.a_norm)
-    weights = problem.weights
-    yield Promise("[3] Thm 2", "chi2(w || Omega)", chi2(weights, omega))
-    surrogate = problem.weighted(omega)
-    _, kappa = surrogate.dissimilarity()
-    most = fedacs.gradient_bound(chi2(weights, omega), kappa)
-    line = Line("global/grad_norm", "bound on the limit", lambda r: sqrt(most))
-    yield Promise("[3] Thm 2", "limit of |grad F|^2, at most", most, (line,))
-    gradient = float(np.linalg.norm(weights @ problem.gradients(surrogate.optimum)))
-    least = fedacs.distance_bound(gradient, constants.value("L"))
-    yield Promise("[3] Cor. 2.1", "distance of the limit from x* as eta -> 0, relative, at least", least / scale)
-    away = float(np.linalg.norm(surrogate.optimum - optimum))
-    lines = distances("limit as eta -> 0", scale, lambda r: away)
-    yield Promise("[3] eq. 4", "distance of the limit from x* as eta -> 0, relative", away / scale, lines)
-    if problem.dim <= 128 and not experiment.rule.momentum:
-        end = fedacs.limit(problem, facts.coefficients, facts.steps, eta, algorithm.proximal)
-        off = float(np.linalg.norm(end - optimum))
-        lines = distances("limit at this eta", scale, lambda r: off)
-        yield Promise("[3] eq. 39", "distance of the limit from x* at this eta, relative", off / scale, lines)
-    yield Promise(
-        "[3] Cor. 2.2",
-        "deviation from the consistency condition",
-        fedacs.consistency(facts.system.failure, facts.system.a_norm),
-    )

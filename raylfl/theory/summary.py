@@ -10,7 +10,8 @@ from raylfl.theory.bounds import StepBound
 from raylfl.theory.constants import Constants, constants_of
 from raylfl.theory.facts import broken_assumptions, facts_of
 from raylfl.theory.objectives import Objectives
-from raylfl.theory.promises import Promise, promises, step_bounds
+from raylfl.theory.promises import promises, step_bounds
+from raylfl.theory.statements import Promise
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ def theory_of(experiment: Experiment) -> Theory:
     constants = constants_of(objectives, facts, problem)
     steps = list(step_bounds(experiment, facts, constants))
     notes = list(broken_assumptions(experiment, facts))
-    if not steps:
+    promised = list(promises(experiment, facts, constants, problem, steps))
+    if not steps and not promised:
         name = experiment.config.resolved["algorithm"]["name"]
         notes.append(f"no theorem of the four papers is about {name}")
-    promised = list(promises(experiment, facts, constants, problem, steps))
     return Theory(experiment.rule.lr, constants, steps, promised, notes)

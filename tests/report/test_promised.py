@@ -24,6 +24,14 @@ CASES = {
     "sfl": ["algorithm.name=sfl", "local.lr={theory: sfl}", "eval.average=1.0"],
     "focus": ["local.lr={theory: focus}"],
     "fedavg": ["algorithm.name=fedavg", "local.steps=[1, 4, 9]", "local.lr=0.003"],
+    "fedacs": [
+        "algorithm.name=fedacs",
+        "participation={name: uniform, size: 2}",
+        "link={name: bernoulli, q: [0.0, 0.5, 0.2]}",
+        "local.steps=[1, 4, 9]",
+        "local.lr={theory: fedacs}",
+        "eval.every=1",
+    ],
     "mifa": ["algorithm.name=mifa", "local.lr=0.003"],
     "fast": ["local.lr=0.004"],
     "heavy": ["algorithm.name=fedavg", "local.momentum=0.5", "local.lr=0.001"],
@@ -63,6 +71,16 @@ def test_focus_falls_at_least_as_fast_as_its_rate(runs):
     rate = np.interp(run.rounds + 1, drawn["[1] Thm 1: rate"].x, drawn["[1] Thm 1: rate"].mean)
     assert (run.column("global/distance") <= rate * (1 + 1e-9)).all()
     assert np.diff(np.log(drawn["[1] Thm 1: rate"].mean)) == pytest.approx(np.log(rate[1] / rate[0]), rel=1e-6)
+
+
+def test_fedacs_stays_below_the_drawn_bound_on_the_mean(runs):
+    drawn, run, _ = lines(runs["fedacs"], "global/grad_norm")
+    curve = drawn["[3] Thm 3: bound on the mean"]
+    mean = np.sqrt(np.cumsum(np.square(run.column("global/grad_norm"))) / (run.rounds + 1))
+    bound = np.interp(run.rounds + 1, curve.x, curve.mean)
+    assert (mean <= bound).all()
+    assert mean[-1] < mean[0] / 2
+    assert np.isfinite(bound).all()
 
 
 def test_fedavg_ends_on_its_limit_at_this_eta(runs):

@@ -11,6 +11,8 @@ from raylfl.api import checked
 from raylfl.cli import main
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
+from raylfl.theory import fedacs
+from raylfl.theory.summary import theory_of
 
 RIDGE = [
     "num_clients=3",
@@ -44,6 +46,25 @@ def test_the_rate_is_the_bound_of_the_paper_about_the_method(algorithm, steps, p
         assert lr == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "theorem"),
+    [("{name: fedacs}", "[3] Thm 3"), ("{name: fedavg, aggregate: anonymous}", "[3] Thm 1"), ("fedavg", "")],
+)
+def test_the_rate_of_fedacs_takes_the_clients_own_steps_and_losses(algorithm, theorem):
+    """beta^2 c(eta L A) = 1/4 with A = max_i K_i; the mean over the received has no known weights under losses."""
+    system = ["local.steps=[1, 4, 9]", "link={name: bernoulli, q: [0.0, 0.5, 0.2]}"]
+    overrides = [*RIDGE, *system, f"algorithm={algorithm}", "local.lr={theory: fedacs}"]
+    if not theorem:
+        with pytest.raises(BadConfig, match="no theorem of that paper"):
+            checked(load_config("ridge", overrides))
+        return
+    e = checked(load_config("ridge", overrides))
+    assert e.config.local.lr_from.startswith(f"{theorem}, non-convex")
+    beta = theory_of(e).value("beta~")
+    assert beta > 1
+    assert beta**2 * fedacs.descent_error(e.rule.lr * smoothness(e) * 9) == pytest.approx(0.25)
+
+
 def test_a_run_saves_the_number_and_its_origin_and_is_that_of_the_number(tmp_path):
     overrides = [*RIDGE, "algorithm.name=sfl", f"logging.dir={tmp_path}", "logging.report=false", "rounds=4"]
     run = raylfl.run("ridge", [*overrides, BY_SFL])
@@ -71,7 +92,9 @@ def test_print_config_shows_the_number(capsys):
         (["algorithm.name=mifa", BY_SFL], "no theorem of that paper has a step size for algorithm.name=mifa"),
         (["algorithm.name=sfl", "local.lr={theory: focus}"], "no theorem of that paper"),
         (["algorithm.name=sfl", "local.momentum=0.5", BY_SFL], "local.momentum: the theorems are about plain SGD"),
-        (["local.lr={theory: fedacs}"], "PAPER being one of focus, sfl"),
+        (["local.lr={theory: fedaware}"], "PAPER being one of focus, sfl, fedacs"),
+        (["algorithm=focus", "local.lr={theory: fedacs}"], "no theorem of that paper"),
+        (["algorithm.name=fedacs", "algorithm.gamma=2.0", "local.lr={theory: fedacs}"], "no theorem of that paper"),
         (["local.lr={theory: sfl, times: 2}"], "but must be a number, or"),
     ],
 )

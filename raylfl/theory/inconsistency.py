@@ -1,0 +1,109 @@
+"""What FedACS's theorems [3] say of an experiment: FedAvg and related methods as descent on a surrogate objective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import sqrt
+
+import numpy as np
+
+from raylfl.algorithms.fedacs import FedACS
+from raylfl.algorithms.fedavg import FedAvg
+from raylfl.diagnostics.surrogate import chi2, surrogate_weights
+from raylfl.parts import Experiment
+from raylfl.theory import fedacs, focus
+from raylfl.theory.bounds import StepBound
+from raylfl.theory.constants import Constants
+from raylfl.theory.facts import Facts
+from raylfl.theory.quadratic import QuadraticProblem
+from raylfl.theory.statements import Line, Promise, distances, size_of
+
+
+def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> Iterator[StepBound]:
+    """The step size of [3] Theorem 1, or of Theorem 3 for FedACS, if the surrogate weights are known and constant."""
+    beta = constants.value("beta~")
+    if facts.over_rounds is not None and np.isfinite(beta):
+        name = "[3] Thm 3" if isinstance(experiment.algorithm, FedACS) else "[3] Thm 1"
+        yield fedacs.surrogate_step(constants.value("L"), float(facts.over_rounds.a_norm.max()), beta, name)
+
+
+def promises(
+    experiment: Experiment, facts: Facts, constants: Constants, problem: QuadraticProblem, inside: set[tuple[str, str]]
+) -> Iterator[Promise]:
+    """The mean gradient over the rounds, and the limits: [1] Theorem 3, and [3] at this step size and as eta -> 0."""
+    if facts.coefficients is None or not facts.coefficients.any() or not experiment.algorithm.uploads_update:
+        return
+    omega = surrogate_weights(facts.coefficients, facts.system.a_norm)
+    yield from _of_rounds(experiment, facts, constants, problem.weighted(omega), inside)
+    if type(experiment.algorithm) is FedAvg and ("[1] Thm 3", "strongly convex") in inside and facts.equal_steps:
+        yield from _of_focus(experiment.rule.lr, facts, constants, size_of(problem.optimum))
+    yield from _as_eta_vanishes(facts, constants, problem, problem.weighted(omega))
+    if problem.dim <= 128 and not experiment.rule.momentum:
+        optimum, scale = problem.optimum, size_of(problem.optimum)
+        end = fedacs.limit(problem, facts.coefficients, facts.steps, experiment.rule.lr, experiment.algorithm.proximal)
+        off = float(np.linalg.norm(end - optimum))
+        lines = distances("limit at this eta", scale, lambda r: off)
+        yield Promise("[3] eq. 39", "distance of the limit from x* at this eta, relative", off / scale, lines)
+    yield Promise(
+        "[3] Cor. 2.2",
+        "deviation from the consistency condition",
+        fedacs.consistency(facts.system.failure, facts.system.a_norm),
+    )
+
+
+def _of_rounds(
+    experiment: Experiment,
+    facts: Facts,
+    constants: Constants,
+    surrogate: QuadraticProblem,
+    inside: set[tuple[str, str]],
+) -> Iterator[Promise]:
+    """[3] Theorems 1 and 3: the mean of |grad F~|^2 over the rounds; a line where F~ is F."""
+    theorem = next((name for name, _ in inside if name in ("[3] Thm 1", "[3] Thm 3")), None)
+    system = facts.over_rounds
+    if theorem is None or system is None:
+        return
+    x0, eta = constants.start, experiment.rule.lr
+    gap = surrogate.value(x0) - surrogate.value(surrogate.optimum)
+    numbers = {
+        "L": constants.value("L"),
+        "gap": gap,
+        "kappa": constants.value("kappa"),
+        "sigma": constants.value("sigma"),
+    }
+
+    def bound(R: float) -> float:
+        return fedacs.consistent_bound(eta, system.shares[: int(R)], system.a_norm[: int(R)], **numbers)
+
+    R = len(system.shares)
+    what = "bound on the mean"
+    line = Line("global/grad_norm", what, lambda r: np.sqrt([bound(k) for k in np.clip(r, 1, R)]))
+    same = chi2(experiment.world.population.weights, surrogate.weights) < 1e-9
+    yield Promise(theorem, f"mean of |grad F~|^2 over {R} rounds, at most", bound(R), (line,) if same else ())
+
+
+def _of_focus(eta: float, facts: Facts, constants: Constants, scale: float) -> Iterator[Promise]:
+    """The bound of [1] Theorem 3 on FedAvg's limit, term by term."""
+    L, mu, spread, bias = (constants.value(name) for name in ("L", "mu", "D_m", "delta_q"))
+    limit = focus.fedavg_limit(eta, L, mu, facts.tau, spread, bias)
+    lines = distances("bound on the limit", scale, lambda r: sqrt(limit.total))
+    yield Promise("[1] Thm 3", "limit of |x - x*|^2, at most", limit.total, lines)
+    for name, value in vars(limit).items():
+        yield Promise("[1] Thm 3", f"  of which {name.replace('_', ' ')}", value)
+
+
+def _as_eta_vanishes(
+    facts: Facts, constants: Constants, problem: QuadraticProblem, surrogate: QuadraticProblem
+) -> Iterator[Promise]:
+    """The limit as eta -> 0: [3] Theorem 2, Corollary 2.1, eq. 4."""
+    weights, omega, scale = problem.weights, surrogate.weights, size_of(problem.optimum)
+    yield Promise("[3] Thm 2", "chi2(w || Omega)", chi2(weights, omega))
+    most = fedacs.gradient_bound(chi2(weights, omega), constants.value("kappa"))
+    line = Line("global/grad_norm", "bound on the limit", lambda r: sqrt(most))
+    yield Promise("[3] Thm 2", "limit of |grad F|^2, at most", most, (line,))
+    gradient = float(np.linalg.norm(weights @ problem.gradients(surrogate.optimum)))
+    least = fedacs.distance_bound(gradient, constants.value("L"))
+    yield Promise("[3] Cor. 2.1", "distance of the limit from x* as eta -> 0, relative, at least", least / scale)
+    away = float(np.linalg.norm(surrogate.optimum - problem.optimum))
+    lines = distances("limit as eta -> 0", scale, lambda r: away)
+    yield Promise("[3] eq. 4", "distance of the limit from x* as eta -> 0, relative", away / scale, lines)

@@ -1,0 +1,45 @@
+"""Statements of theorems about a run: numbers, and curves over rounds for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from raylfl.core.population import Floats
+
+
+@dataclass(frozen=True)
+class Line:
+    """A bound as a curve over rounds; metric: its metric in metrics.jsonl.
+
+    of: maps numbers of finished rounds [P] to values [P], or to one value for all.
+    """
+
+    metric: str
+    what: str
+    of: Callable[[Floats], Floats | float]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The statement of a theorem about this run; lines: the statement as curves, if it bounds a metric."""
+
+    theorem: str
+    what: str
+    value: float
+    lines: tuple[Line, ...] = ()
+
+
+def distances(what: str, scale: float, of: Callable[[Floats], Floats | float]) -> tuple[Line, ...]:
+    """The lines of a statement about |x - x*|: absolute, and relative to |x*| = scale."""
+    return (
+        Line("global/distance", what, lambda r: of(r) / scale),
+        Line("global/distance_abs", what, of),
+    )
+
+
+def size_of(optimum: Floats) -> float:
+    """|x*|, the unit of relative distances; 1 for x* = 0."""
+    return float(np.linalg.norm(optimum)) or 1.0
