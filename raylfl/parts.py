@@ -28,6 +28,7 @@ from raylfl.heterogeneity.world import RunContext
 # keys in broadcasts, uploads and client states that algorithms do not see
 BUFFERS = "buffers"  # of the module
 MOMENTS = "moments"  # the state of the local optimizer
+UNSEEN = (BUFFERS, MOMENTS)  # uploads that algorithms do not handle
 
 
 class Initial(NamedTuple):

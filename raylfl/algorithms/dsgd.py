@@ -15,7 +15,6 @@ Assumes  W doubly stochastic. The limit has an error of the order of eta, from t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -24,8 +23,6 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm, weighted
 from raylfl.core.algorithm import State
-from raylfl.core.mixing import Mixing
-from raylfl.core.population import Round
 
 
 @ALGORITHMS.register("dsgd", paper="Lian et al. 2017")
@@ -40,16 +37,15 @@ class DSGD(GraphAlgorithm):
     def init_nodes(self, x: Tensor, count: int) -> State:
         return {"x": x.repeat(count, 1)}
 
-    def local_rows(self, rows: State, mixings: Sequence[Mixing]) -> State:
-        return {"x": mixings[0](rows["x"])} if self.order == "cta" else rows
-
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         return weighted(g, carry), carry
 
-    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
-        if self.order == "cta":
-            return {"x": rows["x"]}
-        w = mixings[0]
-        if self.order == "atc":
-            return {"x": w(rows["x"])}
-        return {"x": w(before["x"]) + (rows["x"] - before["x"])}
+    @property
+    def exchanges_first(self) -> bool:
+        return self.order == "cta"
+
+    def messages(self, rows: State, before: State) -> State:
+        return {"x": before["x"] if self.order == "dgd" else rows["x"]}
+
+    def combine(self, rows: State, before: State, mixed: State) -> State:
+        return {"x": mixed["x"] + (rows["x"] - before["x"])} if self.order == "dgd" else mixed

@@ -12,7 +12,6 @@ Assumes  W doubly stochastic. The error of the limit is that of DSGD with step e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -21,8 +20,6 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm, weighted
 from raylfl.core.algorithm import State, Work
-from raylfl.core.mixing import Mixing
-from raylfl.core.population import Round
 from raylfl.options import Doc, Ge, Lt
 
 
@@ -35,7 +32,6 @@ class DSGDm(GraphAlgorithm):
 
     own_step: ClassVar[bool] = True
     biased_by_rows: ClassVar[bool] = True
-    server_known: ClassVar[tuple[str, ...]] = ("m",)  # kept by its node, not mixed
 
     def init_nodes(self, x: Tensor, count: int) -> State:
         return {"x": x.repeat(count, 1), "m": x.new_zeros(count, x.numel())}
@@ -47,5 +43,8 @@ class DSGDm(GraphAlgorithm):
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         return {"x": x, "m": carry["m"]}, {}
 
-    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
-        return {"x": mixings[0](rows["x"]), "m": rows["m"]}
+    def messages(self, rows: State, before: State) -> State:
+        return {"x": rows["x"]}
+
+    def combine(self, rows: State, before: State, mixed: State) -> State:
+        return {**mixed, "m": rows["m"]}

@@ -24,7 +24,6 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm, weighted
 from raylfl.core.algorithm import State
 from raylfl.core.mixing import Mixing
-from raylfl.core.population import Round
 
 
 @ALGORITHMS.register("exact_diffusion", paper="Yuan et al. 2019")
@@ -41,6 +40,11 @@ class ExactDiffusion(GraphAlgorithm):
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         return weighted(g, carry), carry
 
-    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
-        psi = rows["x"]
-        return {"x": mixings[0].lazy()(psi + before["x"] - before["psi"]), "psi": psi}
+    def messages(self, rows: State, before: State) -> State:
+        return {"x": rows["x"] + before["x"] - before["psi"]}
+
+    def matrix(self, message: str, mixings: Sequence[Mixing]) -> Mixing:
+        return mixings[0].lazy()
+
+    def combine(self, rows: State, before: State, mixed: State) -> State:
+        return {**mixed, "psi": rows["x"]}

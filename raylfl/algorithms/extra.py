@@ -14,7 +14,6 @@ Assumes  W symmetric and doubly stochastic; one local step per round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,8 +22,6 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm, weighted
 from raylfl.core.algorithm import State
-from raylfl.core.mixing import Mixing
-from raylfl.core.population import Round
 
 
 @ALGORITHMS.register("extra", paper="Shi et al. 2015")
@@ -41,7 +38,9 @@ class Extra(GraphAlgorithm):
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         return weighted(g, carry), carry
 
-    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
-        mixed = mixings[0](before["x"])
-        s = before["s"] + (mixed - before["x"]) / 2
-        return {"x": mixed + (rows["x"] - before["x"]) + before["s"], "s": s}
+    def messages(self, rows: State, before: State) -> State:
+        return {"x": before["x"]}
+
+    def combine(self, rows: State, before: State, mixed: State) -> State:
+        s = before["s"] + (mixed["x"] - before["x"]) / 2
+        return {"x": mixed["x"] + (rows["x"] - before["x"]) + before["s"], "s": s}

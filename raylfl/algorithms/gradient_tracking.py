@@ -14,15 +14,12 @@ Assumes  W doubly stochastic, which may change; one local step per round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import Tracking
 from raylfl.core.algorithm import State
-from raylfl.core.mixing import Mixing
-from raylfl.core.population import Round
 
 
 @ALGORITHMS.register("gradient_tracking", paper="Nedic et al. 2017")
@@ -34,7 +31,9 @@ class GradientTracking(Tracking):
 
     one_step: ClassVar[bool] = True
 
-    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
-        w = mixings[0]
-        x = w(rows["x"]) if self.order == "atc" else w(before["x"]) + (rows["x"] - before["x"])
-        return {"x": x, "y": w(rows["y"]), "g_prev": rows["g_prev"]}
+    def messages(self, rows: State, before: State) -> State:
+        return {"x": rows["x"] if self.order == "atc" else before["x"], "y": rows["y"]}
+
+    def combine(self, rows: State, before: State, mixed: State) -> State:
+        x = mixed["x"] if self.order == "atc" else mixed["x"] + (rows["x"] - before["x"])
+        return {"x": x, "y": mixed["y"], "g_prev": rows["g_prev"]}

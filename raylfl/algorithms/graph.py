@@ -1,8 +1,9 @@
 """The common part of methods without a server.
 
 Node i holds its own rows between rounds, x_i [d] and the rows that its method adds, and exchanges rows with its
-neighbours in the graph (`topology`). A method defines three things: the rows of a node before round 0, the local half
-of a round (like any algorithm), and the mixing of the rows of the working nodes by the matrices of its family.
+neighbours in the graph (`topology`). A method defines four things: the rows of a node before round 0, the local half
+of a round (like any algorithm), the messages of a node to its neighbours, and a node's new rows from the messages that
+arrive, mixed by the matrices of the method's family.
 
 State    server: the rows of all nodes, node_x [N, d] and so on, and x [d] = (1/N) sum_i x_i for reports: no step of a
          method reads it. A node that does not work in a round keeps its rows.
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor
 
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
+from raylfl.core.costs import floats_in
 from raylfl.core.mixing import Edges, Family, Mixing, matrices
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column, tree_sum
@@ -52,19 +54,28 @@ class GraphAlgorithm(Algorithm):
         """The rows of all N nodes before round 0, [N, ...] each; always holds x [N, d]."""
 
     @abstractmethod
-    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
-        """The new rows of the working nodes, [C, ...] each.
+    def messages(self, rows: State, before: State) -> State:
+        """What each working node sends to its neighbours, [C, ...] each; a function of its own rows.
 
-        rows: after the local work; before: at the start of the round; mixings: the round's matrices of the family.
+        rows: after the local work; before: at the start of the round.
         """
+
+    @abstractmethod
+    def combine(self, rows: State, before: State, mixed: State) -> State:
+        """The new rows of the working nodes, from their own and the mixed messages, [C, ...] each."""
+
+    def matrix(self, message: str, mixings: Sequence[Mixing]) -> Mixing:
+        """The matrix by which this message is mixed; default: the first of the family."""
+        return mixings[0]
+
+    @property
+    def exchanges_first(self) -> bool:
+        """Whether messages travel before the local work of a round, not after it."""
+        return False
 
     def parameters(self, rows: State) -> Tensor:
         """The parameters [N, d] of each node as its method reads them; default: x."""
         return rows["x"]
-
-    def local_rows(self, rows: State, mixings: Sequence[Mixing]) -> State:
-        """The rows with which the working nodes begin their local work; default: unchanged."""
-        return rows
 
     # -- the contract of an algorithm ----------------------------------------------------------------------------
 
@@ -76,7 +87,8 @@ class GraphAlgorithm(Algorithm):
         return {}
 
     def node_rows(self, server: ServerState, r: Round) -> State | None:
-        return self.local_rows(_taken(server, r), self.mixings(r))
+        before = _taken(server, r)
+        return self._mixed(before, before, self.mixings(r)) if self.exchanges_first else before
 
     def node_parameters(self, server: ServerState) -> Tensor | None:
         return self.parameters(_rows(server))
@@ -95,12 +107,23 @@ class GraphAlgorithm(Algorithm):
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         before, mixings = _taken(server, r), self.mixings(r)
-        mixed = self.mix({**before, **uploads}, before, mixings, r)
+        rows = {**before, **uploads}
+        mixed = {name: rows[name] for name in before} if self.exchanges_first else self._mixed(rows, before, mixings)
         here = torch.from_numpy(r.cohort)
         after = {name: _replaced(server[NODE + name], here, rows) for name, rows in mixed.items()}
         new: ServerState = {**server, **{NODE + name: rows for name, rows in after.items()}}
         new["x"] = tree_sum(new[NODE + "x"]) / len(new[NODE + "x"])
         return new, self._measured(new, mixings, r)
+
+    def _mixed(self, rows: State, before: State, mixings: Sequence[Mixing]) -> State:
+        sent = self.messages(rows, before)
+        return self.combine(rows, before, {name: self.matrix(name, mixings)(m) for name, m in sent.items()})
+
+    def sent_floats(self, uploads: State) -> int:
+        """Floats of a node's messages along one edge."""
+        one = {name: rows[:1] for name, rows in uploads.items()}
+        before = self.init_nodes(one["x"][0], 1)
+        return floats_in(self.messages({**before, **one}, before))
 
     def mixings(self, r: Round) -> Sequence[Mixing]:
         """The matrices of the round for the nodes of r.cohort; on the complete graph if the round has no edges."""
@@ -122,7 +145,6 @@ class Tracking(GraphAlgorithm):
 
     own_step: ClassVar[bool] = True
     tracked: ClassVar[str | None] = "y"
-    server_known: ClassVar[tuple[str, ...]] = ("g_prev",)  # kept by its node, not mixed
 
     def init_nodes(self, x: Tensor, count: int) -> State:
         return {"x": x.repeat(count, 1), **tracking_rows(x, count)}

@@ -13,7 +13,6 @@ Assumes  W doubly stochastic, which may change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -22,8 +21,6 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm, weighted
 from raylfl.core.algorithm import State, Work
-from raylfl.core.mixing import Mixing
-from raylfl.core.population import Round
 from raylfl.options import Doc, Gt
 
 
@@ -46,7 +43,9 @@ class KGT(GraphAlgorithm):
         moved = carry["x_start"] - x
         return {"x": x, "z": moved * work.per_step(x)}, {}
 
-    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
-        w = mixings[0]
+    def messages(self, rows: State, before: State) -> State:
         stepped = rows["x"] if self.gamma == 1.0 else before["x"] - self.gamma * (before["x"] - rows["x"])
-        return {"x": w(stepped), "c": before["c"] - rows["z"] + w(rows["z"])}
+        return {"x": stepped, "z": rows["z"]}
+
+    def combine(self, rows: State, before: State, mixed: State) -> State:
+        return {"x": mixed["x"], "c": before["c"] - rows["z"] + mixed["z"]}

@@ -23,7 +23,6 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm, weighted
 from raylfl.core.algorithm import State, Work
 from raylfl.core.mixing import Mixing
-from raylfl.core.population import Round
 from raylfl.options import Doc, Gt, Le
 
 
@@ -51,10 +50,14 @@ class LocalDual(GraphAlgorithm):
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         return weighted(g, carry) + carry["pull"], carry
 
-    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
-        w = mixings[0].lazy() if self.lazy else mixings[0]
-        mixed = w(rows["x"])
-        return {"x": mixed, "e": before["e"] + rows["x"] - mixed}
+    def messages(self, rows: State, before: State) -> State:
+        return {"x": rows["x"]}
+
+    def matrix(self, message: str, mixings: Sequence[Mixing]) -> Mixing:
+        return mixings[0].lazy() if self.lazy else mixings[0]
+
+    def combine(self, rows: State, before: State, mixed: State) -> State:
+        return {"x": mixed["x"], "e": before["e"] + rows["x"] - mixed["x"]}
 
 
 @ALGORITHMS.register("led", paper="Alghunaim 2024")

@@ -24,7 +24,6 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm, weighted
 from raylfl.core.algorithm import State
 from raylfl.core.mixing import Mixing
-from raylfl.core.population import Round
 
 
 @ALGORITHMS.register("nids", paper="Li et al. 2019")
@@ -43,8 +42,11 @@ class NIDS(GraphAlgorithm):
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         return weighted(g, carry), carry
 
-    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
-        w = mixings[0].lazy() if self.lazy else mixings[0]
-        v = rows["x"] - before["e"]
-        mixed = w(v)
-        return {"x": mixed, "e": before["e"] + v - mixed}
+    def messages(self, rows: State, before: State) -> State:
+        return {"v": rows["x"] - before["e"]}
+
+    def matrix(self, message: str, mixings: Sequence[Mixing]) -> Mixing:
+        return mixings[0].lazy() if self.lazy else mixings[0]
+
+    def combine(self, rows: State, before: State, mixed: State) -> State:
+        return {"x": mixed["v"], "e": before["e"] + (rows["x"] - before["e"]) - mixed["v"]}

@@ -22,7 +22,6 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import Tracking
 from raylfl.core.algorithm import State
 from raylfl.core.mixing import Family, Mixing
-from raylfl.core.population import Round
 
 
 @ALGORITHMS.register("push_pull", paper="Pu et al. 2021")
@@ -32,6 +31,12 @@ class PushPull(Tracking):
 
     family: ClassVar[Family] = "pair"
 
-    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
+    def messages(self, rows: State, before: State) -> State:
+        return {"x": rows["x"], "y": rows["y"]}
+
+    def matrix(self, message: str, mixings: Sequence[Mixing]) -> Mixing:
         pull, push = mixings
-        return {"x": pull(rows["x"]), "y": push(rows["y"]), "g_prev": rows["g_prev"]}
+        return pull if message == "x" else push
+
+    def combine(self, rows: State, before: State, mixed: State) -> State:
+        return {**mixed, "g_prev": rows["g_prev"]}

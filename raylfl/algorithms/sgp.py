@@ -3,7 +3,7 @@
 Assran, Loizou, Ballas & Rabbat, ICML 2019, Alg. 1; Nedic & Olshevsky, IEEE TAC 2015.
 
 State    node x_i [d] and its mass w_i, 1 at first; its model is z_i = x_i / w_i.
-Sent     d floats along each edge (x; the mass, one number more, is not counted).
+Sent     d + 1 floats along each edge (x, w).
 Assumes  C column-stochastic, which may change: the sender keeps its part of a message that does not arrive. The
          error of the limit is that of DSGD.
 
@@ -14,7 +14,6 @@ Assumes  C column-stochastic, which may change: the sender keeps its part of a m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,8 +22,7 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm, weighted
 from raylfl.core.algorithm import State, Work
-from raylfl.core.mixing import Family, Mixing
-from raylfl.core.population import Round
+from raylfl.core.mixing import Family
 
 
 @ALGORITHMS.register("sgp", paper="Assran et al. 2019")
@@ -50,6 +48,8 @@ class SGP(GraphAlgorithm):
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         return {"x": x * carry["w"]}, {}
 
-    def mix(self, rows: State, before: State, mixings: Sequence[Mixing], r: Round) -> State:
-        c = mixings[0]
-        return {"x": c(rows["x"]), "w": c(before["w"])}
+    def messages(self, rows: State, before: State) -> State:
+        return {"x": rows["x"], "w": before["w"]}
+
+    def combine(self, rows: State, before: State, mixed: State) -> State:
+        return mixed

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
+from raylfl.core.costs import floats_in
 from raylfl.core.population import Bools, Floats, Population, Round, SystemInfo
 from raylfl.core.reduce import column
 from raylfl.core.topology import Star, Topology
@@ -156,6 +157,10 @@ class Algorithm(Options, ABC):
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         """(uploads, new client states) after the last local step; default: the update U_i = x_start - x, no state."""
         return {"update": carry["x_start"] - x}, {}
+
+    def sent_floats(self, uploads: State) -> int:
+        """Floats of one client's upload that are counted as traffic; uploads: rows [C, ...], C >= 1."""
+        return floats_in({name: rows[0] for name, rows in uploads.items() if name not in self.server_known})
 
     # -- server ------------------------------------------------------------------------------------------------
 

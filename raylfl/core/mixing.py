@@ -33,7 +33,7 @@ Bools = NDArray[np.bool_]
 Weights = Literal["auto", "metropolis", "max_degree", "lazy", "row_stochastic", "column_stochastic", "pair"]
 Family = Literal["doubly", "column", "pair"]
 DOUBLY: tuple[Weights, ...] = ("metropolis", "max_degree", "lazy")
-DENSE = 32  # mean number of edges into a node above which a round's mixing is one matrix product
+DENSE = 32  # mean number of edges into a node above which rows are mixed by products
 FLOATS = 2**18  # of the rows under way at a time, which stay in the caches
 
 
@@ -54,29 +54,33 @@ class Mixing:
         return w
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """W rows, for rows [C, ...]. The order of the sums is a function of W, as in `raylfl.core.reduce`."""
-        import torch  # not before: a config is checked, and names its graph, without torch
+        """W rows, for rows [C, ...]."""
+        everyone = np.arange(len(self.own))
+        return self.part(everyone, everyone)(rows)
 
-        from raylfl.core.reduce import column, halved
+    @property
+    def dense(self) -> bool:
+        """Whether the rows have so many entries that products with whole rows are faster than sums over edges."""
+        return len(self.sources) > DENSE * len(self.own)
 
-        if len(self.sources) > DENSE * len(self.own):
-            dense = torch.from_numpy(self.matrix).to(rows)
-            return (dense @ rows.flatten(1)).view_as(rows)
-        order = np.lexsort((self.sources, self.targets))
-        sources, weights = self.sources[order], self.weights[order]
-        first = np.searchsorted(self.targets[order], np.arange(len(self.own) + 1))
-        degrees = np.diff(first)
-        mixed = rows * column(self.own, rows)
-        if (self.own == 0).any():
-            mixed[torch.from_numpy(self.own == 0)] = 0.0  # -0, or not finite, otherwise
-        for degree in np.unique(degrees[degrees > 0]):
-            alike = np.flatnonzero(degrees == degree)
-            for some in np.array_split(alike, -(-len(alike) * int(degree) * rows[0].numel() // FLOATS)):
-                at = first[some] + np.arange(degree)[:, None]  # [degree, nodes]
-                terms = rows.index_select(0, torch.from_numpy(sources[at].ravel())).view(*at.shape, *rows.shape[1:])
-                terms *= torch.from_numpy(weights[at]).to(rows).view(*at.shape, *[1] * (rows.ndim - 1))
-                mixed[torch.from_numpy(some)] += halved(terms)
-        return mixed
+    def needs(self, targets: Ints) -> Ints:
+        """The nodes from whose rows the new rows of these targets come, themselves included, in ascending order."""
+        if self.dense:
+            return np.arange(len(self.own))
+        return np.union1d(targets, self.sources[np.isin(self.targets, targets)])
+
+    def part(self, targets: Ints, needs: Ints) -> Part:
+        """The rows of W of these targets (distinct), over the nodes `needs`, which hold at least `self.needs(targets)`.
+
+        A row of the result has the same bits in every part.
+        """
+        row = np.full(len(self.own), -1, dtype=np.int64)
+        row[targets] = np.arange(len(targets))
+        kept = np.flatnonzero(row[self.targets] >= 0)
+        kept = kept[np.lexsort((self.sources[kept], row[self.targets[kept]]))]
+        first = np.searchsorted(row[self.targets[kept]], np.arange(len(targets) + 1))
+        at = np.searchsorted(needs, targets), np.searchsorted(needs, self.sources[kept])
+        return Part(self.own[targets], at[0], first, at[1], self.weights[kept], self.dense)
 
     def lazy(self) -> Mixing:
         """(I + W) / 2."""
@@ -87,6 +91,66 @@ class Mixing:
         """The spectral gap 1 - |lambda_2|; 0 if the round's graph is not connected."""
         moduli = np.sort(np.abs(np.linalg.eigvals(self.matrix)))[::-1]
         return max(0.0, 1.0 - float(moduli[1])) if len(moduli) > 1 else 1.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a mixing matrix, for T of the nodes of a round over S rows: own = weights of the rows `here` [T].
+
+    The other entries of target t are weights[e] at the rows sources[e], first[t] <= e < first[t + 1], in the order of
+    the nodes. dense: whether they are products with whole rows.
+    """
+
+    own: Floats
+    here: Ints
+    first: Ints
+    sources: Ints
+    weights: Floats
+    dense: bool
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """The new rows [T, ...] from rows [S, ...]. The order of a sum depends on the entries of its target only."""
+        import torch  # not before: a config is checked, and names its graph, without torch
+
+        from raylfl.core.reduce import column, halved
+
+        if self.dense:
+            return self._product(rows)
+        degrees = np.diff(self.first)
+        mixed = rows.index_select(0, torch.from_numpy(self.here))
+        mixed *= column(self.own, rows)
+        if (self.own == 0).any():
+            mixed[torch.from_numpy(self.own == 0)] = 0.0  # -0, or not finite, otherwise
+        for degree in np.unique(degrees[degrees > 0]):
+            alike = np.flatnonzero(degrees == degree)
+            for some in np.array_split(alike, -(-len(alike) * int(degree) * rows[0].numel() // FLOATS)):
+                at = self.first[some] + np.arange(degree)[:, None]  # [degree, nodes]
+                terms = rows.index_select(0, torch.from_numpy(self.sources[at].ravel())).view(
+                    *at.shape, *rows.shape[1:]
+                )
+                terms *= torch.from_numpy(self.weights[at]).to(rows).view(*at.shape, *[1] * (rows.ndim - 1))
+                mixed[torch.from_numpy(some)] += halved(terms)
+        return mixed
+
+    def _product(self, rows: Tensor) -> Tensor:
+        """One product of a matrix and a vector for each target and block of columns.
+
+        The bits of a row of a product of two matrices may depend on how many other rows it has.
+        """
+        import torch
+
+        from raylfl.core.reduce import BLOCK
+
+        matrix = np.zeros((len(self.own), len(rows)))
+        matrix[np.arange(len(self.own)), self.here] = self.own
+        np.add.at(matrix, (np.repeat(np.arange(len(self.own)), np.diff(self.first)), self.sources), self.weights)
+        w, flat = torch.from_numpy(matrix).to(rows), rows.flatten(1)
+        mixed = flat.new_empty(len(w), flat.shape[1])
+        for start in range(0, flat.shape[1], BLOCK):
+            columns = flat[:, start : start + BLOCK].T
+            for target, entries in enumerate(w):
+                mixed[target, start : start + BLOCK] = torch.mv(columns, entries)
+        return mixed.view(len(w), *rows.shape[1:])
 
 
 @dataclass(frozen=True)

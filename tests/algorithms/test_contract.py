@@ -94,7 +94,7 @@ def test_the_table_of_algorithms_tells_the_traffic_and_the_options(name: str):
     run = after_all(algorithm)
     up, _ = run.uploads(rounds_for(algorithm)[0])
     down = floats_in(algorithm.broadcast(run.server)) + floats_in(algorithm.second_broadcast(run.server))
-    sent = floats_in({k: v[0] for k, v in up.items() if k not in algorithm.server_known})
+    sent = algorithm.sent_floats(up)
     if run.merged:
         down, sent = 0, 0
     said = [0 if cell == "0" else int(cell.removesuffix("d") or 1) for cell in row[3].split(" / ")]

@@ -90,3 +90,20 @@ def test_the_gap_is_that_of_textbooks():
     assert w.gap == pytest.approx(1 - (1 + 2 * np.cos(2 * np.pi / 8)) / 3)
     assert Edges.complete(8).doubly(np.arange(8)).gap == pytest.approx(1.0)
     assert Edges(8, ring, np.ones(16, dtype=bool)).doubly(np.array([0, 1, 4])).gap == 0.0
+
+
+@pytest.mark.parametrize("degree", [3, DENSE + 2])
+@pytest.mark.parametrize("width", [7, 40_000])
+def test_a_row_has_the_same_bits_in_every_part_of_a_matrix(degree, width):
+    """Blocks of the nodes, in any order, each from no more rows than it needs."""
+    rng, count = np.random.default_rng(degree), DENSE + 8
+    pairs = np.array([[i, (i + k) % count] for i in range(count) for k in range(1, degree + 1)])
+    w = Edges(count, pairs, rng.random(len(pairs)) < 0.97, True, "auto").column(np.arange(count))
+    assert w.dense == (degree > DENSE)
+    rows = torch.randn(count, width, generator=torch.Generator().manual_seed(1))
+    whole_rows = w(rows)
+    torch.testing.assert_close(whole_rows, torch.from_numpy(w.matrix).float() @ rows, rtol=1e-4, atol=1e-5)
+    for targets in np.array_split(rng.permutation(count), 3):
+        needs = w.needs(targets)
+        assert set(targets) <= set(needs)
+        assert torch.equal(w.part(targets, needs)(rows[torch.from_numpy(needs)]), whole_rows[torch.from_numpy(targets)])

@@ -115,6 +115,15 @@ def test_floats_and_seconds_are_counted_on_the_edges(tmp_path):
         assert row["time/virtual"] == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "floats"), [("dsgd", 3), ("dsgdm", 3), ("kgt", 6), ("sgp", 4), ("push_diging", 7)]
+)
+def test_the_messages_of_a_method_are_counted_with_the_masses_of_push_sum(tmp_path, algorithm, floats):
+    settings = [f"algorithm={algorithm}", "participation=full", "link=perfect", "rounds=1"]
+    carry_out(PROBLEM, tmp_path / "run", settings)
+    assert rows(tmp_path / "run", "metrics.jsonl")[0]["cost/peer_floats"] == floats * 8 * 3  # d = 3; 3 receivers
+
+
 @pytest.mark.parametrize(("algorithm", "messages"), [("fedavg", 2), ("sfl", 9), ("dsgd", 1), ("centralized", 0)])
 def test_latency_passes_with_every_message_that_waits_for_another(tmp_path, algorithm, messages):
     settings = [f"algorithm={algorithm}", "participation=full", "link=perfect", "rounds=1", "topology=ring"]

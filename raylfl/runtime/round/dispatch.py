@@ -18,6 +18,7 @@ from raylfl.core.deferred import Deferred
 from raylfl.core.oracle import Way
 from raylfl.core.population import Round
 from raylfl.errors import ClientFailed, NonFinite
+from raylfl.parts import UNSEEN
 from raylfl.runtime.round.plan import dropped
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import Executor, Handle
@@ -100,8 +101,9 @@ class Dispatch:
         return RoundResult(r, reports, uploads, states, width, events)
 
     def _upload_floats(self, uploads: State) -> int:
-        """Floats of one client's upload, without the parts in `server_known`."""
-        return floats_in({k: v[0] for k, v in uploads.items() if k not in self.algorithm.server_known})
+        """Floats of one client's upload, without those that do not travel."""
+        own = {name: rows for name, rows in uploads.items() if name not in UNSEEN}
+        return self.algorithm.sent_floats(own) + floats_in({k: uploads[k][0] for k in uploads.keys() - own.keys()})
 
     def _failures(self, r: Round, reports: ClientReports, last_loss: float) -> list[str]:
         """One line for each dropped upload. Raises ClientFailed or NonFinite if the policy is `fail`.

@@ -15,7 +15,7 @@ from raylfl.core.reduce import finite_rows, weighted_sum
 from raylfl.core.threads import one_thread
 from raylfl.errors import NonFinite
 from raylfl.heterogeneity.trace import Row
-from raylfl.parts import BUFFERS, MOMENTS, Experiment, Initial
+from raylfl.parts import BUFFERS, MOMENTS, UNSEEN, Experiment, Initial
 from raylfl.runtime.faults import Fault
 from raylfl.runtime.round.costs import CostModel
 from raylfl.runtime.round.dispatch import Dispatch
@@ -25,7 +25,6 @@ from raylfl.runtime.round.plan import Planner, check_sampling
 from raylfl.runtime.round.state import Average, FederationState, RoundResult
 from raylfl.runtime.workers.backend import Backend, Executor
 
-UNSEEN = (BUFFERS, MOMENTS)  # what algorithms do not handle
 Done = tuple[Metrics, Row, Row | None]  # metrics, and the rows of participation.jsonl and topology.jsonl
 UnderWay = Generator[None, None, Done]  # a round in progress, at one of its pauses
 
