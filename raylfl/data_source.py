@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,21 @@ from raylfl.errors import BadConfig
 from raylfl.registries import REGISTRIES
 
 Collate = Callable[[list[Any]], Any]
+
+LIGHTNING = ("lightning.", "pytorch_lightning.")  # two distributions of the same classes
+# LightningDataModule's hooks that a run does not call; those on batches would change what is trained on
+REFUSED = {
+    "on_before_batch_transfer": "use train_transform or collate_fn",
+    "transfer_batch_to_device": "use collate_fn; a batch object may have a method `to`",
+    "on_after_batch_transfer": "use train_transform",
+}
+IGNORED = {
+    "teardown": "the data live as long as the run's process",
+    "predict_dataloader": "a run predicts nothing",
+    "state_dict": "every run and every resume creates the data again",
+    "load_state_dict": "every run and every resume creates the data again",
+    "on_exception": "errors are those of the run",
+}
 
 
 @dataclass(frozen=True)
@@ -58,10 +73,13 @@ def load_data(config: Config) -> DataSource:
     cls = class_of(config, "data")
     data = construct(cls, config.data.init_args, "data") if makes(cls) else cls
     name = type(data).__name__
+    warnings: list[str] = []
     if hasattr(data, "prepare_data") and hasattr(data, "setup"):  # a LightningDataModule
+        if refused := _uncalled(data, REFUSED):
+            raise BadConfig([f"data class {name}: {line}" for line in refused])
+        warnings += _uncalled(data, IGNORED)
         data.prepare_data()
         data.setup("fit")
-    warnings: list[str] = []
     train, collate = _offered(data, "train", warnings)
     if train is None:
         raise BadConfig(f"data class {name} has no train_dataset (an attribute or a method) or train_dataloader")
@@ -101,18 +119,28 @@ def _offered(data: Any, kind: str, warnings: list[str]) -> tuple[Any, Collate | 
 
 def _loader(data: Any, kind: str) -> Any:
     """The DataLoader of this kind; None if the class does not define one."""
-    make = getattr(type(data), f"{kind}_dataloader", None)
-    if make is None or make.__module__.startswith("lightning."):
+    if not _own(data, f"{kind}_dataloader"):
         return None
     if kind == "test" and hasattr(data, "setup"):
         data.setup("test")
-    loader = make(data)
+    loader = getattr(data, f"{kind}_dataloader")()
     if isinstance(loader, (list, tuple)) and len(loader) == 1:
         loader = loader[0]
     if loader is not None and not hasattr(loader, "dataset"):
         name = f"{type(data).__name__}.{kind}_dataloader"
         raise BadConfig(f"data class {name} must return one DataLoader, not {type(loader).__name__}")
     return loader
+
+
+def _own(data: Any, name: str) -> bool:
+    """Whether the data, or their class, define this method of LightningDataModule."""
+    method = getattr(data, name, None)
+    return method is not None and (name in vars(data) or not method.__module__.startswith(LIGHTNING))
+
+
+def _uncalled(data: Any, hooks: Mapping[str, str]) -> list[str]:
+    """A line for each of these hooks that the data override."""
+    return [f"{name} is not called: {note}" for name, note in hooks.items() if _own(data, name)]
 
 
 def _own_collate(loader: Any) -> Collate | None:

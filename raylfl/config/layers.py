@@ -43,13 +43,18 @@ def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]
     """The layers of a file's bases, then its own layer; chain: the files that led to it as a base."""
     if path in chain:
         raise BadConfig(f"base: the files include each other: {' -> '.join(p.name for p in (*chain, path))}")
+    return with_bases(content_of(path), path.parent, (*chain, path))
+
+
+def content_of(path: Path) -> dict[str, Any]:
+    """The keys and values of a yaml file; raises BadConfig for anything else."""
     try:
         content = parse(path.read_text(encoding="utf-8")) or {}
     except (ValueError, OSError) as error:  # UnicodeDecodeError is a ValueError
         raise BadConfig(f"{path} is not readable yaml: {error}") from error
     if not isinstance(content, dict):
         raise BadConfig(f"{path} must hold keys and values, not a {type(content).__name__}")
-    return with_bases(content, path.parent, (*chain, path))
+    return content
 
 
 def with_bases(content: Mapping[str, Any], folder: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:

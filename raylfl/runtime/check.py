@@ -122,7 +122,7 @@ def _local_step(worker: Worker, batch: Batch) -> None:
     worker.attributes.restore()
     x, optimizer = worker.oracle.workspace(1).copy_(worker.x0), worker.local_optimizer()
     state = x.new_zeros(1, optimizer.width(worker.flat.width))
-    with worker.training.observed(clients=1, steps=1, steps_per_epoch=1) as observer:
+    with worker.training.observed(optimizer, clients=1, steps=1, steps_per_epoch=1) as observer:
         observer.begin()
         observer.before_step(0, [batch])
         losses, g = worker.oracle.gradients(x, [batch], lambda c: 0)

@@ -17,11 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.groups.records import LoggingConfig
-from raylfl.config.layers import merge_layer, override, tree
+from raylfl.config.layers import content_of, merge_layer, override, tree
 from raylfl.console import shown
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.records.lines import lines
@@ -67,10 +65,7 @@ def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print) ->
     overrides: `concurrent`, `retries` and keys of `runtime`. Raises BadConfig for other keys.
     """
     folder = Path(path).expanduser().resolve()
-    if not (folder / "sweep.yaml").is_file():
-        raise BadConfig(f"{path} is not a sweep's directory: it has no sweep.yaml")
-    content = yaml.safe_load((folder / "sweep.yaml").read_text())
-    refuse_other(content.pop(KEY, FORMAT), folder / "sweep.yaml")
+    content = saved(folder / "sweep.yaml")
     for item in overrides:
         key = item.partition("=")[0]
         if key not in LATER and not key.startswith("runtime."):
@@ -79,6 +74,17 @@ def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print) ->
             )
     spec = make_sweep(changed(content, overrides))
     return carry_out(spec, tried(spec), folder, say)
+
+
+def saved(path: Path) -> dict[str, Any]:
+    """The content of a sweep.yaml. Raises BadConfig if it is missing, damaged or of another format."""
+    if not path.is_file():
+        raise BadConfig(f"{path.parent} is not a sweep's directory: it has no sweep.yaml")
+    content = content_of(path)
+    refuse_other(content.pop(KEY, FORMAT), path)
+    if not isinstance(content.get("base"), dict) or "name" not in content:
+        raise BadConfig(f"{path} is damaged: a sweep has a name, and its config under base (start the sweep again)")
+    return content
 
 
 def changed(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -200,6 +200,7 @@ def test_what_cannot_be_pickled_is_named_and_the_run_goes_on(runs, capsys):
         ({"modell": Net}, "unknown argument modell; known here: model, data"),
         ({"model": Points}, "must be a LightningModule"),
         ({"model": Points()}, "must be a LightningModule"),
+        ({"model": type("Net", (), {"__module__": "pytorch_lightning.core"})}, "import lightning.pytorch instead"),
         ({"algorithm": Net}, "but must be a dataclass derived from raylfl"),
         ({"algorithm": 3}, "algorithm=3, but must be a class, an instance or a factory of Algorithm"),
         ({"partition": lambda: 1 / 0}, r"partition: <lambda>\(\) raised ZeroDivisionError"),

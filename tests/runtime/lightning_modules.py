@@ -118,14 +118,43 @@ class Deaf(Net):
         raise AssertionError
 
 
-class Clipping(Net):
-    """A module that overrides hooks which local work cannot follow."""
+class Stepping(Net):
+    """A module that overrides hooks which local work cannot follow, one of them on the instance."""
 
-    def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
-        raise AssertionError
+    def __init__(self):
+        super().__init__()
+        self.on_before_zero_grad = print
 
     def optimizer_step(self, *args, **kwargs):
         raise AssertionError
+
+    def clip_gradients(self, *args, **kwargs):
+        raise AssertionError
+
+
+class Clipping(Net):
+    """A module that clips its gradients by Lightning's method, and logs their norms before and after."""
+
+    def __init__(self, clip: float | None = 0.1, how: str | None = "norm", momentum: float = 0.9):
+        super().__init__(norm=False, dropout=0.0)
+        self.clip, self.how, self.momentum = clip, how, momentum
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.05, momentum=self.momentum)
+
+    def on_after_backward(self):
+        self.order = ["backward"]
+
+    def on_before_optimizer_step(self, optimizer):
+        self.order.append("before")
+        self.log("norm", torch.nn.utils.get_total_norm([p.grad for p in self.parameters()]))
+
+    def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
+        assert self.order == ["backward", "before"]
+        self.given = gradient_clip_val, gradient_clip_algorithm
+        self.shown = optimizer
+        self.clip_gradients(optimizer, gradient_clip_val=self.clip, gradient_clip_algorithm=self.how)
+        self.log("clipped", torch.nn.utils.get_total_norm([p.grad for p in self.parameters()]), reduce_fx="max")
 
 
 class Late(Net):

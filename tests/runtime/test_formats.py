@@ -17,6 +17,7 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.report.runs import group_runs, read_runs
 from raylfl.runtime.records.manifest import encode
+from raylfl.tune import sweep
 from tests.runtime.faults import carry_out, killed, log_of, outcome, strike
 from tests.runtime.tiny import TINY
 
@@ -105,3 +106,27 @@ def test_a_report_pools_runs_of_earlier_versions_with_those_of_today(tmp_path, r
     today = raylfl.run(tmp_path / "old" / "config.yaml", [*runs, "seed=1"]).run_dir
     (group,) = group_runs(read_runs([tmp_path / "old", today])[0])
     assert [run.seed for run in group.runs] == [0, 1]
+
+
+def test_a_sweep_of_a_newer_format_is_refused_and_left_unchanged(tmp_path, capsys):
+    file = tmp_path / "sweep.yaml"
+    for number, writer in ((FORMAT + 1, "a newer raylfl"), (FORMAT - 1, "an older raylfl")):
+        file.write_text(text := f"format: {number}\nname: mine\nbase: {{rounds: 2}}\nkey_of_the_future: 1\n")
+        words = f"raylfl: {file} has format {number}, which {writer} writes; this one reads {FORMAT}: use the version"
+        for command in (["sweep", "--resume", str(tmp_path)], ["sweep", str(file)]):
+            assert main(command) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith(words)
+        assert [*tmp_path.iterdir()] == [file]
+        assert file.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b'{"[:\xff', "not readable yaml"), (b"", "damaged"), (b"- 1", "keys and values"), (b"name: mine", "damaged")],
+)
+def test_a_damaged_sweep_file_is_refused_by_name(tmp_path, content, words):
+    (tmp_path / "sweep.yaml").write_bytes(content)
+    with pytest.raises(BadConfig, match=words) as refused:
+        sweep.resume(tmp_path)
+    assert str(refused.value).startswith(str(tmp_path / "sweep.yaml"))

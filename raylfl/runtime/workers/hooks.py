@@ -36,6 +36,8 @@ LOCAL_WORK = (  # hooks called around and within a client's local work
     "on_train_epoch_start",
     "on_train_batch_start",
     "on_after_backward",
+    "on_before_optimizer_step",
+    "configure_gradient_clipping",
     "on_train_batch_end",
     "on_train_epoch_end",
     "on_train_end",
@@ -50,6 +52,8 @@ HOOKS: dict[str, Hook] = {
     "on_train_epoch_start": _called("before each pass over the client's data"),
     "on_train_batch_start": _called("before each local step; it may not return -1"),
     "on_after_backward": _called("after each gradient, with `.grad` set; changes of `.grad` count"),
+    "on_before_optimizer_step": _called("after on_after_backward, in the same way"),
+    "configure_gradient_clipping": _called("after on_before_optimizer_step, in place of local.clip_norm"),
     "on_train_batch_end": _called("after each local step"),
     "on_train_epoch_end": _called("after each pass over the client's data, a last partial one included"),
     "on_train_end": _called("after a client's local work, before its upload is made"),
@@ -69,10 +73,9 @@ HOOKS: dict[str, Hook] = {
     "on_before_backward": _refused("change the loss in training_step, or the gradients in on_after_backward"),
     "on_before_zero_grad": _refused("use on_train_batch_start or on_train_batch_end"),
     "optimizer_zero_grad": _refused("gradients are never accumulated"),
-    "on_before_optimizer_step": _refused("use on_after_backward"),
     "optimizer_step": _refused("use local.lr_schedule, or an lr_scheduler with local.optimizer=module"),
     "lr_scheduler_step": _refused("give configure_optimizers a scheduler that steps without arguments"),
-    "configure_gradient_clipping": _refused("use local.clip_norm, or change the gradients in on_after_backward"),
+    "clip_gradients": _refused("override configure_gradient_clipping, which may call it"),
     "on_before_batch_transfer": _refused("use the data's train_transform or collate_fn"),
     "transfer_batch_to_device": _refused("use the data's collate_fn; a batch object may have a method `to`"),
     "on_after_batch_transfer": _refused("use the data's train_transform"),
@@ -104,10 +107,11 @@ HOOKS: dict[str, Hook] = {
 
 
 def overrides(module: Any, name: str) -> bool:
-    """Whether the module's class overrides this method of LightningModule."""
+    """Whether the module, or its class, overrides this method of LightningModule."""
     from lightning.pytorch import LightningModule
 
-    return getattr(type(module), name, None) is not getattr(LightningModule, name, None)
+    own = getattr(type(module), name, None) is not getattr(LightningModule, name, None)
+    return own or name in vars(module)
 
 
 def overridden(module: Any, verdict: Verdict) -> list[str]:

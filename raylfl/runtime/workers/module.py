@@ -31,12 +31,11 @@ def make_module(model: ModelConfig, seed: int) -> Any:
     with torch_defaults():  # undoes torch settings that the module's file makes on import
         cls = model.target if model.target is not None else MODELS.find(vars(model), "model")
     with torch_defaults(), private_randomness(keyed_int(seed, "init")):
-        another = BadConfig(f"model.class_path={model.class_path or model.name}, but must be a LightningModule")
         if isinstance(cls, type) and not issubclass(cls, LightningModule):
-            raise another
+            raise _no_module(model, cls)
         module = construct(cls, model.init_args, "model") if makes(cls) else copy.deepcopy(cls)
         if not isinstance(module, LightningModule):
-            raise another
+            raise _no_module(model, type(module))
         if overrides(module, "setup"):
             module.setup("fit")
         if overrides(module, "configure_model"):
@@ -49,6 +48,12 @@ def make_module(model: ModelConfig, seed: int) -> Any:
     if model.trainable is not None:
         freeze_others(module, model.trainable)
     return module
+
+
+def _no_module(model: ModelConfig, cls: type) -> BadConfig:
+    other = any(base.__module__.startswith("pytorch_lightning.") for base in cls.__mro__)
+    hint = " of lightning.pytorch (this one is of pytorch_lightning: import lightning.pytorch instead)" if other else ""
+    return BadConfig(f"model.class_path={model.class_path or model.name}, but must be a LightningModule{hint}")
 
 
 def freeze_others(module: torch.nn.Module, patterns: Sequence[str]) -> None:

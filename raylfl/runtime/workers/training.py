@@ -13,11 +13,13 @@ from torch import Tensor
 
 from raylfl.core.flat import FlatModule
 from raylfl.core.local import Observer
+from raylfl.core.local_optimizer import SGD, LocalOptimizer
 from raylfl.core.oracle import Batch
 from raylfl.core.population import Floats
 from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
 from raylfl.runtime.workers.evaluate import Recorder
+from raylfl.runtime.workers.gradient_hooks import GradientHooks
 from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides, takes_only_a_batch
 from raylfl.runtime.workers.logged import as_number, canonical, is_metric, not_a_number, reduction
 
@@ -78,11 +80,12 @@ class TrainingLog:
 class Training:
     """The training of a worker's module: its hooks, and the way in which `training_step` is called."""
 
-    def __init__(self, flat: FlatModule, recorder: Recorder):
+    def __init__(self, flat: FlatModule, recorder: Recorder, clip_norm: float | None):
         module: Any = flat.module
         self.flat, self.recorder = flat, recorder
         self.log = StepLog()
         self.hooks = {name: getattr(module, name) for name in LOCAL_WORK if overrides(module, name)}
+        self.gradients = GradientHooks(flat, self.hooks, clip_norm)
         self._objects = False  # whether training_step logs metric objects
         self.step: int | None = None  # the current local step
         self.returned: Any = None  # the last result of training_step, for on_train_batch_end
@@ -101,12 +104,15 @@ class Training:
         return training_step
 
     @contextmanager
-    def observed(self, clients: int, steps: int, steps_per_epoch: int) -> Iterator[LocalObserver]:
+    def observed(
+        self, optimizer: LocalOptimizer, clients: int, steps: int, steps_per_epoch: int
+    ) -> Iterator[LocalObserver]:
         """A context with the observer of the local work of `clients` clients, into which the module logs.
 
-        steps: K_i; steps_per_epoch: steps in one pass over the client's data; both used for a single client only.
+        steps: K_i; steps_per_epoch: steps in one pass over the client's data; both used for a single client only, as
+        is the optimizer of its steps.
         """
-        observer = LocalObserver(self, TrainingLog(self.log, clients), steps, steps_per_epoch)
+        observer = LocalObserver(self, TrainingLog(self.log, clients), optimizer, steps, steps_per_epoch)
         self.log.take()
         self.log.sink = observer.log.log
         try:
@@ -130,7 +136,7 @@ class Training:
 
     def logged_in(self, batch: Batch) -> str | None:
         """The names that a trial step logs, as a `reason`; None if it logs nothing or fails."""
-        with self.observed(1, 1, 1) as observer:
+        with self.observed(SGD(), 1, 1, 1) as observer:
             try:
                 self.flat.module.training_step(batch.content, 0)  # type: ignore[operator]
             except Exception:
@@ -150,8 +156,10 @@ class Training:
 class LocalObserver(Observer):
     """An observer of the local solver that calls the hooks of a client's local work."""
 
-    def __init__(self, training: Training, log: TrainingLog, steps: int, steps_per_epoch: int):
-        self.training, self.log = training, log
+    def __init__(
+        self, training: Training, log: TrainingLog, optimizer: LocalOptimizer, steps: int, steps_per_epoch: int
+    ):
+        self.training, self.log, self.optimizer = training, log, optimizer
         self.steps, self.steps_per_epoch = steps, steps_per_epoch
         self._batch: Any = None
 
@@ -177,18 +185,7 @@ class LocalObserver(Observer):
             )
 
     def after_gradient(self, g: Tensor) -> None:
-        if "on_after_backward" not in self.training.hooks:
-            return
-        parameters, views = self.training.flat.parameters, self.training.flat.views(g[0])
-        for p, own in zip(parameters, views, strict=True):
-            p.grad = own
-        self._call("on_after_backward")
-        for p, own in zip(parameters, views, strict=True):
-            if p.grad is None:
-                own.zero_()
-            elif p.grad is not own:  # replaced instead of changed in place
-                own.copy_(p.grad)
-            p.grad = None
+        self.training.gradients.call(g[0], self.optimizer)
 
     def after_step(self, t: int, rows: Sequence[int], losses: Tensor) -> None:
         if self.training.hooks:

@@ -58,7 +58,8 @@ class Worker:
         self._parts, self._modes = list(module.modules()), list[bool]()
         self.evaluator = Evaluator(module, self.recorder)
         self.whole = frozenset(kind for kind in ("test", "val", "train") if self.evaluator.whole(kind))
-        self.training = Training(self.flat, self.recorder)
+        self.training = Training(self.flat, self.recorder, setup.rule.clip_norm)
+        self.rule = replace(setup.rule, clip_norm=None) if self.training.gradients.clips else setup.rule
         self.attributes = Attributes(module)
         self.initial = self._initial()
         images_last = self.layout != "contiguous"  # faster for any layout of the weights
@@ -271,8 +272,9 @@ class Worker:
         oracles = {self.loop, self.oracle}
         for oracle in oracles:
             oracle.ways.clear()
-        with self.training.observed(len(task.clients), task.steps[0], per_epoch) as observer:
-            result = self._solve(task, broadcast, states, observer, self.local_optimizer(per_epoch), moments)
+        optimizer = self.local_optimizer(per_epoch)
+        with self.training.observed(optimizer, len(task.clients), task.steps[0], per_epoch) as observer:
+            result = self._solve(task, broadcast, states, observer, optimizer, moments)
             logged = observer.log.results()
         if rows is not None:
             target = result.client_state if self.setup.local_buffers else result.uploads
@@ -352,7 +354,7 @@ class Worker:
             broadcast,
             states,
             own.work,
-            setup.rule,
+            self.rule,
             own.full,
             optimizer,
             moments,

@@ -1,0 +1,90 @@
+"""Lightning's hooks between a gradient and the step of the optimizer, which see and change `.grad` of the parameters.
+
+In Lightning's order: `on_after_backward`, `on_before_optimizer_step`, `configure_gradient_clipping`. The option
+`local.clip_norm` has the place of Lightning's `Trainer(gradient_clip_val=...)`: it is the value that a module's own
+`configure_gradient_clipping` receives, which then clips in place of the local solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raylfl.core.flat import FlatModule
+from raylfl.core.local_optimizer import LocalOptimizer
+from raylfl.errors import BadConfig
+from raylfl.runtime.workers.optimizer import ModuleOptimizer
+
+ON_GRADIENTS = ("on_after_backward", "on_before_optimizer_step", "configure_gradient_clipping")
+
+
+class GradientHooks:
+    """The hooks of a module on gradients; hooks: those that it overrides, by name; clip_norm: `local.clip_norm`."""
+
+    def __init__(self, flat: FlatModule, hooks: Mapping[str, Callable[..., Any]], clip_norm: float | None):
+        self.flat, self.clip_norm = flat, clip_norm
+        self.hooks = {name: hooks[name] for name in ON_GRADIENTS if name in hooks}
+        module: Any = flat.module
+        module.clip_gradients = self.clip_gradients
+
+    @property
+    def clips(self) -> bool:
+        """Whether the module clips its gradients in place of the local solver."""
+        return "configure_gradient_clipping" in self.hooks
+
+    def call(self, g: Tensor, optimizer: LocalOptimizer) -> None:
+        """Calls the hooks with the gradient g [d] in `.grad`, and writes their changes back into g."""
+        if not self.hooks:
+            return
+        parameters, views = self.flat.parameters, self.flat.views(g)
+        for p, own in zip(parameters, views, strict=True):
+            p.grad = own
+        for name, hook in self.hooks.items():
+            self._call(name, hook, self._shown(optimizer))
+        for p, own in zip(parameters, views, strict=True):
+            if p.grad is None:
+                own.zero_()
+            elif p.grad is not own:  # replaced instead of changed in place
+                own.copy_(p.grad)
+            p.grad = None
+
+    def _call(self, name: str, hook: Callable[..., Any], optimizer: torch.optim.Optimizer) -> None:
+        if name == "on_after_backward":
+            hook()
+        elif name == "on_before_optimizer_step":
+            hook(optimizer)
+        else:
+            how = None if self.clip_norm is None else "norm"
+            hook(optimizer, gradient_clip_val=self.clip_norm, gradient_clip_algorithm=how)
+
+    def _shown(self, optimizer: LocalOptimizer) -> torch.optim.Optimizer:
+        """The optimizer for hooks: the module's own, or else one that has the parameters but no options and no step."""
+        if isinstance(optimizer, ModuleOptimizer):
+            return optimizer.optimizer
+        return torch.optim.Optimizer(self.flat.parameters, {})
+
+    def clip_gradients(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Replaces `LightningModule.clip_gradients`, which asks the Trainer for its value and its precision plug-in.
+
+        gradient_clip_val: None for `local.clip_norm`; without both, nothing is clipped. gradient_clip_algorithm: norm
+        (default) or value. Raises BadConfig for a value other than that of `local.clip_norm`.
+        """
+        from lightning.pytorch.plugins.precision import Precision
+        from lightning.pytorch.utilities import GradClipAlgorithmType
+
+        value = self.clip_norm if gradient_clip_val is None else gradient_clip_val
+        how = GradClipAlgorithmType((gradient_clip_algorithm or "norm").lower())
+        if self.clip_norm is not None and (value, how) != (self.clip_norm, GradClipAlgorithmType.NORM):
+            raise BadConfig(
+                f"local.clip_norm={self.clip_norm}, but {type(self.flat.module).__name__} calls clip_gradients("
+                f"gradient_clip_val={value}, gradient_clip_algorithm={how.value!r}): use one of the two"
+            )
+        Precision().clip_gradients(optimizer, value or 0.0, how)

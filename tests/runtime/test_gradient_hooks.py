@@ -1,0 +1,108 @@
+"""`configure_gradient_clipping` and the hooks before it, against a plain loop with torch.nn.utils, bit by bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import raylfl
+from raylfl.api import checked
+from raylfl.config.load import load_config
+from raylfl.errors import BadConfig
+from raylfl.runtime.workers.task import Task
+from raylfl.runtime.workers.worker import Worker
+from tests.runtime.lightning_modules import Clipping
+from tests.runtime.tiny import TINY, Net
+
+STEPS, SIZE, LR = 5, 10, 0.05
+CONFIG = {
+    **TINY,
+    "rounds": 2,
+    "model": {"class_path": "tests.runtime.lightning_modules.Clipping"},
+    "participation": {"name": "full"},
+    "link": {"name": "perfect"},
+    "local": {"steps": STEPS, "batch_size": "full", "lr": LR},
+}
+CLIPS = {
+    "norm": lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.1),
+    "value": lambda parameters: nn.utils.clip_grad_value_(parameters, 0.1),
+}
+OPTIMIZERS = {
+    "module": (["local.optimizer=module"], lambda p: torch.optim.SGD(p, lr=LR, momentum=0.9)),
+    "sgd": ([], lambda p: torch.optim.SGD(p, lr=LR)),
+    "momentum": (["local.momentum=0.9"], lambda p: torch.optim.SGD(p, lr=LR, momentum=0.9)),
+}
+
+
+def worker_of(runs, *overrides):
+    return Worker(checked(load_config(CONFIG, [*runs, *overrides])).setup)
+
+
+def module_at(x):
+    module = Net(norm=False, dropout=0.0)
+    nn.utils.vector_to_parameters(x, module.parameters())
+    return module
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("how", CLIPS)
+def test_gradients_are_clipped_as_in_a_plain_loop(runs, how, optimizer):
+    overrides, make = OPTIMIZERS[optimizer]
+    worker = worker_of(runs, *overrides, f"model.init_args.how={how}")
+    for client in (3, 0):
+        task = Task(0, (client,), (STEPS,), (SIZE,), (float(STEPS),), LR)
+        reports, uploads, _ = worker.run(task, {"x": worker.x0}, [None])
+        module = module_at(worker.x0.clone())
+        x, y = worker.train.batch(worker.setup.shards[client]).content
+        steps, parameters, clipped = make(module.parameters()), list(module.parameters()), []
+        for _ in range(STEPS):
+            steps.zero_grad()
+            nn.functional.cross_entropy(module.body(x), y).backward()
+            CLIPS[how](parameters)
+            clipped.append(float(nn.utils.get_total_norm([p.grad for p in parameters])))
+            steps.step()
+        assert torch.equal(uploads["update"][0], worker.x0 - nn.utils.parameters_to_vector(parameters).detach())
+        assert reports.logged["clipped"].tolist() == [max(clipped)]
+        assert reports.logged["norm"] > max(clipped)  # the hook before sees unclipped gradients
+
+
+def test_the_clip_norm_of_the_config_is_the_value_that_the_hook_receives(runs):
+    """Lightning's `Trainer(gradient_clip_val=...)`; the local solver itself then leaves gradients alone."""
+    given = ["local.clip_norm=0.1", "model.init_args={clip: null, how: null}"]
+    theirs = raylfl.run(CONFIG, [*runs, *given])
+    plain = {**CONFIG, "model": {**TINY["model"], "init_args": {"norm": False, "dropout": 0.0}}}
+    ours = raylfl.run(plain, [*runs, "local.clip_norm=0.1", "runtime.vectorize=never"])
+    torch.testing.assert_close(theirs.params, ours.params)
+    assert not torch.allclose(theirs.params, raylfl.run(plain, runs).params, atol=1e-3)
+    assert theirs.metrics[-1]["train/clipped"] == pytest.approx(0.1, rel=1e-4)
+    off = raylfl.run(CONFIG, [*runs, "model.init_args={clip: 0.0}", "local.clip_norm=null"])
+    assert torch.equal(off.params, raylfl.run(plain, [*runs, "runtime.vectorize=never"]).params)
+
+
+@pytest.mark.parametrize(("local", "expected"), [([], (None, None)), (["local.clip_norm=0.1"], (0.1, "norm"))])
+def test_the_hook_receives_the_modules_optimizer_or_its_parameters_alone(runs, local, expected):
+    task = Task(0, (0,), (1,), (SIZE,), (1.0,), LR)
+    for overrides, options in ((["local.optimizer=module"], {"lr", "momentum"}), ([], set())):
+        worker = worker_of(runs, *overrides, *local)
+        worker.run(task, {"x": worker.x0}, [None])
+        module = worker.flat.module
+        assert isinstance(module, Clipping)
+        assert module.given == expected
+        (group,) = module.shown.param_groups
+        assert all(a is b for a, b in zip(group["params"], module.parameters(), strict=True))
+        assert options <= group.keys()
+        assert options or group.keys() == {"params"}
+
+
+def test_two_different_limits_are_refused_before_the_run(runs):
+    with pytest.raises(
+        BadConfig, match=r"local\.clip_norm=1\.0, but Clipping calls clip_gradients\(gradient_clip_val=0"
+    ):
+        raylfl.run(CONFIG, [*runs, "local.clip_norm=1.0"])
+
+
+def test_a_module_that_clips_has_its_clients_run_one_by_one(runs):
+    worker = worker_of(runs)
+    assert worker.one_by_one == "the model's on_after_backward is called for one client at a time"
+    assert worker.training_step_only == "has on_after_backward beside it"  # no recorded step

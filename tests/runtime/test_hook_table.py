@@ -1,0 +1,106 @@
+"""Every hook of Lightning is called, refused or named at the start; a new version with another one fails here."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.core import hooks
+
+import raylfl
+from raylfl.config.load import load_config
+from raylfl.data_source import IGNORED, REFUSED, load_data
+from raylfl.errors import BadConfig
+from raylfl.runtime.workers.hooks import HOOKS
+from tests.runtime.loader_modules import Loaders
+from tests.runtime.tiny import TINY, Net, Points
+
+STEPS = {"forward", "training_step", "validation_step", "test_step", "predict_step", "configure_optimizers"}
+FOR_USERS = {  # called by a program or a module, not by the Trainer
+    *("all_gather", "freeze", "load_from_checkpoint", "log", "log_dict", "lr_schedulers", "manual_backward"),
+    *("optimizers", "print", "to_onnx", "to_tensorrt", "to_torchscript", "toggle_optimizer", "toggled_optimizer"),
+    *("unfreeze", "untoggle_optimizer", "from_datasets"),
+}
+MADE = {"prepare_data", "setup", "train_dataloader", "val_dataloader", "test_dataloader"}  # of data
+HOOKED = {**TINY, "rounds": 1, "local": {"steps": 4, "batch_size": 4, "lr": 0.05}}
+
+
+def public(*classes):
+    """Names of methods; properties are read, not called."""
+    found = ((name, value) for cls in classes for name, value in vars(cls).items())
+    return {name for name, value in found if name[0] != "_" and (callable(value) or hasattr(value, "__func__"))}
+
+
+def hooked(cls, names, calls):
+    """A subclass in which these hooks record their calls."""
+
+    def recording(name):
+        def hook(self, *args, **options):
+            calls.append(name)
+            return getattr(super(kind, self), name)(*args, **options)
+
+        return hook
+
+    kind = type("Recording", (cls,), {name: recording(name) for name in names})
+    return kind
+
+
+def test_every_method_of_a_lightning_module_is_a_hook_of_the_table_a_step_or_for_users():
+    own = public(LightningModule, hooks.ModelHooks, hooks.DataHooks, hooks.CheckpointHooks)
+    assert own - FOR_USERS - STEPS == HOOKS.keys()
+
+
+def test_every_method_of_a_data_module_is_used_refused_or_ignored():
+    own = public(LightningDataModule, hooks.DataHooks)
+    assert own - FOR_USERS == MADE | REFUSED.keys() | IGNORED.keys()
+
+
+def test_the_hooks_that_count_as_called_are_called(runs):
+    """One round with a validation and a test set, so that both evaluations take place."""
+    calls, named = [], {name for name, hook in HOOKS.items() if hook.verdict == "called"}
+
+    class Both(Net):
+        validation_step = test_step = Net.training_step
+
+    class Data(Points):
+        val_dataset = Points.test_dataset
+
+    raylfl.run(HOOKED, runs, model=hooked(Both, named, calls), data=Data)
+    assert set(calls) == named
+
+
+@pytest.mark.parametrize("verdict", ["refused", "ignored"])
+def test_all_other_hooks_of_a_module_are_named_before_the_run_and_never_called(runs, verdict):
+    calls, named = [], [name for name, hook in HOOKS.items() if hook.verdict == verdict]
+    model = hooked(Net, named, calls)
+    if verdict == "refused":
+        with pytest.raises(BadConfig) as caught:
+            raylfl.run(HOOKED, runs, model=model)
+        said = str(caught.value)
+    else:
+        said = (raylfl.run(HOOKED, runs, model=model).run_dir / "log.txt").read_text()
+    assert calls == []
+    for name in named:
+        assert f"{name}{', which' * (verdict == 'refused')} is not called" in said, name
+
+
+def test_hooks_of_a_data_module_that_a_run_does_not_call_are_named():
+    config, calls = load_config(TINY), []
+    config.data.target = hooked(Loaders, IGNORED, calls)()
+    said = load_data(config).warnings
+    assert [line.split(": ")[1] for line in said] == [f"{name} is not called" for name in IGNORED]
+    config.data.target = hooked(Loaders, REFUSED, calls)()
+    with pytest.raises(BadConfig) as caught:
+        load_data(config)
+    assert calls == []
+    for name, remedy in REFUSED.items():
+        assert f"data class Recording: {name} is not called: {remedy}" in str(caught.value)
+
+
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+def test_data_modules_made_of_data_sets_work(package):
+    cls, data, config = importlib.import_module(package).LightningDataModule, Points(), load_config(TINY)
+    config.data.target = cls.from_datasets(data.train_dataset(), test_dataset=data.test_dataset())
+    source = load_data(config)
+    assert (len(source.train), len(source.test), source.val) == (60, 20, None)
