@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raylfl.core.mixing import DENSE, Edges, Weights
+from raylfl.core.mixing import DENSE, Edges, Mixing, Weights
 from raylfl.core.reduce import tree_sum
 from tests.algorithms.test_graph import N, edges_of, random_rounds
 from tests.oracles import graphs
@@ -82,6 +82,15 @@ def test_a_node_adds_its_neighbours_rows_as_a_tree():
     column = Edges(6, spokes, np.ones(5, dtype=bool), directed=True).column(np.arange(6))
     expected = rows[0] + tree_sum(rows[1:] * 0.5)
     assert torch.equal(column(rows)[0], expected)
+
+
+def test_a_row_without_own_weight_takes_nothing_of_itself():
+    """Two nodes that exchange their rows: no 0 times infinity, and no -0."""
+    swap = Mixing(np.zeros(2), np.array([1, 0]), np.array([0, 1]), np.ones(2))
+    rows = torch.tensor([[torch.inf, -1.0], [2.0, 0.0]])
+    mixed = swap(rows)
+    assert torch.equal(mixed, rows.flip(0))
+    assert not torch.signbit(mixed[0]).any()
 
 
 def test_the_gap_is_that_of_textbooks():

@@ -23,6 +23,14 @@ def test_resampling_leaves_no_round_empty_and_conditions_the_frequencies():
     np.testing.assert_allclose(resample.marginals(where, 0), p, rtol=1e-12)
 
 
+def test_resampling_of_rare_clients_counts_its_last_empty_draw():
+    """Two clients with p = 0.001: after 100 draws the round stays empty with probability 0.998^200 = 0.82."""
+    p, where = 0.001, world(count=2)
+    expected = sum(p * (1 - p) ** (2 * t) for t in range(100))
+    process = build("bernoulli", p=p, on_empty="resample")
+    np.testing.assert_allclose(process.marginals(where, 0), expected, rtol=1e-12)
+
+
 def test_resampling_gives_up_if_no_client_is_ever_available():
     process = build("bernoulli", p=0.0, on_empty="resample")
     assert len(process.draw(0, world()).cohort) == 0

@@ -73,7 +73,7 @@ def test_samples_the_file_leaves_out_are_counted(tmp_path):
         ('{"0": [0], "1": 1}', "client 1 has no list of whole numbers"),
         ('{"0": [0.5], "1": [1]}', "client 0 has no list of whole numbers"),
         ('{"0": [true], "1": [1]}', "client 0 has no list of whole numbers"),
-        ('{"0": [99999999999999999999], "1": [1]}', "client 0 has no list of whole numbers"),
+        ('{"0": [9223372036854775808], "1": [1]}', "client 0 has no list of whole numbers"),
         ('{"0": [0], "1": [5]}', "client 1 has 5"),
         ('{"0": [0, 3], "1": [3]}', "3 is listed by clients 0 and 1"),
     ],

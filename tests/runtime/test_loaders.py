@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,9 @@ import raylfl
 from raylfl.config.load import load_config
 from raylfl.data_source import load_data
 from raylfl.errors import BadConfig
+from raylfl.experiment import assemble
+from raylfl.runtime import check
+from raylfl.runtime.workers.worker import Worker
 from tests.runtime.loader_modules import Text
 from tests.runtime.tiny import TINY, Points
 
@@ -31,6 +36,18 @@ def test_loaders_alone_give_training_validation_and_test_data(runs):
     np.testing.assert_array_equal(source.train.arrays[0], Points().x[subset.indices])  # shared, not item by item
     row = raylfl.run(POINTS, runs).metrics[-1]
     assert {"test/loss", "val/loss"} <= row.keys()
+
+
+def test_the_trial_before_a_run_sees_two_samples_of_each_set_and_no_gpu(monkeypatch):
+    seen = []
+    monkeypatch.setattr(check, "Worker", lambda setup: (seen.append(setup), Worker(setup))[1])
+    config = load_config(POINTS, ["runtime.backend=local"])
+    experiment = assemble(config)
+    setup = replace(experiment.setup, runtime=replace(experiment.setup.runtime, gpus_per_worker=0.5))
+    check.check(replace(experiment, setup=setup))
+    (few,) = seen
+    assert [len(part) for part in (few.train, few.val, few.test)] == [2, 2, 2]
+    assert few.runtime.gpus_per_worker == 0.0
 
 
 def test_without_a_validation_set_there_are_no_such_rows(runs):

@@ -1,0 +1,75 @@
+"""The content of a module's attributes: what counts as a change of state by a step, and under which name."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from raylfl.core.recorded.guards import first_difference, state_of
+
+
+class Stateful(nn.Module):
+    """One attribute of every kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.other = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.mean: torch.Tensor
+        self.register_buffer("mean", torch.zeros(2))
+        self.count, self.label = 0, "a"
+        self.seen, self.by_name = [1, 2], {"loss": 0.0}
+        self.draws, self.table = np.random.default_rng(0), np.zeros(3)
+
+
+def assign_buffer(module: Any) -> None:
+    module.mean = torch.ones(2)
+
+
+def assign_parameter(module: Any) -> None:
+    module.layer.weight = nn.Parameter(torch.ones(2, 2))
+
+
+CHANGES = {
+    "mean": assign_buffer,
+    "layer.weight": assign_parameter,
+    "other": lambda m: setattr(m, "other", nn.Linear(2, 2)),
+    "layer.bias (requires_grad)": lambda m: m.layer.bias.requires_grad_(False),
+    "count": lambda m: setattr(m, "count", 1),
+    "label": lambda m: setattr(m, "label", "b"),
+    "seen[1]": lambda m: m.seen.__setitem__(1, 3),
+    "seen": lambda m: m.seen.append(3),
+    "by_name['loss']": lambda m: m.by_name.update(loss=1.0),
+    "draws": lambda m: m.draws.random(),
+    "table": lambda m: m.table.__setitem__(0, 1.0),
+    "new": lambda m: setattr(m, "new", 1),
+}
+
+
+@pytest.mark.parametrize("path", CHANGES)
+def test_a_change_is_named_by_its_path(path):
+    module = Stateful()
+    before = state_of(module)
+    assert first_difference(before, state_of(module)) is None
+    CHANGES[path](module)
+    assert first_difference(before, state_of(module)) == path
+
+
+def test_parameters_and_buffers_may_change_their_values():
+    module = Stateful()
+    before = state_of(module)
+    with torch.no_grad():
+        module.layer.weight.add_(1.0)
+        module.mean.add_(1.0)
+    assert first_difference(before, state_of(module)) is None
+
+
+def test_containers_with_equal_parts_are_equal():
+    module = Stateful()
+    before = state_of(module)
+    module.seen, module.by_name = copy.copy(module.seen), dict(module.by_name)
+    assert first_difference(before, state_of(module)) is None

@@ -1,0 +1,65 @@
+"""Files of a checkpoint that do not fit their run are refused with the place and the difference."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from raylfl.core.client_rows import Table
+from raylfl.runtime.records.manifest import Damaged
+from raylfl.runtime.records.state_files import load_clients, load_server, server_blob
+from raylfl.runtime.round.state import FederationState
+
+
+def fresh() -> FederationState:
+    return FederationState(0, {"x": torch.zeros(3), "m": Table(torch.zeros(3)), "t": 0.0}, torch.zeros(2))
+
+
+def saved(path, change):
+    blob = server_blob(fresh())
+    change(blob)
+    torch.save(blob, path)
+    return path
+
+
+def test_a_fresh_state_has_spent_nothing(tmp_path):
+    state = fresh()
+    assert (state.seconds, state.computation_seconds) == (0.0, 0.0)
+    assert set(vars(state.costs).values()) == {0}
+    back = load_server(saved(tmp_path / "server.pt", lambda blob: None), fresh(), 0)
+    assert torch.equal(back.server["x"], state.server["x"])
+
+
+CHANGES = {
+    "server holds m, t, x, y, but must hold m, t, x": lambda b: b["server"].update(y=torch.zeros(3)),
+    "server holds m, t, but must hold m, t, x": lambda b: b["server"].pop("x"),
+    "server.x is float32 [4], but must be float32 [3]": lambda b: b["server"].update(x=torch.zeros(4)),
+    "server.x is float64 [3], but must be float32 [3]": lambda b: b["server"].update(x=torch.zeros(3).double()),
+    "server.x is list, but must be float32 [3]": lambda b: b["server"].update(x=[0.0]),
+    "server.m holds rows, but must hold table": lambda b: b["server"].update(m={"rows": torch.zeros(3)}),
+    "server.t is int, but must be float": lambda b: b["server"].update(t=0),
+    "buffers is float32 [1], but must be float32 [2]": lambda b: b.update(buffers=torch.zeros(1)),
+    "costs holds nothing, but must hold": lambda b: b.update(costs=[]),
+    "'costs' is missing": lambda b: b.pop("costs"),
+    "it is of round 7": lambda b: b.update(round=7),
+    "its clock holds no numbers": lambda b: b.update(seconds="late"),
+}
+
+
+@pytest.mark.parametrize("says", CHANGES)
+def test_a_server_file_that_does_not_fit_says_where(tmp_path, says):
+    path = saved(tmp_path / "server.pt", CHANGES[says])
+    with pytest.raises(Damaged, match=rf"server\.pt does not fit this run: {re.escape(says)}"):
+        load_server(path, fresh(), 0)
+
+
+def test_a_file_of_clients_gives_the_wanted_ones(tmp_path):
+    states = {"c": torch.arange(6.0).view(3, 2)}
+    torch.save({"clients": torch.tensor([4, 1, 9]), "states": states}, tmp_path / "clients.pt")
+    found = dict(load_clients(tmp_path / "clients.pt", {1, 9}, {"c": torch.zeros(1, 2)}))
+    assert list(found) == [1, 9]
+    assert torch.equal(found[9]["c"], torch.tensor([[4.0, 5.0]]))
+    with pytest.raises(Damaged, match="states holds c, but must hold c, h"):
+        list(load_clients(tmp_path / "clients.pt", {1}, {"c": torch.zeros(1, 2), "h": torch.zeros(1, 2)}))
