@@ -231,7 +231,7 @@ def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: floa
     """The tests that enter the block (where none does: the function; for other lines: anything of the file).
 
     First come those that found other errors of the file, then those that name the file, one of each set of parameters
-    before a second one of any, and quick tests before slow ones.
+    before a second one of any, and tests that enter few blocks, which test this one, before those that enter many.
     """
     keys = [f"{mutant.path}:{mutant.block}"] if mutant.block else []
     keys += [f"{mutant.path}:{mutant.function}#0"] if mutant.block else [f"{mutant.path}:"]
@@ -240,8 +240,8 @@ def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: floa
         found = found or [node for node, (_, entered) in tests.items() if node != AT_IMPORT and enters(entered, key)]
     name, before = f"test_{Path(mutant.path).stem}", Counter[str]()
 
-    def rank(node: str) -> tuple[int, bool, float]:
-        return -finders[node.partition("[")[0]], name not in node, tests[node][0]
+    def rank(node: str) -> tuple[int, bool, int]:
+        return -finders[node.partition("[")[0]], name not in node, len(tests[node][1])
 
     turns: dict[str, int] = {}
     for node in sorted(found, key=rank):
