@@ -60,22 +60,27 @@ def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
     return None
 
 
-def large_samples(flat: FlatModule, loss: Callable[[Any], Tensor], contents: Sequence[Any]) -> str | None:
+def large_samples(flat: FlatModule, loss: Callable[[Any], Tensor], one: Any, two: Any) -> str | None:
     """The reason why a step with large samples (attention over a sequence) runs one client at a time on a CPU.
 
-    Recordings on batches of one and two samples decide. None if the step may be vectorised.
+    Recordings on batches of two samples, and of one unless these are small, decide. None if the step may be vectorised.
     """
-    made, calls = [], 0
-    for content in contents:
-        found = recorded(flat.module, flat.parameters, content, loss)
-        if found is None:
-            return None
-        results = [k for call in found.calls if not call.views for k in call.results()]
-        made.append(sum(math.prod(found.geometry[k].shape) for k in results))
-        calls = len(results)
-    if made[1] - made[0] <= LARGEST_SAMPLE * calls:
+    both = _made(flat, loss, two)
+    if both is None or both[0] <= LARGEST_SAMPLE * both[1]:
+        return None
+    first = _made(flat, loss, one)
+    if first is None or both[0] - first[0] <= LARGEST_SAMPLE * both[1]:
         return None
     return f"on a CPU steps that make over {LARGEST_SAMPLE} numbers a call of a sample run faster one client at a time"
+
+
+def _made(flat: FlatModule, loss: Callable[[Any], Tensor], content: Any) -> tuple[int, int] | None:
+    """(numbers, tensors) that a step on this batch makes; None if it cannot be recorded."""
+    found = recorded(flat.module, flat.parameters, content, loss)
+    if found is None:
+        return None
+    results = [k for call in found.calls if not call.views for k in call.results()]
+    return sum(math.prod(found.geometry[k].shape) for k in results), len(results)
 
 
 class _Step(nn.Module):

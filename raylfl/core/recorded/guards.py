@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections import deque
 from collections.abc import Mapping
@@ -75,7 +76,7 @@ VALUE_SHAPED = {"_pack_padded_sequence", "_pad_packed_sequence", "_ctc_loss", "r
 
 def host_randomness() -> tuple[Any, ...]:
     """The states of Python's and numpy's global generators, for comparison."""
-    return random.getstate(), repr(np.random.get_state(legacy=False))
+    return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
 
 
 def state_of(module: nn.Module) -> dict[str, Any]:

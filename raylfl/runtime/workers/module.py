@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -113,14 +114,20 @@ def layout_for(
 
 def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractContextManager[Any]]]:
     """(device, precision context) of a worker, from Lightning Fabric; also sets torch's number of threads."""
-    from lightning.fabric import Fabric
-
     torch.set_num_threads(setup.runtime.threads)
     precision = setup.runtime.precision or ("64-true" if setup.dtype == "float64" else "32-true")
     accelerator = "gpu" if setup.runtime.gpus_per_worker > 0 else "cpu"
-    fabric = Fabric(accelerator=accelerator, devices=1, precision=precision)  # type: ignore[arg-type]
+    fabric = _fabric(accelerator, precision)
     if accelerator == "gpu":
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
     full = precision == f"{setup.dtype[-2:]}-true" and accelerator == "cpu"
     return fabric.device, nullcontext if full else fabric.autocast
+
+
+@lru_cache
+def _fabric(accelerator: str, precision: str) -> Any:
+    """Lightning Fabric for one device, made once: it searches all installed packages for plug-ins."""
+    from lightning.fabric import Fabric
+
+    return Fabric(accelerator=accelerator, devices=1, precision=precision)  # type: ignore[arg-type]

@@ -161,8 +161,8 @@ class Worker:
         self.flat.module.train()
         try:
             with private_randomness(keyed_int(self.setup.seed, "check")), self.recorder.into(None):
-                contents = [self.train.batch(indices[:count]).content for count in (1, 2)]
-                return large_samples(self.flat, self.loop.loss, contents)
+                one, two = (self.train.batch(indices[:count]).content for count in (1, 2))
+                return large_samples(self.flat, self.loop.loss, one, two)
         finally:
             self.attributes.restore()
 
