@@ -19,6 +19,8 @@ $(READY): pyproject.toml requirements.txt
 run: setup
 	$(BIN)/raylfl compare digits --algorithms focus,fedavg,sfl
 
+test test-fast: export PYTHONDONTWRITEBYTECODE =  # rewritten asserts, and raylfl for hundreds of processes
+
 test: setup
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 

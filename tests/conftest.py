@@ -7,6 +7,7 @@ tests). Any other test that starts a Python process is then skipped, so that the
 from __future__ import annotations
 
 import gc
+import io
 import os
 import subprocess
 import sys
@@ -28,31 +29,49 @@ settings.load_profile("suite")
 
 HERE = Path(__file__).parent
 SLOW = (  # files and folders
+    "algorithms/test_contract_runs.py",
+    "config/test_fuzz.py",
     "docs/test_tutorials.py",
+    "heterogeneity/test_participation_weighted.py",
     "jobs/test_cluster.py",
     "jobs/test_scripts.py",
+    "models/test_text.py",
     "report/test_page.py",
+    "report/test_participation_plot.py",
+    "report/test_partition_plot.py",
+    "report/test_promised.py",
     "reproduce/test_claims.py",
     "reproduce/test_command.py",
     "reproduce/test_experiments.py",
     "reproduce/test_run_cache.py",
+    "runtime/test_checkpoint.py",
     "runtime/test_damage.py",
     "runtime/test_device.py",
+    "runtime/test_displaced.py",
     "runtime/test_exhausted.py",
+    "runtime/test_faults.py",
     "runtime/test_full_disk.py",
     "runtime/test_gpu.py",
+    "runtime/test_graph_runs.py",
     "runtime/test_interrupt.py",
     "runtime/test_logs.py",
     "runtime/test_long_runs.py",
-    "runtime/test_own_cluster.py",
     "runtime/test_lost_parts.py",
+    "runtime/test_optimizer_state.py",
+    "runtime/test_own_cluster.py",
+    "runtime/test_profile.py",
     "runtime/test_ray.py",
     "runtime/test_reproducible.py",
     "runtime/test_resume.py",
     "runtime/test_split_models.py",
+    "runtime/test_uploads.py",
+    "solvers/test_working_set.py",
     "startup",
+    "test_doctor.py",
     "test_extras.py",
     "test_wheel.py",
+    "theory/test_bounds.py",
+    "theory/test_fedacs_bounds.py",
     "theory/test_summary.py",
     "tune/test_damaged_sweep.py",
     "tune/test_interrupted.py",
@@ -60,7 +79,7 @@ SLOW = (  # files and folders
 )
 PROCESSES = {"command", "cluster"}  # fixtures
 ON_A_CLUSTER = {"ray", "sweeps"}  # groups whose tests wait for processes of Ray: one more attempt, which pytest lists
-GROUPS = {  # tests for one worker of pytest-xdist: fixtures of a module are made once, and Ray's clusters one by one
+GROUPS = {  # files for one process of pytest-xdist, so that their clusters or simulated devices start one by one
     "runtime/test_ray.py": "ray",
     "runtime/test_lost_parts.py": "ray",
     "runtime/test_interrupt.py": "ray",
@@ -68,24 +87,23 @@ GROUPS = {  # tests for one worker of pytest-xdist: fixtures of a module are mad
     "tune/test_sweep.py": "sweeps",
     "tune/test_interrupted.py": "sweeps",
     "jobs/test_cluster.py": "sweeps",
-    "runtime/test_device.py": "device",
-    "runtime/test_checkpoint.py": "checkpoint",
-    "startup/test_lazy_imports.py": "startup",
-    "startup/test_torchvision_cpu.py": "startup",
-    "test_wheel.py": "wheel",
 }
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """The scheduler of `--dist loadgroup`, by GROUPS: pytest-xdist 3.8 loses its own groups with pytest 9.2."""
+    """The scheduler of `--dist loadgroup`: a file's tests go to one process, which makes its fixtures once."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Groups(LoadScopeScheduling):
+    class Files(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return GROUPS.get(nodeid.partition("::")[0].removeprefix("tests/"), nodeid)
+            path = nodeid.partition("::")[0].removeprefix("tests/")
+            return GROUPS.get(path, path)
 
-    return Groups(config, log) if config.getoption("dist") == "loadgroup" else None
+    if config.getoption("dist") != "loadgroup":
+        return None
+    config.option.loadscopereorder = False  # in the order of `pytest_collection_modifyitems`
+    return Files(config, log)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -105,13 +123,16 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     for item in items:
         path = path_of(item)
         if path.startswith(SLOW) or PROCESSES & set(item.fixturenames):
             item.add_marker(pytest.mark.slow)
         if GROUPS.get(path) in ON_A_CLUSTER:
             item.add_marker(pytest.mark.flaky(reruns=1))
+    if config.getoption("loadgroup", False):  # in a process of pytest-xdist: what takes longest starts first
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: (path_of(item) not in GROUPS, item.path not in slow))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -123,6 +144,16 @@ def _one_process_for_a_group(request, tmp_path_factory):
         with suppress(FileExistsError), open(owner, "x") as file:
             file.write(me)
         assert owner.read_text() == me
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_syncing():
+    """Files are not synced to the disk, which takes milliseconds: no test cuts the power, and killed processes keep
+    what they wrote.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -163,6 +194,20 @@ def _only_slow_tests_start_python(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess.Popen, "__init__", refusing)
         yield
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Pictures are saved without being drawn, which takes seconds per page: for tests of what is around them."""
+    from raylfl.report.style import Drawing
+
+    def savefig(self, place, **options):
+        if isinstance(place, io.StringIO):
+            place.write('<svg width="1" height="1"></svg>')
+        else:
+            Path(place).write_bytes(b"a picture")
+
+    monkeypatch.setattr(Drawing, "savefig", savefig)
 
 
 @pytest.fixture

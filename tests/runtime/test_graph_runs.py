@@ -32,11 +32,6 @@ PROBLEM: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _no_syncing(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 def rows(folder, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
