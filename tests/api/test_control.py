@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 
 import pytest
 import torch
 
 import raylfl
+from raylfl.config.schema import RuntimeConfig
 from raylfl.errors import BadConfig
+from raylfl.runtime.ray import cluster
 from tests.runtime.tiny import TINY
 
 
@@ -184,36 +187,24 @@ def test_two_runs_in_two_threads_have_the_bits_of_two_runs(runs):
         assert torch.equal(params, raylfl.run(TINY, job).params)
 
 
-@pytest.mark.slow
-def test_on_a_ray_of_the_callers_own_runs_follow_stop_and_go_side_by_side(runs):
-    import ray
-
-    on_ray = [*runs, "runtime.backend=ray", "runtime.workers=1", "runtime.cpus_per_worker=0.5"]
-    want = raylfl.run(TINY, [*runs, "rounds=3"]).params
-    ray.init("local", num_cpus=2, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
-    try:
-        seen = Seen({2: "enough"})
-        stopped = raylfl.run(TINY, on_ray, callbacks=[seen])
-        assert torch.equal(stopped.params, want)
-        assert torch.equal(seen.params[-1], want)
-        stream = raylfl.stream(TINY, on_ray)
-        other = raylfl.run(TINY, [*on_ray, "rounds=3"])
-        assert next(stream).round == 0
-        assert torch.equal(other.params, want)
-        assert torch.equal(stream.result.params, raylfl.run(TINY, [*runs, "rounds=1"]).params)
-        assert ray.is_initialized()
-    finally:
-        ray.shutdown()
-
-
-@pytest.mark.slow
-def test_two_threads_share_the_ray_that_the_first_one_starts(runs):
-    import ray
-
-    on_ray = [*runs, "runtime.backend=ray", "runtime.workers=1", "runtime.cpus_per_worker=0.5"]
-    short, long = together(
-        lambda: raylfl.run(TINY, [*on_ray, "rounds=1"]).params, lambda: raylfl.run(TINY, on_ray).params
-    )
-    assert torch.equal(short, raylfl.run(TINY, [*runs, "rounds=1"]).params)
-    assert torch.equal(long, raylfl.run(TINY, runs).params)
-    assert not ray.is_initialized()
+def test_runs_in_two_threads_share_one_ray_which_ends_with_the_last_of_them(monkeypatch):
+    """With functions that only count in place of Ray's start and end."""
+    started, ended = [], []
+    for name, value in cluster.OWN_CLUSTER.items():
+        monkeypatch.setenv(name, value)  # set by the first run, and removed after this test
+    monkeypatch.setattr(cluster, "start", lambda runtime: time.sleep(0.05) or started.append(runtime) or [])
+    monkeypatch.setattr(cluster, "address_of", lambda runtime: None)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.shutdown", lambda: ended.append(True))
+    one, other = (cluster.Cluster(RuntimeConfig()) for _ in range(2))
+    together(one.ready, other.ready)
+    one.ready()  # once more by the same run
+    assert len(started) == 1
+    one.end()
+    assert not ended
+    other.end()
+    assert len(ended) == 1
+    third = cluster.Cluster(RuntimeConfig())
+    third.ready()
+    third.end()
+    assert (len(started), len(ended)) == (2, 2)

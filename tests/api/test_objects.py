@@ -254,7 +254,7 @@ if __name__ == "__main__":
     settings = ["logging.report=false", "logging.dir=runs", "logging.id=a", "rounds=3", "runtime.backend=ray"]
     settings.append("model.class_path=__main__.Net")
     own = dict(data=Points(), algorithm=Mine(mu=0.1), participation=Some(size=3))
-    raylfl.run(TINY, [*settings, "runtime.workers=2"], **own)
+    raylfl.run(TINY, [*settings, "runtime.workers=1", "runtime.object_store_mb=80"], **own)
 """
 
 

@@ -5,6 +5,8 @@ Workers that start slowly, not at all, or die as they start.
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import ray
 import torch
@@ -16,6 +18,7 @@ from raylfl.runtime.ray import worker_pool
 from raylfl.runtime.ray.cluster import cluster_for
 from raylfl.runtime.ray.worker_pool import WorkerPool
 from tests.runtime.bad_starts import Dying, Lacking, Slow
+from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.runtime.faults import actors, log_of, outcome, wait_until
 from tests.runtime.test_faults import CURSED, PERFECT, replay, run, trace
 
@@ -30,12 +33,9 @@ def cluster(kill_file):
     """A head with room for two workers, whose processes know where kill points are announced."""
     from ray.cluster_utils import Cluster
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAYLFL_FAULT", str(kill_file))
-        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        head = {"num_cpus": 2, "object_store_memory": 100 * 2**20, "include_dashboard": False}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    with lean_ray(RAYLFL_FAULT=str(kill_file)):
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **SMALL})
+        ray.init(address=cluster.address, **QUIET)
     yield cluster
     ray.shutdown()
     cluster.shutdown()
@@ -53,15 +53,25 @@ def on_ray(config, runs, *overrides, watch=None):
 
 
 def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and_checkpoint(kept, runs, kill_file):
-    """A worker before its work, one after its work and before the result is fetched; then the server."""
+    """A worker before its work, one after its work and before the result is fetched; then the server; at last a worker
+    from outside, at any moment.
+    """
     config = {**PERFECT, "algorithm": {"name": "focus"}, "rounds": 16, "checkpoint": {"every": 5, "keep": 1}}
     clean = run(config, runs)
     kill_file.write_text("work:3\nworked:5\nlog:12")
-    struck = on_ray(config, runs)
+    struck_from_outside = []
+
+    def strike(progress):
+        if progress.metrics["round"] == 7 and not struck_from_outside:
+            struck_from_outside.append(actors("WorkerActor")[0])
+            struck_from_outside[0].send_signal(signal.SIGKILL)
+
+    struck = on_ray(config, runs, watch=strike)
     assert kill_file.read_text() == ""
+    assert struck_from_outside
     assert outcome(struck.run_dir) == outcome(clean.run_dir)
     log = log_of(struck.run_dir)
-    assert log.count("its work goes elsewhere") == 2
+    assert log.count("its work goes elsewhere") in (2, 3)  # the last worker may have had no work
     assert "resumed at round 10" in log
 
 
@@ -87,6 +97,11 @@ def test_a_module_that_returns_no_loss_is_a_mistake_of_the_config_even_on_ray(ke
         on_ray(CURSED, runs, "model.init_args={raises: -1, strays: 13}")
 
 
+def added(cluster):
+    with lean_ray():
+        return cluster.add_node(num_cpus=2, object_store_memory=SMALL["object_store_memory"])
+
+
 def workers_on(node):
     """Ids of the processes in which this node runs worker actors."""
     return {worker.pid for worker in actors("WorkerActor", node.all_processes["raylet"][0].process.pid)}
@@ -99,9 +114,8 @@ def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, runs,
     config = {**PERFECT, "algorithm": {"name": "focus"}, "rounds": 80, "checkpoint": {"every": 5, "keep": 1}}
     config["model"] = {"class_path": "tests.runtime.tiny.Gated", "init_args": {"folder": str(seen), "width": 8000}}
     clean = run(config, runs)
-    small = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
-    nodes = [cluster.add_node(**small)]
-    wait_until(lambda: ray.cluster_resources()["CPU"] >= 3, "second node")
+    nodes = [added(cluster)]
+    wait_until(lambda: ray.cluster_resources()["CPU"] >= 4, "second node")
 
     def watch(progress):
         if progress.metrics["round"] == 7 and len(nodes) == 1:
@@ -110,14 +124,14 @@ def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, runs,
             wait_until((seen / "waiting").exists, "worker at the gate")
             (seen / "closed").touch()  # rounds wait until the new node is there
             cluster.remove_node(nodes[0], allow_graceful=False)
-            nodes.append(cluster.add_node(**small))
+            nodes.append(added(cluster))
             wait_until(lambda: workers_on(nodes[1]), "worker on the new node")
             (seen / "slow").touch()  # until a worker on the new node takes part
             (seen / "closed").unlink()
         if (seen / "slow").exists() and workers_on(nodes[1]) & ids(seen):
             (seen / "slow").unlink()
 
-    struck = on_ray(config, runs, "runtime.workers=3", "runtime.cpus_per_worker=1", watch=watch)
+    struck = on_ray(config, runs, "runtime.workers=2", "runtime.cpus_per_worker=2", watch=watch)
     assert outcome(struck.run_dir) == outcome(clean.run_dir)
     assert len(nodes) == 2
     assert not (seen / "slow").exists()

@@ -20,7 +20,7 @@ from raylfl.tune.sweep import ended_by_signals
 from tests.tune.sweeps import QUADRATICS, finish, tables, write
 
 ROOT = Path(__file__).resolve().parents[2]
-RATES = (0.1, 0.05, 0.01)
+RATES = (0.1, 0.01)
 
 
 def start(arguments, log):
@@ -42,27 +42,30 @@ def vanish(processes, seconds=120):
     assert not alive, alive
 
 
+def ended(place):
+    """The trials that the journal of the only sweep calls ended."""
+    return [trial for folder in place.glob("runs/*") for trial in ends(folder)]
+
+
 @pytest.mark.timeout(900)
 def test_a_killed_sweep_ends_with_the_table_of_an_undisturbed_one(tmp_path):
-    """The sweep gets SIGKILL with one finished trial and two in their third rounds; no trial is run twice."""
-    saved, gate = [f"runs/*/00{k}-*/checkpoints/round_*" for k in (1, 2)], tmp_path / "gate"
-    held = [{"after": str(tmp_path / pattern), "gate": str(gate)} for pattern in saved]
+    """The sweep gets SIGKILL with one finished trial and one in its third round; no trial is run twice."""
+    saved, gate = "runs/*/001-*/checkpoints/round_*", tmp_path / "gate"
+    held = {"after": str(tmp_path / saved), "gate": str(gate)}
     path = write(
         tmp_path,
         model={"name": None, "class_path": "tests.tune.modules.Held"},
         concurrent=2,
         space={
             "local.lr": {"grid": list(RATES)},
-            "model.init_args": [
-                {"grid": [where], "when": {"local.lr": lr}} for where, lr in zip(held, RATES[1:], strict=True)
-            ],
+            "model.init_args": {"grid": [held], "when": {"local.lr": RATES[1]}},
         },
         logging={"dir": str(tmp_path / "runs")},
     )
     with open(tmp_path / "log", "w") as log:
         process = start([str(path)], log)
         try:
-            wait_for(lambda: all(list(tmp_path.glob(pattern)) for pattern in saved), process)
+            wait_for(lambda: list(tmp_path.glob(saved)) and ended(tmp_path), process)
         finally:
             family = psutil.Process(process.pid).children(recursive=True)
             os.killpg(process.pid, signal.SIGKILL)
@@ -70,8 +73,7 @@ def test_a_killed_sweep_ends_with_the_table_of_an_undisturbed_one(tmp_path):
         vanish(family)
         (folder,) = tmp_path.glob("runs/*")
         assert ends(folder) == {"000-fedavg-s0": "finished"}
-        for trial in ("001-fedavg-s0", "002-fedavg-s0"):
-            assert not (folder / trial / "summary.json").exists()
+        assert not (folder / "001-fedavg-s0" / "summary.json").exists()
         written = (folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns
 
         gate.touch()
@@ -83,11 +85,10 @@ def test_a_killed_sweep_ends_with_the_table_of_an_undisturbed_one(tmp_path):
         assert again.returncode == 0, (tmp_path / "log").read_text()
         vanish(family)
     assert (folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns == written
-    for trial in ("001-fedavg-s0", "002-fedavg-s0"):
-        assert "resumed at round 2" in (folder / trial / "log.txt").read_text()
+    assert "resumed at round 2" in (folder / "001-fedavg-s0" / "log.txt").read_text()
     assert (folder / "report" / "index.html").exists()
     said = (tmp_path / "log").read_text()
-    assert "[3/3]" in said
+    assert "[2/2]" in said
     assert said.count("000-fedavg-s0  finished") == 1
     (tmp_path / "undisturbed").mkdir()
     finish(load_sweep(path), tmp_path / "undisturbed")

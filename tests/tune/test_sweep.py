@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ import yaml
 import raylfl
 from raylfl.errors import BadConfig
 from raylfl.tune.sweep import resume, sweep
+from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.tune.sweeps import QUADRATICS, write
 
 pytestmark = pytest.mark.timeout(900)
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.timeout(900)
 @pytest.fixture(scope="module")
 def cluster():
     """A cluster of two CPUs that serves all sweeps, each of which would otherwise start its own."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init("local", num_cpus=2, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
+    with lean_ray():
+        ray.init("local", num_cpus=2, **SMALL, **QUIET)
     yield
     ray.shutdown()
 

@@ -1,0 +1,28 @@
+"""Ray for the tests of a file: workers have normal priority and time to start; nothing runs that no test needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from ray._private.node import Node
+
+from raylfl.runtime.ray.connection import DIRECT, OWN_CLUSTER
+
+PATIENT = {name: value for name, value in OWN_CLUSTER.items() if name != DIRECT}  # on a busy machine
+UNUSED = ("start_monitor", "start_log_monitor", "start_api_server")  # autoscaler, logs to the driver, dashboard
+SMALL: dict[str, Any] = {"object_store_memory": 100 * 2**20, "include_dashboard": False}
+QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+
+
+@contextmanager
+def lean_ray(**environment: str) -> Iterator[None]:
+    """A context in which Ray starts only what tests need, with these variables in its environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**PATIENT, **environment}.items():
+            patch.setenv(name, value)
+        for name in UNUSED:
+            patch.setattr(Node, name, lambda self, **options: None)
+        yield
