@@ -102,7 +102,7 @@ def test_resume_continues_and_rounds_may_be_raised(call, fresh):
     assert [json.loads(line)["round"] for line in lines_of("runs/digits/mine/metrics.jsonl")] == [0, 1, 2, 3, 4]
 
 
-def test_compare_runs_each_and_ends_with_one_page_and_a_table(call, fresh):
+def test_compare_runs_each_and_ends_with_one_page_and_a_table(call, fresh, undrawn):
     code, out, err = call("compare", "digits", "-a", "fedavg,focus", *SMALL, "-o", "both")
     assert (code, err) == (0, "")
     assert len(list((fresh / "runs/digits").iterdir())) == 2
@@ -112,7 +112,7 @@ def test_compare_runs_each_and_ends_with_one_page_and_a_table(call, fresh):
     assert re.search(r"^report +both/index.html$", out, re.MULTILINE)
 
 
-def test_compared_runs_share_an_id_and_existing_ones_are_refused_before_the_first(call, fresh):
+def test_compared_runs_share_an_id_and_existing_ones_are_refused_before_the_first(call, fresh, undrawn):
     fixed = ("compare", "digits", *SMALL, "logging.id=x", "-o", "both", "-a")
     assert call(*fixed, "fedavg,focus")[0] == 0
     assert {path.name for path in (fresh / "runs/digits").iterdir()} == {"x-fedavg", "x-focus"}
@@ -123,7 +123,7 @@ def test_compared_runs_share_an_id_and_existing_ones_are_refused_before_the_firs
     assert "each can be compared only once" in call(*fixed, "sfl,sfl")[2]
 
 
-def test_report_takes_runs_and_folders_of_runs(call, fresh):
+def test_report_takes_runs_and_folders_of_runs(call, fresh, undrawn):
     call(*RUN, "logging.id=a")
     call(*RUN, "logging.id=b", "algorithm.name=focus")
     code, out, err = call("report", "runs", "-o", "page", "--target", "0.5", "--last", "2")

@@ -70,12 +70,12 @@ def test_the_wheel_lists_what_there_is(unpacked, tmp_path, capsys):
 
 def test_a_run_from_the_wheel_finds_its_config_and_leaves_its_records(unpacked, tmp_path):
     place = tmp_path / "empty"
-    settings = ["runtime.backend=local", "rounds=1", "logging.id=it"]
+    settings = ["runtime.backend=local", "rounds=1", "logging.id=it", "logging.report=false"]
     done = program(unpacked, place, "run", "digits", *settings)
     assert (done.returncode, done.stderr) == (0, "")
     folder = place / "runs" / "digits" / "it"
     assert json.loads((folder / "summary.json").read_text())["rounds"] == 1
-    here = raylfl.run("digits", [*settings, f"logging.dir={tmp_path}/here", "logging.report=false"])
+    here = raylfl.run("digits", [*settings, f"logging.dir={tmp_path}/here"])
     rows = (folder / "participation.jsonl").read_text()
     assert rows == (here.run_dir / "participation.jsonl").read_text()
 

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -15,15 +16,11 @@ import pytest
 import raylfl
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.fedavg import FedAvg
+from raylfl.pytest_plugin import contract_items
 from raylfl.testing import ContractBroken
 from raylfl.testing.runs import RUN_CHECKS
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _no_syncing(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 @dataclass
@@ -115,9 +112,14 @@ def test_pytest_runs_the_contract_of_classes_in_the_working_directory(tmp_path):
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed, 3 passed, 28 deselected" in done.stdout
     assert "FAILED ::mine.Bad::an_empty_round_moves_no_vector - server['x'] moved in an empty round" in done.stdout
-    done = subprocess.run([*command, *classes[:1], "mine.None"], cwd=tmp_path, env=environment, capture_output=True)
-    assert done.returncode == 4
-    assert b"mine has no None" in done.stdout + done.stderr
+
+
+def test_a_class_that_does_not_exist_is_an_error_of_usage(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    session = SimpleNamespace(config=SimpleNamespace(invocation_params=SimpleNamespace(dir=tmp_path)))
+    with pytest.raises(pytest.UsageError, match=r"--raylfl-contract mine.None: .*mine has no None"):
+        contract_items(session, "mine.None")
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import raylfl
-from raylfl.config.schema import RuntimeConfig
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
 from raylfl.runtime.ray import cluster
 from tests.runtime.tiny import TINY

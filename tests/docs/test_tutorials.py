@@ -24,7 +24,9 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [*QUICK, pytest.param("sweep", marks=pytest.mark.slow)])
-def test_a_tutorial_prints_what_its_page_shows(here, name):
+def test_a_tutorial_prints_what_its_page_shows(here, name, request):
+    if name != "first-run":  # which draws its pictures
+        request.getfixturevalue("undrawn")
     page = ROOT / "docs/tutorials" / f"{name}.md"
     executable = [block for block in blocks(page) if block[0] in ("bash", "python") and not block[1]]
     assert carry_out(page, here) == len(executable) > 1
@@ -35,7 +37,7 @@ def test_no_tutorial_is_forgotten():
     assert {page.stem for page in TUTORIALS} == {*QUICK, "sweep", "cluster"}
 
 
-def test_the_program_beside_flower_s_runs_and_the_lines_are_counted_right(here):
+def test_the_program_beside_flower_s_runs_and_the_lines_are_counted_right(here, undrawn):
     page = ROOT / "docs/coming-from.md"
     assert carry_out(page, here) == 1
     lines = {title: sum(map(bool, content.split("\n"))) for _, title, content in blocks(page) if title}

@@ -17,14 +17,14 @@ SMALL = [
     "data.init_args={num_clients: 3, rows_per_client: 7, dim: 4, lam: 2.0}",
     "participation={name: full}",
     "eval.every=5",
-    "rounds=200",
     "logging.report=false",
 ]
-CASES = {
-    "sfl": ["algorithm.name=sfl", "local.lr={theory: sfl}", "eval.average=1.0"],
-    "focus": ["local.lr={theory: focus}"],
-    "fedavg": ["algorithm.name=fedavg", "local.steps=[1, 4, 9]", "local.lr=0.003"],
+CASES = {  # long enough for a limit, or short because no line is drawn
+    "sfl": ["rounds=200", "algorithm.name=sfl", "local.lr={theory: sfl}", "eval.average=1.0"],
+    "focus": ["rounds=200", "local.lr={theory: focus}"],
+    "fedavg": ["rounds=200", "algorithm.name=fedavg", "local.steps=[1, 4, 9]", "local.lr=0.003"],
     "fedacs": [
+        "rounds=200",
         "algorithm.name=fedacs",
         "participation={name: uniform, size: 2}",
         "link={name: bernoulli, q: [0.0, 0.5, 0.2]}",
@@ -32,9 +32,9 @@ CASES = {
         "local.lr={theory: fedacs}",
         "eval.every=1",
     ],
-    "mifa": ["algorithm.name=mifa", "local.lr=0.003"],
-    "fast": ["local.lr=0.004"],
-    "heavy": ["algorithm.name=fedavg", "local.momentum=0.5", "local.lr=0.001"],
+    "mifa": ["rounds=5", "algorithm.name=mifa", "local.lr=0.003"],
+    "fast": ["rounds=5", "local.lr=0.004"],
+    "heavy": ["rounds=5", "algorithm.name=fedavg", "local.momentum=0.5", "local.lr=0.001"],
 }
 
 
@@ -106,7 +106,7 @@ def test_what_has_no_line_is_said(runs, case, reason):
     assert any(reason in line for line in refused), refused
 
 
-def test_the_page_names_the_lines_and_the_refusals(runs, tmp_path):
+def test_the_page_names_the_lines_and_the_refusals(runs, tmp_path, undrawn):
     words = Page(write_report([runs["sfl"], runs["fedavg"], runs["fast"]], tmp_path, theory=True, pdf=False)).words
     assert "[2] Thm 1: bound" in words
     assert "[3] eq. 39: limit at this eta" in words

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from contextlib import suppress
 
 import pytest
 
-from tests.runtime.faults import carry_out, outcome, start
+from tests.runtime.faults import carry_out, killed, outcome, start, strike
 from tests.runtime.tiny import FOCUS
 
 
@@ -34,3 +35,18 @@ def clean(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clean")
     carry_out(FOCUS, folder, ["checkpoint.every=0"])
     return outcome(folder)
+
+
+@pytest.fixture(scope="session")
+def killed_run(tmp_path_factory):
+    """A run of FOCUS killed in round 4, with checkpoints of rounds 2, 3 and 4 (older ones still hold clients)."""
+    folder = tmp_path_factory.mktemp("killed") / "run"
+    killed(lambda: carry_out(FOCUS, folder, fault=strike("collect", 4)))
+    return folder
+
+
+@pytest.fixture
+def folder(killed_run, tmp_path):
+    """A copy of `killed_run`, to be damaged or resumed."""
+    shutil.copytree(killed_run, tmp_path / "run")
+    return tmp_path / "run"

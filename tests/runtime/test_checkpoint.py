@@ -17,13 +17,6 @@ from tests.runtime.faults import carry_out, checkpoints, killed, log_of, outcome
 from tests.runtime.tiny import FOCUS, TINY
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A run killed in round 4, with checkpoints of rounds 2, 3 and 4 (and older ones that still hold clients)."""
-    killed(lambda: carry_out(FOCUS, tmp_path / "run", fault=strike("collect", 4)))
-    return tmp_path / "run"
-
-
 def manifest(folder, r):
     return json.loads((folder / "checkpoints" / f"round_{r:06d}" / "manifest.json").read_text())
 
@@ -169,9 +162,8 @@ def test_states_in_many_files_come_back_whole(folder, tmp_path, clean, monkeypat
 
 
 @pytest.mark.parametrize("keep", [1, 2])
-def test_sixty_checkpoints_fold_into_few_that_hold_every_client(tmp_path, monkeypatch, keep):
+def test_sixty_checkpoints_fold_into_few_that_hold_every_client(tmp_path, keep):
     """The newest state of a client is never pruned, however rarely it takes part."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
     config = {**FOCUS, "rounds": 60, "num_clients": 20, "participation": {"name": "uniform", "size": 2}}
     config |= {"checkpoint": {"every": 1, "keep": keep}, "eval": {"every": 0, "inconsistency": False}}
     carry_out(config, tmp_path / "clean", ["checkpoint.every=0"])

@@ -16,14 +16,6 @@ import raylfl
 from tests.runtime.faults import PHASES, Killed, carry_out, checkpoints, killed, log_of, outcome, strike
 from tests.runtime.tiny import FOCUS, TINY
 
-
-@pytest.fixture
-def folder(tmp_path):
-    """A run killed in round 4, with checkpoints of rounds 2, 3 and 4 (and older ones that still hold clients)."""
-    killed(lambda: carry_out(FOCUS, tmp_path / "run", fault=strike("collect", 4)))
-    return tmp_path / "run"
-
-
 # -- records -------------------------------------------------------------------------------------------------------
 
 
@@ -324,8 +316,7 @@ def blow(folder, rng):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_kills_and_random_damage_end_in_the_undisturbed_bits(tmp_path, clean, seed, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
+def test_random_kills_and_random_damage_end_in_the_undisturbed_bits(tmp_path, clean, seed):
     rng, folder = random.Random(seed), tmp_path / "run"
     for life in range(4):
         with suppress(Killed):

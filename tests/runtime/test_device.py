@@ -110,14 +110,16 @@ OWN_WORK = [
 
 @pytest.mark.parametrize("name", OWN_WORK)
 def test_every_algorithm_whose_clients_do_other_work_than_fedavgs_works_on_a_device(process, runs, name):
+    """Three of four clients in each of three rounds: each takes part again, with the state that it kept."""
     needs = {"splitfed": ["algorithm.cut=body.0"], "ssl": ["algorithm.cut=body.0"]}.get(name, [])
-    assert_same(run_on_both(process, TINY, [*runs, f"algorithm.name={name}", *needs]))
+    short = ["rounds=3", "num_clients=4", "eval.every=3"]
+    assert_same(run_on_both(process, TINY, [*runs, *short, f"algorithm.name={name}", *needs]))
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_kind_of_local_work_works_on_a_device(process, runs, case):
     config, overrides = CASES[case]
-    assert_same(run_on_both(process, config, [*runs, *overrides]))
+    assert_same(run_on_both(process, config, [*runs, "rounds=2", *overrides]))
 
 
 def beyond(many, few):
@@ -130,7 +132,7 @@ def beyond(many, few):
 def test_local_steps_never_wait_for_the_device(process, runs, algorithm, vectorize):
     """Six local steps wait no more often than two, except for comparisons of replays with autograd."""
     settings = [*runs, MLP, f"algorithm.name={algorithm}", f"runtime.vectorize={vectorize}"]
-    settings += ["runtime.micro_cohort=3", "local.momentum=0.9", "local.clip_norm=1.0"]
+    settings += ["runtime.micro_cohort=3", "local.momentum=0.9", "local.clip_norm=1.0", "rounds=2"]
     few, many = (waits_there(process, DIGITS, [*settings, f"local.steps={k}"]) for k in (2, 6))
     assert few  # uploads, at the least
     assert not beyond(many, few)

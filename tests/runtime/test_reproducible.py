@@ -16,13 +16,15 @@ from tests.runtime.faults import carry_out, options_of, outcome
 from tests.runtime.tiny import TINY, rude
 
 
-@pytest.fixture(autouse=True)
-def _no_syncing(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
+def both_ways():
+    """Every algorithm one by one and vectorised: one of the two in turn in the usual suite."""
+    for place, name in enumerate(ALGORITHMS.names()):
+        for norm, way in enumerate(("vectorised", "one by one")):
+            marks = [pytest.mark.cluster] if (place + norm) % 2 else []
+            yield pytest.param(name, bool(norm), marks=marks, id=f"{name}-{way}")
 
 
-@pytest.mark.parametrize("norm", [True, False], ids=["one by one", "vectorised"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS.names())
+@pytest.mark.parametrize(("algorithm", "norm"), both_ways())
 def test_the_assignment_and_order_of_tasks_do_not_matter(tmp_path, monkeypatch, algorithm, norm):
     model = {**TINY["model"], "init_args": {"norm": norm}}
     config = {**TINY, "algorithm": options_of(algorithm), "model": model, "rounds": 4, "num_clients": 12}

@@ -36,13 +36,7 @@ PARTICIPATION = {
     "permutation": {"name": "permutation", "size": 2},
 }
 SAMPLERS = ("uniform", "replaced", "weighted", "both", "cyclic", "permutation")  # for algorithms that sample themselves
-SHARE = 3  # one in so many pairs of algorithm and participation in the usual suite; all with `-m cluster`
-
-
-@pytest.fixture(autouse=True)
-def _no_syncing(monkeypatch):
-    """Switches off syncing, which takes most of the time of these runs and only matters for power failures."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
+SHARE = 5  # one in so many pairs in the usual suite (prime, so that each name takes part); all with `-m cluster`
 
 
 def matrix():

@@ -35,7 +35,8 @@ def test_memory_is_taken_again_when_it_is_free_and_never_before(always):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS.names())
 def test_no_algorithm_is_harmed(tmp_path, monkeypatch, algorithm):
-    config = {**TINY, "rounds": 5, "algorithm": options_of(algorithm)}
+    config = {**TINY, "rounds": 4, "algorithm": options_of(algorithm), "checkpoint": {"every": 0}}
+    config["eval"] = {"every": 4, "inconsistency": False}
     carry_out(config, tmp_path / "fresh")
     monkeypatch.setattr(dispatch, "LARGE", 0)
     carry_out(config, tmp_path / "reused")

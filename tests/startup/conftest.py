@@ -6,6 +6,7 @@ from importlib.metadata import version
 import pytest
 
 from raylfl.startup import SEEN
+from tests.startup.forks import forks_after
 
 TO_DO = """\
 raylfl/startup works around what these libraries do when they are imported; another version may do it differently.
@@ -27,3 +28,11 @@ def pytest_runtest_makereport(item, call):
     if report.failed:
         report.sections.append(("raylfl/startup", advice({name: version(name) for name in SEEN})))
     return report
+
+
+@pytest.fixture(scope="module")
+def after_torch(tmp_path_factory):
+    """`after_torch(code)`: the output of code in a process that has imported torch and our module."""
+    first = "import sys, torch; from raylfl.startup import torchvision_cpu\n"
+    with forks_after(first, tmp_path_factory.mktemp("torch")) as python:
+        yield python

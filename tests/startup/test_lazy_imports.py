@@ -3,7 +3,6 @@
 import pytest
 
 from tests.startup.forks import forks_after
-from tests.startup.test_torchvision_cpu import python
 
 LEAN = "from raylfl.startup import lazy_imports; lazy_imports.install(); import sys, lightning.pytorch as pl\n"
 HEAVY = (
@@ -58,7 +57,6 @@ def test_a_metric_can_be_plotted(lean, metric):
 @pytest.mark.parametrize(
     "statement",
     [
-        "from torchmetrics.classification import MulticlassAccuracy",
         "from torchmetrics.functional import accuracy",
         "from torchmetrics import F1Score, functional",
     ],
@@ -67,27 +65,27 @@ def test_parts_of_it_may_be_imported_on_their_own(lean, statement):
     assert lean(statement + "; import torchmetrics; torchmetrics.Accuracy; print('fine')") == "fine"
 
 
-def test_a_part_may_be_the_first_thing_that_is_imported():
+def test_a_part_may_be_the_first_thing_that_is_imported(after_torch):
     """For example, a process without Lightning unpickles a metric."""
     alone = LEAN.splitlines()[0].split("; import sys")[0] + "\n"
-    assert python(alone + "from torchmetrics.classification import MulticlassAccuracy; print('fine')") == "fine"
+    assert after_torch(alone + "from torchmetrics.classification import MulticlassAccuracy; print('fine')") == "fine"
 
 
-def test_a_version_with_another_layout_is_imported_completely():
+def test_a_version_with_another_layout_is_imported_completely(after_torch):
     code = LEAN.replace(
         "lazy_imports.install()", "lazy_imports.NEEDED['Metric'] = 'torchmetrics.elsewhere'; lazy_imports.install()"
     )
-    assert python(
+    assert after_torch(
         code + "import torchmetrics; print(torchmetrics.Metric, 'torchmetrics.functional' in sys.modules)"
     ) == ("<class 'torchmetrics.metric.Metric'> True")
 
 
-def test_what_was_imported_before_stays_as_it_is():
+def test_what_was_imported_before_stays_as_it_is(after_torch):
     code = "import raylfl, torchmetrics; from raylfl.startup import lazy_imports; lazy_imports.install(); import sys\n"
-    assert python(code + "print(any('lazy_imports' in type(f).__module__ for f in sys.meta_path))") == "False"
+    assert after_torch(code + "print(any('lazy_imports' in type(f).__module__ for f in sys.meta_path))") == "False"
 
 
-def test_lightning_is_complete_and_needs_nothing_else_of_the_compiler():
+def test_lightning_is_complete_and_needs_nothing_else_of_the_compiler(after_torch):
     """The names of its modules and their content, compared with a plain import of Lightning."""
     names = (
         "import sys, lightning.pytorch; print(sorted((m, sorted(vars(sys.modules[m]))) for m in list(sys.modules) "
@@ -99,8 +97,8 @@ def test_lightning_is_complete_and_needs_nothing_else_of_the_compiler():
         "        assert not name.startswith('torch._dynamo'), name\n"
         "sys.meta_path.insert(0, Spy())\n"
     )
-    lean = python("from raylfl.startup import lazy_imports; lazy_imports.install()\n" + spy + names)
-    assert lean == python("import raylfl\n" + names)
+    lean = after_torch("from raylfl.startup import lazy_imports; lazy_imports.install()\n" + spy + names)
+    assert lean == after_torch("import raylfl\n" + names)
 
 
 def test_a_compiled_module_is_known_as_one(lean):
@@ -117,7 +115,7 @@ def test_a_compiled_module_is_known_as_one(lean):
 
 
 @pytest.mark.parametrize("more", ["from torch._dynamo.utils import counters", "import torch; torch._dynamo.reset()"])
-def test_who_asks_for_more_of_the_compiler_meanwhile_gets_the_compiler(more):
+def test_who_asks_for_more_of_the_compiler_meanwhile_gets_the_compiler(after_torch, more):
     """A Lightning with another layout would do so; here after a part that needs only the stand-in."""
     code = (
         "from importlib.machinery import SourceFileLoader; from raylfl.startup import lazy_imports; import sys\n"
@@ -134,14 +132,14 @@ def test_who_asks_for_more_of_the_compiler_meanwhile_gets_the_compiler(more):
         "ours = any('lazy_imports' in type(f).__module__ for f in sys.meta_path)\n"
         "print(utils.__spec__.loader.__class__.__name__, ours)"
     )
-    assert python(code).splitlines() == ["True True True", "SourceFileLoader False"]
+    assert after_torch(code).splitlines() == ["True True True", "SourceFileLoader False"]
 
 
-def test_a_mistake_in_what_lightning_imports_is_raised_as_it_is():
+def test_a_mistake_in_what_lightning_imports_is_raised_as_it_is(after_torch):
     code = (
         "from raylfl.startup import lazy_imports; import sys; lazy_imports.install()\n"
         "sys.modules['lightning_utilities'] = None\n"
         "try:\n    import lightning\n"
         "except ImportError as error:\n    print(error.name.split('.')[0], 'torch._dynamo' in sys.modules)"
     )
-    assert python(code) == "lightning_utilities False"
+    assert after_torch(code) == "lightning_utilities False"

@@ -5,22 +5,12 @@ import sys
 
 import pytest
 
-from tests.startup.forks import forks_after
-
 
 def python(code: str) -> str:
     """The output of `code`; the test fails with its stderr if the process fails."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
-
-
-@pytest.fixture(scope="module")
-def after_torch(tmp_path_factory):
-    """`after_torch(code)`: the output of code in a process that has imported torch and our module."""
-    first = "import sys, torch; from raylfl.startup import torchvision_cpu\n"
-    with forks_after(first, tmp_path_factory.mktemp("torch")) as python:
-        yield python
 
 
 def test_torchvision_imports_after_the_declaration(after_torch):
