@@ -11,8 +11,7 @@ Sent     rows between neighbours (`cost/peer_floats`), nothing to or from a serv
 Assumes  what the method assumes of its matrices (`raylfl.core.mixing`); with importance weights w the gradient of
          client i is multiplied by N w_i.
 
-The process of the round loop holds the rows and carries out the mixing; nodes receive their rows with each round's
-work.
+Rows stay with blocks of nodes, on Ray with the workers of these nodes (`raylfl.runtime.round.homes`).
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.costs import floats_in
-from raylfl.core.mixing import Edges, Family, Mixing, matrices
+from raylfl.core.mixing import Edges, Family, Mixing, Part, matrices
 from raylfl.core.population import Population, Round
-from raylfl.core.reduce import column, tree_sum
+from raylfl.core.reduce import column
 from raylfl.core.topology import Peers, Topology
 
 NODE = "node_"  # prefix of the names of the nodes' rows in the server state
@@ -64,9 +62,9 @@ class GraphAlgorithm(Algorithm):
     def combine(self, rows: State, before: State, mixed: State) -> State:
         """The new rows of the working nodes, from their own and the mixed messages, [C, ...] each."""
 
-    def matrix(self, message: str, mixings: Sequence[Mixing]) -> Mixing:
-        """The matrix by which this message is mixed; default: the first of the family."""
-        return mixings[0]
+    def matrix(self, message: str, parts: Sequence[Part]) -> Part:
+        """The matrix by which this message is mixed, of those of the family; default: the first."""
+        return parts[0]
 
     @property
     def exchanges_first(self) -> bool:
@@ -86,10 +84,6 @@ class GraphAlgorithm(Algorithm):
     def broadcast(self, server: ServerState) -> State:
         return {}
 
-    def node_rows(self, server: ServerState, r: Round) -> State | None:
-        before = _taken(server, r)
-        return self._mixed(before, before, self.mixings(r)) if self.exchanges_first else before
-
     def node_parameters(self, server: ServerState) -> Tensor | None:
         return self.parameters(_rows(server))
 
@@ -106,18 +100,7 @@ class GraphAlgorithm(Algorithm):
         return {"x": x}, {}
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        before, mixings = _taken(server, r), self.mixings(r)
-        rows = {**before, **uploads}
-        mixed = {name: rows[name] for name in before} if self.exchanges_first else self._mixed(rows, before, mixings)
-        here = torch.from_numpy(r.cohort)
-        after = {name: _replaced(server[NODE + name], here, rows) for name, rows in mixed.items()}
-        new: ServerState = {**server, **{NODE + name: rows for name, rows in after.items()}}
-        new["x"] = tree_sum(new[NODE + "x"]) / len(new[NODE + "x"])
-        return new, self._measured(new, mixings, r)
-
-    def _mixed(self, rows: State, before: State, mixings: Sequence[Mixing]) -> State:
-        sent = self.messages(rows, before)
-        return self.combine(rows, before, {name: self.matrix(name, mixings)(m) for name, m in sent.items()})
+        raise AssertionError("there is no server: raylfl.runtime.round.homes mixes the rows where they lie")
 
     def sent_floats(self, uploads: State) -> int:
         """Floats of a node's messages along one edge."""
@@ -129,15 +112,6 @@ class GraphAlgorithm(Algorithm):
         """The matrices of the round for the nodes of r.cohort; on the complete graph if the round has no edges."""
         edges = Edges.complete(r.population.count) if r.edges is None else r.edges
         return matrices(edges, r.cohort, self.family)
-
-    def _measured(self, server: ServerState, mixings: Sequence[Mixing], r: Round) -> Info:
-        """The root mean squares over the nodes of |x_i - mean x| and of |y_i - mean y|; the spectral gap."""
-        info = {"consensus_error": _spread(self.parameters(_rows(server)))}
-        if self.tracked is not None:
-            info["tracking_error"] = _spread(server[NODE + self.tracked])
-        if len(r.cohort) <= SPECTRUM:
-            info["spectral_gap"] = mixings[0].gap
-        return info
 
 
 class Tracking(GraphAlgorithm):
@@ -176,19 +150,3 @@ def weighted(g: Tensor, carry: State) -> Tensor:
 
 def _rows(server: ServerState) -> State:
     return {name.removeprefix(NODE): rows for name, rows in server.items() if name.startswith(NODE)}
-
-
-def _taken(server: ServerState, r: Round) -> State:
-    here = torch.from_numpy(r.cohort)
-    return {name: rows[here] for name, rows in _rows(server).items()}
-
-
-def _replaced(rows: Tensor, here: Tensor, new: Tensor) -> Tensor:
-    after = rows.clone()
-    after[here] = new
-    return after
-
-
-def _spread(rows: Tensor) -> float:
-    away = rows - tree_sum(rows) / len(rows)
-    return float(torch.linalg.vector_norm(away) / len(rows) ** 0.5)

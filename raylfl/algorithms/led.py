@@ -22,7 +22,7 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm, weighted
 from raylfl.core.algorithm import State, Work
-from raylfl.core.mixing import Mixing
+from raylfl.core.mixing import Part
 from raylfl.options import Doc, Gt, Le
 
 
@@ -53,8 +53,8 @@ class LocalDual(GraphAlgorithm):
     def messages(self, rows: State, before: State) -> State:
         return {"x": rows["x"]}
 
-    def matrix(self, message: str, mixings: Sequence[Mixing]) -> Mixing:
-        return mixings[0].lazy() if self.lazy else mixings[0]
+    def matrix(self, message: str, parts: Sequence[Part]) -> Part:
+        return parts[0].lazy() if self.lazy else parts[0]
 
     def combine(self, rows: State, before: State, mixed: State) -> State:
         return {"x": mixed["x"], "e": before["e"] + rows["x"] - mixed["x"]}

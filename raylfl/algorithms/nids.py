@@ -23,7 +23,7 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm, weighted
 from raylfl.core.algorithm import State
-from raylfl.core.mixing import Mixing
+from raylfl.core.mixing import Part
 
 
 @ALGORITHMS.register("nids", paper="Li et al. 2019")
@@ -45,8 +45,8 @@ class NIDS(GraphAlgorithm):
     def messages(self, rows: State, before: State) -> State:
         return {"v": rows["x"] - before["e"]}
 
-    def matrix(self, message: str, mixings: Sequence[Mixing]) -> Mixing:
-        return mixings[0].lazy() if self.lazy else mixings[0]
+    def matrix(self, message: str, parts: Sequence[Part]) -> Part:
+        return parts[0].lazy() if self.lazy else parts[0]
 
     def combine(self, rows: State, before: State, mixed: State) -> State:
         return {"x": mixed["v"], "e": before["e"] + (rows["x"] - before["e"]) - mixed["v"]}

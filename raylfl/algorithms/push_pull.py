@@ -21,7 +21,7 @@ from typing import ClassVar
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import Tracking
 from raylfl.core.algorithm import State
-from raylfl.core.mixing import Family, Mixing
+from raylfl.core.mixing import Family, Part
 
 
 @ALGORITHMS.register("push_pull", paper="Pu et al. 2021")
@@ -34,8 +34,8 @@ class PushPull(Tracking):
     def messages(self, rows: State, before: State) -> State:
         return {"x": rows["x"], "y": rows["y"]}
 
-    def matrix(self, message: str, mixings: Sequence[Mixing]) -> Mixing:
-        pull, push = mixings
+    def matrix(self, message: str, parts: Sequence[Part]) -> Part:
+        pull, push = parts
         return pull if message == "x" else push
 
     def combine(self, rows: State, before: State, mixed: State) -> State:

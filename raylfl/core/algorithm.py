@@ -122,13 +122,6 @@ class Algorithm(Options, ABC):
         """The states of `count` clients before their first round, rows [count, d]; x: the initial model [d]."""
         return {}
 
-    def node_rows(self, server: ServerState, r: Round) -> State | None:
-        """The rows [C, ...] with which the nodes of r.cohort begin their local work, in place of client states.
-
-        None: the method has a server.
-        """
-        return None
-
     def node_parameters(self, server: ServerState) -> Tensor | None:
         """The parameters [N, d] of all nodes of a method without a server; None for all others."""
         return None

@@ -18,7 +18,7 @@ Sources: Metropolis weights, Xiao, Boyd & Lall, IPSN 2005; exchanges in pairs, B
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -131,6 +131,10 @@ class Part:
                 terms *= torch.from_numpy(self.weights[at]).to(rows).view(*at.shape, *[1] * (rows.ndim - 1))
                 mixed[torch.from_numpy(some)] += halved(terms)
         return mixed
+
+    def lazy(self) -> Part:
+        """The same rows of (I + W) / 2."""
+        return replace(self, own=(1 + self.own) / 2, weights=self.weights / 2)
 
     def _product(self, rows: Tensor) -> Tensor:
         """One product of a matrix and a vector for each target and block of columns.

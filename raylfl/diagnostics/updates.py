@@ -43,10 +43,3 @@ def distance_metrics(x: Tensor, optimum: Tensor) -> dict[str, float]:
     absolute = float(torch.linalg.vector_norm(x.double() - optimum.double()))
     scale = float(torch.linalg.vector_norm(optimum.double()))
     return {"global/distance": absolute / scale if scale > 0 else absolute, "global/distance_abs": absolute}
-
-
-def worst_distance(nodes: Tensor, optimum: Tensor) -> dict[str, float]:
-    """Metric `global/worst_distance` = max_i |x_i - x*| / |x*| over the nodes [N, d] (undivided if x* = 0)."""
-    away = torch.linalg.vector_norm(nodes.double() - optimum.double(), dim=1)
-    scale = float(torch.linalg.vector_norm(optimum.double()))
-    return {"global/worst_distance": float(away.max()) / (scale or 1.0)}

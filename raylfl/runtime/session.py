@@ -112,7 +112,7 @@ class Session:
         """Carries out one round; before a stop, or after a failed round, it saves the state before that round."""
         state = self.federation.state
         if self._stop.is_set() and state.round < self.e.config.top.rounds:
-            self.checkpoints.save(state, self.backend)
+            self.checkpoints.save(self.federation.collected(), self.backend)
             raise Interrupted(f"stopped before round {state.round}: raylfl resume {self.run_dir.path}")
         try:
             return next(rounds, None)
@@ -137,17 +137,17 @@ class Session:
     def _save_after_an_error(self) -> None:
         """Saves the state; a second error is only logged, because the first error is raised."""
         try:
-            self.checkpoints.save(self.federation.state, self.backend)
+            self.checkpoints.save(self.federation.collected(), self.backend)
         except Exception as error:
             self.say(f"no checkpoint of the round before: {error}")
 
     def _resume(self) -> None:
-        state = self.checkpoints.newest(self.backend, self.federation.state)
+        state = self.checkpoints.newest(self.backend, self.federation.collected())
         if state is None:
             self.run_dir.truncate({})
             self.say("there is no intact checkpoint: starting from round 0")
         else:
-            self.federation.state = state
+            self.federation.resume(state)
             self.say(f"resumed at round {state.round}")
         if self.federation.state.round < self.e.config.top.rounds:
             self.run_dir.unfinish()
@@ -156,7 +156,7 @@ class Session:
         state, every = self.federation.state, self.e.config.checkpoint.every
         last = self.early.reason is not None or state.round == self.e.config.top.rounds
         if last or (every and state.round % every == 0):
-            self.checkpoints.save(state, self.backend)
+            self.checkpoints.save(self.federation.collected(), self.backend)
 
     def _finish(self, seconds: float) -> None:
         """Writes final.pt and summary.json, which mark a complete run."""
@@ -168,7 +168,7 @@ class Session:
             "params": params,
             "buffers": state.buffers,
         }
-        nodes = self.e.algorithm.node_parameters(state.server)
+        nodes = self.e.algorithm.node_parameters(self.federation.collected().server)
         if nodes is not None:
             final["nodes"] = nodes.cpu()
         buffer = io.BytesIO()

@@ -31,7 +31,7 @@ from raylfl.runtime.check import check
 from raylfl.runtime.faults import Fault
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.session import write_records
-from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.workers.backend import HomeCall, LocalBackend
 from raylfl.runtime.workers.task import Task, TaskResult
 from raylfl.runtime.workers.worker import Worker
 from raylfl.testing.bench import must
@@ -110,6 +110,7 @@ def outcome(folder: Path) -> dict[str, Any]:
         "metrics": [{k: v for k, v in row.items() if not k.startswith(MACHINE)} for row in metrics],
         "participation": (folder / "participation.jsonl").read_text(),
         "params": final["params"].numpy().tobytes(),
+        "nodes": final["nodes"].numpy().tobytes() if "nodes" in final else b"",
         "state_dict": {k: v.numpy().tobytes() for k, v in final["state_dict"].items()},
     }
 
@@ -140,6 +141,15 @@ class Crowd(LocalBackend):
     def attempt(self, task: Task, broadcast: State, client_states: Any) -> TaskResult:
         self._random_worker()  # also in a ring each client gets a random worker
         return super().attempt(task, broadcast, client_states)
+
+    def at_homes(self, calls: Sequence[HomeCall]) -> Deferred[list[Any]]:
+        def answers() -> list[Any]:
+            out = {
+                int(k): super(Crowd, self).at_homes([calls[k]]).result()[0] for k in self.rng.permutation(len(calls))
+            }
+            return [out[k] for k in range(len(calls))]
+
+        return Deferred(answers)
 
     def evaluate(self, broadcast: Any, chunks: Any) -> Any:
         return Deferred(lambda: [self._measured("evaluate", broadcast, chunk) for chunk in chunks])

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.costs import Costs
@@ -22,7 +23,7 @@ from raylfl.core.oracle import Batch, Oracle
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.heterogeneity.trace import Row, make_row
 from raylfl.parts import Initial
-from raylfl.runtime.round.dispatch import Dispatch
+from raylfl.runtime.round.dispatch import Dispatch, homes_of
 from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.round.state import FederationState, RoundResult
@@ -157,14 +158,17 @@ class Simulation:
         trained = Population.of(population.sizes.sum(keepdims=True)) if self.merged else population
         self.backend = FunctionBackend(algorithm, objective if self.merged else gradient, x0, trained, self.rule)
         self.planner = RecordedRounds()
+        runtime, count = RuntimeConfig(micro_cohort=population.count), population.count
+        homes = homes_of(algorithm, self.backend, runtime, count)
+        server = algorithm.init_server(x0, trained)
         self.federation = Federation(
             algorithm=algorithm,
             backend=self.backend,
             planner=self.planner,
-            dispatch=Dispatch(algorithm, self.backend, RuntimeConfig(micro_cohort=population.count)),
+            dispatch=Dispatch(algorithm, self.backend, runtime, homes),
             costs=Uncounted(),
             measurements=Unmeasured(),
-            state=FederationState(0, algorithm.init_server(x0, trained), x0.new_zeros(0)),
+            state=FederationState(0, server if homes is None else homes.scattered(server), x0.new_zeros(0)),
             keeps_client_state=bool(algorithm.init_clients(x0, 1)),
         )
 
@@ -175,7 +179,7 @@ class Simulation:
     @property
     def server(self) -> ServerState:
         """The server state after the last round."""
-        return self.federation.state.server
+        return self.federation.collected().server
 
     @property
     def clients(self) -> dict[int, State]:
@@ -186,7 +190,10 @@ class Simulation:
         """Replaces the algorithm and the states, so that the next round continues from them."""
         for part in (self.federation, self.federation.dispatch, self.backend):
             part.algorithm = algorithm
-        self.federation.state.server, self.federation.state.clients = server, dict(clients)
+        state, homes = self.federation.state, self.federation.dispatch.homes
+        if homes is not None and isinstance(algorithm, GraphAlgorithm):
+            homes.algorithm = algorithm
+        self.federation.resume(replace(state, server=server, clients=dict(clients)))
 
     def client_state(self, clients: Sequence[int]) -> State:
         """The client states of these clients, by name, as rows [C, d]."""
@@ -203,8 +210,10 @@ class Simulation:
 
     def uploads(self, r: Round) -> tuple[State, State]:
         """(uploads, new client states) of the received clients of round r, rows in cohort order; nothing is stored."""
-        broadcast = self.algorithm.broadcast(self.server)
-        result = self.federation.dispatch.send(self._prepared(r), broadcast, self.federation.state).result()
+        broadcast, dispatch = self.algorithm.broadcast(self.server), self.federation.dispatch
+        result = dispatch.send(self._prepared(r), broadcast, self.federation.state).result()
+        if dispatch.homes is not None:
+            return dispatch.homes.uploads(result.worked), {}
         names = result.client_states[0] if result.client_states else {}
         return result.uploads, {name: torch.cat([s[name] for s in result.client_states]) for name in names}
 

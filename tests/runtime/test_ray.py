@@ -205,7 +205,7 @@ def test_broadcasts_are_sent_within_calls_up_to_rays_limit(veterans, monkeypatch
         assert [isinstance(backend._for_all(down), dict) for down in (small, large)] == inline
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "sfl"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "sfl", "dsgd"])
 def test_traffic_is_what_the_calls_of_all_rounds_carry(veterans, tmp_path, algorithm):
     """Counted by hand: three rounds of six clients on two workers, one call per worker and round, or a ring."""
     config = {**TINY, "algorithm": {"name": algorithm}, "rounds": 3, "link": {"name": "perfect"}}
@@ -224,6 +224,9 @@ def test_traffic_is_what_the_calls_of_all_rounds_carry(veterans, tmp_path, algor
             3 * 6 * model,
             3 * model + reports,
         ),  # from the server to the first client, and from each client to the next
+        # blocks {0, 1}, {2, 3}, {4} and {5} of a ring, in turn on two workers: 8 messages between them; the server gets
+        # the sum of each block's rows, with numbers of 8 bytes
+        "dsgd": (3 * 8 * model, reports + 3 * (4 * (model + 2 * 8) + 4 * 8 + 8 * 8)),
     }
     assert total(tmp_path / "there") == expected[algorithm]
     assert total(tmp_path / "here") == (0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
+from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import State
 from raylfl.core.cut import Cut
@@ -18,7 +20,8 @@ from raylfl.core.torch_state import torch_defaults
 from raylfl.runtime.faults import kill_point
 from raylfl.runtime.workers.backend import first_row
 from raylfl.runtime.workers.logged import Logged
-from raylfl.runtime.workers.task import Chunk, ClientReports, Task
+from raylfl.runtime.workers.nodes import OPERATIONS, Site
+from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import process
 
@@ -114,6 +117,18 @@ class WorkerActor:
         reports, uploads, new = self.worker(shared).run(task, broadcast, [state])
         return reports, pack(uploads), pack(new[0]) if new and keeps else {}
 
+    def at_home(self, shared: list[Any], operation: str, attempts: int, job: Any, *states: Packed) -> Any:
+        """(a value, *states): an operation on a block of nodes (`raylfl.runtime.workers.nodes`)."""
+        worker = self.worker(shared)
+        assert isinstance(worker.algorithm, GraphAlgorithm)
+        site = Site(worker.algorithm, partial(attempted, worker, attempts))
+        if operation == "work":
+            self.fault("work", job.tasks[0].round)
+        value, *found = OPERATIONS[operation](site, job, *map(unpack, states))
+        if operation == "work":
+            self.fault("worked", job.tasks[0].round)
+        return (value, *map(pack, found)) if found else value
+
     def evaluate(self, shared: list[Any], broadcast: Packed, chunks: Sequence[Chunk]) -> list[Logged]:
         return self.worker(shared).evaluate(unpack(broadcast), chunks)
 
@@ -124,6 +139,15 @@ class WorkerActor:
 
     def state_dict(self, shared: list[Any], x: np.ndarray, buffers: np.ndarray) -> dict[str, Tensor]:
         return self.worker(shared).state_dict(as_tensor(x), as_tensor(buffers))
+
+
+def attempted(worker: Worker, attempts: int, task: Task, broadcast: State, states: Sequence[State]) -> TaskResult:
+    """The result of a task that may fail `attempts` - 1 times."""
+    for _ in range(attempts):
+        result = TaskResult(task, *worker.run(task, broadcast, states))
+        if not result.failed:
+            break
+    return result
 
 
 def start_workers(runtime: RuntimeConfig, workers: int) -> list[Any]:

@@ -17,11 +17,12 @@ from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import direct_bytes
+from raylfl.runtime.ray.homes import HomesInFlight
 from raylfl.runtime.ray.resources import resources_here, workers_that_fit
 from raylfl.runtime.ray.ring import RingInFlight
 from raylfl.runtime.ray.traffic import Traffic, weight
 from raylfl.runtime.ray.worker_pool import Call, WorkerPool
-from raylfl.runtime.workers.backend import Backend, Handle, patience
+from raylfl.runtime.workers.backend import Backend, Handle, HomeCall, patience
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk, Task, TaskResult
 
@@ -68,6 +69,12 @@ class RayBackend(Backend):
         self, tasks: Sequence[Task], broadcast: State, client_states: Sequence[Sequence[Handle | None]]
     ) -> Deferred[list[TaskResult]]:
         return Deferred(CohortInFlight(self.channel, tasks, self._for_all(broadcast), client_states).results)
+
+    def for_all(self, broadcast: State) -> Handle:
+        return self._for_all(broadcast)
+
+    def at_homes(self, calls: Sequence[HomeCall]) -> Deferred[list[Any]]:
+        return Deferred(HomesInFlight(self.channel, calls).results)
 
     def run_ring(
         self,

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import Algorithm, State
 from raylfl.core.costs import floats_in
@@ -19,9 +20,10 @@ from raylfl.core.oracle import Way
 from raylfl.core.population import Round
 from raylfl.errors import ClientFailed, NonFinite
 from raylfl.parts import UNSEEN
+from raylfl.runtime.round.homes import Homes, Worked
 from raylfl.runtime.round.plan import dropped
 from raylfl.runtime.round.state import FederationState, RoundResult
-from raylfl.runtime.workers.backend import Executor, Handle
+from raylfl.runtime.workers.backend import Executor
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
 LARGE = 32 * 2**20  # bytes of a block from which malloc returns freed memory to the system
@@ -33,24 +35,33 @@ class Dispatch:
     ways: the number of local steps taken in each way.
     """
 
-    def __init__(self, algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig):
+    def __init__(self, algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig, homes: Homes | None = None):
+        """homes: of the nodes of a method without a server."""
+        self.homes = homes
         self.algorithm, self.backend, self.runtime = algorithm, backend, runtime
         self.uploads, self.ways = UploadMemory(), Counter[Way]()
         self._width = len(backend.initial().x)
 
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
         """Starts the local work of round r from this broadcast."""
+        if self.homes is not None:
+            last = state.last_finite_loss
+            return self.homes.send(r, broadcast, state.server).then(lambda worked: self._of_nodes(r, worked, last))
         tasks = self._tasks(r)
-        rows = self.algorithm.node_rows(state.server, r) if tasks else None
-        known = state.clients if rows is None else self._nodes(r, rows)
-        client_states = [[known.get(c) for c in task.clients] for task in tasks]
+        client_states = [[state.clients.get(c) for c in task.clients] for task in tasks]
         received, last_loss = [bool(b) for b in r.received], state.last_finite_loss
         work = self.algorithm.topology.exchange(self.backend, tasks, broadcast, client_states, received)
         return work.then(lambda results: self._collect(r, results, last_loss))
 
-    def _nodes(self, r: Round, rows: State) -> dict[int, Handle]:
-        """The rows of each node of the cohort, in place of client states."""
-        return {int(c): self.backend.put({k: v[i : i + 1] for k, v in rows.items()}) for i, c in enumerate(r.cohort)}
+    def _of_nodes(self, r: Round, worked: Worked, last_loss: float) -> RoundResult:
+        """The round result of a method without a server; the rows stay where they are."""
+        self.ways.update(worked.reports.ways)
+        events = self._failures(r, worked.reports, last_loss)
+        got = dropped(r, set(worked.reports.bad["client"].tolist())) if events else r
+        kept = torch.from_numpy(np.flatnonzero(got.received))
+        unseen = {name: rows[kept] for name, rows in worked.unseen.items()}
+        floats = worked.floats + floats_in({name: rows[0] for name, rows in worked.unseen.items()})
+        return RoundResult(got, worked.reports, unseen, [], floats, events, worked)
 
     def _tasks(self, r: Round) -> list[Task]:
         """The cohort as tasks of consecutive clients: one client each, or chunks of nearly equal size if vectorised.
@@ -60,17 +71,7 @@ class Dispatch:
         count = len(r.cohort)
         alone = self.backend.one_by_one or self.algorithm.topology.sequential
         pieces = count if alone else calls(count, self._width, self.runtime)
-        return [
-            Task(
-                r.index,
-                tuple(r.cohort[rows].tolist()),
-                tuple(r.steps[rows].tolist()),
-                tuple(r.batch_sizes[rows].tolist()),
-                tuple(r.a_norm[rows].tolist()),
-                r.lr,
-            )
-            for rows in (np.array_split(np.arange(count), pieces) if count else [])
-        ]
+        return [Task.of(r, rows) for rows in (np.array_split(np.arange(count), pieces) if count else [])]
 
     def _collect(self, r: Round, results: Sequence[TaskResult], last_loss: float) -> RoundResult:
         """The round result: received uploads in cohort order.
@@ -151,6 +152,15 @@ class UploadMemory:
         part = memory[:size]
         self._in_use[name] = weakref.ref(part)  # the tensor, and every view of it, keeps this alive
         return torch.cat(list(pieces), out=torch.from_numpy(part).view(shape))
+
+
+def homes_of(
+    algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig, count: int, optimum: Tensor | None = None
+) -> Homes | None:
+    """The homes of N nodes, in blocks of one vectorised call each; None for a method with a server."""
+    if not isinstance(algorithm, GraphAlgorithm):
+        return None
+    return Homes(algorithm, backend, count, calls(count, len(backend.initial().x), runtime), optimum)
 
 
 def calls(count: int, width: int, runtime: RuntimeConfig) -> int:

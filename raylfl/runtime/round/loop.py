@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from raylfl.heterogeneity.trace import Row
 from raylfl.parts import BUFFERS, MOMENTS, UNSEEN, Experiment, Initial
 from raylfl.runtime.faults import Fault
 from raylfl.runtime.round.costs import CostModel
-from raylfl.runtime.round.dispatch import Dispatch
+from raylfl.runtime.round.dispatch import Dispatch, homes_of
 from raylfl.runtime.round.interfaces import Counts, Measures, Metrics, Plans
 from raylfl.runtime.round.measure import Measurements
 from raylfl.runtime.round.plan import Planner, check_sampling
@@ -58,10 +59,13 @@ class Federation:
         check_sampling(experiment)
         algorithm, setup, planner = experiment.algorithm, experiment.setup, Planner(experiment)
         x, buffers, moments = backend.initial()
-        averages = setup.optimizer_state == "averaged"
+        averages, population = setup.optimizer_state == "averaged", experiment.world.population
+        optimum = None if experiment.optimum is None else torch.from_numpy(experiment.optimum.x.copy())
+        homes = homes_of(algorithm, backend, setup.runtime, population.count, optimum)
+        server = algorithm.init_server(x, population)
         state = FederationState(
             0,
-            algorithm.init_server(x, experiment.world.population),
+            server if homes is None else homes.scattered(server),
             buffers,
             moments=moments if averages else moments[:0],
         )
@@ -71,7 +75,7 @@ class Federation:
             algorithm=algorithm,
             backend=backend,
             planner=planner,
-            dispatch=Dispatch(algorithm, backend, setup.runtime),
+            dispatch=Dispatch(algorithm, backend, setup.runtime, homes),
             costs=CostModel(experiment, planner, backend.cut),
             measurements=Measurements(experiment, backend, planner),
             state=state,
@@ -114,7 +118,12 @@ class Federation:
         received = result.round.received_view
         uploads = {name: rows for name, rows in result.uploads.items() if name not in UNSEEN}
         info: Info = {}
-        if len(received.cohort):
+        homes = self.dispatch.homes
+        if homes is not None:  # the nodes' rows are mixed where they lie
+            after, info, metrics = homes.step(received, server, result.worked)
+            result.metrics.update(metrics)
+            self._check_finite(after, r)
+        elif len(received.cohort):
             with one_thread():
                 after, info = algorithm.server_step(server, uploads, received)
             self._check_finite(after, r)
@@ -130,6 +139,16 @@ class Federation:
         measured = self.measurements.of_round(result, state, server, info, last)
         yield
         return measured.result(), self.planner.row(result.round), self.planner.graph_row(result.round)
+
+    def collected(self) -> FederationState:
+        """The state with the rows of all nodes in the server state, for a checkpoint."""
+        homes, state = self.dispatch.homes, self.state
+        return state if homes is None else replace(state, server=homes.gathered(state.server))
+
+    def resume(self, state: FederationState) -> None:
+        """Continues from a state as `collected` returns it."""
+        homes = self.dispatch.homes
+        self.state = state if homes is None else replace(state, server=homes.scattered(state.server))
 
     def rounds(self, until: int) -> Iterator[Done]:
         """Metrics and rows of each round from `state.round` on; `state` is then the state after that round.

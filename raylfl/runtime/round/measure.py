@@ -14,7 +14,7 @@ from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import tree_sum
 from raylfl.core.threads import one_thread
 from raylfl.diagnostics.surrogate import chi2, fixed_point, surrogate_weights
-from raylfl.diagnostics.updates import distance_metrics, drift, update_metrics, worst_distance
+from raylfl.diagnostics.updates import distance_metrics, drift, update_metrics
 from raylfl.parts import BUFFERS, Experiment
 from raylfl.runtime.round.diversity import diversity_metrics
 from raylfl.runtime.round.interfaces import Metrics
@@ -79,9 +79,7 @@ class Measurements:
             if config.diversity:
                 metrics["update/drift"] = drift(result.uploads["update"], received.weights)
         distance = {} if self.optimum is None else distance_metrics(state.server["x"], self.optimum)
-        nodes = None if self.optimum is None else self.e.algorithm.node_parameters(state.server)
-        if nodes is not None and self.optimum is not None:
-            distance |= worst_distance(nodes, self.optimum)
+        distance |= result.metrics
         inconsistency = self._inconsistency(r.index, before) if config.inconsistency else {}
         evaluated = {name: value for job in submitted for name, value in job.result().items()}
         single = evaluated.pop("per_client", {}) | self._training_of_clients(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,7 +63,8 @@ class RoundResult:
 
     round: the round as drawn, with the uploads that were really received; reports: reports of all clients that trained;
     uploads: rows of the received clients (in a ring of the last one), in cohort order; client_states: their new states;
-    up_floats: floats of one client's upload; events: one line for each dropped upload.
+    up_floats: floats of one client's upload; events: one line for each dropped upload; worked: the nodes'
+    rows, where they lie (`raylfl.runtime.round.homes`); metrics: measured there.
     """
 
     round: Round
@@ -71,3 +73,5 @@ class RoundResult:
     client_states: list[Handle]
     up_floats: int
     events: list[str] = field(default_factory=list)
+    worked: Any = None
+    metrics: dict[str, float] = field(default_factory=dict)

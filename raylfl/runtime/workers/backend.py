@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from raylfl.core.algorithm import State
+from raylfl.algorithms.graph import GraphAlgorithm
+from raylfl.core.algorithm import Algorithm, State
 from raylfl.core.cut import Cut
 from raylfl.core.deferred import Deferred
 from raylfl.core.oracle import private_randomness
@@ -19,11 +20,37 @@ from raylfl.errors import RaylflError
 from raylfl.parts import Initial, WorkerSetup
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.logged import Logged
+from raylfl.runtime.workers.nodes import OPERATIONS, Site, WorkReport
 from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult
 from raylfl.runtime.workers.worker import Worker
 
 T = TypeVar("T")
 Handle = Any  # a client state or broadcast: the tensors themselves, or a reference to them
+
+
+@dataclass(frozen=True)
+class HomeCall:
+    """A call of a block of nodes at its home: an operation of `raylfl.runtime.workers.nodes` and its arguments.
+
+    handles: of the states that follow the job; returns: the number of results, a value and handles of states; arriving:
+    (home, bytes) of the messages from other blocks.
+    """
+
+    home: int
+    operation: str
+    job: Any
+    handles: tuple[Handle, ...]
+    returns: int
+    arriving: tuple[tuple[int, int], ...] = ()
+
+    def failed(self, reason: str) -> list[Any]:
+        """The result of local work whose workers died again and again."""
+        clients = [client for task in self.job.tasks for client in task.clients]
+        return [
+            WorkReport(ClientReports.failed(clients, reason), {}, 0, ()),
+            {},
+            *({} for _ in range(self.returns - 2)),
+        ]
 
 
 class Executor(ABC):
@@ -67,6 +94,14 @@ class Executor(ABC):
         Only the last received result reaches the server and has uploads; all others are sent from worker to worker.
         """
 
+    def for_all(self, broadcast: State) -> Handle:
+        """A handle of a broadcast that goes to many calls."""
+        return self.put(broadcast)
+
+    @abstractmethod
+    def at_homes(self, calls: Sequence[HomeCall]) -> Deferred[list[Any]]:
+        """Carries out calls of blocks of nodes; for each [a value, *handles of states]."""
+
     def traffic(self) -> dict[str, int]:
         """Bytes sent between processes since the last call, as metrics; no metrics for a single process."""
         return {"traffic/sent_bytes": 0, "traffic/received_bytes": 0}
@@ -104,6 +139,8 @@ class Backend(Executor):
 
 class InProcess(Executor):
     """Local work in the calling process, carried out when its result is awaited."""
+
+    algorithm: Algorithm
 
     @abstractmethod
     def attempt(self, task: Task, broadcast: State, client_states: Sequence[Handle | None]) -> TaskResult:
@@ -147,6 +184,16 @@ class InProcess(Executor):
 
         return Deferred(results)
 
+    def at_homes(self, calls: Sequence[HomeCall]) -> Deferred[list[Any]]:
+        assert isinstance(self.algorithm, GraphAlgorithm)
+        site = Site(self.algorithm, self.attempt)
+
+        def results() -> list[Any]:
+            with private_randomness():
+                return [OPERATIONS[call.operation](site, call.job, *call.handles) for call in calls]
+
+        return Deferred(results)
+
 
 class LocalBackend(InProcess, Backend):
     """A worker in the calling process, for debugging, tests, and models too small for actors."""
@@ -156,6 +203,7 @@ class LocalBackend(InProcess, Backend):
     def __init__(self, setup: WorkerSetup):
         self._threads = torch.get_num_threads()
         self.worker = Worker(setup)
+        self.algorithm = self.worker.algorithm
         self.attempts, self.timeout = 1 + setup.runtime.client_retries, setup.runtime.client_timeout
         self.one_by_one, self.whole, self.cut = self.worker.one_by_one, self.worker.whole, self.worker.cut
         self._batch_size = setup.eval_batch_size

@@ -11,7 +11,7 @@ import numpy as np
 
 from raylfl.core.algorithm import State
 from raylfl.core.oracle import Way
-from raylfl.core.population import Floats, Ints
+from raylfl.core.population import Floats, Ints, Round
 
 
 class Chunk(NamedTuple):
@@ -32,6 +32,18 @@ class Task:
     batch_sizes: tuple[int, ...]
     a_norm: tuple[float, ...]
     lr: float
+
+    @staticmethod
+    def of(r: Round, rows: Ints) -> Task:
+        """The task of these clients of a round, given by their positions in the cohort."""
+        return Task(
+            r.index,
+            tuple(r.cohort[rows].tolist()),
+            tuple(r.steps[rows].tolist()),
+            tuple(r.batch_sizes[rows].tolist()),
+            tuple(r.a_norm[rows].tolist()),
+            r.lr,
+        )
 
     @property
     def load(self) -> int:

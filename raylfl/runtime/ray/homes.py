@@ -1,0 +1,52 @@
+"""Calls of blocks of nodes at their homes: the same worker in every round, and another one while that is away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from raylfl.errors import RaylflError
+from raylfl.runtime.ray.channel import Channel
+from raylfl.runtime.ray.traffic import weight
+from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost
+from raylfl.runtime.workers.backend import HomeCall
+
+
+class HomesInFlight:
+    """Calls under way; those whose worker is lost are repeated."""
+
+    def __init__(self, channel: Channel, calls: Sequence[HomeCall]):
+        self.channel, self.calls = channel, calls
+        self.sent = self._send(calls)
+
+    def results(self) -> list[Any]:
+        """For each call [a value, *references to rows]."""
+        out = self.channel.pool.results(self.sent)
+        for _ in range(self.channel.attempts):
+            lost = [k for k, answer in enumerate(out) if isinstance(answer, WorkerLost)]
+            if not lost:
+                break
+            again = self.channel.pool.results(self._send([self.calls[k] for k in lost]))
+            for k, answer in zip(lost, again, strict=True):
+                out[k] = answer
+        found = [self._answer(call, answer) for call, answer in zip(self.calls, out, strict=True)]
+        self.channel.traffic.count(received=sum(weight(answer[0]) for answer in found))
+        return found
+
+    def _send(self, calls: Sequence[HomeCall]) -> list[Sent]:
+        here = self.channel.pool.available() if calls else []
+        return [self.channel.pool.submit(here[call.home % len(here)], self._call(call)) for call in calls]
+
+    def _call(self, call: HomeCall) -> Call:
+        workers = len(self.channel.pool)
+        travelling = sum(size for home, size in call.arriving if home % workers != call.home % workers)
+        self.channel.traffic.count(sent=travelling)
+        arguments = (call.operation, self.channel.attempts, call.job, *call.handles)
+        return Call("at_home", arguments, call.returns, self.channel.timeout)
+
+    def _answer(self, call: HomeCall, answer: Any) -> Any:
+        if not isinstance(answer, WorkerLost):
+            return answer if call.returns > 1 else [answer]
+        if call.operation != "work":
+            raise RaylflError(f"workers were lost {self.channel.attempts + 1} times in a row: {answer.reason}")
+        return call.failed(answer.reason)

@@ -1,0 +1,269 @@
+"""The rounds of a method without a server: rows stay with blocks of nodes, and only messages travel between them.
+
+The nodes are cut into blocks, a function of the config, and each block has a home: a worker, as long as that lives. In
+a round every block carries out the local work of its nodes and hands the messages that other blocks need to them, by
+reference; then every block mixes its own rows. This process knows the graph, the reports and the measures of the
+blocks, among them the sum of their rows for the reported mean, but no node's rows (`raylfl.runtime.workers.nodes`).
+
+Since the rows of a block are a value behind a reference, and each call is a function of its arguments, a call whose
+worker dies is repeated on another worker, and a checkpoint collects the blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.algorithms.graph import NODE, SPECTRUM, GraphAlgorithm
+from raylfl.core.algorithm import Info, ServerState, State
+from raylfl.core.deferred import Deferred
+from raylfl.core.mixing import Mixing
+from raylfl.core.population import Ints, Round
+from raylfl.core.reduce import tree_sum
+from raylfl.runtime.workers.backend import Executor, Handle, HomeCall
+from raylfl.runtime.workers.nodes import Measure, Mix, NodeWork, Sending, Spread
+from raylfl.runtime.workers.task import ClientReports, Task
+
+HOMES = "homes"  # in the server state: the handles of the blocks
+
+
+class Plan:
+    """Which rows of which block each block needs in a round; nodes are positions in the cohort of the round."""
+
+    def __init__(self, r: Round, blocks: Ints, rows: Ints, mixings: Sequence[Mixing]):
+        """blocks, rows: the block of each of the N nodes, and its row there."""
+        self.mixings, home, row = mixings, blocks[r.cohort], rows[r.cohort]
+        self.nodes = {b: np.flatnonzero(home == b) for b in np.unique(home).tolist()}
+        self.blocks = list(self.nodes)
+        self.rows = {b: row[nodes] for b, nodes in self.nodes.items()}
+        place = np.zeros(len(home), dtype=np.int64)
+        for nodes in self.nodes.values():
+            place[nodes] = np.arange(len(nodes))
+        self.needs: dict[int, Ints] = {}
+        self.into: dict[int, dict[int, Ints]] = {}  # block, block that sends to it: positions in `needs`
+        self.out: dict[int, dict[int, Ints]] = {b: {} for b in self.blocks}  # block, receiver: positions in `nodes`
+        for b, nodes in self.nodes.items():
+            needs = self.needs[b] = np.unique(np.concatenate([m.needs(nodes) for m in mixings]))
+            self.into[b] = {}
+            for c in np.unique(home[needs]).tolist():
+                if c != b:
+                    self.into[b][c] = np.flatnonzero(home[needs] == c)
+                    self.out[c][b] = place[needs[self.into[b][c]]]
+
+    def sending(self, b: int, local: Ints | None) -> Sending:
+        """What block b sends; local: its rows of the local work, if that comes first."""
+        return Sending(self.rows[b], local, tuple(self.out[b].values()))
+
+
+class Piece(NamedTuple):
+    """Messages of a block to another one; size: their bytes."""
+
+    handle: Handle
+    size: int
+
+
+Pieces = dict[tuple[int, int], Piece]  # by sending and receiving block
+
+
+@dataclass
+class Worked:
+    """The local work of a round: handles of each block's rows and of the messages."""
+
+    plan: Plan
+    reports: ClientReports
+    unseen: State  # uploads of which the method knows nothing, rows in cohort order
+    floats: int  # of the messages of a node along one edge
+    local: dict[int, Handle] = field(default_factory=dict)
+    pieces: Pieces = field(default_factory=dict)
+
+
+class Homes:
+    """The blocks of a run's nodes."""
+
+    def __init__(self, algorithm: GraphAlgorithm, backend: Executor, count: int, blocks: int, optimum: Tensor | None):
+        self.algorithm, self.backend, self.optimum = algorithm, backend, optimum
+        self.nodes = np.array_split(np.arange(count), blocks)
+        self._block = np.repeat(np.arange(blocks), [len(nodes) for nodes in self.nodes])
+        self._row = np.concatenate([np.arange(len(nodes)) for nodes in self.nodes])
+        self._measures: dict[int, tuple[Handle, Measure]] = {}
+
+    # -- the state -----------------------------------------------------------------------------------------------
+
+    def scattered(self, server: ServerState) -> ServerState:
+        """The server state with the rows of the nodes at their homes."""
+        rows = {name: value for name, value in server.items() if name.startswith(NODE)}
+        handles = [
+            self.backend.put({name.removeprefix(NODE): v[torch.from_numpy(nodes)] for name, v in rows.items()})
+            for nodes in self.nodes
+        ]
+        return {**{name: value for name, value in server.items() if name not in rows}, HOMES: handles}
+
+    def gathered(self, server: ServerState) -> ServerState:
+        """The server state with the rows of all nodes, [N, ...] each."""
+        blocks = self.backend.get(server[HOMES])
+        rows = {NODE + name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
+        return {**{name: value for name, value in server.items() if name != HOMES}, **rows}
+
+    # -- a round -------------------------------------------------------------------------------------------------
+
+    def send(self, r: Round, broadcast: State, server: ServerState) -> Deferred[Worked]:
+        """Starts the local work of round r, and the messages that follow or precede it."""
+        plan = Plan(r, self._block, self._row, self.algorithm.mixings(r))
+        if not self.algorithm.exchanges_first:
+            return self._work(r, plan, broadcast, server[HOMES])
+
+        def after_mixing() -> Worked:
+            pieces = self._published(plan, server[HOMES], {}, {})
+            mixed = self._mix(plan, server[HOMES], {}, {}, pieces)
+            handles = {**dict(enumerate(server[HOMES])), **{b: handle for b, (_, handle) in mixed.items()}}
+            return self._work(r, plan, broadcast, list(handles.values())).result()
+
+        return Deferred(after_mixing)
+
+    def step(self, r: Round, server: ServerState, worked: Worked) -> tuple[ServerState, Info, dict[str, float]]:
+        """(the state after the round, info, metrics); r: the received view, `worked` that of the whole cohort."""
+        handles, algorithm = list(server[HOMES]), self.algorithm
+        whole = worked.plan
+        plan, local, pieces = whole, {b: np.arange(len(n)) for b, n in whole.nodes.items()}, worked.pieces
+        if len(r.cohort) < sum(map(len, whole.nodes.values())):  # some failed: other matrices, other messages
+            plan = Plan(r, self._block, self._row, algorithm.mixings(r))
+            local = {b: np.flatnonzero(np.isin(whole.rows[b], plan.rows[b])) for b in plan.blocks}
+            pieces = {} if algorithm.exchanges_first else self._published(plan, handles, worked.local, local)
+        settled = algorithm.exchanges_first
+        for b, (measure, handle) in self._mix(plan, handles, worked.local, local, pieces, settled).items():
+            handles[b] = handle
+            self._measures[b] = handle, measure
+        after, measures = {**server, HOMES: handles}, self._measured(handles)
+        info = self._info(plan.mixings[0], len(r.cohort), measures) if len(r.cohort) else {}
+        if len(r.cohort):
+            after["x"] = tree_sum(torch.stack([m.x.total for m in measures])) / len(self._block)
+        return after, info, self._worst(measures)
+
+    def uploads(self, worked: Worked) -> State:
+        """The rows of the local work in cohort order, for tests."""
+        return _ordered(worked.plan, self.backend.get([worked.local[b] for b in worked.plan.blocks]))
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def _work(self, r: Round, plan: Plan, broadcast: State, handles: Sequence[Handle]) -> Deferred[Worked]:
+        first = self.algorithm.exchanges_first
+        calls, shared = [], self.backend.for_all(broadcast) if plan.blocks else None
+        for b, nodes in plan.nodes.items():
+            tasks = tuple(Task.of(r, some) for some in (nodes[:, None] if self.backend.one_by_one else [nodes]))
+            sending = Sending(plan.rows[b], None, ()) if first else plan.sending(b, np.arange(len(nodes)))
+            calls.append(HomeCall(b, "work", NodeWork(tasks, sending), (shared, handles[b]), 2 + len(sending.needed)))
+
+        def worked(results: Sequence[Sequence[Handle]]) -> Worked:
+            unseen = _ordered(plan, [result[0].unseen for result in results])
+            reports = ClientReports.joined([result[0].reports for result in results])
+            found = Worked(plan, reports, unseen, max((result[0].floats for result in results), default=0))
+            for b, result in zip(plan.blocks, results, strict=True):
+                found.local[b] = result[1]
+                found.pieces |= {} if first else _pieces(b, plan, result[2:], result[0].sizes)
+            return found
+
+        return self.backend.at_homes(calls).then(worked)
+
+    def _published(
+        self, plan: Plan, handles: Sequence[Handle], worked: dict[int, Handle], local: dict[int, Ints]
+    ) -> Pieces:
+        """The messages of this plan."""
+        senders = [b for b in plan.blocks if plan.out[b]]
+        calls = [
+            HomeCall(
+                b,
+                "publish",
+                plan.sending(b, local.get(b)),
+                (handles[b], worked.get(b, handles[b])),
+                1 + len(plan.out[b]),
+            )
+            for b in senders
+        ]
+        results = self.backend.at_homes(calls).result()
+        found: Pieces = {}
+        for b, result in zip(senders, results, strict=True):
+            found |= _pieces(b, plan, result[1:], result[0])
+        return found
+
+    def _mix(
+        self,
+        plan: Plan,
+        handles: Sequence[Handle],
+        worked: dict[int, Handle],
+        local: dict[int, Ints],
+        pieces: Pieces,
+        settled: bool = False,
+    ) -> dict[int, tuple[Measure, Handle]]:
+        """The measures and new rows of the working blocks; settled: these rows are those of the local work."""
+        calls = []
+        for b, nodes in plan.nodes.items():
+            needs, into = plan.needs[b], {} if settled else plan.into[b]
+            parts = () if settled else tuple(m.part(nodes, needs) for m in plan.mixings)
+            own: Ints = np.flatnonzero(np.isin(needs, nodes))
+            job = Mix(plan.rows[b], local.get(b), parts, len(needs), own, tuple(into.values()), self.optimum)
+            taken = {c: pieces[c, b] for c in into}
+            given = (handles[b], worked.get(b, handles[b]), *(piece.handle for piece in taken.values()))
+            calls.append(HomeCall(b, "mix", job, given, 2, tuple((c, piece.size) for c, piece in taken.items())))
+        results = self.backend.at_homes(calls).result()
+        return {b: (measure, handle) for b, (measure, handle) in zip(plan.blocks, results, strict=True)}
+
+    # -- measures ------------------------------------------------------------------------------------------------
+
+    def _measured(self, handles: Sequence[Handle]) -> list[Measure]:
+        """The measures of every block; of blocks that did not work those of their last change."""
+        unknown = [b for b, h in enumerate(handles) if b not in self._measures or self._measures[b][0] is not h]
+        none = np.zeros(0, dtype=np.int64)
+        job = Mix(none, none, (), 0, none, (), self.optimum)
+        results = self.backend.at_homes([HomeCall(b, "mix", job, (handles[b], handles[b]), 2) for b in unknown])
+        for b, (measure, _) in zip(unknown, results.result(), strict=True):
+            self._measures[b] = handles[b], measure
+        return [self._measures[b][1] for b in range(len(handles))]
+
+    def _info(self, mixing: Mixing, working: int, measures: Sequence[Measure]) -> Info:
+        """The root mean squares over the nodes of |x_i - mean x| and of |y_i - mean y|; the spectral gap."""
+        counts = [m.nodes for m in measures]
+        info = {"consensus_error": spread(counts, [m.parameters or m.x for m in measures])}
+        if self.algorithm.tracked is not None:
+            info["tracking_error"] = spread(counts, [m.tracked for m in measures if m.tracked is not None])
+        if working <= SPECTRUM:
+            info["spectral_gap"] = mixing.gap
+        return info
+
+    def _worst(self, measures: Sequence[Measure]) -> dict[str, float]:
+        """Metric `global/worst_distance` = max_i |x_i - x*| / |x*| over the nodes (undivided if x* = 0)."""
+        if self.optimum is None:
+            return {}
+        scale = float(torch.linalg.vector_norm(self.optimum.double()))
+        return {"global/worst_distance": max(m.worst for m in measures if m.worst is not None) / (scale or 1.0)}
+
+
+def spread(counts: Sequence[int], parts: Sequence[Spread]) -> float:
+    """The root mean square distance of rows from their mean, from the sums and spreads of their parts.
+
+    sum_i |x_i - m|^2 = sum_b (sum_(i in b) |x_i - m_b|^2 + n_b |m_b - m|^2), without cancellation.
+    """
+    mean = tree_sum(torch.stack([part.total for part in parts])) / sum(counts)
+    between = [
+        n * float(torch.linalg.vector_norm(part.total / n - mean)) ** 2 for n, part in zip(counts, parts, strict=True)
+    ]
+    return float(((sum(part.squares for part in parts) + sum(between)) / sum(counts)) ** 0.5)
+
+
+def _pieces(b: int, plan: Plan, handles: Sequence[Handle], sizes: Sequence[int]) -> Pieces:
+    return {(b, c): Piece(*piece) for c, *piece in zip(plan.out[b], handles, sizes, strict=bool(sizes))}
+
+
+def _ordered(plan: Plan, parts: Sequence[State]) -> State:
+    """The rows of the blocks in the order of the cohort; zeros for a block without rows."""
+    some: State = next((part for part in parts if part), {})
+    order = torch.from_numpy(np.argsort(np.concatenate(list(plan.nodes.values())))) if some else None
+    sized = list(zip(parts, map(len, plan.nodes.values()), strict=True))
+    return {
+        name: torch.cat([part[name] if part else like.new_zeros(n, *like.shape[1:]) for part, n in sized])[order]
+        for name, like in some.items()
+    }

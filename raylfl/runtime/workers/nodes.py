@@ -1,0 +1,192 @@
+"""The rows of a block of nodes: what a worker does with them in a round of a method without a server.
+
+A block is a few nodes, always the same; its rows are one `State` with rows [n, ...]. Every function here depends on
+its arguments only, so that a call can be repeated, here or on another worker:
+
+    work      the local work of the nodes, and the messages that other blocks need
+    publish   these messages alone
+    mix       the new rows, from the block's own and the messages that arrive; measures of the new rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from raylfl.algorithms.graph import GraphAlgorithm
+from raylfl.core.algorithm import State
+from raylfl.core.mixing import Part
+from raylfl.core.population import Ints
+from raylfl.core.reduce import tree_sum
+from raylfl.core.threads import one_thread
+from raylfl.parts import UNSEEN
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
+
+Run = Callable[[Task, State, Sequence[State]], TaskResult]  # (task, broadcast, client states)
+
+
+@dataclass(frozen=True)
+class Sending:
+    """The messages of a block: rows = the working nodes in the block; local = their rows of the local work.
+
+    local: None if messages travel before it; needed: for each other block that needs some, positions in `rows`.
+    """
+
+    rows: Ints
+    local: Ints | None
+    needed: tuple[Ints, ...]
+
+
+@dataclass(frozen=True)
+class NodeWork:
+    """The local work of a block: tasks of its nodes, rows of these nodes in the block, and what to send afterwards."""
+
+    tasks: tuple[Task, ...]
+    sending: Sending
+
+
+@dataclass(frozen=True)
+class Mix:
+    """The mixing of a block's rows: rows = the nodes with new rows; local = their rows of the local work (or None).
+
+    parts: the rows of the round's matrices, over S nodes; own: their positions among the S; arriving: those of each
+    piece that arrives, None for all. parts is empty if the local work's rows are the new ones. optimum: x* [d].
+    """
+
+    rows: Ints
+    local: Ints | None
+    parts: tuple[Part, ...]
+    count: int
+    own: Ints
+    arriving: tuple[Ints, ...]
+    optimum: Tensor | None
+
+
+class Spread(NamedTuple):
+    """The sum [d] of n rows, and the sum of squares of their distances from their mean."""
+
+    total: Tensor
+    squares: float
+
+    @staticmethod
+    def of(rows: Tensor) -> Spread:
+        total = tree_sum(rows)
+        return Spread(total, float(torch.linalg.vector_norm(rows - total / len(rows))) ** 2)
+
+
+class Measure(NamedTuple):
+    """Measures of a block's rows: x; parameters where they are not x; the tracked row; the worst |x_i - x*|."""
+
+    nodes: int
+    x: Spread
+    parameters: Spread | None
+    tracked: Spread | None
+    worst: float | None
+
+
+class WorkReport(NamedTuple):
+    """What the round loop learns of a block's local work.
+
+    unseen: uploads of which the method knows nothing (`UNSEEN`); floats: of the messages of a node along one edge;
+    sizes: bytes of each piece.
+    """
+
+    reports: ClientReports
+    unseen: State
+    floats: int
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A worker as the functions of this file see it."""
+
+    algorithm: GraphAlgorithm
+    run: Run
+
+
+def work(site: Site, job: NodeWork, broadcast: State, block: State) -> tuple[Any, ...]:
+    """(WorkReport, rows of the nodes after the local work, *messages)."""
+    outcomes, at = [], 0
+    for task in job.tasks:
+        mine = job.sending.rows[at : at + len(task.clients)].tolist()
+        at += len(mine)
+        outcomes.append(site.run(task, broadcast, [{k: v[i : i + 1] for k, v in block.items()} for i in mine]))
+    uploads = _joined([(outcome.uploads, len(outcome.task.clients)) for outcome in outcomes])
+    unseen = {name: uploads.pop(name) for name in UNSEEN if name in uploads}
+    reports = ClientReports.joined([outcome.reports for outcome in outcomes])
+    if not uploads:
+        return WorkReport(reports, unseen, 0, ()), {}, *({} for _ in job.sending.needed)
+    sizes, *pieces = publish(site, job.sending, block, uploads)
+    return WorkReport(reports, unseen, site.algorithm.sent_floats(uploads), sizes), uploads, *pieces
+
+
+def publish(site: Site, job: Sending, block: State, local: State) -> tuple[Any, ...]:
+    """(the bytes of each piece, *the messages that each other block needs)."""
+    if not job.needed:
+        return ((),)
+    with one_thread():
+        sent = site.algorithm.messages(*_rows(job.rows, job.local, block, local))
+    pieces = [{name: _taken(rows, some) for name, rows in sent.items()} for some in job.needed]
+    return tuple(sum(rows.nbytes for rows in piece.values()) for piece in pieces), *pieces
+
+
+def mix(site: Site, job: Mix, block: State, local: State, *pieces: State) -> tuple[Measure, State]:
+    """(measures, the block's new rows)."""
+    if len(job.rows):
+        with one_thread():
+            new = _mixed(site.algorithm, job, block, local, pieces)
+        here = torch.from_numpy(job.rows)
+        block = {k: rows.index_copy(0, here, new[k]) if k in new else rows for k, rows in block.items()}
+    return measure(site.algorithm, block, job.optimum), block
+
+
+def measure(algorithm: GraphAlgorithm, block: State, optimum: Tensor | None) -> Measure:
+    """The measures of a block's rows."""
+    parameters = algorithm.parameters(block)
+    own = parameters is not block["x"]
+    tracked = None if algorithm.tracked is None else Spread.of(block[algorithm.tracked])
+    worst = None
+    if optimum is not None:
+        worst = float(torch.linalg.vector_norm(parameters.double() - optimum.double(), dim=1).max())
+    return Measure(len(parameters), Spread.of(block["x"]), Spread.of(parameters) if own else None, tracked, worst)
+
+
+OPERATIONS: dict[str, Callable[..., tuple[Any, ...]]] = {"work": work, "publish": publish, "mix": mix}
+
+
+def _mixed(algorithm: GraphAlgorithm, job: Mix, block: State, local: State, pieces: Sequence[State]) -> State:
+    rows, before = _rows(job.rows, job.local, block, local)
+    if not job.parts:
+        return {name: rows[name] for name in before}
+    mixed = {}
+    for name, own in algorithm.messages(rows, before).items():
+        whole = own.new_empty(job.count, *own.shape[1:])
+        whole[torch.from_numpy(job.own)] = own
+        for at, piece in zip(job.arriving, pieces, strict=True):
+            whole[torch.from_numpy(at)] = piece[name]
+        mixed[name] = algorithm.matrix(name, job.parts)(whole)
+    return algorithm.combine(rows, before, mixed)
+
+
+def _rows(at: Ints, local: Ints | None, block: State, worked: State) -> tuple[State, State]:
+    """(rows after the local work, rows before it) of these nodes of a block."""
+    before = {name: _taken(rows, at) for name, rows in block.items()}
+    return {**before, **({} if local is None else {k: _taken(v, local) for k, v in worked.items()})}, before
+
+
+def _taken(rows: Tensor, at: Ints) -> Tensor:
+    return rows.index_select(0, torch.from_numpy(at))
+
+
+def _joined(parts: Sequence[tuple[State, int]]) -> State:
+    """The rows of several tasks; zeros for those that failed; nothing if all of them did."""
+    some: State = next((uploads for uploads, _ in parts if uploads), {})
+    return {
+        name: torch.cat([u[name] if u else like.new_zeros(n, *like.shape[1:]) for u, n in parts])
+        for name, like in some.items()
+    }
