@@ -52,11 +52,14 @@ def on_ray(config, runs, *overrides, watch=None):
     return raylfl.run(config, [*runs, "runtime.backend=ray", "runtime.workers=2", *overrides], watch)
 
 
-def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and_checkpoint(kept, runs, kill_file):
+@pytest.mark.parametrize("algorithm", ["focus", "push_pull"])
+def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and_checkpoint(
+    kept, runs, kill_file, algorithm
+):
     """A worker before its work, one after its work and before the result is fetched; then the server; at last a worker
-    from outside, at any moment.
+    from outside, at any moment. The rows of push_pull's nodes are with the workers.
     """
-    config = {**PERFECT, "algorithm": {"name": "focus"}, "rounds": 16, "checkpoint": {"every": 5, "keep": 1}}
+    config = {**PERFECT, "algorithm": {"name": algorithm}, "rounds": 16, "checkpoint": {"every": 5, "keep": 1}}
     clean = run(config, runs)
     kill_file.write_text("work:3\nworked:5\nlog:12")
     struck_from_outside = []
