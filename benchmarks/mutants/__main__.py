@@ -50,6 +50,7 @@ from benchmarks.pages import ROOT, write_part
 PLACE = ROOT / ".mutants"
 PARTS = ("core", "algorithms", "solvers", "diagnostics", "heterogeneity", "runtime")
 OUTSIDE = ("raylfl/runtime/ray/", "raylfl/runtime/profile.py")  # only tests that start processes call these
+UNIT = 8  # largest number of blocks that a unit test enters
 PLACES = [
     f"tests/{part}"
     for part in (*PARTS, "oracles", "models", "theory", "docs/test_examples.py", "docs/test_docs.py", "test_options.py")
@@ -230,8 +231,8 @@ def enters(entered: frozenset[str], key: str) -> bool:
 def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: float) -> list[str]:
     """The tests that enter the block (where none does: the function; for other lines: anything of the file).
 
-    First come those that found other errors of the file, then those that name the file, one of each set of parameters
-    before a second one of any, and tests that enter few blocks, which test this one, before those that enter many.
+    First come unit tests, those that found other errors of the file, those that name the file, and tests that enter few
+    blocks; of other tests one of each set of parameters comes before a second one of any.
     """
     keys = [f"{mutant.path}:{mutant.block}"] if mutant.block else []
     keys += [f"{mutant.path}:{mutant.function}#0"] if mutant.block else [f"{mutant.path}:"]
@@ -246,7 +247,7 @@ def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: floa
     turns: dict[str, int] = {}
     for node in sorted(found, key=rank):
         function = node.partition("[")[0]
-        turns[node] = before[function]
+        turns[node] = before[function] if len(tests[node][1]) > UNIT else 0
         before[function] += 1
     order, total = [], 0.0
     for node in sorted(found, key=lambda node: (min(turns[node], 2), *rank(node))):
