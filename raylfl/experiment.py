@@ -16,6 +16,7 @@ from raylfl.config.load import Config, escaped
 from raylfl.core.mixing import DOUBLY
 from raylfl.core.population import Population
 from raylfl.core.samples import Shards
+from raylfl.core.topology import Ring, Star
 from raylfl.data_source import DataSource, class_of, load_data, makes
 from raylfl.errors import BadConfig, BadValue
 from raylfl.heterogeneity.links.perfect import Perfect
@@ -199,7 +200,10 @@ def check_topology(config: Config, world: RunContext) -> list[str]:
     algorithm, graph = config.algorithm, config.topology
     name, chosen = config.resolved["algorithm"]["name"], config.resolved["topology"]["name"]
     if not algorithm.topology.peers:
-        return [] if chosen == "auto" else [f"{name} does not run on a graph: topology {chosen} does not apply"]
+        own = {Star: "star", Ring: "ring"}.get(type(algorithm.topology), "auto")
+        if chosen in ("auto", own):
+            return []
+        return [f"{name} does not run on a graph: topology {chosen} does not apply; its own is {own}"]
     for key, usual in (("buffers", "average"), ("optimizer_state", "fresh")):
         if (given := getattr(config.local, key)) != usual and not (key == "optimizer_state" and algorithm.own_step):
             raise BadConfig(

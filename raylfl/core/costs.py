@@ -20,7 +20,8 @@ class Costs:
     """Cumulative counters; lost uploads count, because they were sent.
 
     uplink, downlink: floats client -> server and server -> client; peer: floats client -> client (rings);
-    local_steps: sum of K_i; gradients: sample gradients.
+    local_steps: sum of K_i; gradients: sample gradients; busiest_node, busiest_link: floats in and out of the node (a
+    server is one), and both ways along the link, that carry most in a round, summed over the rounds.
     """
 
     uplink_floats: int = 0
@@ -28,6 +29,8 @@ class Costs:
     peer_floats: int = 0
     local_steps: int = 0
     gradients: int = 0
+    busiest_node_floats: int = 0
+    busiest_link_floats: int = 0
 
     def add(self, other: Costs) -> Costs:
         return Costs(**{k: v + getattr(other, k) for k, v in asdict(self).items()})

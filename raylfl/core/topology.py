@@ -65,9 +65,14 @@ class Topology(ABC):
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
         """Floats sent in a round with `sampled` clients; up: floats of one upload; down: floats of one broadcast."""
 
-    def hops(self, sampled: int) -> int:
-        """The number of messages of a round that wait for each other, in each of which `topology.latency` passes."""
-        return 2 if sampled else 0
+    def hops(self, cohort: Ints) -> Ints:
+        """The messages of a round that go along the links of these clients, (from, to, client) [M, 3].
+
+        -1: the server; client: the position in the cohort of the one that waits for the message.
+        """
+        at = np.arange(len(cohort))
+        server = np.full(len(cohort), -1)
+        return np.concatenate([np.column_stack([server, cohort, at]), np.column_stack([cohort, server, at])])
 
     @abstractmethod
     def round_seconds(self, client_seconds: Floats) -> float:
@@ -101,8 +106,9 @@ class Ring(Topology):
         entering = min(sampled, 1) * down  # one model down to the first client, and one up from the last
         return Traffic(entering, entering, max(sampled - 1, 0) * down)
 
-    def hops(self, sampled: int) -> int:
-        return sampled + 1 if sampled else 0
+    def hops(self, cohort: Ints) -> Ints:
+        path, last = np.concatenate([[-1], cohort, [-1]]), max(len(cohort) - 1, 0)
+        return np.column_stack([path[:-1], path[1:], np.minimum(np.arange(len(cohort) + 1), last)])
 
     def round_seconds(self, client_seconds: Floats) -> float:
         return float(client_seconds.sum())
@@ -119,8 +125,8 @@ class Alone(Star):
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
         return Traffic(0, 0)
 
-    def hops(self, sampled: int) -> int:
-        return 0
+    def hops(self, cohort: Ints) -> Ints:
+        return np.zeros((0, 3), dtype=np.int64)
 
 
 class Peers(Star):
@@ -133,6 +139,3 @@ class Peers(Star):
 
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
         return Traffic(0, 0)
-
-    def hops(self, sampled: int) -> int:
-        return min(sampled, 1)

@@ -44,19 +44,27 @@ class Clock(Options):
         self._seconds.check(world.count)
 
     def round_seconds(
-        self, steps: Ints, up_floats: Floats, down_floats: Floats, clients: Ints, topology: Topology, world: RunContext
+        self,
+        steps: Ints,
+        up_floats: Floats,
+        down_floats: Floats,
+        clients: Ints,
+        topology: Topology,
+        world: RunContext,
+        links: Floats | float = 0.0,
     ) -> float:
         """Virtual seconds of a round; steps: K_i [C] of these clients (ids [C]).
 
         up_floats, down_floats: floats that each client sends and receives, [C] or one number for all; in a ring a
-        hand-over counts once, at its sender. topology: whether clients work in parallel or in sequence.
+        hand-over counts once, at its sender. topology: whether clients work in parallel or in sequence. links: the
+        seconds for which each client waits for messages on its links.
         """
         if not len(clients):
             return 0.0
         seconds = self._computation(steps, clients, world)
         if self.bandwidth is not None:
             seconds = seconds + (np.asarray(up_floats) + np.asarray(down_floats)) / self.bandwidth
-        return topology.round_seconds(seconds)
+        return topology.round_seconds(seconds + links)
 
     def computation_seconds(self, steps: Ints, clients: Ints, world: RunContext) -> float:
         """Total computation of a round in virtual seconds: the sum over its cohort, lost uploads included."""

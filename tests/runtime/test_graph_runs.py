@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -94,17 +95,23 @@ def test_final_has_every_node_and_the_worst_is_measured(tmp_path):
 
 
 def test_floats_and_seconds_are_counted_on_the_edges(tmp_path):
-    """Messages between nodes that work, lost ones included; the slowest node, and one latency."""
-    settings = ["topology.latency=0.5", "system.bandwidth=12", "system.seconds_per_step=0.25"]
-    carry_out(PROBLEM, tmp_path / "run", settings)
-    floats, seconds = 0, 0.0
+    """Messages between nodes that work, lost ones included; the slowest node, with its slowest link."""
+    wait, rate = [0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8], [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0]
+    settings = [f"topology.latency={wait}", f"topology.bandwidth={rate}"]
+    carry_out(PROBLEM, tmp_path / "run", [*settings, "system.bandwidth=12", "system.seconds_per_step=0.25"])
+    floats, seconds, node, link = 0, 0.0, 0, 0
     for graph, row in zip(
         rows(tmp_path / "run", "topology.jsonl"), rows(tmp_path / "run", "metrics.jsonl"), strict=True
     ):
         sent = [(a, b) for a, b in graph["edges"] if a in graph["nodes"] and b in graph["nodes"]]
         floats += 2 * 3 * len(sent)  # x and y, d = 3
-        busy = [sum(node in pair for pair in sent) * 2 * 3 / 12 + 2 * 0.25 for node in graph["nodes"]]
-        seconds += max(busy) + 0.5 if busy else 0
+        carried = {frozenset(pair): 6 * sum(set(pair) == set(other) for other in sent) for pair in sent}
+        took = {edge: max(wait[i] for i in edge) + n / min(rate[i] for i in edge) for edge, n in carried.items()}
+        passed = [6 * sum(i in pair for pair in sent) for i in graph["nodes"]]
+        slowest = [max((took[edge] for edge in took if i in edge), default=0.0) for i in graph["nodes"]]
+        seconds += max((n / 12 + 2 * 0.25 + s for n, s in zip(passed, slowest, strict=True)), default=0.0)
+        node, link = node + max(passed, default=0), link + max(carried.values(), default=0)
+        assert (row["cost/busiest_node_floats"], row["cost/busiest_link_floats"]) == (node, link)
         assert row["cost/peer_floats"] == floats
         assert row["cost/uplink_floats"] == row["cost/downlink_floats"] == 0
         assert row["time/virtual"] == pytest.approx(seconds)
@@ -117,6 +124,37 @@ def test_the_messages_of_a_method_are_counted_with_the_masses_of_push_sum(tmp_pa
     settings = [f"algorithm={algorithm}", "participation=full", "link=perfect", "rounds=1"]
     carry_out(PROBLEM, tmp_path / "run", settings)
     assert rows(tmp_path / "run", "metrics.jsonl")[0]["cost/peer_floats"] == floats * 8 * 3  # d = 3; 3 receivers
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "node", "link", "seconds"),
+    [
+        ("fedavg", 8 * 6, 6, 2 * 8.0 + 6 / 1.0),  # the server; a client's link; the last client is the slowest
+        ("sfl", 6, 3, None),
+        ("dsgd", 6 * 3, 6, 8.0 + 6 / 1.0),  # three messages out and three in; a link carries two
+    ],
+)
+def test_star_chain_and_graph_have_one_cost_model(tmp_path, algorithm, node, link, seconds):
+    """Client i's latency is i + 1 seconds, and its bandwidth 8 - i floats a second; local steps take no time."""
+    latency, rate = [float(i + 1) for i in range(8)], [float(8 - i) for i in range(8)]
+    settings = [f"topology.latency={latency}", f"topology.bandwidth={rate}", "system.seconds_per_step=1e-9"]
+    settings += ["participation=full", "link=perfect", "rounds=1", "topology=hypercube", f"algorithm={algorithm}"]
+    carry_out(PROBLEM, tmp_path / "run", settings)
+    row = rows(tmp_path / "run", "metrics.jsonl")[0]
+    assert (row["cost/busiest_node_floats"], row["cost/busiest_link_floats"]) == (node, link)
+    if seconds is None:  # in the order of the round
+        path = [-1, *rows(tmp_path / "run", "participation.jsonl")[0]["cohort"], -1]
+        ends = [[i for i in pair if i >= 0] for pair in pairwise(path)]
+        seconds = sum(max(latency[i] for i in pair) + 3 / min(rate[i] for i in pair) for pair in ends)
+    assert row["time/virtual"] == pytest.approx(seconds, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "own"), [("fedavg", "star"), ("sfl", "ring"), ("dsgd", "star"), ("dsgd", "ring")]
+)
+def test_star_and_ring_are_names_of_what_methods_do_anyway(algorithm, own):
+    experiment = assemble(load_config(PROBLEM, [f"algorithm={algorithm}", f"topology={own}"]))
+    assert not any("does not apply" in warning for warning in experiment.warnings)
 
 
 @pytest.mark.parametrize(("algorithm", "messages"), [("fedavg", 2), ("sfl", 9), ("dsgd", 1), ("centralized", 0)])
@@ -134,6 +172,8 @@ def test_latency_passes_with_every_message_that_waits_for_another(tmp_path, algo
         (["algorithm=dsgd", "topology.weights=pair"], "topology.weights=pair, but must be one of auto, metropolis"),
         (["algorithm=sgp", "topology.weights=row_stochastic"], "topology.weights=row_stochastic, but must be one of"),
         (["algorithm=dsgd", "topology=hypercube", "data.init_args.num_clients=6"], "need|hypercube with 6 clients"),
+        (["algorithm=dsgd", "topology.latency=[1, 2]"], "topology.latency=2 entries, but must be 8, one per client"),
+        (["algorithm=fedavg", "topology.bandwidth=0"], "topology.bandwidth=0, but must be a number above 0"),
         (["algorithm=dsgd", "local.buffers=local"], "local.buffers=local, but must be average"),
     ],
 )
@@ -156,4 +196,4 @@ def test_a_directed_graph_of_unequal_degrees_is_for_push_methods_only(tmp_path):
 
 def test_a_method_with_a_server_says_that_a_graph_does_not_apply():
     experiment = assemble(load_config(PROBLEM, ["algorithm=fedavg"]))
-    assert "fedavg does not run on a graph: topology exponential does not apply" in experiment.warnings
+    assert "fedavg does not run on a graph: topology exponential does not apply; its own is star" in experiment.warnings

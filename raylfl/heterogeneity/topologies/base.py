@@ -7,23 +7,25 @@ link process the messages that arrive: a message of node i is lost with probabil
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 from raylfl.core.keyed import keyed_uniform
 from raylfl.core.mixing import Edges, Weights
-from raylfl.core.population import Bools, Ints
+from raylfl.core.population import Bools, Floats, Ints
 from raylfl.heterogeneity.links.base import Link
+from raylfl.heterogeneity.values import POSITIVE, Domain, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
-from raylfl.options import Doc, Ge, Options
+from raylfl.options import Doc, Options
 from raylfl.registry import Registry
 
 if TYPE_CHECKING:
     import networkx as nx
 
 TOPOLOGIES: Registry[Graph] = Registry("topologies", "raylfl.heterogeneity.topologies", lambda: Graph)
+_SECONDS, _RATE = Domain("a number, at least 0", 0.0, phases=False), replace(POSITIVE, phases=False)
 RECENT = 3  # rounds whose edges are cached, of a graph that changes
 
 
@@ -38,10 +40,21 @@ class Graph(Options, ABC):
             "(R row-stochastic, C column-stochastic)"
         ),
     ] = "auto"
-    latency: Annotated[float, Ge(0), Doc("virtual seconds of a message; also of messages from and to a server")] = 0.0
+    latency: Annotated[
+        ValuePerClient,
+        Doc("virtual seconds of a message, to and from a server too; between clients the longer"),
+    ] = 0.0
+    bandwidth: (
+        Annotated[ValuePerClient, Doc("floats a second on one edge, the smaller of its two clients'; null: infinite")]
+        | None
+    ) = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._latency = PerClient.parse(self.latency, "latency", _SECONDS, purpose="topology/latency")
+        self._bandwidth = None
+        if self.bandwidth is not None:
+            self._bandwidth = PerClient.parse(self.bandwidth, "bandwidth", _RATE, purpose="topology/bandwidth")
         self._pairs: dict[tuple[int, int, int], Ints] = {}  # a cache: seed, clients, round
 
     @property
@@ -60,7 +73,13 @@ class Graph(Options, ABC):
 
     def check(self, world: RunContext) -> None:
         """Checks the options against the number of clients N; raises BadValue."""
+        self.check_links(world)
         self.pairs(0, world)
+
+    def check_links(self, world: RunContext) -> None:
+        """Checks that there is one latency and bandwidth for each client; raises BadValue."""
+        for values in filter(None, (self._latency, self._bandwidth)):
+            values.check(world.count)
 
     def pairs(self, r: int, world: RunContext) -> Ints:
         """The directed edges (from, to) of round r, int64 [E, 2] in ascending order; an undirected edge twice."""
@@ -83,6 +102,14 @@ class Graph(Options, ABC):
             return np.zeros(0, dtype=bool)
         q = link.failure(r, np.arange(world.count), world)[pairs[:, 0]]
         return keyed_uniform(world.seed, "edge", r, pairs @ np.array([world.count, 1])) < q
+
+    def seconds(self, ends: Ints, floats: Floats, world: RunContext) -> Floats:
+        """Virtual seconds of so many floats [M] along the edges between these clients [M, 2]; -1: a server."""
+        clients = np.arange(world.count)
+        seconds: Floats = np.append(self._latency.at(0, clients, world), 0.0)[ends].max(axis=1)
+        if self._bandwidth is not None:
+            seconds += floats / np.append(self._bandwidth.at(0, clients, world), np.inf)[ends].min(axis=1)
+        return seconds
 
     def regular(self, world: RunContext) -> bool:
         """Whether every node has the same number of edges in and out, in round 0."""

@@ -83,6 +83,7 @@ class Recorded(Graph):
         return True
 
     def check(self, world: RunContext) -> None:
+        self.check_links(world)
         missing = [r for r in range(world.rounds) if r not in self._rows]
         if missing:
             raise BadValue("path", got=f"{self.path} without round {missing[0]}", need="a record of every round")

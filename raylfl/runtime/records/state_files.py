@@ -19,6 +19,7 @@ from raylfl.runtime.round.state import Average, FederationState
 from raylfl.runtime.workers.backend import Backend, Handle
 
 CHUNK_BYTES = 64 * 2**20  # bytes of client states that are in memory at a time
+COUNTED_LATER = ("busiest_node_floats", "busiest_link_floats")  # older checkpoints have none
 NUMBERS = ("seconds", "computation_seconds", "last_finite_loss")
 
 
@@ -71,11 +72,12 @@ def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationSt
         _same_form(blob["buffers"], fresh.buffers, "buffers")
         moments = blob.get("moments", fresh.moments[:0])
         _same_form(moments, fresh.moments, "moments")
-        _same_form(blob["costs"], asdict(fresh.costs), "costs")
+        counted = {**dict.fromkeys(COUNTED_LATER, 0), **blob["costs"]}
+        _same_form(counted, asdict(fresh.costs), "costs")
         numbers = {name: blob[name] for name in NUMBERS}
         if not all(isinstance(v, (int, float)) and not math.isinf(v) for v in numbers.values()):
             raise ValueError("its clock holds no numbers")
-        server, costs = unpack_server(blob["server"]), Costs(**blob["costs"])
+        server, costs = unpack_server(blob["server"]), Costs(**counted)
         average = _average(blob.get("average"), fresh.average)  # older checkpoints have none
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
         raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from raylfl.algorithms.graph import GraphAlgorithm
@@ -36,10 +38,13 @@ class CostModel:
         if self.planner.samples_by_norm:  # all available clients receive x, train and send one norm
             uplink, downlink = uplink + len(reports), downlink + (len(reports) - sampled) * down
             steps = self._steps_of_available(result)
-        return Costs(uplink, downlink, peer, steps, gradients)
+        costs = Costs(uplink, downlink, peer, steps, gradients)
+        ends, floats, _ = self._links(result, costs)
+        node, link = _of_node(ends, floats), _of_link(ends, floats)
+        return replace(costs, busiest_node_floats=node, busiest_link_floats=link)
 
     def seconds(self, result: RoundResult, costs: Costs) -> tuple[float, float]:
-        """(virtual seconds of a round, virtual seconds of its computation alone), by the `system` clock."""
+        """(virtual seconds of a round, virtual seconds of its computation alone), by `system` and `topology`."""
         clock, r, run = self.e.config.system, result.round, self.e.world
         if not len(r.cohort):
             return 0.0, 0.0
@@ -50,9 +55,40 @@ class CostModel:
         if r.edges is not None:  # what each node sends and receives
             ends = self._messages(r).T
             up, down = (np.bincount(end, minlength=len(up)).astype(np.float64) * result.up_floats for end in ends)
-        whole = clock.round_seconds(r.steps, up, down, r.cohort, topology, run)
-        whole += self.e.topology.latency * topology.hops(len(r.cohort))
+        waits = self._waits(result, costs)
+        whole = clock.round_seconds(r.steps, up, down, r.cohort, topology, run, waits)
         return whole, clock.computation_seconds(r.steps, r.cohort, run)
+
+    def _links(self, result: RoundResult, costs: Costs) -> tuple[Ints, Floats, Ints]:
+        """The messages of a round: ends [M, 2] (clients; -1: the server), floats [M], and the client that waits [M].
+
+        A client with a server waits for both of its messages; a node on a graph for the slowest of its links.
+        """
+        r = result.round
+        if r.edges is not None:
+            sent = self._messages(r)
+            return r.cohort[sent], np.full(len(sent), float(result.up_floats)), sent[:, 1]
+        hops = self.e.algorithm.topology.hops(r.cohort)
+        away, back, chain = hops[:, 1] == -1, hops[:, 0] == -1, (hops[:, :2] >= 0).all(axis=1)
+        floats = np.zeros(len(hops))
+        for which, total in ((away, costs.uplink_floats), (back, costs.downlink_floats), (chain, costs.peer_floats)):
+            floats[which] = total / max(int(which.sum()), 1)
+        return hops[:, :2], floats, hops[:, 2]
+
+    def _waits(self, result: RoundResult, costs: Costs) -> Floats:
+        """Seconds for which each client of the cohort waits for messages."""
+        ends, floats, who = self._links(result, costs)
+        waits = np.zeros(len(result.round.cohort))
+        if result.round.edges is None:
+            np.add.at(waits, who, self.e.topology.seconds(ends, floats, self.e.world))
+            return waits
+        links, at = np.unique(np.sort(ends, axis=1), axis=0, return_inverse=True)
+        seconds = self.e.topology.seconds(links, np.bincount(at, floats, len(links)).astype(np.float64), self.e.world)[
+            at
+        ]
+        for node in self._messages(result.round).T:
+            np.maximum.at(waits, node, seconds)
+        return waits
 
     def _messages(self, r: Round) -> Ints:
         """The messages between the working nodes of a graph, lost ones included: (from, to) [M, 2]."""
@@ -64,3 +100,14 @@ class CostModel:
     def _steps_of_available(self, result: RoundResult) -> int:
         clients = np.sort(result.reports.rows["client"])
         return int(self.e.work.draw(result.round.index, clients, self.e.world)[0].sum())
+
+
+def _of_node(ends: Ints, floats: Floats) -> int:
+    """The most floats into and out of one node."""
+    return int(np.bincount(ends.ravel() + 1, np.repeat(floats, 2), 1).max())
+
+
+def _of_link(ends: Ints, floats: Floats) -> int:
+    """The most floats along one link, both ways."""
+    link = np.unique(np.sort(ends, axis=1), axis=0, return_inverse=True)[1]
+    return int(np.bincount(link, floats, 1).max())
