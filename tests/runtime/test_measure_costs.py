@@ -105,7 +105,8 @@ def test_probing_costs_a_broadcast_to_all_their_work_and_a_norm_each():
 
 def test_centralised_training_sends_nothing_and_computes_on_everything():
     costs = last_costs(walk(["algorithm.name=centralized", "local.steps=3"])[1])
-    nothing = dict.fromkeys(("uplink_floats", "downlink_floats", "peer_floats"), 0)
+    sent = ("uplink_floats", "downlink_floats", "peer_floats", "busiest_node_floats", "busiest_link_floats")
+    nothing = dict.fromkeys(sent, 0)
     assert costs == {**nothing, "local_steps": 8 * 3, "gradients": 8 * 3 * SIZES.sum()}
 
 
