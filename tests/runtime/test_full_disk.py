@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
 from ray.exceptions import OutOfDiskError
@@ -126,34 +125,28 @@ def test_a_disk_that_fills_while_a_row_is_written_leaves_no_half_row(tmp_path, c
 
 
 LIMITED = """
-import resource, signal, sys
-from pathlib import Path
 from raylfl.errors import RaylflError
-from tests.runtime.faults import carry_out
-from tests.runtime.tiny import FOCUS
 
 def limit(phase, r):
     if (phase, r) == ("log", 3):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, resource.RLIM_INFINITY))
 
 try:
-    carry_out(FOCUS, Path(sys.argv[1]), fault=limit)
+    carry_out(FOCUS, Path({folder!r}), fault=limit)
 except RaylflError as error:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     print(error)
-    sys.exit(1)
 """
 
 
 @pytest.mark.parametrize("size", [0, 700])
-def test_files_that_may_not_grow_cost_no_checkpoint(tmp_path, clean, size):
+def test_files_that_may_not_grow_cost_no_checkpoint(tmp_path, clean, forked, size):
     """A quota, by the system's own limit on the size of files: every kind of file meets it at some size."""
-    command = [sys.executable, "-c", LIMITED, str(tmp_path / "run"), str(size)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 1, done.stderr
-    assert "could not be written" in done.stdout
-    assert "(File too large)" in done.stdout
-    assert "free some space" in done.stdout
+    said = forked(LIMITED.format(folder=str(tmp_path / "run"), size=size))
+    assert "could not be written" in said
+    assert "(File too large)" in said
+    assert "free some space" in said
     assert checkpoints(tmp_path / "run")[-1] in ("round_000003", "round_000004")
     carry_out(FOCUS, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == clean

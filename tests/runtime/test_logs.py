@@ -12,7 +12,6 @@ from contextlib import suppress
 
 import pytest
 import torch
-import wandb
 
 import raylfl
 from raylfl.runtime.records import loggers, wandb_run
@@ -26,6 +25,8 @@ from tests.runtime.wandb_records import keyed, records
 def _wandb_ends():
     """wandb's service process, and the variable that names it, end with each test."""
     yield
+    import wandb
+
     wandb.teardown()
     os.environ.pop("WANDB_SERVICE", None)
 
