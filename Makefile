@@ -25,7 +25,7 @@ test: setup
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 
 test-fast: setup
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not cluster" $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not long and not cluster" $(ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -29,53 +29,55 @@ settings.load_profile("suite")
 
 HERE = Path(__file__).parent
 SLOW = (  # files and folders
-    "algorithms/test_contract_runs.py",
-    "config/test_fuzz.py",
     "docs/test_tutorials.py",
-    "heterogeneity/test_participation_weighted.py",
     "jobs/test_cluster.py",
     "jobs/test_scripts.py",
-    "models/test_text.py",
     "report/test_page.py",
-    "report/test_participation_plot.py",
-    "report/test_partition_plot.py",
-    "report/test_promised.py",
     "reproduce/test_claims.py",
     "reproduce/test_command.py",
     "reproduce/test_experiments.py",
     "reproduce/test_run_cache.py",
-    "runtime/test_checkpoint.py",
     "runtime/test_damage.py",
     "runtime/test_device.py",
-    "runtime/test_displaced.py",
     "runtime/test_exhausted.py",
-    "runtime/test_faults.py",
     "runtime/test_full_disk.py",
     "runtime/test_gpu.py",
-    "runtime/test_graph_runs.py",
     "runtime/test_interrupt.py",
     "runtime/test_logs.py",
     "runtime/test_long_runs.py",
     "runtime/test_lost_parts.py",
-    "runtime/test_optimizer_state.py",
     "runtime/test_own_cluster.py",
-    "runtime/test_profile.py",
     "runtime/test_ray.py",
     "runtime/test_reproducible.py",
     "runtime/test_resume.py",
     "runtime/test_split_models.py",
-    "runtime/test_uploads.py",
-    "solvers/test_working_set.py",
     "startup",
-    "test_doctor.py",
     "test_extras.py",
     "test_wheel.py",
-    "theory/test_bounds.py",
-    "theory/test_fedacs_bounds.py",
     "theory/test_summary.py",
     "tune/test_damaged_sweep.py",
     "tune/test_interrupted.py",
     "tune/test_sweep.py",
+)
+LONG = (  # files whose tests are quick but many: `make test-fast` leaves them out, `make mutants` runs them
+    "algorithms/test_contract_runs.py",
+    "config/test_fuzz.py",
+    "heterogeneity/test_participation_weighted.py",
+    "models/test_text.py",
+    "report/test_participation_plot.py",
+    "report/test_partition_plot.py",
+    "report/test_promised.py",
+    "runtime/test_checkpoint.py",
+    "runtime/test_displaced.py",
+    "runtime/test_faults.py",
+    "runtime/test_graph_runs.py",
+    "runtime/test_optimizer_state.py",
+    "runtime/test_profile.py",
+    "runtime/test_uploads.py",
+    "solvers/test_working_set.py",
+    "test_doctor.py",
+    "theory/test_bounds.py",
+    "theory/test_fedacs_bounds.py",
 )
 PROCESSES = {"command", "cluster"}  # fixtures
 ON_A_CLUSTER = {"ray", "sweeps"}  # groups whose tests wait for processes of Ray: one more attempt, which pytest lists
@@ -128,11 +130,13 @@ def pytest_collection_modifyitems(config, items):
         path = path_of(item)
         if path.startswith(SLOW) or PROCESSES & set(item.fixturenames):
             item.add_marker(pytest.mark.slow)
+        if path in LONG:
+            item.add_marker(pytest.mark.long)
         if GROUPS.get(path) in ON_A_CLUSTER:
             item.add_marker(pytest.mark.flaky(reruns=1))
     if config.getoption("loadgroup", False):  # in a process of pytest-xdist: what takes longest starts first
-        slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: (path_of(item) not in GROUPS, item.path not in slow))
+        late = {item.path for item in items} - {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: (path_of(item) not in GROUPS, item.path in late, path_of(item) not in LONG))
 
 
 @pytest.fixture(scope="module", autouse=True)
