@@ -32,4 +32,4 @@ def graph_row(round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mix
 
 def _matrix(mixing: Mixing, nodes: Ints) -> Row:
     ends = zip(nodes[mixing.targets].tolist(), nodes[mixing.sources].tolist(), mixing.weights.tolist(), strict=True)
-    return {"own": mixing.own.tolist(), "entries": [list(entry) for entry in ends]}
+    return {"own": mixing.own.tolist(), "entries": list(ends)}

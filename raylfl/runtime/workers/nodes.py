@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -140,8 +141,10 @@ def mix(site: Site, job: Mix, block: State, local: State, *pieces: State) -> tup
     if len(job.rows):
         with one_thread():
             new = _mixed(site.algorithm, job, block, local, pieces)
-        here = torch.from_numpy(job.rows)
-        block = {k: rows.index_copy(0, here, new[k]) if k in new else rows for k, rows in block.items()}
+        if not _all(job.rows, len(block["x"])):
+            here = torch.from_numpy(job.rows)
+            new = {name: block[name].index_copy(0, here, rows) for name, rows in new.items()}
+        block = {**block, **new}
     return measure(site.algorithm, block, job.optimum), block
 
 
@@ -180,7 +183,11 @@ def _rows(at: Ints, local: Ints | None, block: State, worked: State) -> tuple[St
 
 
 def _taken(rows: Tensor, at: Ints) -> Tensor:
-    return rows.index_select(0, torch.from_numpy(at))
+    return rows if _all(at, len(rows)) else rows.index_select(0, torch.from_numpy(at))
+
+
+def _all(at: Ints, count: int) -> bool:
+    return len(at) == count and bool((at == np.arange(count)).all())
 
 
 def _joined(parts: Sequence[tuple[State, int]]) -> State:
