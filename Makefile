@@ -37,6 +37,7 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/notebooks.py
 
 check: format lint test
 

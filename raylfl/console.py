@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,9 +36,17 @@ SHOWN = (
 )
 
 
+def console(highlight: bool = False, **options: Any) -> Console:
+    """A console that has bars and colours only if stdout is a terminal.
+
+    FORCE_COLOR, which Jupyter sets for the commands of a notebook, would give them to files as well.
+    """
+    return Console(highlight=highlight, force_terminal=sys.stdout.isatty(), force_jupyter=False, **options)
+
+
 def say(text: str) -> None:
     """Prints one line on stdout without wrapping, so that paths stay whole."""
-    Console(soft_wrap=True, highlight=False, markup=False).print(text)
+    console(soft_wrap=True, markup=False).print(text)
 
 
 def shown(path: Path) -> str:
@@ -49,11 +58,11 @@ def shown(path: Path) -> str:
 @contextmanager
 def working(text: str) -> Iterator[None]:
     """A context with a spinner beside the text; nothing is shown without a terminal."""
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
+    terminal = console(markup=False)
+    if not terminal.is_terminal:
         yield
         return
-    with console.status(text):
+    with terminal.status(text):
         yield
 
 
@@ -69,7 +78,7 @@ class Watcher:
     """The progress of successive runs: a bar with round, loss, accuracy, s/round and ETA, or plain lines."""
 
     def __init__(self) -> None:
-        self.console = Console(highlight=False, markup=False)
+        self.console = console(markup=False)
         self._live: Progress | Status | None = None  # the display below the printed lines
         self._run: Path | None = None
         self._task: Any = None
@@ -147,12 +156,12 @@ def workers_of(experiment: Experiment) -> str:
 
 def print_table(table: Table) -> None:
     """Prints a table: as wide as the terminal, or without a terminal one line per row of any length."""
-    console = Console(highlight=False)
-    if console.is_terminal:
-        console.print(table)
+    terminal = console()
+    if terminal.is_terminal:
+        terminal.print(table)
         return
     text = io.StringIO()
-    Console(file=text, width=UNFOLDED, highlight=False).print(table)
+    console(file=text, width=UNFOLDED).print(table)
     print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
 
 

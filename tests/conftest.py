@@ -7,7 +7,6 @@ tests). Any other test that starts a Python process is then skipped, so that the
 from __future__ import annotations
 
 import gc
-import io
 import os
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 import raylfl  # noqa: F401 - before any test module imports lightning (see raylfl.startup.torchvision_cpu)
 from tests import leaks
+from tests.undrawn import savefig
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("WANDB_MODE", "offline")
@@ -204,12 +204,6 @@ def _only_slow_tests_start_python(request):
 def undrawn(monkeypatch):
     """Pictures are saved without being drawn, which takes seconds per page: for tests of what is around them."""
     from raylfl.report.style import Drawing
-
-    def savefig(self, place, **options):
-        if isinstance(place, io.StringIO):
-            place.write('<svg width="1" height="1"></svg>')
-        else:
-            Path(place).write_bytes(b"a picture")
 
     monkeypatch.setattr(Drawing, "savefig", savefig)
 

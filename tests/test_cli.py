@@ -77,8 +77,16 @@ def test_run_trains_and_prints_the_run_directory(call, fresh):
     assert "\x1b" not in out
 
 
-def test_a_terminal_sees_a_bar(call, monkeypatch):
+def test_a_notebooks_cell_sees_plain_lines(call, monkeypatch):
+    """Jupyter sets FORCE_COLOR, but its cells are no terminals: a bar would be hundreds of lines."""
     monkeypatch.setenv("FORCE_COLOR", "1")
+    code, out, _ = call(*RUN)
+    assert code == 0
+    assert "\x1b" not in out
+
+
+def test_a_terminal_sees_a_bar(call, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     code, out, _ = call(*RUN)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from raylfl.console import say
+from raylfl.console import console, say
 from raylfl.report.render import to_csv, to_markdown, to_rich
 from raylfl.report.tables import Table
 from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult, find
@@ -82,13 +82,13 @@ def _estimate(experiment: PaperResult, *options: Any) -> None:
 
 def show(findings: Findings, notes: Sequence[str]) -> None:
     """Prints tables, then a verdict on each claim."""
-    console = Console(width=None if Console().is_terminal else WIDTH, highlight=False)
+    out = console(width=None if sys.stdout.isatty() else WIDTH)
     for table in findings.tables:
-        console.print(to_rich(table))
+        out.print(to_rich(table))
     if findings.claims:
-        console.print(_verdicts(findings.claims))
+        out.print(_verdicts(findings.claims))
     for note in notes:
-        console.print(f"note: {escape(note)}", soft_wrap=True)
+        out.print(f"note: {escape(note)}", soft_wrap=True)
 
 
 def _verdicts(claims: Sequence[Claim]) -> RichTable:
@@ -134,4 +134,4 @@ def list_experiments() -> None:
     for entry in EXPERIMENTS:
         scales = ", ".join(entry.cls.scales) or "exact, always whole"
         table.add_row(entry.name, escape(entry.summary), entry.paper, scales)
-    Console(width=None if Console().is_terminal else WIDTH).print(table)
+    console(width=None if sys.stdout.isatty() else WIDTH, highlight=True).print(table)

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import doctest
 import io
-import re
 import shlex
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from docs.notebooks import BLOCK
 from raylfl.cli import main
 
-BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 OTHERS = ("text", "console", "toml", "bash", "python", "sh")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 Shell = Callable[[list[str]], tuple[int, str]]  # the words of a command -> its exit code and its output

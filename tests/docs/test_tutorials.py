@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import blocks, carry_out
+from tests.docs.test_notebooks import IN_A_KERNEL
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
-QUICK = ("first-run", "own-model-and-data", "own-algorithm")  # in this process
+HERE = ("first-run", "sweep")  # executed in this process
 
 
 @pytest.fixture
@@ -23,7 +24,8 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", [*QUICK, pytest.param("sweep", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HERE)
 def test_a_tutorial_prints_what_its_page_shows(here, name, request):
     if name != "first-run":  # which draws its pictures
         request.getfixturevalue("undrawn")
@@ -33,8 +35,8 @@ def test_a_tutorial_prints_what_its_page_shows(here, name, request):
 
 
 def test_no_tutorial_is_forgotten():
-    """Every tutorial is executed: that of the cluster by tests/jobs/test_cluster.py, which has one to submit to."""
-    assert {page.stem for page in TUTORIALS} == {*QUICK, "sweep", "cluster"}
+    """Two are executed as notebooks, and that of the cluster by tests/jobs/test_cluster.py, which submits to one."""
+    assert {page.stem for page in TUTORIALS} == {*HERE, *IN_A_KERNEL, "cluster"}
 
 
 def test_the_program_beside_flower_s_runs_and_the_lines_are_counted_right(here, undrawn):
