@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.graphs import stationary_mean
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.dsgd import DSGD
+from raylfl.algorithms.dsgdm import DSGDm
 from raylfl.algorithms.exact_diffusion import ExactDiffusion
 from raylfl.algorithms.extra import Extra
 from raylfl.algorithms.fedavg import FedAvg
@@ -265,6 +268,37 @@ def test_led_on_the_complete_graph_is_scaffnew():
     same(node(play(LED(lazy=False), problem, rounds, x0)), np.repeat(server[:, None], N, axis=1))
 
 
+class TokenEdges(Edges):
+    """The first of two working nodes hands its row to the second one, which drops its own."""
+
+    def doubly(self, nodes: Ints) -> Mixing:
+        hop = np.arange(len(nodes) - 1)  # one, or none
+        return Mixing(np.array([1.0, 0.0])[: len(nodes)], hop, hop + 1, np.ones(len(hop)))
+
+
+def test_the_chain_of_sfl_is_a_token_walk_of_dsgd():
+    """The node with the token takes its local steps and hands its row to the next node of the walk; to the last bit."""
+    problem, x0 = case(5, noise=0.0)
+    rng, population = np.random.default_rng(5), Population.of(np.ones(N))
+    cohorts = [rng.permutation(N)[: rng.integers(1, N + 1)].tolist() for _ in range(ROUNDS)]
+
+    def gradient(i: int, x: Tensor, r: int, t: int) -> Tensor:
+        return torch.from_numpy(problem.full_gradient(i, x.numpy()))
+
+    token = TokenEdges(N, np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=bool))
+    chain = [recorded_round(r, cohort, population, steps=3, lr=0.05) for r, cohort in enumerate(cohorts)]
+    walk = [*(i for cohort in cohorts for i in cohort), 0]
+    hops = [[i] if i == j else [i, j] for i, j in pairwise(walk)]
+    steps = [[3 * (n == hop[0]) for n in range(N)] for hop in hops]
+    played = [recorded_round(k, hop, population, steps=steps[k], lr=0.05, edges=token) for k, hop in enumerate(hops)]
+    start = torch.from_numpy(x0)
+    sfl = [server["x"] for server, _ in simulate(ALGORITHMS.get("sfl").cls(), gradient, chain, start, population)]
+    rows = [server["node_x"] for server, _ in simulate(DSGD(), gradient, played, start, population)]
+    ends = np.cumsum([len(cohort) for cohort in cohorts])
+    for x, end in zip(sfl, ends, strict=True):
+        assert torch.equal(x, rows[end - 1][walk[end]])
+
+
 # --- invariants -------------------------------------------------------------------------------------------------
 
 
@@ -312,3 +346,38 @@ def test_the_exact_methods_reach_the_optimum_when_nodes_come_and_go_and_the_othe
     last = play(algorithm, problem, rounds, x0)[-1]
     error = np.abs(algorithm.node_parameters(last).numpy() - problem.optimum()).max()
     assert error < 1e-5 if name in EXACT else error > 1e-2, error
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.6])
+@pytest.mark.parametrize("p", [1.0, 0.7])
+def test_the_bias_of_dsgd_is_its_closed_form(beta, p):
+    """All nodes at work: the limit itself. Nodes that come and go: the mean over 8,000 rounds, to its noise."""
+    rng, pairs = np.random.default_rng(0), np.array([[0, 1], [1, 0], [1, 2], [2, 1]])
+    h, b = np.stack([np.diag(rng.uniform(0.5, 1.0, 2)) for _ in range(3)]), rng.standard_normal((3, 2))
+    edges = Edges(3, pairs, np.ones(4, dtype=bool))
+
+    def mixing(nodes: Ints) -> np.ndarray:
+        w = np.eye(3)
+        w[np.ix_(nodes, nodes)] = edges.doubly(nodes).matrix
+        return w
+
+    found = stationary_mean(h, b, mixing, np.full(3, p), 0.1, 2, beta)
+    x, m, total, rounds = np.zeros((3, 2)), np.zeros((3, 2)), np.zeros((3, 2)), 8_000
+    for _ in range(rounds):
+        works = rng.random(3) < p
+        for _ in range(2):
+            m = np.where(works[:, None], beta * m + np.einsum("ijk,ik->ij", h, x) - b, m)
+            x = np.where(works[:, None], x - 0.1 * m, x)
+        x = mixing(np.flatnonzero(works)) @ x
+        total += x
+    np.testing.assert_allclose(x if p == 1 else total / rounds, found, atol=1e-10 if p == 1 else 0.03)
+    if p == 1:
+        population = Population.of(np.ones(3))
+        algorithm = DSGDm(beta=beta) if beta else DSGD()
+        played = [recorded_round(r, [0, 1, 2], population, steps=2, lr=0.1, edges=edges) for r in range(300)]
+
+        def gradient(i: int, x: Tensor, r: int, t: int) -> Tensor:
+            return torch.from_numpy(h[i] @ x.numpy() - b[i])
+
+        *_, (server, _) = simulate(algorithm, gradient, played, torch.zeros(2, dtype=torch.float64), population)
+        np.testing.assert_allclose(server["node_x"].numpy(), found, atol=1e-8)
