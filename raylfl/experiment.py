@@ -116,6 +116,7 @@ def assemble(config: Config) -> Experiment:
         eval_batch_size=config.eval.batch_size,
         runtime=config.runtime,
         val=source.val,
+        drift=config.eval.drift,
         merged=merged,
     )
     natural = config.resolved["partition"]["name"] == "natural"

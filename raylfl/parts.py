@@ -63,6 +63,7 @@ class WorkerSetup:
     eval_batch_size: int
     runtime: RuntimeConfig
     val: SampleSet | None = None
+    drift: bool = False  # whether clients measure their drift in every local step
     merged: bool = False  # a single client trains on the data of all N clients
 
     @property

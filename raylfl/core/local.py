@@ -30,7 +30,7 @@ class LocalResult:
 
     uploads: rows [C, ...] by name; client_state: the new states; losses: mean loss over the K_i steps [C] (nan for
     K_i = 0); last_losses: the last finite loss [C]; gradients: number of sample gradients computed [C]; moments: the
-    new states of the local optimizer [C, m].
+    new states of the local optimizer [C, m]; drift: sum_{k < K_i} |x_{i,k} - x_{i,0}|^2 [C], if it is asked for.
     """
 
     uploads: State
@@ -39,6 +39,7 @@ class LocalResult:
     last_losses: Floats
     gradients: Floats
     moments: Tensor
+    drift: Floats | None = None
 
 
 class Observer:
@@ -73,13 +74,15 @@ def run_local(
     optimizer: LocalOptimizer | None = None,
     moments: Tensor | None = None,
     observer: Observer | None = None,
+    measure_drift: bool = False,
 ) -> LocalResult:
     """Runs K_i local steps of C clients from the broadcast and their client states.
 
     batches(t, rows): the mini-batches of local step t for these rows. seeds(t, row): the seed of the global generators
     in that step (t = -1: outside the local steps). full_batches: each client's whole shard, for algorithms with
     `full_gradient`. optimizer: the rule of a step; None: SGD with the rule's momentum. moments: its states before the
-    first step, [C, m] or [m] for all; None: 0. observer: callbacks around the steps.
+    first step, [C, m] or [m] for all; None: 0. observer: callbacks around the steps. measure_drift: the result has
+    `drift`.
     """
     steps = work.steps.astype(np.int64)
     count, width = len(steps), oracle.width
@@ -94,7 +97,8 @@ def run_local(
         oracle.reorder(order)
     x = oracle.workspace(count)
     carry: State = {"x_start": sorted_rows(algorithm.start_point(broadcast, client_state).expand(count, width))}
-    x.copy_(carry["x_start"])
+    start = carry["x_start"]
+    x.copy_(start)
     if full_batches is not None:
         whole = [full_batches[i] for i in order]
         _, carry["full_gradient"] = oracle.gradients(x, whole, lambda c: seeds(-1, int(order[c])))
@@ -110,11 +114,14 @@ def run_local(
     actives = [int(np.count_nonzero(falling > t)) for t in range(int(steps.max(initial=0)))]
     losses: list[Tensor] = []
     samples: list[list[int]] = []
+    drift = torch.zeros(count, dtype=torch.float64) if measure_drift else None
     if observer is not None and actives:
         observer.begin()
     for t, active in enumerate(actives):
         rows = ids[:active]
         at, batch = x[:active], batches(t, rows)
+        if drift is not None:
+            drift[:active] += torch.linalg.vector_norm(at - start[:active], dim=1, dtype=torch.float64).cpu() ** 2
         if observer is not None:
             observer.before_step(t, batch)
         loss, g = oracle.gradients(at, batch, lambda c, t=t, rows=rows: seeds(t, rows[c]))  # type: ignore[misc]
@@ -150,7 +157,8 @@ def run_local(
         )
     first = [b.size for b in whole] if full_batches is not None else [0] * count
     mean_loss, last, seen = _tally(falling, losses, samples, first)
-    return LocalResult(uploads, new_own, mean_loss[inverse], last[inverse], seen[inverse], inner)
+    drifts = None if drift is None else drift.numpy()[inverse]
+    return LocalResult(uploads, new_own, mean_loss[inverse], last[inverse], seen[inverse], inner, drifts)
 
 
 def _tally(

@@ -38,6 +38,18 @@ def drift(updates: Tensor, weights: Floats) -> float:
     return float(torch.from_numpy(normalised(weights)).to(squares) @ squares)
 
 
+def consensus_error(updates: Tensor, weights: Floats) -> float:
+    """Metric `update/consensus` = sum_R w_i |x_i - sum_R w_j x_j|^2 at the end of local work (FOCUS [1], eq. 55).
+
+    updates: the received U_i = x - x_i [R, d]; weights: their w_i, normalised here.
+    """
+    w, squares = normalised(weights), torch.zeros(len(updates), dtype=torch.float64, device=updates.device)
+    for block in updates.split(BLOCK, dim=1):
+        away = block - weighted_sum(block, w)
+        squares += torch.linalg.vector_norm(away, dim=1, dtype=torch.float64) ** 2
+    return float(torch.from_numpy(w).to(squares) @ squares)
+
+
 def distance_metrics(x: Tensor, optimum: Tensor) -> dict[str, float]:
     """Metrics `global/distance` = |x - x*| / |x*| (|x - x*| if x* = 0) and `global/distance_abs` = |x - x*|."""
     absolute = float(torch.linalg.vector_norm(x.double() - optimum.double()))

@@ -1,6 +1,7 @@
 """Gradient diversity: Zeng, Xu, Pan, Wang & Tang 2024 ([4]).
 
 gradients: grad f_i(x) of all clients, [N, d]; weights: lambda [N], sum 1; surrogate: lambda~ [N], sum 1.
+FedAWARE's convergence (Lemma 4.1, Theorem 4.1) is in `raylfl.theory.fedaware_rate`.
 """
 
 from __future__ import annotations

@@ -168,3 +168,20 @@ def fedavg_limit(eta: float, L: float, mu: float, tau: int, sigma_g: float, delt
         biased_sampling=10 * kappa * delta_q**2,
         heterogeneity=16 * eta * tau**2 / mu * both,
     )
+
+
+def consensus_bound(eta: float, tau: int, sigma_g: float, delta_q: float) -> tuple[float, float]:
+    """FedAvg's consensus errors (Lemma 2, eqs. 54, 55): bounds on sum_i q_i |x_i - xbar|^2 before and after a step.
+
+    8 eta^2 (tau-1)^2 (delta_q^2 + sigma_G^2) and 8 eta^2 tau^2 (delta_q^2 + sigma_G^2), for eta <= 1/(4(tau-1)L).
+    """
+    both = 8 * eta**2 * (delta_q**2 + sigma_g**2)
+    return both * (tau - 1) ** 2, both * tau**2
+
+
+def focus_consensus_bound(before: float, gradient: float, eta: float, N: int, q_min: float) -> float:
+    """FOCUS's consensus error (Lemma 4, eq. 97): the bound on E sum_i |x_{r+1} - x_i|^2, x_i client i's last model.
+
+    (1 - q/3) before + 16 eta^2 N^2 / (3q) |grad F(x_{r+1})|^2; before: the same a round earlier; gradient: |grad F|.
+    """
+    return (1 - q_min / 3) * before + 16 * eta**2 * N**2 / (3 * q_min) * gradient**2

@@ -90,6 +90,9 @@ def _of_focus(eta: float, facts: Facts, constants: Constants, scale: float) -> I
     yield Promise("[1] Thm 3", "limit of |x - x*|^2, at most", limit.total, lines)
     for name, value in vars(limit).items():
         yield Promise("[1] Thm 3", f"  of which {name.replace('_', ' ')}", value)
+    _, after = focus.consensus_bound(eta, facts.tau, spread, bias)
+    error = Line("update/consensus", "bound", lambda r: after)
+    yield Promise("[1] Lemma 2", "consensus error of the clients after their local work, at most", after, (error,))
 
 
 def _as_eta_vanishes(

@@ -12,7 +12,7 @@ from raylfl.algorithms.focus import Focus
 from raylfl.algorithms.sfl import SFL
 from raylfl.core.population import Floats
 from raylfl.parts import Experiment
-from raylfl.theory import focus, inconsistency, sfl
+from raylfl.theory import direction, focus, inconsistency, sfl
 from raylfl.theory.bounds import StepBound
 from raylfl.theory.constants import Constants
 from raylfl.theory.facts import Facts
@@ -47,6 +47,7 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
     if type(algorithm) is FedAvg and mu > 0:
         yield focus.fedavg_step(L, tau)
     yield from inconsistency.step_bounds(experiment, facts, constants)
+    yield from direction.step_bounds(experiment, facts, constants)
 
 
 def sfl_bound(setting: sfl.Setting, R: int, constants: Constants) -> sfl.Bound:
@@ -83,6 +84,7 @@ def promises(
         if any(name == theorem for name, _ in inside):
             yield from _of_sfl(setting, experiment.world.rounds, constants, theorem, size_of(problem.optimum))
     yield from inconsistency.promises(experiment, facts, constants, problem, inside)
+    yield from direction.promises(experiment, facts, constants, inside)
 
 
 def _of_focus(

@@ -149,3 +149,16 @@ def random_reshuffling_rate(R: int, *, M: int, L: float, mu: float, D: float, ze
     SFL with K = 1 and sigma = 0 is this method; its own bound lacks the factor M in the exponent (sec. 3.2).
     """
     return L * zeta_star**2 / (mu**3 * M * R**2) + D**2 * exp(-mu * M * R / L)
+
+
+def drift_bound(setting: Setting, *, L: float, sigma: float, zeta_star: float, gap: float) -> float:
+    """The bound on the client drift of a round (Lemmas 6 and 12), for eta of `convex_step`; gap: F(x_r) - F*.
+
+    SFL: E_r = sum_m sum_{k < K} E|x_{m,k} - x_r|^2 (eq. 33); PFL: the mean over the S clients (eq. 68). x_r: the
+    model at the beginning of the round.
+    """
+    S, K, eta = setting.S, setting.K, setting.eta
+    if setting.sequential:
+        noise, spread = 9 / 4 * S**2 * K**2 * sigma**2, 9 / 4 * S**2 * K**3 * zeta_star**2
+        return eta**2 * (noise + spread + 3 * L * S**3 * K**3 * gap)
+    return eta**2 * (9 / 4 * K**2 * sigma**2 + 3 / 2 * K**3 * zeta_star**2 + 3 * L * K**3 * gap)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 EVALUATION = ("loss", "accuracy")  # metrics of shipped models; other models may log more
 NAMES: dict[str, tuple[str, ...]] = {  # docs/heterogeneity.md, "What is measured"
-    "train": ("loss",),
+    "train": ("loss", "local_drift"),
     "test": EVALUATION,
     "participants": EVALUATION,
     "random": EVALUATION,
     "clients": ("accuracy_mean", "accuracy_std", "accuracy_p10"),
     "global": ("loss", "grad_norm", "distance", "distance_abs", "diversity", "surrogate_diversity", "surrogate_chi2"),
     "average": ("distance", "distance_abs", "loss", "gap"),
-    "update": ("norm", "diversity", "drift"),
+    "update": ("norm", "diversity", "drift", "consensus", "step"),
     "inconsistency": ("chi2", "predicted_distance"),
     "cohort": ("sampled", "received"),
     "cost": tuple(field.name for field in fields(Costs)),
@@ -57,8 +57,10 @@ def require_measured(metric: str, experiment: Experiment) -> None:
         "average": (config.average and config.every, "eval.average, and eval.every > 0"),
         "inconsistency": (config.inconsistency, "eval.inconsistency=true"),
     }
-    if metric in ("global/diversity", "global/surrogate_diversity", "global/surrogate_chi2", "update/drift"):
+    if metric in ("global/diversity", "global/surrogate_diversity", "global/surrogate_chi2"):
         needs[group] = (config.diversity and config.every, "eval.diversity=true, and eval.every > 0")
+    if metric in ("train/local_drift", "update/drift", "update/consensus", "update/step"):
+        needs[group] = (config.drift, "eval.drift=true")
     if distance:
         needs["global"] = (experiment.optimum is not None, "data that know their optimum")
     met, need = needs.get(group, (True, ""))

@@ -32,6 +32,12 @@ CASES = {  # long enough for a limit, or short because no line is drawn
         "local.lr={theory: fedacs}",
         "eval.every=1",
     ],
+    "fedaware": [
+        "algorithm={name: fedaware, warmup: all}",
+        "participation={name: uniform, size: 2}",
+        "local.lr={theory: fedaware}",
+        "eval.drift=true",
+    ],
     "mifa": ["rounds=5", "algorithm.name=mifa", "local.lr=0.003"],
     "fast": ["rounds=5", "local.lr=0.004"],
     "heavy": ["rounds=5", "algorithm.name=fedavg", "local.momentum=0.5", "local.lr=0.001"],
@@ -81,6 +87,13 @@ def test_fedacs_stays_below_the_drawn_bound_on_the_mean(runs):
     assert (mean <= bound).all()
     assert mean[-1] < mean[0] / 2
     assert np.isfinite(bound).all()
+
+
+def test_the_steps_of_fedaware_stay_below_the_drawn_bound(runs):
+    drawn, run, _ = lines(runs["fedaware"], "update/step")
+    curve = drawn["[4] Thm 4.1, corrected: bound on the mean"]
+    mean = np.sqrt(np.cumsum(np.square(run.column("update/step"))) / (run.rounds + 1))
+    assert (mean <= np.interp(run.rounds + 1, curve.x, curve.mean)).all()
 
 
 def test_fedavg_ends_on_its_limit_at_this_eta(runs):

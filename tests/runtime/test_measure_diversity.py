@@ -54,6 +54,29 @@ def test_diversity_is_that_of_the_dense_gradients(tmp_path):
         before = x
 
 
+def test_drift_and_consensus_are_those_of_the_dense_iterates(tmp_path):
+    """Unequal local steps in one cohort; the server's step is FedAvg's mean."""
+    iterates = Iterates()
+    overrides = [*SMALL, "eval.diversity=false", "eval.drift=true", "local.steps=[1, 4, 2]", "algorithm.name=fedavg"]
+    run = raylfl.run("ridge", [*overrides, f"logging.dir={tmp_path}"], callbacks=[iterates])
+    e, x = checked(load_config("ridge", overrides)), np.zeros(4)
+    for row, after in zip(run.metrics, iterates.seen, strict=True):
+        ends, sums = [], []
+        for i, steps in enumerate([1, 4, 2]):
+            y, total = x, 0.0
+            for _ in range(steps):
+                total += np.square(y - x).sum()
+                y = y - 0.003 * gradients(e, y)[i]
+            ends.append(y)
+            sums.append(total)
+        assert row["train/local_drift"] == pytest.approx(np.mean(sums), rel=1e-9)
+        assert row["update/drift"] == pytest.approx(np.square(np.array(ends) - x).sum(axis=1).mean(), rel=1e-9)
+        away = np.array(ends) - np.mean(ends, axis=0)
+        assert row["update/consensus"] == pytest.approx(np.square(away).sum(axis=1).mean(), rel=1e-9)
+        assert row["update/step"] == pytest.approx(np.linalg.norm(after - x), rel=1e-9)
+        x = after
+
+
 def test_fedavg_is_unbiased_in_the_consistent_system(tmp_path):
     """Corollary 2.2: different work and losses, and yet the surrogate weights are those of F."""
     overrides = ["base=preset/fedacs_consistent", "data.init_args.num_clients=10", "algorithm.name=fedavg"]

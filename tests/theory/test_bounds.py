@@ -89,6 +89,63 @@ def test_fedavg_ends_within_theorem_3(problem, steps, share, seed):
     assert np.square(end - problem.optimum).sum() <= bound.total * (1 + 1e-9) + 1e-18
 
 
+@given(PROBLEMS, STEPS, SHARES, SEEDS, st.booleans(), st.sampled_from([0.0, 0.5]))
+def test_client_drift_stays_below_lemmas_6_and_12(problem, steps, share, seed, sequential, sigma):
+    size, L = max(1, problem.count - 1), problem.smoothness.max()
+    largest = sfl.convex_step(sfl.Setting(sequential, problem.count, size, steps, 1.0), L).largest
+    setting = sfl.Setting(sequential, problem.count, size, steps, share * largest)
+    draw = np.random.default_rng(seed)
+    start = problem.optimum + draw.standard_normal(problem.dim)
+    drifts = []
+    for _ in range(30 if sigma or size < problem.count or sequential else 1):
+        gradient, x, drift = noisy(problem, sigma, draw), start, 0.0
+        for i in draw.permutation(problem.count)[:size]:
+            y = x if sequential else start
+            for _ in range(steps):
+                drift += np.square(y - start).sum()
+                y = y - setting.eta * gradient(i, y)
+            x = y
+        drifts.append(drift / (1 if sequential else size))
+    gap = problem.value(start) - problem.value(problem.optimum)
+    bound = sfl.drift_bound(setting, L=L, sigma=sigma, zeta_star=problem.zeta_star, gap=gap)
+    assert np.mean(drifts) <= bound * (1 + 1e-9)
+
+
+@given(PROBLEMS, STEPS, SHARES, SEEDS)
+def test_consensus_of_fedavg_stays_below_lemma_2(problem, steps, share, seed):
+    L, draw = problem.smoothness.max(), np.random.default_rng(seed)
+    eta, q = share * focus.fedavg_step(L, steps).largest, draw.dirichlet(np.ones(problem.count))
+    x0 = problem.optimum + draw.standard_normal(problem.dim)
+    models, errors, reached = np.tile(x0, (problem.count, 1)), [], 0.0
+    for _ in range(steps + 1):
+        errors.append(q @ np.square(models - q @ models).sum(axis=1))
+        reached = max(reached, np.linalg.norm(models - problem.optimum, axis=1).max())
+        models = models - eta * np.array([h @ x for h, x in zip(problem.hessians, models, strict=True)])
+        models = models + eta * problem.linear
+    before, after = focus.consensus_bound(
+        eta, steps, problem.deviation(reached).max(), problem.sampling_bias(q, reached)
+    )
+    assert max(errors[:-1]) <= before * (1 + 1e-9) + 1e-18
+    assert errors[-1] <= after * (1 + 1e-9) + 1e-18
+
+
+@given(PROBLEMS, STEPS, SHARES, SEEDS, st.floats(0.3, 1.0))
+def test_consensus_of_focus_falls_as_lemma_4_says(problem, steps, share, seed, q):
+    L, n = problem.smoothness.max(), problem.count
+    eta = share * min(q**1.5 / (8 * L * np.sqrt(n)), q**1.5 / (8 * L * (steps - 1)) if steps > 1 else np.inf)
+    draw = np.random.default_rng(seed)
+    start, rounds = problem.optimum + draw.standard_normal(problem.dim), 12
+    errors, gradients = [], []
+    for _ in range(20):
+        part = np.vstack([np.ones(n, dtype=bool), draw.random((rounds, n)) < q])
+        path, models = focus_run(noisy(problem, 0, draw), start, part, steps, eta)
+        errors.append([np.square(x - m).sum() for x, m in zip(path[1:], models[1:], strict=True)])
+        gradients.append([np.square(problem.weights @ problem.gradients(x)).sum() for x in path[1:]])
+    error, gradient = np.mean(errors, axis=0), np.sqrt(np.mean(gradients, axis=0))
+    bounds = [focus.focus_consensus_bound(error[r - 1], gradient[r], eta, n, q) for r in range(1, rounds + 1)]
+    assert error[1:].sum() <= sum(bounds) * 1.1 + 1e-18  # means of 20 runs
+
+
 @given(PROBLEMS, SEEDS, SHARES)
 def test_the_limit_at_finite_steps_is_where_fedavg_ends(problem, seed, share):
     """Unequal local steps and losses, in expectation: the recursion of the mean, iterated."""

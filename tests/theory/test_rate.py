@@ -65,6 +65,14 @@ def test_the_rate_of_fedacs_takes_the_clients_own_steps_and_losses(algorithm, th
     assert beta**2 * fedacs.descent_error(e.rule.lr * smoothness(e) * 9) == pytest.approx(0.25)
 
 
+def test_the_rate_of_fedaware_needs_all_clients_in_round_0():
+    """beta/(4 L sqrt(K_h K~)) with beta = 0.5 * 2/3, K_h = 3/(1 + 1/2 + 1/2) and K~ = 5/3."""
+    overrides = [*RIDGE, "local.steps=[1, 2, 2]", "algorithm={name: fedaware, warmup: all}"]
+    e = checked(load_config("ridge", [*overrides, "local.lr={theory: fedaware}"]))
+    assert e.config.local.lr_from.startswith("[4] Thm 4.1, corrected")
+    assert e.rule.lr == pytest.approx(1 / 3 / (4 * smoothness(e) * np.sqrt(3 / 2 * 5 / 3)), rel=1e-9)
+
+
 def test_a_run_saves_the_number_and_its_origin_and_is_that_of_the_number(tmp_path):
     overrides = [*RIDGE, "algorithm.name=sfl", f"logging.dir={tmp_path}", "logging.report=false", "rounds=4"]
     run = raylfl.run("ridge", [*overrides, BY_SFL])
@@ -92,7 +100,8 @@ def test_print_config_shows_the_number(capsys):
         (["algorithm.name=mifa", BY_SFL], "no theorem of that paper has a step size for algorithm.name=mifa"),
         (["algorithm.name=sfl", "local.lr={theory: focus}"], "no theorem of that paper"),
         (["algorithm.name=sfl", "local.momentum=0.5", BY_SFL], "local.momentum: the theorems are about plain SGD"),
-        (["local.lr={theory: fedaware}"], "PAPER being one of focus, sfl, fedacs"),
+        (["local.lr={theory: scaffold}"], "PAPER being one of focus, sfl, fedacs, fedaware"),
+        (["algorithm.name=fedaware", "local.lr={theory: fedaware}"], "no theorem of that paper"),
         (["algorithm=focus", "local.lr={theory: fedacs}"], "no theorem of that paper"),
         (["algorithm.name=fedacs", "algorithm.gamma=2.0", "local.lr={theory: fedacs}"], "no theorem of that paper"),
         (["local.lr={theory: sfl, times: 2}"], "but must be a number, or"),

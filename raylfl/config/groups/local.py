@@ -13,7 +13,8 @@ from raylfl.errors import BadConfig, BadValue
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.options import Doc, Ge, Gt, Lt
 
-PAPERS = {"focus": "[1]", "sfl": "[2]", "fedacs": "[3]"}  # papers with bounds of the step size, by docs/theory.md
+# papers with bounds of the step size, numbered as in docs/theory.md
+PAPERS = {"focus": "[1]", "sfl": "[2]", "fedacs": "[3]", "fedaware": "[4]"}
 
 
 @dataclass
@@ -23,7 +24,7 @@ class LocalConfig(LocalRule, LocalWork):
     lr: Annotated[
         float,
         Gt(0),
-        Doc("the local learning rate eta; or `{theory: focus}`, also `sfl`, `fedacs`: see lr_from"),
+        Doc("the local learning rate eta; or `{theory: focus}`, also `sfl`, `fedacs`, `fedaware`: see lr_from"),
     ] = 0.1
     sampling: Annotated[
         Literal["reshuffle", "with_replacement"], Doc("a new order of the samples in every epoch, or independent draws")
@@ -49,7 +50,7 @@ class LocalConfig(LocalRule, LocalWork):
     lr_from: Annotated[
         str | None,
         Doc(
-            "the theorem that gave lr; written for a config with `lr: {theory: focus}` (`sfl`, `fedacs`): the "
+            "the theorem that gave lr; written for a config with `lr: {theory: focus}` (`sfl`, ...): the "
             "largest step size that the paper's theorem admits for the method ([theory.md](theory.md))"
         ),
     ] = None

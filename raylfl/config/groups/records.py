@@ -38,6 +38,13 @@ class EvalConfig(Options):
             "server holds the gradients of all clients at once"
         ),
     ] = False
+    drift: Annotated[
+        bool,
+        Doc(
+            "client drift, consensus error and the server's step, the quantities of the papers' lemmas: "
+            "`train/local_drift`, `update/drift`, `update/consensus`, `update/step`"
+        ),
+    ] = False
     average: (
         Annotated[
             float,

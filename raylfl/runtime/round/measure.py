@@ -14,7 +14,7 @@ from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import tree_sum
 from raylfl.core.threads import one_thread
 from raylfl.diagnostics.surrogate import chi2, fixed_point, surrogate_weights
-from raylfl.diagnostics.updates import distance_metrics, drift, update_metrics
+from raylfl.diagnostics.updates import consensus_error, distance_metrics, drift, update_metrics
 from raylfl.parts import BUFFERS, Experiment
 from raylfl.runtime.round.diversity import diversity_metrics
 from raylfl.runtime.round.interfaces import Metrics
@@ -76,8 +76,13 @@ class Measurements:
                 metrics[f"train/{name}"] = float(values[np.isfinite(values)].mean())
         if self.e.algorithm.uploads_update and "update" in result.uploads and len(received.cohort):
             metrics |= update_metrics(result.uploads["update"], received.weights)
-            if config.diversity:
+            if config.diversity or config.drift:
                 metrics["update/drift"] = drift(result.uploads["update"], received.weights)
+            if config.drift:
+                metrics["update/consensus"] = consensus_error(result.uploads["update"], received.weights)
+        if config.drift:
+            step = state.server["x"].double() - before["x"].double()
+            metrics["update/step"] = float(torch.linalg.vector_norm(step))
         distance = {} if self.optimum is None else distance_metrics(state.server["x"], self.optimum)
         distance |= result.metrics
         inconsistency = self._inconsistency(r.index, before) if config.inconsistency else {}

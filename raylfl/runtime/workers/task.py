@@ -51,6 +51,7 @@ class Task:
         return int(np.dot(self.steps, self.batch_sizes))
 
 
+LOCAL_DRIFT = "local_drift"  # the name of the drift among a client's logged values: metric train/local_drift
 REPORT = np.dtype(
     [
         ("client", np.int64),

@@ -37,7 +37,7 @@ from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.measures import Measures
 from raylfl.runtime.workers.module import devices, layout_for, make_module
 from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
-from raylfl.runtime.workers.task import Chunk, ClientReports, Task
+from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, Task
 from raylfl.runtime.workers.training import Training, TrainingLog
 
 
@@ -289,7 +289,7 @@ class Worker:
             gradients=result.gradients,
             finite=self._finite_rows(result),
         )
-        reports.logged = logged
+        reports.logged = logged if result.drift is None else logged | {LOCAL_DRIFT: result.drift}
         reports.ways = sum((oracle.ways for oracle in oracles), Counter[Way]())
         uploads = {k: v.cpu() for k, v in result.uploads.items()}
         own_rows = {k: v.cpu() for k, v in result.client_state.items()}
@@ -359,6 +359,7 @@ class Worker:
             optimizer,
             moments,
             observer,
+            setup.drift,
         )
 
     def local_optimizer(self, steps_per_epoch: int = 1) -> LocalOptimizer:

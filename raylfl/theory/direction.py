@@ -1,0 +1,58 @@
+"""What FedAWARE's theorem [4] says of an experiment: the length of its steps, which a Pareto-stationary point ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from raylfl.algorithms.fedaware import FedAWARE
+from raylfl.parts import Experiment
+from raylfl.theory import fedaware_rate
+from raylfl.theory.bounds import StepBound
+from raylfl.theory.constants import Constants
+from raylfl.theory.facts import Facts
+from raylfl.theory.statements import Line, Promise
+
+
+def momentum_factor(experiment: Experiment, facts: Facts) -> float | None:
+    """beta = (1 - alpha) p; None where the theorem does not apply.
+
+    It needs Alg. 1 (normalize=false), the same p for all clients, no lost uploads, and all clients in round 0.
+    """
+    algorithm, p = experiment.algorithm, facts.takes_part
+    if not isinstance(algorithm, FedAWARE) or algorithm.normalize or algorithm.alpha == 1 or p is None:
+        return None
+    if np.ptp(p) > 0 or facts.system.failure.any() or facts.steps.min() < 1 or experiment.config.local.dynamic:
+        return None
+    everyone = algorithm.warmup == "all" or p.min() == 1
+    return (1 - algorithm.alpha) * float(p.min()) if everyone else None
+
+
+def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> Iterator[StepBound]:
+    """The local step sizes of [4] Theorem 4.1."""
+    beta = momentum_factor(experiment, facts)
+    if beta is not None and isinstance(experiment.algorithm, FedAWARE):
+        weights, steps = experiment.world.population.weights, facts.steps.astype(np.float64)
+        yield fedaware_rate.direction_step(constants.value("L"), weights, steps, experiment.algorithm.gamma, beta)
+
+
+def promises(
+    experiment: Experiment, facts: Facts, constants: Constants, inside: set[tuple[str, str]]
+) -> Iterator[Promise]:
+    """The bound of [4] Theorem 4.1 on the mean of |d|^2, as long as |grad f_i| <= G."""
+    beta, theorem = momentum_factor(experiment, facts), "[4] Thm 4.1, corrected"
+    if beta is None or (theorem, "non-convex") not in inside or not isinstance(experiment.algorithm, FedAWARE):
+        return
+    weights, steps = experiment.world.population.weights, facts.steps.astype(np.float64)
+    L, sigma, G, gap = (constants.value(name) for name in ("L", "sigma", "G", "A"))
+    eta_l, eta, R = experiment.rule.lr, experiment.algorithm.gamma, experiment.world.rounds
+    local = fedaware_rate.local_error(eta_l, steps, weights, L=L, sigma=sigma, G=G)
+
+    def bound(T: float) -> float:
+        return fedaware_rate.direction_bound(
+            eta_l, eta, T, steps=steps, weights=weights, beta=beta, gap=gap, local=local
+        )
+
+    line = Line("update/step", "bound on the mean", lambda r: eta * np.sqrt([bound(k) for k in r]))
+    yield Promise(theorem, f"mean of |d|^2 over {R} rounds, at most", bound(R), (line,))
