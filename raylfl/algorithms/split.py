@@ -4,7 +4,8 @@ Sequential split learning (SSL), Li & Lyu, NeurIPS 2023 [2], App. A: the client 
 SplitFed v1, Thapa et al., AAAI 2022: the client halves run in parallel and are averaged.
 
 State    server x [d], both halves; clients none.
-Sent     ssl: the client half down to the first client, from client to client, up from the last.
+Sent     ssl: the client half down to the first client, from client to client, up from the last; with `relay` down
+         to and up from every client.
          splitfed: the client half down and up.
          Both: in every local step the activations at the cut (and the labels) up, their gradient down.
 Assumes  as sfl (ssl) or fedavg (splitfed); no connection of the model skips the cut.
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.sfl import SFL
+from raylfl.core.topology import Relay
 from raylfl.errors import BadValue
 
 
@@ -35,10 +37,13 @@ class SSL(SFL):
     """SSL: sequential split learning, the trajectory of SFL with the model cut in two."""
 
     cut: str | None = None  # required: the last layer of the client half
+    relay: bool = False  # true: the client half passes through the server, the centralised mode of the paper's footnote
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_cut(self.cut)
+        if self.relay:
+            vars(self)["topology"] = Relay()
 
 
 @ALGORITHMS.register("splitfed", paper="Thapa et al. 2022")

@@ -2,6 +2,7 @@
 
     Star    server -> clients -> server, all clients in parallel       FedAvg and most methods
     Ring    server -> client -> ... -> client -> server, in sequence   SFL (cyclic weight transfer)
+    Relay   server -> client -> server -> client -> ..., in sequence   centralised SSL
     Alone   one client owns all data; nothing is sent                  centralised training
     Peers   nodes that keep rows of their own and exchange them along the edges of a graph, without a server
 
@@ -112,6 +113,16 @@ class Ring(Topology):
 
     def round_seconds(self, client_seconds: Floats) -> float:
         return float(client_seconds.sum())
+
+
+class Relay(Ring):
+    """A ring whose models travel through the server: every client receives from it and sends back to it."""
+
+    def traffic(self, sampled: int, up: int, down: int) -> Traffic:
+        return Traffic(sampled * down, sampled * down)
+
+    def hops(self, sampled: int) -> int:
+        return 2 * sampled
 
 
 class Alone(Star):

@@ -95,7 +95,7 @@ class Efficiency(PaperResult):
             heading: {name: last_k(group, ACCURACY, LAST) for name, group in groups.items()}
             for heading, groups in found.items()
         }
-        claims = [*self.claims(ours), *self.gains(ends)]
+        claims = [*self.claims(ours), *self.gains(ends), *self.rivals(ours, ends)]
         return Findings(
             [*tables, self._accuracies(ends)], claims, {self.stem: draw.curves(plots, draw.styles(LOOKS))}, [UNITS]
         )
@@ -137,6 +137,19 @@ class Efficiency(PaperResult):
             text = f"{task.heading}: FedACS has the highest accuracy over the last {LAST} rounds"
             claims.append(Claim(text, min(gains) > 0, told))
         return claims
+
+    def rivals(
+        self, ours: Mapping[str, Mapping[str, Sequence[Stat]]], ends: Mapping[str, Mapping[str, Stat]]
+    ) -> list[Claim]:
+        """What Sec. 6 says of others: FedAU never reaches the target, c-a-FedAvg has more variance than FedAvg."""
+        reached = {task.heading: _reached(ours[task.heading]["FedAU"][0]) for task in self.tasks}
+        told = ", ".join(f"{heading} {_count(value)}" for heading, value in reached.items())
+        never = Claim("FedAU reaches no target", not any(map(math.isfinite, reached.values())), told)
+        spread = {name: sum(own[name].std for own in ends.values()) / len(ends) for name in METHODS}
+        order = sorted(spread, key=lambda name: -spread[name])
+        told = ", ".join(f"{name} {100 * spread[name]:.1f}" for name in order)
+        text = f"c-a-FedAvg varies more than FedAvg over the last {LAST} rounds and the seeds"
+        return [never, Claim(text, spread["c-a-FedAvg"] > spread["FedAvg"], told)]
 
     def _accuracies(self, ends: Mapping[str, Mapping[str, Stat]]) -> Table:
         columns = [Column("method", "method")]
@@ -284,3 +297,32 @@ class Table5(Efficiency):
             gains=(3, 12),
         ),
     )
+
+
+class Epochs(Efficiency):
+    """A table with local epochs in place of local steps: the other reading of App. I.3.1."""
+
+    def setting(self, cache: RunCache, task: Task) -> Setting:
+        made = super().setting(cache, task)  # in a smoke run one or two steps an epoch
+        return made.with_(made.label, cache.pick({"local.batch_size": 64, "rounds": 40}, {}))
+
+
+@EXPERIMENTS.register("fedacs/table1-epochs", paper="FedACS [3] table 1, fig. 6")
+class Table1Epochs(Epochs, Table1):
+    """Table 1 with T_m local epochs, as App. I.3.1 says."""
+
+    stem, system = "table1_epochs", "preset/fedacs_dynamic_epochs"
+
+
+@EXPERIMENTS.register("fedacs/table4-epochs", paper="FedACS [3] table 4, fig. 9")
+class Table4Epochs(Epochs, Table4):
+    """Table 4 with T_m local epochs, as App. I.3.1 says."""
+
+    stem, system = "table4_epochs", "preset/fedacs_static_epochs"
+
+
+@EXPERIMENTS.register("fedacs/table5-epochs", paper="FedACS [3] table 5, fig. 10")
+class Table5Epochs(Epochs, Table5):
+    """Table 5 with T_m local epochs, as App. I.3.1 says."""
+
+    stem, system = "table5_epochs", "preset/fedacs_dynamic_epochs"

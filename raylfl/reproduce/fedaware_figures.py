@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from raylfl.report.derived import best, last_k
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import number, stat_text
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
-from raylfl.reproduce.fedaware import ACCURACY, LOOKS, METHODS, SEEDS, accuracy, tuned, world
+from raylfl.reproduce.fedaware import ACCURACY, LOOKS, METHODS, SEARCH_SEED, SEEDS, accuracy, steady, tuned, world
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import Setting
 
@@ -112,16 +112,19 @@ class Methods(Curves):
     names: ClassVar[Sequence[str]] = tuple(METHODS)
     system: ClassVar[str] = "hybrid"
     more: ClassVar[Sequence[str]] = ()  # configs on top: other data, another model
+    options: ClassVar[Mapping[str, Any]] = {}  # changes at the paper's scale
 
     looks: ClassVar[Mapping[str, str]] = LOOKS
 
     def measured(self, cache: RunCache) -> list[Group]:
-        base = world(cache, self.system, self.system, self.more)
+        base = world(cache, self.system, self.system, self.more, cache.pick({}, self.options))
         found = tuned(cache, {self.system: base}, self.names)[self.system]
         return [found[name] for name in self.names]
 
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
-        return [diverse(lines, [name for name in lines if name != "FedAWARE"], cache.pick(20, 50))]
+        last = cache.pick(20, 50)
+        claims = [diverse(lines, [name for name in lines if name != "FedAWARE"], last)]
+        return claims + ([steady(lines, last)] if ACCURACY in self.metrics else [])
 
 
 @EXPERIMENTS.register("fedaware/fig5", paper="FedAWARE [4] fig. 5")
@@ -130,31 +133,63 @@ class Fig5(Methods):
 
     stem, metrics = "fig5", (DIVERSITY,)
 
+    def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
+        """Also: FedAvgM and FedYogi are accurate with a low diversity."""
+        ends = {name: last_k(group, DIVERSITY, cache.pick(20, 50)).mean for name, group in lines.items()}
+        tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}
+        low = all(ends[name] < ends["FedAvg"] for name in ("FedAvgM", "FedYogi"))
+        high = all(tops[name] > tops["FedAvg"] for name in ("FedAvgM", "FedYogi"))
+        names = ("FedAvg", "FedAvgM", "FedYogi")
+        told = ", ".join(f"{name} {100 * tops[name]:.1f} % at {number(ends[name], 3)}" for name in names)
+        text = "FedAvgM and FedYogi are more accurate than FedAvg at a lower diversity"
+        return [*super().claims(lines, cache), Claim(text, low and high, told)]
+
+
+class Digits(Methods):
+    """Figures 8 and 9: pixels in 0..1, as in the paper's code; the loss as well."""
+
+    options: ClassVar[Mapping[str, Any]] = {"data.init_args.mean": [0.0], "data.init_args.std": [1.0]}
+
+    def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
+        """Also: FedAWARE's training loss is comparable with that of FedYogi."""
+        last = cache.pick(20, 50)
+        own, other = (last_k(lines[name], "train/loss", last).mean for name in ("FedAWARE", "FedYogi"))
+        told = f"FedAWARE {number(own, 3)}, FedYogi {number(other, 3)}"
+        close = Claim("FedAWARE's training loss is at most 1.5 times FedYogi's", own <= 1.5 * other, told)
+        return [*super().claims(lines, cache), close]
+
 
 @EXPERIMENTS.register("fedaware/fig8", paper="FedAWARE [4] fig. 8")
-class Fig8(Methods):
+class Fig8(Digits):
     """Loss, accuracy and gradient diversity on MNIST."""
 
     stem, more = "fig8", ("data/mnist", "reproduce/fedaware_mlp")
 
 
 @EXPERIMENTS.register("fedaware/fig9", paper="FedAWARE [4] fig. 9")
-class Fig9(Methods):
+class Fig9(Digits):
     """Loss, accuracy and gradient diversity on FashionMNIST."""
 
     stem, more = "fig9", ("data/fashion_mnist", "reproduce/fedaware_mlp")
 
 
 @EXPERIMENTS.register("fedaware/fig6", paper="FedAWARE [4] fig. 6")
-class Fig6(Lines):
-    """FedAWARE against FedMGDA+ on CIFAR-10, hybrid system."""
+class Fig6(Curves):
+    """FedAWARE against FedMGDA+ on CIFAR-10, hybrid system; FedMGDA+ at the best of five server learning rates."""
 
     stem, metrics = "fig6", (ACCURACY, DIVERSITY)
     looks: ClassVar = {"FedAWARE": "fedaware", "FedMGDA+": "fedmgda", "FedAvg": "fedavg"}
+    rates: ClassVar = (0.03, 0.1, 0.3, 1.0, 3.0)  # of FedMGDA+, whose updates have length 1; the paper names none
 
-    def settings(self, cache: RunCache) -> list[Setting]:
+    def measured(self, cache: RunCache) -> list[Group]:
         base = world(cache, "hybrid", "hybrid")
-        return [base.with_(f"hybrid, {name}", {"algorithm.name": key}) for name, key in self.looks.items()]
+        plain = [base.with_(f"hybrid, {name}", {"algorithm.name": key}) for name, key in self.looks.items()]
+        rates = cache.pick((0.3, 1.0), self.rates)
+        tries = [plain[1].with_(f"{plain[1].label} {rate}", {"algorithm.gamma": rate}) for rate in rates]
+        found = cache.groups(tries, [SEARCH_SEED])
+        tops = [best(group, ACCURACY).mean for group in found]
+        chosen = tries[max(range(len(tries)), key=lambda k: tops[k])]
+        return cache.groups([plain[0], chosen, plain[2]], cache.pick((0,), SEEDS))
 
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
         tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}

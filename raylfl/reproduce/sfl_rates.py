@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,6 +27,7 @@ from raylfl.reproduce.sfl_cells import (
     cells,
     with_variants,
 )
+from raylfl.reproduce.sfl_long import clipping_claims
 from raylfl.reproduce.sfl_numbers import TABLE7, TABLE10
 
 VGG = "CIFAR-10, VGG-9"
@@ -161,6 +163,18 @@ class Fig2(Table10):
 
     stem, tasks, smoke_tasks = "fig2", (VGG,), (VGG,)
 
+    def claims(self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep]) -> list[Claim]:
+        """Also observation (ii) of Sec. 4.2: SFL's best learning rate falls with heterogeneity."""
+        rates: dict[int, dict[int, float]] = {}
+        for cell, sweep in ours.items():
+            if cell.method == "SFL":
+                rates.setdefault(cell.steps, {})[cell.classes] = best(sweep)
+        both = {k: own for k, own in rates.items() if len(own) == 2}
+        falls = all(own[1] <= own[2] for own in both.values()) and any(own[1] < own[2] for own in both.values())
+        told = ", ".join(f"K={k}: {own[1]:g} at C=1, {own[2]:g} at C=2" for k, own in both.items())
+        extra = [Claim("SFL's best learning rate is smaller on more heterogeneous data", falls, told)] if both else []
+        return [*super().claims(ours, theirs), *extra]
+
 
 @EXPERIMENTS.register("sfl/table7", paper="SFL [2] table 7")
 class Table7(Rates):
@@ -183,6 +197,17 @@ class Table7(Rates):
         tight = {None: "no clipping", 20: "loose", 100: "loose", 10: "medium", 50: "medium", 5: "tight"}
         word = "tight" if cell.method == "SFL" and cell.clip == 20 else tight[cell.clip]
         return f"{cell.row}, {word}"
+
+    def claims(self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep]) -> list[Claim]:
+        """Also the observations of App. G.2."""
+        rates: dict[tuple[int, int, str], dict[int | None, float]] = {}
+        for cell, sweep in ours.items():
+            rates.setdefault((cell.classes, cell.steps, cell.method), {})[cell.clip] = best(sweep)
+        loose_first = [[own[norm] for norm in sorted(own, key=lambda n: -(n or np.inf))] for own in rates.values()]
+        larger = [all(b >= a for a, b in pairwise(own)) for own in loose_first]
+        told = f"in {sum(larger)} of {len(larger)} settings"
+        claims = [*super().claims(ours, theirs), *clipping_claims({c: s[best(s)].mean for c, s in ours.items()})]
+        return [*claims, Claim("a smaller max norm never has a smaller best learning rate (G.2, 4)", all(larger), told)]
 
 
 @EXPERIMENTS.register("sfl/fig3", paper="SFL [2] fig. 3")

@@ -95,6 +95,21 @@ def test_fedacs_dynamic_redraws_two_halves_of_the_clients_every_round():
     assert (q[0] != q[1]).all()
 
 
+@pytest.mark.parametrize("kind", ["static", "dynamic"])
+def test_presets_in_epochs_have_the_same_system_with_epochs_in_place_of_steps(kind):
+    """30 samples in batches of 10: three steps an epoch."""
+    steps, epochs = load(f"preset/fedacs_{kind}.yaml"), load(f"preset/fedacs_{kind}_epochs.yaml")
+    own = epochs["local"].pop("epochs")
+    assert own == steps["local"].pop("steps")
+    assert epochs == steps
+    world = RunContext(0, Population.of(np.full(20, 30)), 10)
+    drawn, _ = LocalWork(epochs=own, batch_size=10, **epochs["local"]).draw(3, np.arange(20), world)
+    plain, _ = LocalWork(steps=own, batch_size=10, **epochs["local"]).draw(3, np.arange(20), world)
+    assert drawn[-1] % 3 == 0
+    if kind == "static":
+        assert drawn.tolist() == (3 * plain).tolist()
+
+
 def test_fedacs_figure_4_left_is_equal():
     system = System("fedacs_fig4_left")
     assert (system.world.count, system.participation.cohort_size(system.world)) == (30, 15)

@@ -46,8 +46,10 @@ def record(path: Path, config: dict, seed: int) -> RunRecord:
     """ROUNDS rounds of every metric that reproductions read."""
     rng = np.random.default_rng(abs(hash((path.name, seed))) % 2**32)
     rise = np.linspace(0.1, 0.9, ROUNDS) + 0.05 * rng.standard_normal(ROUNDS)
-    metrics = {name: np.clip(rise, 0.01, 1.0) for name in ("test/accuracy",)}
-    metrics |= dict.fromkeys(("train/loss", "test/loss", "global/grad_norm"), 2.0 - rise)
+    metrics = {name: np.clip(rise, 0.01, 1.0) for name in ("test/accuracy", "participants/accuracy", "random/accuracy")}
+    metrics |= dict.fromkeys(
+        ("train/loss", "test/loss", "participants/loss", "random/loss", "global/grad_norm"), 2.0 - rise
+    )
     metrics["update/diversity"] = 1.0 + rise
     metrics |= {name: np.exp(-5 * rise) for name in ("global/distance", "global/distance_abs")}
     metrics |= {f"test/x{j}": rng.standard_normal(ROUNDS) for j in range(10)}

@@ -110,13 +110,16 @@ def test_centralised_training_sends_nothing_and_computes_on_everything():
     assert costs == {**nothing, "local_steps": 8 * 3, "gradients": 8 * 3 * SIZES.sum()}
 
 
-@pytest.mark.parametrize(("name", "ring"), [("splitfed", False), ("ssl", True)])
-def test_split_learning_moves_the_client_half_and_exchanges_activations(name, ring):
+@pytest.mark.parametrize(
+    ("name", "ring", "relay"), [("splitfed", False, ""), ("ssl", True, ""), ("ssl", False, "true")]
+)
+def test_split_learning_moves_the_client_half_and_exchanges_activations(name, ring, relay):
     """64-8-10 cut after the hidden layer: a half of 64*8 + 8, and 8 activations and gradients a sample."""
     half, width, batch = 64 * 8 + 8, 8, 16
     model = ["model.name=mlp", "model.init_args.hidden=[8]", f"algorithm.name={name}", "algorithm.cut=layers.relu1"]
     work = ["local.steps=2", f"local.batch_size={batch}", "local.sampling=with_replacement"]
-    _, rounds = walk([*model, *work, "partition=iid"], DIGITS)
+    relayed = [f"algorithm.relay={relay}"] if relay else []
+    _, rounds = walk([*model, *work, *relayed, "partition=iid"], DIGITS)
     asked, costs = 4 * len(rounds), last_costs(rounds)
     samples = asked * 2 * batch
     assert costs["gradients"] == samples
