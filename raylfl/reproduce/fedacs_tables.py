@@ -304,7 +304,8 @@ class Epochs(Efficiency):
 
     def setting(self, cache: RunCache, task: Task) -> Setting:
         made = super().setting(cache, task)  # in a smoke run one or two steps an epoch
-        return made.with_(made.label, cache.pick({"local.batch_size": 64, "rounds": 40}, {}))
+        more = cache.pick({"local.batch_size": 64, "rounds": 40}, {})
+        return made.with_(made.label, {"local.steps": None} | more)  # of reproduce/fedacs_table1
 
 
 @EXPERIMENTS.register("fedacs/table1-epochs", paper="FedACS [3] table 1, fig. 6")

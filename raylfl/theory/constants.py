@@ -14,10 +14,11 @@ from raylfl.theory import fedaware
 from raylfl.theory.facts import Facts
 from raylfl.theory.objectives import SAMPLES, Objectives
 from raylfl.theory.quadratic import QuadraticProblem
+from raylfl.theory.softmax_problem import SoftmaxProblem
 
 MOST_CLIENTS = 32  # clients whose curvature and gradient noise are measured for estimates
 EXACT, BALL, ESTIMATE = "exact", "within |x0 - x*| of x*", "estimate at x0"
-EVERYWHERE = "exact, for all x"
+EVERYWHERE = "bound, for all x"
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,10 @@ class Constant:
 
 
 class Constants(list[Constant]):
-    """The constants of an experiment, in display order; start: x0."""
+    """The constants of an experiment, in display order; start: x0; clients: L_i, ... of each client [N], where known."""
 
     start: Floats
+    clients: dict[str, Floats]
 
     def value(self, symbol: str) -> float:
         """The constant of this symbol; nan if unknown."""
@@ -46,27 +48,68 @@ class Constants(list[Constant]):
 
 def constants_of(objectives: Objectives, facts: Facts, problem: QuadraticProblem | None) -> Constants:
     """All constants of an experiment; problem: its quadratic f_i, None if they are not quadratic."""
-    found = Constants(_all(objectives, facts, problem))
-    found.start = objectives.start
+    known = objectives.softmax() if problem is None else None
+    found = Constants(_all(objectives, facts, problem, known))
+    found.start, found.clients = objectives.start, {}
+    if problem is not None:
+        radius = float(np.linalg.norm(objectives.start - problem.optimum))
+        found.clients = {"L_i": problem.smoothness, "mu_i": problem.convexity, "D_i": problem.deviation(radius)}
+    elif known is not None:
+        found.clients = {"L_i": known.smoothness, "D_i": known.deviation()}
     return found
 
 
-def _all(objectives: Objectives, facts: Facts, problem: QuadraticProblem | None) -> Iterator[Constant]:
+def _all(
+    objectives: Objectives, facts: Facts, problem: QuadraticProblem | None, known: SoftmaxProblem | None
+) -> Iterator[Constant]:
     if problem is not None:
         yield from exact_constants(problem, objectives, facts)
         return
-    smoothness = objectives.softmax_smoothness()
-    if smoothness is not None:
-        yield from of_softmax(smoothness, objectives.decay)
-    yield from estimates(objectives, facts, smoothness is None)
+    if known is None:
+        yield from estimates(objectives, facts)
+        return
+    yield from of_softmax(known, objectives.start, facts)
+    gradients = objectives.gradients(objectives.start)
+    yield Constant("D(x)", fedaware.diversity(gradients, known.weights), "gradient diversity ([4] eq. 3)", "at x0")
 
 
-def of_softmax(smoothness: Floats, decay: float) -> Iterator[Constant]:
-    """The constants of softmax regression that hold for all x; smoothness: L_i [N]."""
+def of_softmax(problem: SoftmaxProblem, start: Floats, facts: Facts) -> Iterator[Constant]:
+    """The constants of softmax regression: bounds that hold for all x, and what follows from x* where it is known."""
+    smoothness, decay, weights = problem.smoothness, problem.decay, problem.weights
     yield Constant("L", float(smoothness.max()), "smoothness, largest of all f_i", EVERYWHERE)
     yield Constant("L_i min", float(smoothness.min()), "smoothness, smallest of all f_i", EVERYWHERE)
     yield Constant("mu", decay, "strong convexity of all f_i: local.weight_decay", EVERYWHERE)
     yield Constant("mu_F", decay, "strong convexity of F, its PL constant", EVERYWHERE)
+    x = problem.optimum
+    gap = float(weights @ problem.values(start)[0])
+    if x is None:
+        yield Constant("A", gap, "F(x0) - F*, at most F(x0)", EVERYWHERE)
+    else:
+        values, gradients = problem.values(x)
+        yield Constant("D", float(np.linalg.norm(start - x)), "|x0 - x*|", EXACT)
+        yield Constant("A", gap - float(weights @ values), "F(x0) - F*", EXACT)
+        star = float(np.sqrt(weights @ np.square(gradients).sum(axis=1)))
+        yield Constant("zeta*", star, "heterogeneity at x* ([2] Assumption 3b)", EXACT)
+    yield Constant("beta", 0.0, "dissimilarity, factor of |grad F| ([2] Assumption 3a)", EVERYWHERE)
+    yield Constant("zeta", problem.dissimilarity(weights), "dissimilarity ([2] Assumption 3a)", EVERYWHERE)
+    what = "|grad f_i - grad F| ([3] Assumption 4), sigma_G of [1]"
+    yield Constant("D_m", float(problem.deviation().max()), what, EVERYWHERE)
+    if decay == 0:
+        yield Constant("G", float(problem.slopes.max()), "|grad f_i| ([3] Assumption 7)", EVERYWHERE)
+    elif x is not None:
+        reach = float(np.linalg.norm(x)) + float(np.linalg.norm(start - x))
+        yield Constant("G", float(problem.slopes.max()) + decay * reach, "|grad f_i| ([3] Assumption 7)", BALL)
+    sizes = np.array([len(rows) for rows, _ in problem.shards])
+    noise = np.where(facts.batch_sizes < sizes, problem.noise / np.maximum(facts.batch_sizes, 1), 0.0)
+    yield Constant("sigma", float(np.sqrt(noise.max())), "standard deviation of a mini-batch", EVERYWHERE)
+    if facts.coefficients is not None and facts.coefficients.any():
+        shares = facts.coefficients / facts.coefficients.sum()
+        bias = float(np.abs(shares - weights) @ problem.slopes)
+        yield Constant("delta_q", bias, "bias of participation ([1] eq. 37)", EVERYWHERE)
+        omega = surrogate_weights(facts.coefficients, facts.system.a_norm)
+        what = "of the surrogate objective ([3] Assumption 3)"
+        yield Constant("beta~", 1.0, f"dissimilarity {what}, factor of |grad F~|", EVERYWHERE)
+        yield Constant("kappa", problem.dissimilarity(omega), f"dissimilarity {what}", EVERYWHERE)
 
 
 def _noise(objectives: Objectives, facts: Facts, x: Floats, clients: list[int]) -> float:
@@ -108,16 +151,17 @@ def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Fa
         yield Constant("kappa", kappa, f"dissimilarity {what}", EXACT)
 
 
-def estimates(objectives: Objectives, facts: Facts, curvature: bool) -> Iterator[Constant]:
-    """At x0, for any model: dispersion of gradients, gradient noise; curvature by Lanczos, where it is asked for."""
+def estimates(objectives: Objectives, facts: Facts) -> Iterator[Constant]:
+    """At x0, for any model: curvature by Lanczos, dispersion of gradients, gradient noise."""
     x, count = objectives.start, objectives.count
     some = sorted(keyed(objectives.seed, "theory/clients").permutation(count)[:MOST_CLIENTS].tolist())
     gradients = objectives.gradients(x)
     mean = objectives.weights @ gradients
     spread = float(np.sqrt(fedaware.global_variance(gradients, objectives.weights)))
     how = ESTIMATE if count <= MOST_CLIENTS else f"{ESTIMATE}, {MOST_CLIENTS} clients"
-    if curvature:
-        yield Constant("L", max(objectives.smoothness(i, x) for i in some), "smoothness, largest of the f_i", how)
+    smooth = [objectives.smoothness(i, x) for i in some]
+    yield Constant("L", max(smooth), "smoothness, largest of the f_i", how)
+    yield Constant("L_i min", min(smooth), "smoothness, smallest of the f_i", how)
     yield Constant("|grad F|", float(np.linalg.norm(mean)), "gradient of F", ESTIMATE)
     yield Constant(
         "zeta", spread, "dispersion of the grad f_i ([2] Assumption 3a with beta = 0, sigma_g of [4])", ESTIMATE

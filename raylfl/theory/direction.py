@@ -42,7 +42,13 @@ def promises(
 ) -> Iterator[Promise]:
     """The bound of [4] Theorem 4.1 on the mean of |d|^2, as long as |grad f_i| <= G."""
     beta, theorem = momentum_factor(experiment, facts), "[4] Thm 4.1, corrected"
-    if beta is None or (theorem, "non-convex") not in inside or not isinstance(experiment.algorithm, FedAWARE):
+    known = all(constants.exact(name) for name in ("A", "G", "sigma"))
+    if (
+        beta is None
+        or not known
+        or (theorem, "non-convex") not in inside
+        or not isinstance(experiment.algorithm, FedAWARE)
+    ):
         return
     weights, steps = experiment.world.population.weights, facts.steps.astype(np.float64)
     L, sigma, G, gap = (constants.value(name) for name in ("L", "sigma", "G", "A"))

@@ -28,13 +28,26 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
 
 
 def promises(
-    experiment: Experiment, facts: Facts, constants: Constants, problem: QuadraticProblem, inside: set[tuple[str, str]]
+    experiment: Experiment,
+    facts: Facts,
+    constants: Constants,
+    problem: QuadraticProblem | None,
+    inside: set[tuple[str, str]],
 ) -> Iterator[Promise]:
     """The mean gradient over the rounds, and the limits: [1] Theorem 3, and [3] at this step size and as eta -> 0."""
     if facts.coefficients is None or not facts.coefficients.any() or not experiment.algorithm.uploads_update:
         return
     omega = surrogate_weights(facts.coefficients, facts.system.a_norm)
-    yield from _of_rounds(experiment, facts, constants, problem.weighted(omega), inside)
+    same = chi2(experiment.world.population.weights, omega) < 1e-9
+    if problem is not None:
+        own = problem.weighted(omega)
+        yield from _of_rounds(
+            experiment, facts, constants, own.value(constants.start) - own.value(own.optimum), same, inside
+        )
+    elif same and constants.exact("A"):
+        yield from _of_rounds(experiment, facts, constants, constants.value("A"), same, inside)
+    if problem is None:
+        return
     if type(experiment.algorithm) is FedAvg and ("[1] Thm 3", "strongly convex") in inside and facts.equal_steps:
         yield from _of_focus(experiment.rule.lr, facts, constants, size_of(problem.optimum))
     yield from _as_eta_vanishes(facts, constants, problem, problem.weighted(omega))
@@ -52,25 +65,15 @@ def promises(
 
 
 def _of_rounds(
-    experiment: Experiment,
-    facts: Facts,
-    constants: Constants,
-    surrogate: QuadraticProblem,
-    inside: set[tuple[str, str]],
+    experiment: Experiment, facts: Facts, constants: Constants, gap: float, same: bool, inside: set[tuple[str, str]]
 ) -> Iterator[Promise]:
-    """[3] Theorems 1 and 3: the mean of |grad F~|^2 over the rounds; a line where F~ is F."""
+    """[3] Theorems 1 and 3: the mean of |grad F~|^2 over the rounds; a line if F~ is F. gap: F~(x0) - F~*."""
     theorem = next((name for name, _ in inside if name in ("[3] Thm 1", "[3] Thm 3")), None)
-    system = facts.over_rounds
+    system, eta = facts.over_rounds, experiment.rule.lr
     if theorem is None or system is None:
         return
-    x0, eta = constants.start, experiment.rule.lr
-    gap = surrogate.value(x0) - surrogate.value(surrogate.optimum)
-    numbers = {
-        "L": constants.value("L"),
-        "gap": gap,
-        "kappa": constants.value("kappa"),
-        "sigma": constants.value("sigma"),
-    }
+    L, kappa, sigma = (constants.value(name) for name in ("L", "kappa", "sigma"))
+    numbers = {"L": L, "gap": gap, "kappa": kappa, "sigma": sigma}
 
     def bound(R: float) -> float:
         return fedacs.consistent_bound(eta, system.shares[: int(R)], system.a_norm[: int(R)], **numbers)
@@ -78,7 +81,6 @@ def _of_rounds(
     R = len(system.shares)
     what = "bound on the mean"
     line = Line("global/grad_norm", what, lambda r: np.sqrt([bound(k) for k in np.clip(r, 1, R)]))
-    same = chi2(experiment.world.population.weights, surrogate.weights) < 1e-9
     yield Promise(theorem, f"mean of |grad F~|^2 over {R} rounds, at most", bound(R), (line,) if same else ())
 
 

@@ -19,6 +19,7 @@ from raylfl.parts import BUFFERS, Experiment
 from raylfl.runtime.workers.worker import Worker
 from raylfl.theory import softmax
 from raylfl.theory.quadratic import QuadraticProblem
+from raylfl.theory.softmax_problem import SoftmaxProblem
 
 LARGEST_DENSE = 512  # largest d with dense Hessians
 DIFFERENCE = 1e-4  # relative length of the differences that estimate curvature
@@ -65,23 +66,23 @@ class Objectives:
         symmetric = (hessians + hessians.transpose(0, 2, 1)) / 2
         return QuadraticProblem(symmetric, -np.stack(offsets), np.array(values), self.weights)
 
-    def softmax_smoothness(self) -> Floats | None:
-        """L_i [N] for all x where the f_i are those of softmax regression, which is tried at two points; else None."""
+    def softmax(self) -> SoftmaxProblem | None:
+        """The problem as softmax regression, which is tried at two points; None if it is something else."""
         inputs = [self._inputs(i) for i in range(self.count)]
         found = [pair for pair in inputs if pair is not None]
         if len(found) < len(inputs):
             return None
+        classes, rest = divmod(self.dim, found[0][0].shape[1] + 1)
+        if rest or any(classes <= labels.max() for _, labels in found):
+            return None
         for client in {0, self.count - 1}:
             (rows, labels), draw = found[client], keyed(self.seed, "theory/softmax", client)
-            classes, rest = divmod(self.dim, rows.shape[1] + 1)
-            if rest or classes <= labels.max():
-                return None
             for x in draw.standard_normal((2, self.dim)) / np.sqrt(1 + np.square(rows).sum(axis=1).mean()):
                 value, gradient = softmax.value_and_gradient(x, rows, labels, classes, self.decay)
                 own, slope = self.of(client, x)
                 if abs(own - value) + np.abs(slope - gradient).max() > LINEAR * (1 + abs(value)):
                     return None
-        return np.array([softmax.smoothness(rows, self.decay) for rows, _ in found])
+        return SoftmaxProblem(found, classes, self.decay, self.weights)
 
     def _inputs(self, client: int) -> tuple[Floats, Ints] | None:
         """(inputs [n, p], labels [n]) of a client's shard, where its batches are such pairs."""

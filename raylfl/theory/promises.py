@@ -50,20 +50,6 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
     yield from direction.step_bounds(experiment, facts, constants)
 
 
-def sfl_bound(setting: sfl.Setting, R: int, constants: Constants) -> sfl.Bound:
-    """The bound of [2] Theorems 1 and 2 after R rounds, convex or strongly convex."""
-    numbers = {
-        "L": constants.value("L"),
-        "D": constants.value("D"),
-        "sigma": constants.value("sigma"),
-        "zeta_star": constants.value("zeta*"),
-    }
-    mu = constants.value("mu")
-    if mu > 0:
-        return sfl.strongly_convex_bound(setting, R, mu=mu, **numbers)
-    return sfl.convex_bound(setting, R, **numbers)
-
-
 def promises(
     experiment: Experiment,
     facts: Facts,
@@ -73,62 +59,77 @@ def promises(
 ) -> Iterator[Promise]:
     """Rates, floors and limits at the configured step size, for theorems whose bound it satisfies."""
     algorithm, mu = experiment.algorithm, constants.value("mu")
-    inside = {(s.theorem, s.case) for s in steps if s.admits(experiment.rule.lr)}
+    inside = {(s.theorem, s.case) for s in steps if s.admits(experiment.rule.lr)} if constants.exact("L") else set()
+    scale = 1.0 if problem is None else size_of(problem.optimum)
     if isinstance(algorithm, Focus) and facts.takes_part is not None:
-        yield from _of_focus(experiment, facts, constants, problem, inside)
-    if problem is None:
-        return
+        yield from _of_focus(experiment, facts, constants, scale, inside)
     if (type(algorithm) is FedAvg or isinstance(algorithm, SFL)) and mu >= 0 and facts.even and facts.equal_steps:
         setting = setting_of(experiment, facts)
         theorem = "[2] Thm 1" if setting.sequential else "[2] Thm 2"
-        if any(name == theorem for name, _ in inside):
-            yield from _of_sfl(setting, experiment.world.rounds, constants, theorem, size_of(problem.optimum))
+        if any(name == theorem for name, _ in inside) and constants.exact("D"):
+            yield from _of_sfl(setting, experiment.world.rounds, constants, theorem, scale)
     yield from inconsistency.promises(experiment, facts, constants, problem, inside)
     yield from direction.promises(experiment, facts, constants, inside)
 
 
 def _of_focus(
-    experiment: Experiment,
-    facts: Facts,
-    constants: Constants,
-    problem: QuadraticProblem | None,
-    inside: set[tuple[str, str]],
+    experiment: Experiment, facts: Facts, constants: Constants, scale: float, inside: set[tuple[str, str]]
 ) -> Iterator[Promise]:
     """Rate and floor of [1] Theorems 1 and 4, strongly convex, and the mean of |grad F|^2 of eq. 25."""
     n, eta, mu, sigma = experiment.world.count, experiment.rule.lr, constants.value("mu"), constants.value("sigma")
     theorem = "[1] Thm 4" if sigma > 0 else "[1] Thm 1"
     assert facts.takes_part is not None
-    if problem is not None and (theorem, "strongly convex") in inside:
+    if (theorem, "strongly convex") in inside and constants.exact("D"):
         factor, D = focus.contraction(eta, mu, n), constants.value("D")
         floor = focus.noise_floor(eta, mu, n, float(facts.takes_part.min()), sigma)
 
         def rate(r: Floats) -> Floats:
             return np.asarray(np.sqrt(D**2 * factor**r + floor))
 
-        lines = distances("rate", size_of(problem.optimum), rate)
-        yield Promise(theorem, "factor a round on |x - x*|^2", factor, lines)
+        yield Promise(theorem, "factor a round on |x - x*|^2", factor, distances("rate", scale, rate))
         yield Promise(theorem, "rounds for six digits of |x - x*|^2", log(1e6) / -log(factor))
         if sigma > 0:
             yield Promise(theorem, "floor of |x - x*|^2", floor)
-    if problem is not None and (theorem, "non-convex") in inside and sigma == 0:
+    if (theorem, "non-convex") in inside and sigma == 0 and constants.exact("A"):
         R, gap = experiment.world.rounds, constants.value("A")
         line = Line("global/grad_norm", "bound on the mean", lambda r: np.sqrt(8 * gap / (eta * n * r)))
         bound = focus.nonconvex_bound(eta, n, R, gap)
         yield Promise(f"{theorem}, eq. 25", f"mean of |grad F|^2 over {R} rounds, at most", bound, (line,))
 
 
+def sfl_bound(setting: sfl.Setting, R: int, constants: Constants, mu: float) -> sfl.Bound | None:
+    """The bound of [2] Theorems 1 and 2 after R rounds; mu = 0: convex.
+
+    None for strongly convex problems before round 1/(mu effective step), from which on the theorem holds.
+    """
+    L, D, sigma, zeta_star = (constants.value(name) for name in ("L", "D", "sigma", "zeta*"))
+    if mu == 0:
+        return sfl.convex_bound(setting, R, L=L, D=D, sigma=sigma, zeta_star=zeta_star)
+    if mu * setting.effective * R < 1:
+        return None
+    return sfl.strongly_convex_bound(setting, R, mu=mu, L=L, D=D, sigma=sigma, zeta_star=zeta_star)
+
+
 def _of_sfl(setting: sfl.Setting, R: int, constants: Constants, theorem: str, scale: float) -> Iterator[Promise]:
-    """The bound of [2] Theorems 1 and 2 on F(xbar) - F*, term by term, and the weights of xbar."""
-    mu, bound = constants.value("mu"), sfl_bound(setting, R, constants)
+    """The bound of [2] Theorems 1 and 2 on F(xbar) - F*, term by term, and the weights of xbar.
+
+    With too few rounds for the strongly convex case the convex one is taken, with its plain mean of iterates.
+    """
+    convexity = constants.value("mu")
+    mu = convexity if convexity * setting.effective * R >= 1 else 0.0
+    bound = sfl_bound(setting, R, constants, mu)
+    assert bound is not None
 
     def gap(r: Floats) -> Floats:
-        return np.array([sfl_bound(setting, int(k), constants).total for k in r])
+        found = [sfl_bound(setting, int(k), constants, mu) for k in r]
+        return np.array([np.nan if own is None else own.total for own in found])
 
     lines = [Line("average/gap", "bound", gap)]
-    if mu > 0:  # F(x) - F* >= mu |x - x*|^2 / 2
-        lines.append(Line("average/distance_abs", "bound", lambda r: np.sqrt(2 * gap(r) / mu)))
-        lines.append(Line("average/distance", "bound", lambda r: np.sqrt(2 * gap(r) / mu) / scale))
-    yield Promise(theorem, f"F(xbar) - F* after {R} rounds, at most", bound.total, tuple(lines))
+    if convexity > 0:  # F(x) - F* >= mu |x - x*|^2 / 2
+        lines.append(Line("average/distance_abs", "bound", lambda r: np.sqrt(2 * gap(r) / convexity)))
+        lines.append(Line("average/distance", "bound", lambda r: np.sqrt(2 * gap(r) / convexity) / scale))
+    case = "strongly convex" if mu > 0 else "convex"
+    yield Promise(theorem, f"F(xbar) - F* after {R} rounds, at most ({case})", bound.total, tuple(lines))
     for name, value in vars(bound).items():
         yield Promise(theorem, f"  of which {name.replace('_', ' ')}", value)
     yield Promise(theorem, "eval.average, for this xbar", 1 - mu * setting.effective / 2)

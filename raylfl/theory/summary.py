@@ -33,6 +33,7 @@ class Theory:
         return {
             "eta": self.eta,
             "constants": [vars(c) for c in self.constants],
+            "clients": {symbol: values.tolist() for symbol, values in self.constants.clients.items()},
             "steps": [vars(s) | {"inside": s.admits(self.eta)} for s in self.steps],
             "promises": [{"theorem": p.theorem, "what": p.what, "value": p.value} for p in self.promises],
             "notes": self.notes,

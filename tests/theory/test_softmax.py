@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from raylfl.api import checked
 from raylfl.config.load import load_config
 from raylfl.theory import softmax
+from raylfl.theory.softmax_problem import SoftmaxProblem
 from raylfl.theory.summary import theory_of
 
 SMALL = [
@@ -58,6 +59,48 @@ def test_two_classes_attain_the_smoothness():
     assert float(torch.linalg.eigvalsh(hessian)[-1]) == pytest.approx(softmax.smoothness(inputs, 0.3), rel=1e-12)
 
 
+def problem_of(seed, clients=3, classes=3, dim=2, decay=0.2):
+    draw = np.random.default_rng(seed)
+    shards = [(draw.standard_normal((5, dim)) * 2, draw.integers(0, classes, 5)) for _ in range(clients)]
+    return SoftmaxProblem(shards, classes, decay, draw.dirichlet(np.ones(clients)))
+
+
+@given(st.integers(0, 10**6), st.floats(-1, 2))
+def test_no_gradient_leaves_the_bounds(seed, exponent):
+    """Slopes, deviation, dissimilarity and noise, at random points near and far."""
+    problem, draw = problem_of(seed), np.random.default_rng(seed + 1)
+    x, omega = draw.standard_normal(9) * 10**exponent, draw.dirichlet(np.ones(3))
+    gradients, w = problem.values(x)[1], problem.weights
+    slack = 1 + 1e-9
+    assert (np.linalg.norm(gradients - problem.decay * x, axis=1) <= problem.slopes * slack).all()
+    assert (np.linalg.norm(gradients - w @ gradients, axis=1) <= problem.deviation() * slack).all()
+    spread = omega @ np.square(gradients - omega @ gradients).sum(axis=1)
+    assert np.sqrt(spread) <= problem.dissimilarity(omega) * slack
+    for (rows, labels), most in zip(problem.shards, problem.noise, strict=True):
+        single = np.array([softmax.value_and_gradient(x, rows[[j]], labels[[j]], 3, 0.0)[1] for j in range(5)])
+        assert np.square(single - single.mean(axis=0)).sum(axis=1).mean() <= most * slack
+
+
+def test_the_minimiser_has_no_gradient():
+    problem = problem_of(4)
+    assert np.linalg.norm(problem.weights @ problem.values(problem.optimum)[1]) < 1e-6
+    assert problem_of(4, decay=0.0).optimum is None
+
+
+def test_logistic_regression_has_the_theorems_of_each_method():
+    own = ["participation={name: uniform, size: 2}", "local.lr=1e-5", "local.batch_size=full", "model.name=logistic"]
+    found = {}
+    for name in ("focus", "sfl", "fedacs", "fedavg"):
+        theory = theory_of(checked(load_config("digits", [*SMALL, *own, f"algorithm.name={name}"])))
+        assert all(np.isfinite(c.value) for c in theory.constants)
+        assert all(s.admits(theory.eta) for s in theory.steps)
+        found[name] = {s.theorem for s in theory.steps}, {p.theorem for p in theory.promises}
+    assert found["focus"][0] == {"[1] Thm 1"}
+    assert found["sfl"] == ({"[2] Thm 1"}, {"[2] Thm 1"})
+    assert found["fedacs"] == ({"[3] Thm 3"}, {"[3] Thm 3"})
+    assert found["fedavg"] == ({"[1] Thm 3", "[2] Thm 2", "[3] Thm 1"}, {"[2] Thm 2", "[3] Thm 1"})
+
+
 def test_a_run_of_logistic_regression_gets_them(tmp_path):
     e = checked(load_config("digits", [*SMALL, "model.name=logistic", "algorithm.name=sfl", "local.lr={theory: sfl}"]))
     theory = theory_of(e)
@@ -66,8 +109,8 @@ def test_a_run_of_logistic_regression_gets_them(tmp_path):
     expected = max(np.linalg.norm(r, 2) ** 2 / 8 / 2 + 0.1 for r in rows)
     assert theory.value("L") == pytest.approx(expected, rel=1e-9)
     assert theory.value("mu") == 0.1
-    assert {c.symbol: c.how for c in theory.constants}["L"] == "exact, for all x"
-    assert {c.symbol: c.how for c in theory.constants}["zeta"] == "estimate at x0"
+    assert {c.symbol: c.how for c in theory.constants}["L"] == "bound, for all x"
+    assert {c.symbol: c.how for c in theory.constants}["zeta"] == "bound, for all x"
     assert [(s.theorem, s.case) for s in theory.steps] == [("[2] Thm 1", "strongly convex")]
     assert e.rule.lr == pytest.approx(theory.steps[0].largest)
 

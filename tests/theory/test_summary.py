@@ -99,6 +99,21 @@ def test_surrogate_weights_that_change_have_no_theorem_of_fedacs():
     assert found == {"fedavg": {"[2] Thm 2", "[1] Thm 3"}, "fedacs": {"[3] Thm 3"}}
 
 
+def test_the_strongly_convex_bound_of_sfl_is_used_only_where_its_theorem_holds():
+    """Below 1/(mu R) the effective step is too small for it: its value would be mu D^2 9/2, far below F(x0) - F*."""
+    tiny, large = (
+        theory_of(experiment("ridge", *RIDGE, "algorithm.name=sfl", f"local.lr={lr}", f"rounds={rounds}"))
+        for lr, rounds in (("1e-9", 20), ("{theory: sfl}", 4000))
+    )
+    bounds = [next(p for p in theory.promises if p.what.startswith("F(xbar)")) for theory in (tiny, large)]
+    assert bounds[0].what.endswith("(convex)")
+    assert bounds[0].value > tiny.value("A")
+    assert bounds[1].what.endswith("(strongly convex)")
+    line = bounds[1].lines[0].of(np.array([1.0, 4000.0]))
+    assert np.isnan(line[0])
+    assert line[1] == pytest.approx(bounds[1].value)
+
+
 def test_the_predicted_limit_at_finite_steps_is_where_a_run_ends(tmp_path):
     """FedAvg with unequal local steps and full participation: no randomness is left."""
     import raylfl
@@ -141,3 +156,6 @@ def test_command(capsys):
     printed = json.loads(capsys.readouterr().out)
     assert printed["eta"] == 2e-4
     assert printed["steps"][0]["inside"] is False
+    of_clients = printed["clients"]["L_i"]
+    assert len(of_clients) == 3
+    assert {c["symbol"]: c["value"] for c in printed["constants"]}["L"] == pytest.approx(max(of_clients))
