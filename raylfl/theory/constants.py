@@ -32,7 +32,7 @@ class Constant:
 
 
 class Constants(list[Constant]):
-    """The constants of an experiment, in display order; start: x0; clients: L_i, ... of each client [N], where known."""
+    """The constants of an experiment, in display order; start: x0; clients: L_i, ... of all clients [N], if known."""
 
     start: Floats
     clients: dict[str, Floats]
