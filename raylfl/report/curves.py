@@ -19,7 +19,7 @@ from raylfl.report.wording import axis_name, is_percent, number
 MAX_POINTS = 800  # points of a line; more are invisible but enlarge every figure
 STEPS = (1, 2, 2.5, 5, 10)  # possible distances between ticks
 FAR = 4  # ratio of the largest to the smallest cost from which the axis is logarithmic
-LOG = ("loss", "distance", "distance_abs", "grad_norm", "gap")
+LOG = ("loss", "distance", "distance_abs", "grad_norm", "gap", "drift", "local_drift", "consensus", "step")
 
 
 @dataclass(frozen=True)

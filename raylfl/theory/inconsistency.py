@@ -101,14 +101,20 @@ def _as_eta_vanishes(
     facts: Facts, constants: Constants, problem: QuadraticProblem, surrogate: QuadraticProblem
 ) -> Iterator[Promise]:
     """The limit as eta -> 0: [3] Theorem 2, Corollary 2.1, eq. 4."""
-    weights, omega, scale = problem.weights, surrogate.weights, size_of(problem.optimum)
-    yield Promise("[3] Thm 2", "chi2(w || Omega)", chi2(weights, omega))
-    most = fedacs.gradient_bound(chi2(weights, omega), constants.value("kappa"))
+    weights, scale = problem.weights, size_of(problem.optimum)
+    distance = _unless_rounding(chi2(weights, surrogate.weights))
+    yield Promise("[3] Thm 2", "chi2(w || Omega)", distance)
+    most = fedacs.gradient_bound(distance, constants.value("kappa"))
     line = Line("global/grad_norm", "bound on the limit", lambda r: sqrt(most))
-    yield Promise("[3] Thm 2", "limit of |grad F|^2, at most", most, (line,))
+    yield Promise("[3] Thm 2", "limit of |grad F|^2, at most", most, (line,) if most else ())
     gradient = float(np.linalg.norm(weights @ problem.gradients(surrogate.optimum)))
-    least = fedacs.distance_bound(gradient, constants.value("L"))
-    yield Promise("[3] Cor. 2.1", "distance of the limit from x* as eta -> 0, relative, at least", least / scale)
-    away = float(np.linalg.norm(surrogate.optimum - problem.optimum))
-    lines = distances("limit as eta -> 0", scale, lambda r: away)
+    least = _unless_rounding(fedacs.distance_bound(gradient, constants.value("L")) / scale)
+    yield Promise("[3] Cor. 2.1", "distance of the limit from x* as eta -> 0, relative, at least", least)
+    away = _unless_rounding(float(np.linalg.norm(surrogate.optimum - problem.optimum)) / scale) * scale
+    lines = distances("limit as eta -> 0", scale, lambda r: away) if away else ()
     yield Promise("[3] eq. 4", "distance of the limit from x* as eta -> 0, relative", away / scale, lines)
+
+
+def _unless_rounding(value: float) -> float:
+    """The value, or 0 where it is a rounding error of 0: such a line would stretch an axis over 15 decades."""
+    return value if value > 1e-12 else 0.0

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from raylfl.solvers.simplex import min_norm_point
@@ -36,10 +36,9 @@ def run(gradient, x, steps, alpha, part, eta_l, eta):
     return path
 
 
-@settings(max_examples=15)
 @given(PROBLEMS, SEEDS, SHARES, st.floats(0.0, 0.9), st.floats(0.3, 1.0), st.sampled_from([0.0, 0.3]), st.booleans())
 def test_runs_stay_below_the_corrected_lemma_and_theorem(problem, seed, share, alpha, p, sigma, balanced):
-    draw, T = np.random.default_rng(seed), 15
+    draw, T = np.random.default_rng(seed), 10
     n, L, w = problem.count, problem.smoothness.max(), problem.weights
     steps = np.full(n, 3.0) if balanced else draw.integers(1, 6, n).astype(float)
     beta, eta = (1 - alpha) * p, 10 ** draw.uniform(-1, 1)
@@ -47,7 +46,7 @@ def test_runs_stay_below_the_corrected_lemma_and_theorem(problem, seed, share, a
     start = problem.optimum + 3 * draw.standard_normal(problem.dim)
     shares = fedaware_rate.harmonic(w, steps) * w / steps
     squares, errors, moved, largest = [], [], [], np.zeros(n)
-    for _ in range(8):
+    for _ in range(6):
         part = np.vstack([np.ones(n, dtype=bool), draw.random((T - 1, n)) < p])
         path = run(noisy(problem, sigma, draw), start, steps, alpha, part, eta_l, eta)
         gradients = np.array([problem.gradients(x) for x, _, _ in path])
@@ -64,7 +63,7 @@ def test_runs_stay_below_the_corrected_lemma_and_theorem(problem, seed, share, a
     numbers = {"beta": beta, "L": L, "eta_l": eta_l, "steps": steps, "weights": w, "local": R}
     assert error[0] <= R * (1 + 1e-9)
     total = sum(fedaware_rate.momentum_error(error[t], length[t], **numbers) for t in range(T - 1))
-    assert error[1:].sum() <= total * 1.2 + 1e-18  # a mean of 8 runs, of a sum with factors of 2 to spare
+    assert error[1:].sum() <= total * 1.2 + 1e-18  # a mean of 6 runs, of a sum with factors of 2 to spare
 
 
 def triangle():
