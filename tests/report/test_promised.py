@@ -33,6 +33,7 @@ CASES = {  # long enough for a limit, or short because no line is drawn
         "eval.every=1",
     ],
     "fedaware": [
+        "rounds=100",
         "algorithm={name: fedaware, warmup: all}",
         "participation={name: uniform, size: 2}",
         "local.lr={theory: fedaware}",

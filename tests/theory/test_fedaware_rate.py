@@ -61,7 +61,7 @@ def test_runs_stay_below_the_corrected_lemma_and_theorem(problem, seed, share, a
     assert np.mean(squares) <= bound * (1 + 1e-9)
     error, length = np.mean(errors, axis=0), np.sqrt(np.mean(moved, axis=0))
     numbers = {"beta": beta, "L": L, "eta_l": eta_l, "steps": steps, "weights": w, "local": R}
-    assert error[0] <= R * (1 + 1e-9)
+    assert error[0] <= R * (1 + 1e-9) + 1e-18  # rounding, where R is 0
     total = sum(fedaware_rate.momentum_error(error[t], length[t], **numbers) for t in range(T - 1))
     assert error[1:].sum() <= total * 1.2 + 1e-18  # a mean of 6 runs, of a sum with factors of 2 to spare
 
