@@ -143,6 +143,19 @@ def tuned_rate(
     return noise + partial + drift + optimisation
 
 
+def cyclic_rate(method: str, R: int, *, M: int, K: int, L: float, mu: float, sigma: float, zeta: float) -> float:
+    """The rate that App. B derives from Cho et al. 2023, Theorem 2 (cyclic participation), full participation, without
+    constants, logarithms and the optimisation term.
+
+    method: `sfl` (M groups of one client) or `pfl` (one group of all). SFL's is never the smaller one, unlike in
+    `tuned_rate`.
+    """
+    both = L**2 * zeta**2 / (mu**3 * M**2 * R**2)
+    if method == "pfl":
+        return L * sigma**2 / (mu**2 * M * K * R) + both
+    return L * sigma**2 / (mu**2 * K * R) + L**2 * zeta**2 / (mu**3 * R**2) + both
+
+
 def random_reshuffling_rate(R: int, *, M: int, L: float, mu: float, D: float, zeta_star: float) -> float:
     """The rate of SGD with random reshuffling on E|x_R - x*|^2, without constants (Mishchenko et al. 2020, Cor. 1).
 

@@ -113,6 +113,13 @@ def test_table_1_ranks_the_methods():
     )
 
 
+def test_the_rates_from_cyclic_participation_show_no_advantage_of_sfl():
+    numbers = {"M": 10, "K": 5, "L": 2.0, "mu": 0.5, "sigma": 3.0, "zeta": 4.0}
+    parallel, sequential = (sfl.cyclic_rate(method, 20, **numbers) for method in ("pfl", "sfl"))
+    assert parallel == pytest.approx(18 / (0.25 * 1000) + 64 / (0.125 * 100 * 400))
+    assert sequential == pytest.approx(18 / (0.25 * 100) + 64 / (0.125 * 400) * (1 + 1 / 100))
+
+
 def test_weights_of_the_averaged_iterate():
     w = sfl.average_weights(sfl.Setting(True, 2, 2, 5, 0.01), 3, mu=1.0)
     assert w.sum() == pytest.approx(1)
