@@ -173,5 +173,14 @@ def estimates(objectives: Objectives, facts: Facts) -> Iterator[Constant]:
     yield Constant(
         "D(x)", fedaware.diversity(gradients, objectives.weights), "gradient diversity ([4] eq. 3)", ESTIMATE
     )
+    if facts.coefficients is not None and facts.coefficients.any():
+        shares = facts.coefficients / facts.coefficients.sum()
+        bias = float(np.linalg.norm((shares - objectives.weights) @ gradients))
+        yield Constant("delta_q", bias, "bias of participation ([1] eq. 37)", ESTIMATE)
+        omega = surrogate_weights(facts.coefficients, facts.system.a_norm)
+        what = "of the surrogate objective ([3] Assumption 3"
+        yield Constant("beta~", 1.0, f"dissimilarity {what} with beta = 1), factor of |grad F~|", ESTIMATE)
+        kappa = float(np.sqrt(fedaware.global_variance(gradients, omega)))
+        yield Constant("kappa", kappa, f"dissimilarity {what})", ESTIMATE)
     noise = _noise(objectives, facts, x, some)
     yield Constant("sigma", noise, f"standard deviation of a mini-batch, {SAMPLES} samples a client at most", how)

@@ -7,7 +7,9 @@ from math import log
 
 import numpy as np
 
+from raylfl.algorithms.fedacs import FedACS
 from raylfl.algorithms.fedavg import FedAvg
+from raylfl.algorithms.fedaware import FedAWARE
 from raylfl.algorithms.focus import Focus
 from raylfl.algorithms.sfl import SFL
 from raylfl.core.population import Floats
@@ -48,6 +50,23 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
         yield focus.fedavg_step(L, tau)
     yield from inconsistency.step_bounds(experiment, facts, constants)
     yield from direction.step_bounds(experiment, facts, constants)
+
+
+def left_out(experiment: Experiment, facts: Facts) -> Iterator[str]:
+    """The theorems about the method that do not apply to this run, with what they need."""
+    algorithm = experiment.algorithm
+    if isinstance(algorithm, Focus) and facts.takes_part is None:
+        yield "[1] needs the probability with which each client takes part, which is unknown here"
+    if isinstance(algorithm, (FedAvg, FedACS)) and facts.over_rounds is None:
+        yield (
+            "[3] Theorems 1 and 3 need surrogate weights that are known and the same in every round, a cohort of fixed "
+            "size, gamma = 1, and a rule whose weights have a sum of at most 1 (such as anonymous)"
+        )
+    if isinstance(algorithm, FedAWARE) and direction.momentum_factor(experiment, facts) is None:
+        yield (
+            "[4] Theorem 4.1 needs normalize = false, equal chances to take part, no lost uploads, local steps that do "
+            "not change, and all clients in round 0 (algorithm.warmup=all)"
+        )
 
 
 def promises(

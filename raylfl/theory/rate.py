@@ -32,7 +32,7 @@ def theory_rate(experiment: Experiment, paper: str) -> tuple[float, str]:
     from raylfl.theory.constants import constants_of
     from raylfl.theory.facts import broken_assumptions, facts_of, plain_sgd
     from raylfl.theory.objectives import Objectives
-    from raylfl.theory.promises import step_bounds
+    from raylfl.theory.promises import left_out, step_bounds
 
     def refused(reason: str) -> BadConfig:
         return BadConfig(f"local.lr={{theory: {paper}}}, but {reason}; set a number")
@@ -43,6 +43,9 @@ def theory_rate(experiment: Experiment, paper: str) -> tuple[float, str]:
     constants = constants_of(objectives, facts, objectives.quadratic())
     bounds = [b for b in step_bounds(experiment, facts, constants) if b.theorem.startswith(PAPERS[paper])]
     if not bounds:
+        missing = [line for line in left_out(experiment, facts) if line.startswith(PAPERS[paper])]
+        if missing:
+            raise refused(missing[0])
         name = experiment.config.resolved["algorithm"]["name"]
         raise refused(f"no theorem of that paper has a step size for algorithm.name={name} on this problem")
     if not constants.exact("L"):

@@ -10,7 +10,7 @@ from raylfl.theory.bounds import StepBound
 from raylfl.theory.constants import Constants, constants_of
 from raylfl.theory.facts import broken_assumptions, facts_of
 from raylfl.theory.objectives import Objectives
-from raylfl.theory.promises import promises, step_bounds
+from raylfl.theory.promises import left_out, promises, step_bounds
 from raylfl.theory.statements import Promise
 
 
@@ -48,7 +48,9 @@ def theory_of(experiment: Experiment) -> Theory:
     steps = list(step_bounds(experiment, facts, constants))
     notes = list(broken_assumptions(experiment, facts))
     promised = list(promises(experiment, facts, constants, problem, steps))
-    if not steps and not promised:
+    missing = list(left_out(experiment, facts))
+    notes += missing
+    if not steps and not promised and not missing:
         name = experiment.config.resolved["algorithm"]["name"]
         notes.append(f"no theorem of the four papers is about {name}")
     return Theory(experiment.rule.lr, constants, steps, promised, notes)

@@ -55,7 +55,7 @@ def test_the_rate_of_fedacs_takes_the_clients_own_steps_and_losses(algorithm, th
     system = ["local.steps=[1, 4, 9]", "link={name: bernoulli, q: [0.0, 0.5, 0.2]}"]
     overrides = [*RIDGE, *system, f"algorithm={algorithm}", "local.lr={theory: fedacs}"]
     if not theorem:
-        with pytest.raises(BadConfig, match="no theorem of that paper"):
+        with pytest.raises(BadConfig, match="Theorems 1 and 3 need surrogate weights that are known"):
             checked(load_config("ridge", overrides))
         return
     e = checked(load_config("ridge", overrides))
@@ -101,9 +101,9 @@ def test_print_config_shows_the_number(capsys):
         (["algorithm.name=sfl", "local.lr={theory: focus}"], "no theorem of that paper"),
         (["algorithm.name=sfl", "local.momentum=0.5", BY_SFL], "local.momentum: the theorems are about plain SGD"),
         (["local.lr={theory: scaffold}"], "PAPER being one of focus, sfl, fedacs, fedaware"),
-        (["algorithm.name=fedaware", "local.lr={theory: fedaware}"], "no theorem of that paper"),
+        (["algorithm.name=fedaware", "local.lr={theory: fedaware}"], "[4] Theorem 4.1 needs normalize = false"),
         (["algorithm=focus", "local.lr={theory: fedacs}"], "no theorem of that paper"),
-        (["algorithm.name=fedacs", "algorithm.gamma=2.0", "local.lr={theory: fedacs}"], "no theorem of that paper"),
+        (["algorithm.name=fedacs", "algorithm.gamma=2.0", "local.lr={theory: fedacs}"], "[3] Theorems 1 and 3 need"),
         (["local.lr={theory: sfl, times: 2}"], "but must be a number, or"),
     ],
 )

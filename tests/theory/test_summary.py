@@ -142,7 +142,8 @@ def test_a_method_without_a_theorem_says_so():
 def test_networks_get_estimates():
     small = ["num_clients=4", "model.init_args={hidden: [4]}", "runtime.backend=local", "algorithm.name=sfl"]
     theory = theory_of(experiment("digits", *small))
-    assert {c.symbol for c in theory.constants} >= {"L", "zeta", "D_m", "G", "D(x)", "sigma"}
+    assert {c.symbol for c in theory.constants} >= {"L", "L_i min", "zeta", "D_m", "G", "D(x)", "sigma"}
+    assert not theory.promises
     assert all("estimate" in c.how for c in theory.constants)
     assert theory.value("D(x)") >= 1
 
