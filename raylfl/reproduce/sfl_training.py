@@ -49,7 +49,7 @@ class TrainingCurves(PaperResult):
         looks = draw.styles({name: name for own in lines.values() for name in own})
         figures = {
             f"{self.stem}_{place}": draw.curves(
-                [draw.Plot(f"{heading}: {metric_name(m)}", own, m, band="std", window=window) for m in METRICS], looks
+                [draw.Plot(heading, own, m, band="std", window=window) for m in METRICS], looks
             )
             for place, (heading, own) in enumerate(lines.items())
         }
