@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import re
 import sys
 import time
 import traceback
@@ -63,7 +64,8 @@ def main() -> None:
     for name, test in claims(args.only):
         start = time.perf_counter()
         calls, error = tried(test, args.count)
-        rows.append((name.removeprefix("test_").replace("_", " "), calls))
+        words = re.sub(r"(\d) (\d)", r"\1.\2", name.removeprefix("test_").replace("_", " "))  # lemma 3.2
+        rows.append((words, calls))
         print(
             f"{calls:6} problems in {time.perf_counter() - start:5.0f} s: {rows[-1][0]}{error and ': EXCEEDED'}",
             flush=True,

@@ -32,7 +32,7 @@ def scaled(problem, factor):
 
 
 @given(PROBLEMS, SEEDS, SHARES, st.floats(-1, 2), st.sampled_from([0.0, 0.5]), st.booleans())
-def test_runs_stay_below_theorem_1(problem, seed, share, exponent, sigma, from_optimum):
+def test_runs_stay_below_theorem_1_of_fedacs(problem, seed, share, exponent, sigma, from_optimum):
     draw, rounds = np.random.default_rng(seed), 30
     problem, sigma = scaled(problem, 10**exponent), sigma * 10**exponent
     p = draw.dirichlet(np.ones(problem.count)) * 0.9 + 0.1 / problem.count

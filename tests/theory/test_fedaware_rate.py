@@ -37,7 +37,7 @@ def run(gradient, x, steps, alpha, part, eta_l, eta):
 
 
 @given(PROBLEMS, SEEDS, SHARES, st.floats(0.0, 0.9), st.floats(0.3, 1.0), st.sampled_from([0.0, 0.3]), st.booleans())
-def test_runs_stay_below_the_corrected_lemma_and_theorem(problem, seed, share, alpha, p, sigma, balanced):
+def test_fedaware_stays_below_its_corrected_lemma_and_theorem(problem, seed, share, alpha, p, sigma, balanced):
     draw, T = np.random.default_rng(seed), 10
     n, L, w = problem.count, problem.smoothness.max(), problem.weights
     steps = np.full(n, 3.0) if balanced else draw.integers(1, 6, n).astype(float)
