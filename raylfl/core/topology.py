@@ -121,8 +121,8 @@ class Relay(Ring):
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
         return Traffic(sampled * down, sampled * down)
 
-    def hops(self, sampled: int) -> int:
-        return 2 * sampled
+    def hops(self, cohort: Ints) -> Ints:
+        return Topology.hops(self, cohort)
 
 
 class Alone(Star):
