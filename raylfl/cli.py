@@ -15,7 +15,7 @@ from raylfl import commands
 from raylfl.config.find import working_directory
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.extras import missing_package, ours
-from raylfl.startup import process
+from raylfl.startup import collector, process
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(args, error, 1, f"ModuleNotFoundError: {error}")
     except Exception as error:
         return _fail(args, error, 1, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    finally:
+        collector.as_usual()
 
 
 def _fail(args: argparse.Namespace, error: BaseException, code: int, text: str | None = None) -> int:

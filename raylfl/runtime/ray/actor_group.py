@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.startup import process
+from raylfl.startup import collector, process
 
 if TYPE_CHECKING:
     from raylfl.runtime.session import Session
@@ -27,6 +27,7 @@ class ServerActor:
         import raylfl.runtime.session  # noqa: F401 - loaded before they are needed
 
         torch.set_num_threads(1)
+        collector.as_usual()
         self._session: Session | None = None
         self._asked_to_stop = False
         self._news: deque[str] = deque()  # lines about workers, not yet passed on

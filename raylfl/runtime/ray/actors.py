@@ -23,7 +23,7 @@ from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, Site
 from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult
 from raylfl.runtime.workers.worker import Worker
-from raylfl.startup import process
+from raylfl.startup import collector, process
 
 Packed = dict[str, np.ndarray]
 
@@ -51,6 +51,8 @@ class WorkerActor:
         self.fault = kill_point()
         process.set_up()
         import lightning.pytorch  # noqa: F401 - loaded before it is needed
+
+        collector.as_usual()
 
     @torch_defaults()
     def worker(self, shared: list[Any]) -> Worker:

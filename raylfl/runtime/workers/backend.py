@@ -23,6 +23,7 @@ from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, Site, WorkReport
 from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult
 from raylfl.runtime.workers.worker import Worker
+from raylfl.startup import collector
 
 T = TypeVar("T")
 Handle = Any  # a client state or broadcast: the tensors themselves, or a reference to them
@@ -204,6 +205,7 @@ class LocalBackend(InProcess, Backend):
         self._threads = torch.get_num_threads()
         self.worker = Worker(setup)
         self.algorithm = self.worker.algorithm
+        collector.as_usual()
         self.attempts, self.timeout = 1 + setup.runtime.client_retries, setup.runtime.client_timeout
         self.one_by_one, self.whole, self.cut = self.worker.one_by_one, self.worker.whole, self.worker.cut
         self._batch_size = setup.eval_batch_size

@@ -1,0 +1,39 @@
+"""Rare garbage collections while libraries are imported.
+
+Importing torch and Lightning makes hundreds of thousands of objects, none of them garbage, among which Python searches
+for garbage again and again: a sixth of the processor time of an actor's start (`python -m benchmarks.startup`).
+RAYLFL_RARE_COLLECTIONS=0 switches it off. It applies to the command line and the actors, until their work begins.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+
+from raylfl.startup import enabled
+
+SWITCH = "RAYLFL_RARE_COLLECTIONS"
+RARE = 50_000  # new objects between two collections
+_before: int | None = None  # the process's own number, while collections are rare
+
+
+def rarely() -> None:
+    """Makes collections rare until `as_usual` is called."""
+    global _before
+    if enabled(SWITCH) and _before is None:
+        _before, *others = gc.get_threshold()
+        gc.set_threshold(RARE, *others)
+
+
+def as_usual() -> None:
+    """Restores the process's own frequency of collections; no effect if `rarely` was not called."""
+    global _before
+    if _before is not None:
+        gc.set_threshold(_before, *gc.get_threshold()[1:])
+        _before = None
+
+
+def in_an_actor() -> bool:
+    """Whether Ray started this process, in which torch is not imported yet."""
+    return Path(sys.argv[0]).name == "default_worker.py" and "torch" not in sys.modules
