@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raylfl.core.batch_last import BatchLast
 from raylfl.core.flat import FlatModule
+from raylfl.core.innermost.steps import InnermostSteps
 from raylfl.core.recorded.graphs import Captured
-from raylfl.core.recorded.layers import Chains
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
@@ -49,7 +48,7 @@ class Way(NamedTuple):
 REPLAYED = Way("recorded", "the replay has autograd's bits")
 GRAPH = Way("recorded", "one CUDA graph, whose replay has autograd's bits")
 RECORDING = Way("autograd", "to record a kind of batch and to compare its replay")
-BATCH_LAST = Way("batch_last", "a chain of layers with small convolutions, the samples of a batch innermost")
+BATCH_LAST = Way("batch_last", "small convolutions as matrix products, the samples of a batch innermost")
 
 
 class Oracle(ABC):
@@ -86,21 +85,20 @@ class LoopOracle(Oracle):
         self,
         flat: FlatModule,
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
-        chains: Chains | None = None,
+        innermost: InnermostSteps | None = None,
         step: str = "auto",
         log: StepLog | None = None,
     ):
         """An oracle of this module.
 
-        autocast: the precision context of the device. chains: finds chains of layers, which are evaluated by
-        `BatchLast`. step: auto (recorded where possible), recorded (raises BadConfig if impossible) or autograd. log:
-        receives the values that `training_step` logs.
+        autocast: the precision context of the device. innermost: finds steps in the order `batch_last`. step: auto
+        (recorded where possible), recorded (raises BadConfig if impossible) or autograd. log: receives the values that
+        `training_step` logs.
         """
         super().__init__()
         self.flat, self.autocast = flat, autocast
         self.module: Any = flat.module
-        self.chains = chains
-        self._walks: dict[int, tuple[BatchLast, list[int]]] = {}  # by the id of the layers, which `chains` keeps alive
+        self.innermost = innermost
         self._compiled: Callable[..., Any] | None = None
         self.insists = step == "recorded"
         self.steps = RecordedSteps(flat.module, flat.parameters, self.loss, self._gradient, log)
@@ -108,34 +106,22 @@ class LoopOracle(Oracle):
             self.steps.refusal = "runtime.step=autograd"
 
     def through_training_step(self, reason: str, logs: bool) -> None:
-        """Turns off the chain of layers, and the replay as well unless the step only logs.
+        """Turns off the order `batch_last`, and the replay as well unless the step only logs.
 
         Every later gradient then comes from a call of `training_step` (logs: or from its replay). reason: the side
         effect that the faster forms would leave out, as the end of a sentence that begins with `training_step`.
         """
         if not logs:
             self.steps.refusal = reason
-        self.chains = None
+        self.innermost = None
 
     @property
     def width(self) -> int:
         return self.flat.width
 
     def evaluating(self) -> AbstractContextManager[object]:
-        """A context in which the module's forward pass uses the same chain of layers as its local steps."""
-        if self.chains is None or self.chains.network is None:
-            return nullcontext()
-        return self._walk(self.chains.layers)[0].in_place_of(self.chains.network)
-
-    def _walk(self, layers: list[nn.Module]) -> tuple[BatchLast, list[int]]:
-        """The walk through these layers and the positions of their parameters; equal chains share one walk."""
-        assert self.chains is not None
-        found = self._walks.get(id(layers))
-        if found is None:
-            order, text = self.chains.order(layers), repr(layers)
-            same = (walk for walk, places in self._walks.values() if places == order and repr(walk.layers) == text)
-            found = self._walks[id(layers)] = next(same, None) or BatchLast(layers), order
-        return found
+        """A context in which the module's network has the same memory order as in local steps."""
+        return nullcontext() if self.innermost is None else self.innermost.evaluating()
 
     def workspace(self, count: int) -> Tensor:
         if count == 1:
@@ -167,13 +153,11 @@ class LoopOracle(Oracle):
             seed_everything(seed())
         with self.autocast():
             content = batch.content
-        layers = self.chains.of(content, private_randomness) if self.chains is not None else None
-        walk, places = (None, []) if layers is None else self._walk(layers)
-        if walk is not None and walk.possible:
+        step = self.innermost.of(content, private_randomness) if self.innermost is not None else None
+        if step is not None and step.convolutions:
             row = self.flat.params.new_empty(self.flat.width)
-            views = self.flat.views(row)
             self.ways[BATCH_LAST] += 1
-            return walk.loss_and_gradient(content, [views[k] for k in places]), row
+            return step.gradients(content, self.flat.parameters, self.flat.views(row)), row
         program = self.steps.program(content)
         if program is not None:
             if program.draws and not batch.random:
@@ -198,7 +182,7 @@ class LoopOracle(Oracle):
     def compile(self, backend: str) -> None:
         """Makes all later steps use the compiled `training_step`, by autograd."""
         self._compiled = torch.compile(self.module.training_step, backend=backend)
-        self.chains, self.steps.refusal = None, f"runtime.compile={backend}"
+        self.innermost, self.steps.refusal = None, f"runtime.compile={backend}"
 
     def _reason(self) -> str:
         """The reason why all steps use autograd."""

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from raylfl.core.chain import IGNORED
 from raylfl.core.cohort_buffers import CohortBuffers, Rows
-from raylfl.core.cohort_chain import CohortChain
 from raylfl.core.flat import FlatModule
+from raylfl.core.innermost.step import Innermost
+from raylfl.core.innermost.steps import InnermostSteps, takes
+from raylfl.core.innermost.translation import IGNORED
 from raylfl.core.oracle import Batch, Oracle, Way, loss_of, private_randomness, seed_everything
-from raylfl.core.recorded.layers import Chains, recorded, takes
-from raylfl.core.recorded.steps import RecordedSteps
+from raylfl.core.recorded.steps import RecordedSteps, recorded
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.step_log import StepLog
 from raylfl.core.torch_state import checks_without_symbols
@@ -35,7 +35,7 @@ LARGEST_ON_CPU = 150_000  # d: beyond it the rows fall out of the caches and one
 LARGEST_SAMPLE = 1000  # mean entries of a call's result per sample; beyond it likewise
 SEEN = 8  # calls of one shape before it is recorded: recording costs as much as eight calls save
 MOST_FILLED = 2  # largest ratio of filled-up to real samples; beyond it, one call per batch size
-DENSE = Way("cohort", "clients of a call together: a chain of dense layers as batched matrix products")
+DENSE = Way("cohort", "clients of a call together: dense layers as batched matrix products")
 BY_HAND = Way("cohort", "clients of a call together: the model's own cohort_losses")
 VMAP = Way("cohort", "clients of a call together: vmap over training_step")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -113,9 +113,10 @@ class VectorizedOracle(Oracle):
     ):
         """An oracle of this module.
 
-        autocast: the precision context of the device. by_hand: use the model's `cohort_losses` and chains of dense
-        layers if there are any; False: always vmap. log: receives the values that `training_step` logs. step:
-        autograd takes all steps by autograd; otherwise they are replayed on a CPU.
+        autocast: the precision context of the device. by_hand: batched matrix products in place of vmap where
+        possible, by translation of the recorded step or the model's `cohort_losses`. log: receives the
+        values that `training_step` logs. step: autograd takes all steps by autograd; otherwise they are replayed on a
+        CPU.
         """
         super().__init__()
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
@@ -126,7 +127,7 @@ class VectorizedOracle(Oracle):
         self.cohort_losses: Any = offered if by_hand and not flat.buffers else None
         self.forward = self._by_hand if self.cohort_losses else vmap(self._loss, randomness="different")
         plain = by_hand and autocast is nullcontext and flat.params.device.type == "cpu"
-        self.chains = Chains(flat.module) if plain else None
+        self.innermost = InnermostSteps(flat.module, cohort=True) if plain else None
         self._weights: list[Tensor] = []
         self.rows = StepLog()  # calls of `self.log` with one value a client
         self.steps = RecordedSteps(
@@ -172,8 +173,8 @@ class VectorizedOracle(Oracle):
         sizes = sizes_of(batches)
         if len(set(sizes)) == 1:
             return self._together(x, batches, seeds(0), slice(len(batches)))
-        if (content := self._filled_up(batches, sizes)) is not None and (layers := self._dense(content, sizes)):
-            return self._through(layers, x, content)
+        if (content := self._filled_up(batches, sizes)) is not None and (dense := self._dense(content, sizes)):
+            return self._through(dense, x, content)
         all_losses, all_rows = x.new_empty(len(batches)), torch.empty_like(x)
         logged: dict[str, Tensor] = {}
         for size in sorted(set(sizes)):
@@ -191,8 +192,8 @@ class VectorizedOracle(Oracle):
         if batches[0].random:
             seed_everything(seed)
         content = stacked(batches)
-        if layers := self._dense(content):
-            return self._through(layers, x, content)
+        if dense := self._dense(content):
+            return self._through(dense, x, content)
         if not batches[0].random:
             seed_everything(seed)
         buffers = self.buffers.of(len(batches), rows)
@@ -229,27 +230,25 @@ class VectorizedOracle(Oracle):
     def _gradients(self, losses: Tensor) -> Sequence[Tensor | None]:
         return torch.autograd.grad(losses.sum(), self._weights, allow_unused=True)
 
-    def _dense(self, content: Sequence[Tensor], sizes: Sequence[int] | None = None) -> list[nn.Module] | None:
-        """The module's layers if its step is a chain of dense layers, else None.
+    def _dense(self, content: Sequence[Tensor], sizes: Sequence[int] = ()) -> Innermost | None:
+        """The module's step as batched matrix products, else None.
 
         content: batches [C, B, ...]; sizes: the number of samples that count in each.
         """
-        if self.chains is None or not takes(content, ndim=2):
+        if self.innermost is None or not takes(content, ndim=2):
             return None
         x, y = (part[0] for part in content)
-        found = [self.chains.of((x[:size], y[:size]), private_randomness) for size in {len(y), *(sizes or ())}]
-        layers = found[0]
-        return layers if layers and all(found) and CohortChain.possible(layers) else None
+        found = [self.innermost.of((x[:size], y[:size]), private_randomness) for size in {len(y), *sizes}]
+        first = found[0]
+        return first if first and all(step and step.text == first.text for step in found) else None
 
     def _filled_up(self, batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, ...] | None:
-        return filled_up(batches, sizes) if self.chains is not None and self.chains.possible else None
+        return filled_up(batches, sizes) if self.innermost is not None and self.innermost.possible else None
 
-    def _through(self, layers: list[nn.Module], x: Tensor, content: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        assert self.chains is not None
-        g, order = torch.empty_like(x), self.chains.order(layers)
-        parameters, gradients = ([views[k] for k in order] for views in (self.flat.views(x), self.flat.views(g)))
+    def _through(self, step: Innermost, x: Tensor, content: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        g = torch.empty_like(x)
         self.ways[DENSE] += len(x)
-        return CohortChain(layers).losses_and_gradients(content, parameters, gradients), g
+        return step.gradients(content, self.flat.views(x), self.flat.views(g)), g
 
 
 def places_of(tensors: Sequence[Tensor], module: nn.Module, kind: str = "_parameters") -> list[tuple[str, int]]:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from raylfl.core.chain import IGNORED
+from raylfl.core.innermost.translation import IGNORED
 from raylfl.models.stack import Stack
 from raylfl.options import Arguments
 

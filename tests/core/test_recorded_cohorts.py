@@ -146,7 +146,7 @@ class Told(users.Net):
         self.out = nn.Linear(12, users.CLASSES)
 
     def forward(self, x):
-        scores = self.out(x).tanh()
+        scores = self.out(x).sin()
         self.log("largest", scores.max(), reduce_fx="max")
         self.log("rate", 0.25)
         return scores

@@ -12,8 +12,8 @@ from torch.utils.data import TensorDataset
 import raylfl
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.load import load_config
-from raylfl.core.cohort_chain import CohortChain
 from raylfl.core.flat import FlatModule
+from raylfl.core.innermost.step import Innermost
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import VectorizedOracle, refusal
@@ -89,14 +89,14 @@ def dense(name, rows=4):
 
 @pytest.mark.parametrize("sizes", [[5, 5, 5, 5], [3, 7, 3, 1]])
 @pytest.mark.parametrize("name", ["logistic", "mlp"])
-@pytest.mark.parametrize("way", ["chain", "cohort_losses", "vmap"])
+@pytest.mark.parametrize("way", ["translated", "cohort_losses", "vmap"])
 def test_batched_matrix_products_give_the_same(name, sizes, way):
     flat, source, rows = dense(name)
     batches = [source.batch(np.arange(2 * k, 2 * k + size)) for k, size in enumerate(sizes)]
     oracle = VectorizedOracle(flat, by_hand=way != "vmap")
-    assert (oracle.chains is None) == (oracle.cohort_losses is None) == (way == "vmap")
+    assert (oracle.innermost is None) == (oracle.cohort_losses is None) == (way == "vmap")
     if way == "cohort_losses":  # as on a GPU, or with dropout
-        oracle.chains = None
+        oracle.innermost = None
     losses, gradients = LoopOracle(flat).gradients(rows.clone(), batches, lambda c: c)
     ours, g = oracle.gradients(rows.clone(), batches, lambda c: c)
     np.testing.assert_allclose(ours, losses, rtol=1e-12)
@@ -106,10 +106,8 @@ def test_batched_matrix_products_give_the_same(name, sizes, way):
 def test_batches_of_unequal_sizes_are_padded_for_one_call(monkeypatch):
     flat, source, rows = dense("mlp")
     oracle, calls = VectorizedOracle(flat), []
-    whole = CohortChain.losses_and_gradients
-    monkeypatch.setattr(
-        CohortChain, "losses_and_gradients", lambda chain, b, *more: calls.append(b) or whole(chain, b, *more)
-    )
+    whole = Innermost.gradients
+    monkeypatch.setattr(Innermost, "gradients", lambda step, b, *more: calls.append(b) or whole(step, b, *more))
     labels = source.tensors[1].clone()
     oracle.gradients(rows, [source.batch(np.arange(k, 3 * k + 10)) for k in range(4)], lambda c: c)
     assert [b[1].shape for b in calls] == [(4, 16)]
@@ -123,7 +121,7 @@ def test_batches_of_unequal_sizes_are_padded_for_one_call(monkeypatch):
     assert [b[1].shape for b in calls[1:]] == [(1, 3), (1, 4)]
 
 
-def test_a_cohorts_chain_does_not_change_its_inputs():
+def test_a_cohorts_products_do_not_change_their_inputs():
     flat, source, rows = dense("mlp")
     before, data = rows.clone(), source.tensors[0].clone()
     whole = source.batch(np.arange(6))  # kept from step to step
@@ -134,7 +132,7 @@ def test_a_cohorts_chain_does_not_change_its_inputs():
     assert torch.equal(source.tensors[0], data)
 
 
-def test_only_chains_of_linear_layers_are_batched_by_hand():
+def test_only_networks_of_linear_layers_are_batched_by_hand():
     batch = torch.randn(2, 3, 1, 28, 28, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.int64)
     plain = MODELS.get("logistic").cls(in_shape=(1, 28, 28))
     assert VectorizedOracle(FlatModule(plain, torch.float64, CPU))._dense(batch) is not None

@@ -125,7 +125,7 @@ class Augmented(ImageData):
 
 
 class Plain(LightningModule):
-    """LeNet-5 that is not recognised as a chain, so that its gradients are autograd's."""
+    """LeNet-5 that has no faster form, so that its gradients are autograd's."""
 
     def __init__(self):
         super().__init__()

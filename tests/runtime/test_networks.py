@@ -1,4 +1,4 @@
-"""Users' networks that are chains of layers: runs have autograd's gradients in all faster forms.
+"""Users' networks of plain layers: runs have autograd's gradients in all faster forms.
 
 Truth is a plain loop of torch: one client, whole batches, three steps of SGD.
 """
@@ -75,7 +75,7 @@ class Points:
 
 
 class Net(LightningModule):
-    """A chain of layers."""
+    """A network of plain layers."""
 
     def __init__(self, name):
         super().__init__()
@@ -143,7 +143,7 @@ def test_a_run_takes_the_steps_of_a_plain_loop(runs, name, way):
     try:
         result = raylfl.run(config, [*runs, *overrides])
     except BadConfig as refusal:
-        assert "runtime.layout=batch_last, but Net here is no plain chain" in str(refusal)
+        assert "runtime.layout=batch_last, but Net here does not take steps that can be translated" in str(refusal)
         return
     start = raylfl.run(config, [*runs, *overrides, "rounds=0"]).params
     expected = plain(lambda: Net(name), shape, start)

@@ -83,7 +83,7 @@ def test_the_summary_of_a_run_rates_every_metric_as_the_report_does(runs):
 
 
 WAYS = [
-    ([], {"cohort": "a chain of dense layers as batched matrix products"}),
+    ([], {"cohort": "dense layers as batched matrix products"}),
     (["runtime.vectorize=never"], {"recorded": "autograd's bits", "autograd": "to record a kind of batch"}),
     (["runtime.vectorize=never", "runtime.step=autograd"], {"autograd": "runtime.step=autograd"}),
     (
@@ -91,7 +91,7 @@ WAYS = [
         {"autograd": "draws random numbers from Python or numpy"},
     ),
     (["model.class_path=tests.runtime.modules.Noisy"], {"cohort": "vmap over training_step"}),
-    (["model.name=lenet5", "data.init_args.upscale=28"], {"batch_last": "a chain of layers with small convolutions"}),
+    (["model.name=lenet5", "data.init_args.upscale=28"], {"batch_last": "small convolutions as matrix products"}),
 ]
 
 

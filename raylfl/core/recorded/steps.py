@@ -313,3 +313,18 @@ def leaves_of(content: Any) -> Sequence[Tensor]:
         return content
     parts = content.values() if isinstance(content, dict) else content
     return [leaf for part in parts for leaf in leaves_of(part)]
+
+
+def recorded(
+    module: nn.Module, parameters: Sequence[Tensor], content: Any, loss: Callable[[Any], Tensor]
+) -> Recording | None:
+    """The recording of one step on a batch; None if the step fails or cannot be recorded."""
+
+    def gradient(value: Tensor) -> Sequence[Tensor | None]:
+        return torch.autograd.grad(value, parameters, allow_unused=True)
+
+    try:
+        found = record(module, leaves_of(content), lambda: loss(content), gradient)[2]
+    except (RuntimeError, TypeError, ValueError, KeyError, AttributeError, IndexError, Refused):
+        return None  # the step itself will raise the error
+    return found if isinstance(found, Recording) else None

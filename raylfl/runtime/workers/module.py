@@ -14,7 +14,7 @@ import torch
 
 from raylfl.config.components import construct
 from raylfl.config.groups.top import ModelConfig
-from raylfl.core.batch_last import BatchLast
+from raylfl.core.innermost.step import Innermost
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import private_randomness
 from raylfl.core.torch_state import torch_defaults
@@ -81,17 +81,17 @@ def layout_for(
     module: torch.nn.Module,
     device: torch.device,
     setup: WorkerSetup,
-    layers: Callable[[], list[torch.nn.Module] | None],
+    innermost: Callable[[], Innermost | None],
 ) -> str:
     """The memory layout of images and convolution weights under `runtime.layout`.
 
-    contiguous: [n, c, h, w], torch's default; channels_last: [n, h, w, c]; batch_last: [c, h, w, n], for chains of
-    layers without autograd. auto: for float32 on a CPU, batch_last for chains with few channels and channels_last
+    contiguous: [n, c, h, w], torch's default; channels_last: [n, h, w, c]; batch_last: [c, h, w, n], for steps
+    that can be translated. auto: for float32 on a CPU, batch_last for convolutions of few channels and channels_last
     otherwise; contiguous in all other cases. It is a rule and never a timing, because the last bits differ. The layout
     is always contiguous if the module's own optimizer moves the weights or its hooks see them.
 
-    layers: the chain of layers of the module's step, if there is one; called only if it matters. Raises BadConfig for
-    batch_last if the module has no such chain.
+    innermost: the translation of the module's step, if it has one; called only if it matters. Raises BadConfig for
+    batch_last if it has none.
     """
     setting, quick = setup.runtime.layout, device.type == "cpu" and setup.dtype == "float32"
     moved_elsewhere = setup.optimizer == "module" or any(overrides(module, name) for name in LOCAL_WORK)
@@ -102,14 +102,14 @@ def layout_for(
     if setting == "auto" and not quick:
         return "contiguous"
     alone = device.type == "cpu" and setup.runtime.vectorize != "always"
-    chain = layers() if alone else None
-    last = None if chain is None else BatchLast(chain)
-    if setting == "batch_last" and (last is None or not last.possible):
+    step = innermost() if alone else None
+    if setting == "batch_last" and (step is None or not step.convolutions):
         raise BadConfig(
-            f"runtime.layout=batch_last, but {type(module).__name__} here is no plain chain of layers, one client "
-            "at a time on a CPU, with convolutions without strides, dilation and groups (leave it at auto)"
+            f"runtime.layout=batch_last, but {type(module).__name__} here does not take steps that can be "
+            "translated: cross-entropy of plain layers, one client at a time on a CPU, with convolutions without "
+            "strides, dilation and groups (leave it at auto)"
         )
-    return "batch_last" if last is not None and (setting == "batch_last" or last.pays) else "channels_last"
+    return "batch_last" if step is not None and (setting == "batch_last" or step.pays) else "channels_last"
 
 
 def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractContextManager[Any]]]:

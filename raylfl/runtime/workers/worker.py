@@ -11,17 +11,18 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raylfl.core.algorithm import State
 from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.cut import Cut
 from raylfl.core.flat import FlatModule
+from raylfl.core.innermost.step import Innermost
+from raylfl.core.innermost.steps import InnermostSteps
 from raylfl.core.keyed import keyed_int
 from raylfl.core.local import LocalResult, Observer, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.oracle import LoopOracle, Way, private_randomness, seed_everything
-from raylfl.core.recorded.layers import Chains
 from raylfl.core.reduce import finite_rows
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.step_log import StepLog
@@ -52,8 +53,8 @@ class Worker:
         allow_single_samples(module)
         self.recorder = Recorder()
         self.recorder.attach(module)
-        chains = Chains(module)
-        self.layout = layout_for(module, self.device, setup, lambda: self._layers(chains))
+        steps = InnermostSteps(module)
+        self.layout = layout_for(module, self.device, setup, lambda: self._innermost(steps))
         self.flat = FlatModule(module, setup.torch_dtype, self.device, self.layout == "channels_last")
         self._parts, self._modes = list(module.modules()), list[bool]()
         self.evaluator = Evaluator(module, self.recorder)
@@ -70,7 +71,7 @@ class Worker:
             "test": self._source(setup.test, images_last) if setup.test is not None else None,
             "val": self._source(setup.val, images_last) if setup.val is not None else None,
         }
-        batch_last = chains if self.layout == "batch_last" else None
+        batch_last = steps if self.layout == "batch_last" else None
         self.loop = LoopOracle(self.flat, autocast, batch_last, setup.runtime.step, self.training.log)
         full = FullGradients(self.loop, self.measured, setup.shards, self.recorder, setup.eval_batch_size)
         self.measures = Measures(setup, self.evaluator, self.attributes, self.sources, full)
@@ -105,20 +106,20 @@ class Worker:
         lasting = setup.optimizer_state != "fresh"
         return Initial(x, buffers, x.new_zeros(self.local_optimizer().width(flat.width) if lasting else 0))
 
-    def _layers(self, chains: Chains) -> list[nn.Module] | None:
-        """The layers of the module's step, found on two samples; None if it is no chain of layers or logs values."""
-        module, dtype = chains.module, next(chains.module.parameters()).dtype
+    def _innermost(self, steps: InnermostSteps) -> Innermost | None:
+        """The translation of the module's step, found on two samples; None if it has none or logs values."""
+        module, dtype = steps.module, next(steps.module.parameters()).dtype
         log, attributes = TrainingLog(StepLog(), 1), Attributes(module)
         try:
             module.train()
             with private_randomness(keyed_int(self.setup.seed, "check")), self.recorder.into(log):
                 source = BatchSource(self.setup.train, torch.device("cpu"), dtype)
-                layers = chains.of(source.batch(self.setup.shards.indices[:2]).content)
+                step = steps.of(source.batch(self.setup.shards.indices[:2]).content)
         except Exception:
             return None  # `check` reports the failure
         finally:
             attributes.restore()
-        return layers if not log.step.values else None
+        return step if not log.step.values else None
 
     def _vectorized(self) -> VectorizedOracle:
         by_hand = self.training_step_only is None

@@ -6,10 +6,9 @@ import torch
 from torch import nn
 
 from raylfl.config.load import load_config
-from raylfl.core.batch_last import BatchLast
-from raylfl.core.chain import IGNORED
 from raylfl.core.flat import FlatModule
-from raylfl.core.recorded.layers import Chains
+from raylfl.core.innermost.steps import InnermostSteps
+from raylfl.core.innermost.translation import IGNORED
 from raylfl.errors import BadConfig
 from raylfl.experiment import assemble
 from raylfl.models import MODELS
@@ -54,8 +53,14 @@ def both(build, dtype):
     torch.manual_seed(0)
     module, shape = build()
     flat = FlatModule(module, dtype, CPU)
-    layers = Chains(flat.module).of(batch(2, shape, dtype))
-    return flat, BatchLast(layers), shape
+    steps = InnermostSteps(flat.module)
+    assert steps.of(batch(2, shape, dtype)) is not None
+    return flat, steps, shape
+
+
+def taken(flat, steps, content, row):
+    """The loss of a batch by the step that was found on two samples; its gradient is written into the row."""
+    return steps.first.gradients(content, flat.parameters, flat.views(row))
 
 
 def batch(size, shape, dtype, classes=3):
@@ -65,12 +70,12 @@ def batch(size, shape, dtype, classes=3):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 2e-5)])
 @pytest.mark.parametrize("build", [lenet, padded, overlapping, pooled_first])
 def test_loss_and_gradient_are_those_of_autograd(build, dtype, tolerance):
-    flat, chain, shape = both(build, dtype)
+    flat, steps, shape = both(build, dtype)
     for size, left_out in [(20, 0), (1, 0), (7, 2), (32, 0), (33, 0), (100, 0), (100, 41), (20, 0)]:
         content = batch(size, shape, dtype)
         content[1][:left_out] = IGNORED
         kept, row = content[0].clone(), torch.full_like(flat.params, torch.nan)
-        loss = chain.loss_and_gradient(content, flat.views(row))
+        loss = taken(flat, steps, content, row)
         expected = flat.module.training_step(content, 0)
         gradient = flat.gradient(expected)
         assert float(loss) == pytest.approx(float(expected.detach()), rel=tolerance)
@@ -80,14 +85,14 @@ def test_loss_and_gradient_are_those_of_autograd(build, dtype, tolerance):
 
 @pytest.mark.parametrize("build", [lenet, padded, overlapping, pooled_first])
 def test_the_network_has_the_same_outputs_in_evaluation(build):
-    flat, chain, shape = both(build, torch.float64)
+    flat, steps, shape = both(build, torch.float64)
     network = flat.module.layers
     for size in (1, 20, 32, 33, 100):
         x = torch.randn(size, *shape, dtype=torch.float64)
         kept = x.clone()
         with torch.no_grad():
             expected = network(x)
-            with chain.in_place_of(network):
+            with steps.evaluating():
                 ours = network(x.contiguous(memory_format=torch.channels_last))
                 again = network(x)
         torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-13)
@@ -96,11 +101,11 @@ def test_the_network_has_the_same_outputs_in_evaluation(build):
 
 
 def test_outputs_with_a_graph_and_other_inputs_are_the_networks_own():
-    flat, chain, shape = both(lenet, torch.float64)
+    flat, steps, shape = both(lenet, torch.float64)
     network = flat.module.layers
     seen = []
-    chain.scores = lambda x: seen.append(x)
-    with chain.in_place_of(network):
+    steps.first.outputs = lambda *given: seen.append(given)
+    with steps.evaluating():
         assert network(torch.randn(2, *shape, dtype=torch.float64)).requires_grad
         with torch.no_grad(), pytest.raises(RuntimeError):
             network(torch.randn(3, 7, dtype=torch.float64))
@@ -121,10 +126,10 @@ def test_a_worker_measures_the_same_in_any_layout():
 
 def test_equal_inputs_share_no_gradient_among_the_entries_of_a_pool():
     """The first of equal entries gets the whole gradient, as in autograd; images have many equal entries."""
-    flat, chain, shape = both(lenet, torch.float64)
+    flat, steps, shape = both(lenet, torch.float64)
     content = torch.zeros(4, *shape, dtype=torch.float64), torch.arange(4)
     row = torch.empty_like(flat.params)
-    chain.loss_and_gradient(content, flat.views(row))
+    taken(flat, steps, content, row)
     torch.testing.assert_close(row, flat.gradient(flat.module.training_step(content, 0)), rtol=1e-12, atol=1e-15)
 
 
@@ -133,19 +138,9 @@ def test_the_bits_do_not_depend_on_what_was_computed_before():
     flat, used, _ = both(lenet, torch.float32)
     for content in contents:
         fresh, row, again = both(lenet, torch.float32)[1], torch.empty_like(flat.params), torch.empty_like(flat.params)
-        loss = used.loss_and_gradient(content, flat.views(row))
-        assert torch.equal(loss, fresh.loss_and_gradient(content, flat.views(again)))
+        loss = taken(flat, used, content, row)
+        assert torch.equal(loss, taken(flat, fresh, content, again))
         assert torch.equal(row, again)
-
-
-def test_memory_is_used_again_from_batch_to_batch():
-    flat, chain, shape = both(lenet, torch.float32)
-    row = torch.empty_like(flat.params)
-    sizes = set()
-    for size in (1, 32, 17, 500):
-        chain.loss_and_gradient(batch(size, shape, torch.float32), flat.views(row))
-        sizes.add(sum(t.numel() for t in chain._memory.values()))
-    assert len(sizes) == 1
 
 
 @pytest.mark.parametrize(
@@ -168,7 +163,7 @@ def test_the_layout_follows_from_the_config(overrides, layout):
 
 
 def test_a_layout_that_a_model_cannot_have_is_refused():
-    message = r"runtime.layout=batch_last, but ResNet18 here is no plain chain of layers"
+    message = r"runtime.layout=batch_last, but ResNet18 here does not take steps that can be translated"
     with pytest.raises(BadConfig, match=message):
         worker(["model.name=resnet18", "runtime.layout=batch_last"])
 

@@ -1,4 +1,4 @@
-"""Detection of chains of layers in modules' steps, and modules whose step is no chain."""
+"""Modules whose steps are translated to samples innermost, and modules whose steps are not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from raylfl.core.flat import FlatModule
+from raylfl.core.innermost.steps import InnermostSteps
 from raylfl.core.oracle import Batch, LoopOracle
-from raylfl.core.recorded.layers import Chains
 from raylfl.core.vectorized import VectorizedOracle
 from raylfl.models import MODELS
 from raylfl.models.base import Classifier
@@ -38,14 +38,13 @@ def batch(shape, size=3, classes=10):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_shipped_chains_are_found_as_they_are_built(name):
+def test_steps_of_shipped_networks_are_translated(name):
     module = shipped(name)
-    chains = Chains(module)
-    layers = chains.of(batch(SHAPES[name]))
-    assert [type(layer) for layer in layers] == [type(layer) for layer in module.layers]
-    assert all(a is b for a, b in zip(layers, module.layers, strict=True) if list(b.parameters()))
-    assert chains.network is module.layers
-    assert chains.order(layers) == list(range(len(list(module.parameters()))))
+    steps = InnermostSteps(module)
+    found = steps.of(batch(SHAPES[name]))
+    convolutions = [layer for layer in module.layers if isinstance(layer, nn.Conv2d)]
+    assert [c.channels for c in found.convolutions] == [layer.in_channels for layer in convolutions]
+    assert steps.network is module.layers
 
 
 class LeNet(users.Net):
@@ -70,17 +69,16 @@ class LeNet(users.Net):
         return {"loss": F.cross_entropy(scores, y), "accuracy": accuracy}
 
 
-def test_a_users_chain_is_found_and_its_gradient_is_in_the_modules_order():
+def test_a_users_step_is_translated_and_its_gradient_is_in_the_modules_order():
     module = LeNet()
     flat = FlatModule(module, torch.float64, CPU)
-    chains = Chains(module)
+    steps = InnermostSteps(module)
     x, y = module.batch(5)
     content = Batch((x.double(), y), 5)
-    ours, theirs = LoopOracle(flat, chains=chains), LoopOracle(flat, step="autograd")
+    ours, theirs = LoopOracle(flat, innermost=steps), LoopOracle(flat, step="autograd")
     losses, g = ours.gradients(flat.params[None], [content], lambda c: 0)
     expected, gradient = theirs.gradients(flat.params[None], [content], lambda c: 0)
-    assert len(chains.layers) == 12
-    assert chains.order(chains.layers)[-2:] == [0, 1]
+    assert len(steps.first.convolutions) == 2
     torch.testing.assert_close(losses, expected, rtol=1e-12, atol=0)
     torch.testing.assert_close(g, gradient, rtol=1e-10, atol=1e-13)
 
@@ -103,7 +101,7 @@ def test_a_users_dense_network_runs_in_whole_cohorts():
     together = VectorizedOracle(flat)
     losses, g = together.gradients(x.clone(), batches, lambda c: 0)
     expected, gradients = LoopOracle(flat, step="autograd").gradients(x.clone(), batches, lambda c: 0)
-    assert together.chains.layers
+    assert together.innermost.first
     torch.testing.assert_close(losses, expected, rtol=1e-12, atol=0)
     torch.testing.assert_close(g, gradients, rtol=1e-10, atol=1e-13)
 
@@ -161,6 +159,74 @@ class Skips(Tied):
         return self.last(self.first(x).relu() + x)
 
 
+class Smooth(Dense):
+    def forward(self, x):
+        h = torch.tanh(self.first(x.flatten(1)))
+        return self.last(F.gelu(h) - F.silu(h) * torch.sigmoid(-h) + h)
+
+
+class Numbered(Dense):
+    """A function with a number, which may be another one in the next step."""
+
+    def forward(self, x):
+        return self.last(0.5 * self.first(x.flatten(1)))
+
+
+class Shared(users.Net):
+    """A convolution whose result is used by a ReLU on a view of it and by another function."""
+
+    shape = (1, 4, 4)
+
+    def build(self):
+        self.first, self.last = nn.Conv2d(1, 2, 3), nn.Linear(8, users.CLASSES)
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.last(h.flatten(1).relu() + h.tanh().flatten(1))
+
+
+class InPlace(Shared):
+    def forward(self, x):
+        return self.last(F.relu(self.first(x), inplace=True).flatten(1))
+
+
+@pytest.mark.parametrize("kind", [OwnBackward, Skips, Smooth, Shared, InPlace])
+def test_functions_of_entries_and_sums_of_them_are_translated(kind):
+    module = kind()
+    flat = FlatModule(module, torch.float64, CPU)
+    x, y = module.batch(6)
+    content, cohort = (x.double(), y), not hasattr(module.first, "kernel_size")
+    step = InnermostSteps(module, cohort).of(content)
+    loss = module.training_step(content, 0)
+    expected, row = flat.gradient(loss), torch.full_like(flat.params, torch.nan)
+    if cohort:
+        content, views = (content[0][None], y[None]), flat.views(row[None])
+        ours = step.gradients(content, flat.views(flat.params[None]), views)[0]
+    else:
+        ours = step.gradients(content, flat.parameters, flat.views(row))
+    torch.testing.assert_close(ours, loss.detach(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(row, expected, rtol=1e-10, atol=1e-13)
+
+
+class Overwritten(Shared):
+    """A ReLU in place on a view of a value that is used afterwards."""
+
+    def forward(self, x):
+        h = self.first(x)
+        F.relu(h.flatten(1), inplace=True)
+        return self.last(h.tanh().flatten(1))
+
+
+class Halves(Shared):
+    """A linear layer on rows that are no samples."""
+
+    def build(self):
+        self.last = nn.Linear(8, users.CLASSES)
+
+    def forward(self, x):
+        return self.last(x.view(-1, 8))[: len(x)]
+
+
 class Masks(Dense):
     def build(self):
         super().build()
@@ -179,13 +245,26 @@ class Normed(Dense):
         self.norm = nn.BatchNorm1d(7)
 
 
-OTHERS = [Scaled, Smoothed, Summed, Penalised, OwnBackward, Tied, Skips, Masks, Hears, Normed, users.Residual]
+OTHERS = [
+    Numbered,
+    Overwritten,
+    Halves,
+    Scaled,
+    Smoothed,
+    Summed,
+    Penalised,
+    Tied,
+    Masks,
+    Hears,
+    Normed,
+    users.Residual,
+]
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.__name__)
-def test_a_step_that_differs_from_a_chain_is_no_chain(kind):
+def test_a_step_that_is_more_than_a_cross_entropy_of_plain_layers_has_no_translation(kind):
     module = kind()
-    assert Chains(module).of(module.batch(4)) is None
+    assert InnermostSteps(module).of(module.batch(4)) is None
 
 
 class OwnLoss(Classifier):
@@ -193,19 +272,19 @@ class OwnLoss(Classifier):
         return 2 * super().training_step(batch, batch_idx)
 
 
-def test_shipped_networks_that_are_more_than_a_chain_are_none():
+def test_shipped_networks_with_other_layers_have_no_translation():
     frozen = shipped("lenet5")
     frozen.layers.conv1.weight.requires_grad_(False)
-    assert Chains(frozen).of(batch((1, 28, 28))) is None
+    assert InnermostSteps(frozen).of(batch((1, 28, 28))) is None
     own_loss = OwnLoss(Stack((1, 8, 8)).flatten().linear(3), 0.1)
-    assert Chains(own_loss).of(batch((1, 8, 8), classes=3)) is None
+    assert InnermostSteps(own_loss).of(batch((1, 8, 8), classes=3)) is None
     assert own_loss.cohort_losses is None
     for name, options in {"cnn_fedacs_mnist": {"dropout": 0.5}, "resnet18": {"width": 4}, "vgg9": {"width": 4}}.items():
-        assert Chains(shipped(name, **options)).of(batch((3, 32, 32))) is None
+        assert InnermostSteps(shipped(name, **options)).of(batch((3, 32, 32))) is None
 
 
 class ByMode(Dense):
-    """A module that is a chain in evaluation mode and for more than three samples."""
+    """A module whose loss is a plain cross-entropy in evaluation mode, for more than three samples."""
 
     def training_step(self, batch, batch_idx):
         factor = 2.0 if self.training or len(batch[0]) <= 3 else 1
@@ -215,17 +294,17 @@ class ByMode(Dense):
 
 def test_each_kind_of_batch_and_mode_is_checked():
     module = ByMode()
-    chains = Chains(module)
-    assert chains.of(module.batch(4)) is None
+    steps = InnermostSteps(module)
+    assert steps.of(module.batch(4)) is None
     module.eval()
-    assert chains.of(module.batch(3)) is None
-    assert chains.of(module.batch(4)) is not None
+    assert steps.of(module.batch(3)) is None
+    assert steps.of(module.batch(4)) is not None
 
 
 def test_targets_that_are_no_classes_are_left_to_autograd():
     flat = FlatModule(shipped("logistic"), torch.float64, CPU)
     x, y = torch.randn(6, 1, 28, 28, dtype=torch.float64), torch.randn(6, 10, dtype=torch.float64).softmax(1)
-    oracle = LoopOracle(flat, chains=Chains(flat.module))
+    oracle = LoopOracle(flat, innermost=InnermostSteps(flat.module))
     losses, rows = oracle.gradients(flat.params[None].clone(), [Batch((x, y), 6)], lambda c: 0)
     expected = flat.module.training_step((x, y), 0)
     assert losses[0] == float(expected.detach())
@@ -245,23 +324,23 @@ class BySize(users.Net):
         return self.last((h.relu() if len(x) < 4 else h).flatten(1))
 
 
-def test_chains_that_differ_by_the_size_of_the_batch_are_not_taken_for_one():
+def test_steps_that_differ_by_the_size_of_the_batch_are_not_taken_for_one():
     module = BySize()
     flat = FlatModule(module, torch.float64, CPU)
-    chains = Chains(module)
-    ours, theirs = LoopOracle(flat, chains=chains), LoopOracle(flat, step="autograd")
+    steps = InnermostSteps(module)
+    ours, theirs = LoopOracle(flat, innermost=steps), LoopOracle(flat, step="autograd")
     for size in (3, 5, 3, 5):
         content = Batch((torch.randn(size, 1, 4, 4, dtype=torch.float64), torch.randint(0, 5, (size,))), size)
-        assert chains.of(content.content) is not None
+        assert steps.of(content.content) is not None
         _, g = ours.gradients(flat.params[None], [content], lambda c: 0)
         _, expected = theirs.gradients(flat.params[None], [content], lambda c: 0)
         torch.testing.assert_close(g, expected, rtol=1e-10, atol=1e-13)
 
 
-def test_a_dense_chain_one_client_at_a_time_is_a_recorded_step():
+def test_a_dense_network_one_client_at_a_time_is_a_recorded_step():
     module = Dense()
     flat = FlatModule(module, torch.float64, CPU)
     x, y = module.batch(6)
-    oracles = LoopOracle(flat, chains=Chains(module)), LoopOracle(flat, step="autograd")
+    oracles = LoopOracle(flat, innermost=InnermostSteps(module)), LoopOracle(flat, step="autograd")
     ours, theirs = (o.gradients(flat.params[None], [Batch((x.double(), y), 6)], lambda c: 0)[1] for o in oracles)
     assert torch.equal(ours, theirs)

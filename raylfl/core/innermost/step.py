@@ -1,0 +1,108 @@
+"""A translated step: a list of functions on values in the order `samples innermost`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raylfl.core.innermost.rules import Function, Values, rule_of
+from raylfl.core.innermost.translation import IGNORED, Translation, Unfit
+from raylfl.core.recorded.calls import Call, Recording, full_name
+
+LARGEST = 32  # samples of one client at a time: the patches of more samples do not fit into a core's caches
+FEW = 8  # input channels of a convolution up to which this order is faster
+
+
+@dataclass
+class _Call:
+    """One translated call; gone: values no longer needed after it."""
+
+    text: str
+    function: Function
+    gone: list[int]
+
+
+class Innermost:
+    """A translated step; `text` describes it: steps of equal text are equal. convolutions: those of the step."""
+
+    def __init__(self, recording: Recording, parameters: Sequence[Tensor], cohort: bool):
+        """Translates a recording; raises Unfit if it has no translation."""
+        found = Translation(recording, parameters, cohort)
+        self.cohort, self.shape, self.loss = cohort, found.geometry[0].shape[1:], found.plan.loss
+        self.calls: list[_Call] = []
+        self._forward = 0  # the number of calls in front of the cross-entropy
+        for at, call in enumerate(found.calls):
+            function = rule_of(call)(found, call)
+            if found.scores < 0:
+                self._forward = at + 1
+            self.calls.append(_Call(_text(found, call), function, found.gone(at)))
+        if found.kinds.get(self.loss) != "loss" or len(found.written) < len(parameters):
+            raise Unfit("another loss, or gradients that are computed in another way")
+        self.scores, self.convolutions = found.scores, found.convolutions
+        self.text = "\n".join(call.text for call in self.calls)
+
+    @property
+    def pays(self) -> bool:
+        """Whether one client's steps are faster so: every convolution has few input channels."""
+        return bool(self.convolutions) and all(c.channels <= FEW for c in self.convolutions)
+
+    @torch.no_grad()
+    def gradients(self, content: Sequence[Tensor], weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
+        """The loss of one client's batch (x [B, ...], y [B]), or the losses [C] of C batches.
+
+        weights: the parameters, or rows [C, *shape] of them; out: where their gradients are written.
+        """
+        x, y = content
+        pieces = -(-len(y) // LARGEST)
+        if self.cohort or pieces == 1:
+            return self._whole(x, y, weights, out)
+        total, piece = x.new_zeros(()), [torch.empty_like(g) for g in out]
+        for g in out:
+            g.zero_()
+        count = int((y != IGNORED).sum())
+        for inputs, labels in zip(x.tensor_split(pieces), y.tensor_split(pieces), strict=True):
+            share = int((labels != IGNORED).sum()) / max(count, 1)
+            if share:
+                total.add_(self._whole(inputs, labels, weights, piece), alpha=share)
+                torch._foreach_add_(list(out), piece, alpha=share)
+        return total
+
+    @torch.no_grad()
+    def outputs(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        """The outputs [B, classes] of one client's network for x [B, ...]."""
+        found = []
+        for piece in x.split(LARGEST):
+            values = self._started(piece, weights)
+            for call in self.calls[: self._forward]:
+                call.function(values, ())
+            found.append(values[self.scores].t().contiguous())
+        return torch.cat(found)
+
+    def fits(self, x: Tensor) -> bool:
+        """Whether x holds samples of the recorded shape."""
+        return x.shape[1:] == self.shape
+
+    def _whole(self, x: Tensor, y: Tensor, weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
+        values = self._started(x, weights)
+        values[1] = y
+        for call in self.calls:
+            call.function(values, out)
+            for k in call.gone:
+                del values[k]
+        loss: Tensor = values[self.loss]
+        return loss
+
+    def _started(self, x: Tensor, weights: Sequence[Tensor]) -> Values:
+        # a clone has the strides of its shape, for one sample too; `contiguous` may not, and products round differently
+        x = x.movedim(1, -1) if self.cohort else x.movedim(0, -1).clone(memory_format=torch.contiguous_format)
+        return {0: x} | {-1 - i: w for i, w in enumerate(weights)}
+
+
+def _text(found: Translation, call: Call) -> str:
+    """The call without the number of samples, on which its function does not depend."""
+    name, results = full_name(call.op), call.results()
+    plain = found.geometry[results[0]].shape[1:] if name == "aten::view" else call.args
+    return f"{results} = {name}({call.slots()}, {plain})"

@@ -1,0 +1,124 @@
+"""The translated step of a module for each kind of batch, and its network in evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raylfl.core.innermost.step import Innermost
+from raylfl.core.innermost.translation import Unfit
+from raylfl.core.recorded.guards import Refused
+from raylfl.core.recorded.steps import kind_of, recorded
+
+PLAIN = (nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.Flatten)  # layers that are the same in any mode
+
+
+class InnermostSteps:
+    """The translated training step of a module, for each kind of batch (inputs, labels) and mode of the module."""
+
+    def __init__(self, module: Any, cohort: bool = False):
+        """cohort: steps of several clients at once."""
+        self.module, self.cohort = module, cohort
+        self.parameters = list(module.parameters())
+        self.possible = _possible(module, cohort)
+        self.first: Innermost | None = None  # the first step found
+        self.network: nn.Sequential | None = None  # the part of the module that it goes through, if there is one
+        self._found: dict[Any, Innermost | None] = {}
+
+    def of(self, content: Any, aside: Callable[[], AbstractContextManager[object]] = nullcontext) -> Innermost | None:
+        """The step for this kind of batch of one client in the module's current mode; None if it has no translation.
+
+        aside: a context for the trial step with a new kind of batch.
+        """
+        if not self.possible or not takes(content):
+            return None
+        try:
+            key = kind_of(content), self.module.training
+        except Refused:
+            return None
+        if key not in self._found:
+            with aside():
+                found = self._found[key] = self._find(content, self._loss)
+                if self.first is None and found is not None:
+                    self.first, self.network = found, self._network(content, found)
+        return self._found[key]
+
+    def _find(self, content: Sequence[Tensor], loss: Callable[[Any], Tensor]) -> Innermost | None:
+        recording = recorded(self.module, self.parameters, content, loss)
+        try:
+            return None if recording is None else Innermost(recording, self.parameters, self.cohort)
+        except Unfit:
+            return None
+
+    def _loss(self, content: Any) -> Tensor:
+        output = self.module.training_step(content, 0)
+        loss: Tensor = output["loss"] if isinstance(output, dict) else output
+        return loss.reshape(())
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """A context in which the network of the first step uses its translated calls, where autograd needs no graph.
+
+        The network is a part of the module that is a sequence of plain layers, of which the step is the mean
+        cross-entropy.
+        """
+        step, network = self.first, self.network
+        if step is None or network is None or not step.convolutions:
+            yield
+            return
+
+        def forward(x: Tensor) -> Tensor:
+            if torch.is_grad_enabled() or not step.fits(x) or x.dtype != self.parameters[0].dtype:
+                own: Tensor = nn.Sequential.forward(network, x)  # type: ignore[no-untyped-call]
+                return own
+            return step.outputs(x, self.parameters)
+
+        network.forward = forward  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del network.forward
+
+    def _network(self, content: Sequence[Tensor], step: Innermost) -> nn.Sequential | None:
+        for part in self.module.modules():
+            if type(part) is nn.Sequential and all(type(layer) in PLAIN for layer in part):
+                found = self._find(content, partial(_cross_entropy, part))
+                if found is not None and found.text == step.text:
+                    return part
+        return None
+
+
+def _cross_entropy(network: nn.Sequential, content: Sequence[Tensor]) -> Tensor:
+    x, y = content
+    return F.cross_entropy(network(x), y).reshape(())
+
+
+def takes(content: Any, ndim: int = 1) -> bool:
+    """Whether a batch is (inputs, labels), with int64 labels of `ndim` dimensions."""
+    if not (isinstance(content, (tuple, list)) and len(content) == 2 and isinstance(content[1], Tensor)):
+        return False
+    return content[1].dtype == torch.int64 and content[1].ndim == ndim
+
+
+def _possible(module: nn.Module, cohort: bool) -> bool:
+    """Whether a trial step is worth its time: weights and biases of linear layers and convolutions, all trained.
+
+    False with buffers, dropout or hooks, and for a cohort with convolutions.
+    """
+    layers = (nn.Linear,) if cohort else (nn.Linear, nn.Conv2d)
+    for part in module.modules():
+        held = [p for p in part._parameters.values() if p is not None]
+        hooks = part._forward_hooks or part._forward_pre_hooks or part._backward_hooks
+        if part._buffers or hooks or (isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0):
+            return False
+        if held and (type(part) not in layers or len(held) != 2):
+            return False
+        if any(not p.requires_grad or p._backward_hooks for p in held):
+            return False
+    return next(module.parameters(), None) is not None

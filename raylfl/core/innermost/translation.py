@@ -1,0 +1,99 @@
+"""The state of a translation: what is known about the values of a recording."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from raylfl.core.innermost.patches import Convolution
+from raylfl.core.recorded.calls import Call, Recording, Slot, full_name
+from raylfl.core.recorded.plan import reduced
+from raylfl.core.recorded.pools import pools_first
+
+IGNORED = -100  # the class label of samples that cross-entropy leaves out (torch's ignore_index)
+
+LAYERS = ("aten::addmm", "aten::convolution")
+
+
+class Unfit(Exception):
+    """The reason why a recording has no translation."""
+
+
+class Translation:
+    """The calls of a recording, and the kinds of their values: rows, turned (rows transposed), labels, loss and others.
+
+    A rule of `rules.py` asks for the kinds of a call's arguments, sets those of its results, and raises Unfit for a
+    call that has no translation. convolutions: those found.
+    """
+
+    def __init__(self, recording: Recording, parameters: Sequence[Tensor], cohort: bool):
+        """cohort: for several clients at once."""
+        self.cohort, self.parameters = cohort, parameters
+        self.plan = reduced(recording)
+        self.calls, self.geometry = pools_first(self.plan.calls, self.plan.geometry, self.plan.wanted)
+        self.size = self.geometry[0].shape[0]
+        self.kinds: dict[int, str] = {0: "rows", 1: "labels"}
+        self.users = Counter(k for call in self.calls for k in set(call.slots()))
+        self.places = {k: i for i, k in enumerate(self.plan.gradients)}
+        self.convolutions: list[Convolution] = []
+        self.written: set[int] = set()  # parameters whose gradients are written
+        self.scores = -1  # the value with the network's outputs, the input of the cross-entropy
+        if None in self.plan.gradients or len(self.places) < len(parameters):
+            raise Unfit("parameters without a gradient of their own")
+        if self.plan.logged or self.plan.leaves != 2:
+            raise Unfit("logged values, or batches that are not (inputs, labels)")
+
+    def gone(self, at: int) -> list[int]:
+        """The values that only calls up to this one need; not those of the batch, the loss and weights."""
+        later = {k for call in self.calls[at + 1 :] for k in (*call.slots(), *call.results())}
+        here = {*self.calls[at].slots(), *self.calls[at].results()} & self.kinds.keys()
+        return sorted(here - later - {0, 1, self.plan.loss})
+
+    def only_here(self, k: int) -> bool:
+        """Whether a value is a new result of a layer that a single call uses."""
+        maker = next((call for call in self.calls if k in call.results()), None)
+        return maker is not None and full_name(maker.op) in LAYERS and self.users[k] == 1
+
+    def aliased(self, k: int, call: Call) -> bool:
+        """Whether other values in the memory of value k are used after this call, which overwrites it."""
+        later = self.calls[next(at for at, one in enumerate(self.calls) if one is call) + 1 :]
+        others = {n for one in later for n in one.slots()} & self.kinds.keys() - {k}
+        return any(self.geometry[n].home == self.geometry[k].home for n in others)
+
+    def rows(self, value: Any, kind: str = "rows") -> int:
+        """The number of an argument of this kind."""
+        if not isinstance(value, Slot) or self.kinds.get(value.number) != kind:
+            raise Unfit(f"an argument that is not {kind}")
+        return value.number
+
+    def made(self, result: Any, kind: str = "rows") -> int:
+        """The number of a result, which gets this kind; rows must have one per sample."""
+        if not isinstance(result, Slot):
+            raise Unfit("several results")
+        if kind == "rows" and self.geometry[result.number].shape[:1] != (self.size,):
+            raise Unfit("a result without a row for each sample")
+        self.kinds[result.number] = kind
+        return result.number
+
+    def weight(self, value: Any, turned: bool = False) -> int:
+        """The negative number of an argument that is a parameter (turned: its transposed view)."""
+        given = self.plan.constants.get(value.number) if isinstance(value, Slot) else None
+        for i, p in enumerate(self.parameters):
+            if given is not None and _same_memory(given, p.t() if turned and p.ndim == 2 else p):
+                return -1 - i
+        raise Unfit("an argument that is no parameter")
+
+    def gradient(self, result: Any) -> int:
+        """The position of the parameter whose gradient is this result."""
+        i = self.places.get(result.number) if isinstance(result, Slot) else None
+        if i is None or self.users[result.number] or i in self.written:
+            raise Unfit("a sum over samples that is no gradient")
+        self.written.add(i)
+        return i
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    return (a.data_ptr(), a.shape, a.stride()) == (b.data_ptr(), b.shape, b.stride())
