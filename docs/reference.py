@@ -56,7 +56,7 @@ def keys(cls: type, prefix: str = "") -> Iterator[tuple[str, ...]]:
             yield f"`{key}`", str(_default(field).name), "a name, or a group of keys", "the keys below"
             yield from keys(hint, f"{key}.")  # type: ignore[arg-type]
         else:
-            yield f"`{key}`", _text(_default(field)), words(hint, docs=False), doc_of(hint)
+            yield f"`{key}`", _text(_default(field)), _kind(hint), doc_of(hint)
 
 
 def _default(field: Field[Any]) -> Any:
@@ -73,7 +73,7 @@ def options(group: str) -> list[tuple[str, ...]]:
         told, parameters = explained(entry.cls, list(hints)), signature(entry.cls).parameters
         for key, hint in hints.items():
             meaning = "; ".join(filter(None, (doc_of(hint), told.get(key), comment(entry.cls, key))))
-            row = f"`{key}`", _text(parameters[key].default), words(hint, docs=False), meaning
+            row = f"`{key}`", _text(parameters[key].default), _kind(hint), meaning
             rows.setdefault(row, []).append(f"`{entry.name}`")
     return sorted((row[0], ", ".join(names), *row[1:]) for row, names in rows.items())
 
@@ -101,6 +101,11 @@ def comment(cls: type, key: str) -> str:
     at = next((k for k, line in enumerate(lines) if line.startswith(f"    {key}: ")), 0)
     above = lines[at - 1].strip().removeprefix("# ") if at and lines[at - 1].strip().startswith("# ") else ""
     return above or (lines[at].partition("  # ")[2] if at else "")
+
+
+def _kind(hint: Any) -> str:
+    """A declared type in words; `a value per client` with a link to its section."""
+    return words(hint, docs=False).replace("value per client", "[value per client](config.md#values-per-client)")
 
 
 def _text(value: Any) -> str:

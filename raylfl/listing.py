@@ -14,7 +14,7 @@ from rich.table import Table
 from raylfl import source
 from raylfl.config.find import FOLDERS, config_names, find_config, summary_of
 from raylfl.console import print_table
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, BadValue
 from raylfl.options import words
 from raylfl.registries import KINDS
 from raylfl.registry import import_class
@@ -80,7 +80,10 @@ def kind_of(cls: Any) -> str | None:
 def _components(path: str, kinds: Sequence[str]) -> Iterator[tuple[str, type]]:
     """Pairs (kind, class) for a path: one class, or all components that a module defines."""
     if _is_module(path):
-        module = import_class(f"{path}.__dict__", "list")
+        try:
+            module = import_class(f"{path}.__dict__", "list")
+        except BadValue as error:  # which names a class
+            raise BadConfig(f"list {path}: {error.hint}") from error
         classes = [value for value in module.values() if getattr(value, "__module__", None) == path]
     elif "." in path:
         classes = [import_class(path, "list")]

@@ -210,6 +210,18 @@ def test_list_refuses_classes_that_are_no_components(own, capsys, what, words):
     assert words in capsys.readouterr().err
 
 
+def test_list_says_why_a_module_cannot_be_imported(tmp_path, monkeypatch, capsys):
+    (tmp_path / "broken_here.py").write_text("import nowhere_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["list", "broken_here"]) == 2
+    assert capsys.readouterr().err.startswith("raylfl: list broken_here: cannot import broken_here: No module named")
+
+
+def test_list_shows_types_in_words_without_links(capsys):
+    assert main(["list", "raylfl.heterogeneity.topologies.static.Ring"]) == 0
+    assert "a value per client; default 0.0" in capsys.readouterr().out
+
+
 def test_a_logger_may_be_a_users_class_or_any_of_lightnings(own):
     mine = {"class_path": "mine.Lines", "init_args": {"word": "done"}}
     theirs = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"name": "theirs", "version": "0"}}

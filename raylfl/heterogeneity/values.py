@@ -41,7 +41,7 @@ from raylfl.heterogeneity.forms import (
 from raylfl.heterogeneity.world import RunContext
 from raylfl.options import Kind
 
-ValuePerClient = Annotated[Any, Kind("a [value per client](config.md#values-per-client)")]
+ValuePerClient = Annotated[Any, Kind("a value per client")]
 
 
 @dataclass(frozen=True)
