@@ -94,6 +94,25 @@ def test_final_has_every_node_and_the_worst_is_measured(tmp_path):
     assert last["algo/consensus_error"] == pytest.approx(float(spread))
 
 
+def test_every_nodes_model_is_evaluated_where_asked(tmp_path):
+    """Against the accuracy of the module at each node's parameters."""
+    settings = ["algorithm=dsgd", "topology=ring", "eval.nodes=true", "eval.per_client=true", "eval.every=2"]
+    config = {"base": ["data/digits", "model/logistic"], "num_clients": 4, "rounds": 2, "local": {"lr": 0.5}}
+    carry_out(config, tmp_path / "run", [*settings, "runtime.backend=local", "partition={name: classes, classes: 3}"])
+    final = torch.load(tmp_path / "run" / "final.pt", weights_only=True)
+    last = rows(tmp_path / "run", "metrics.jsonl")[-1]
+    test = assemble(load_config(tmp_path / "run" / "config.yaml")).setup.test
+    images, labels = (torch.as_tensor(a) for a in test.arrays)
+    expected = []
+    for x in final["nodes"]:
+        weight, bias = x[:-10].view(10, -1), x[-10:]
+        guess = (images.flatten(1).to(x) / 16 @ weight.T + bias).argmax(dim=1)
+        expected.append(float((guess == labels).double().mean()))
+    assert [last["per_client"]["nodes/accuracy"][str(i)] for i in range(4)] == pytest.approx(expected, abs=1e-6)
+    found = (last["nodes/accuracy_min"], last["nodes/accuracy_mean"], last["nodes/accuracy_max"])
+    assert found == pytest.approx((min(expected), np.mean(expected), max(expected)), abs=1e-6)
+
+
 def test_floats_and_seconds_are_counted_on_the_edges(tmp_path):
     """Messages between nodes that work, lost ones included; the slowest node, with its slowest link."""
     wait, rate = [0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8], [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0]

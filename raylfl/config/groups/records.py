@@ -24,6 +24,9 @@ class EvalConfig(Options):
         bool, Doc("`global/loss`, `global/grad_norm`, `global/distance`: a pass over all clients' data")
     ] = field(default=False, metadata={"key": "global"})
     clients: Annotated[bool, Doc("accuracy on each client's own data: fairness")] = False
+    nodes: Annotated[
+        bool, Doc("metrics of every node's model on the test set, for methods without a server: N evaluations")
+    ] = False
     random_clients: Annotated[
         int, Ge(0), Doc("clients drawn for an evaluation; loss and accuracy on their training data")
     ] = 0

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import Info, ServerState, State
 from raylfl.core.deferred import Deferred
 from raylfl.core.keyed import keyed
@@ -17,6 +18,7 @@ from raylfl.diagnostics.surrogate import chi2, fixed_point, surrogate_weights
 from raylfl.diagnostics.updates import consensus_error, distance_metrics, drift, update_metrics
 from raylfl.parts import BUFFERS, Experiment
 from raylfl.runtime.round.diversity import diversity_metrics
+from raylfl.runtime.round.homes import HOMES
 from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.plan import Planner
 from raylfl.runtime.round.state import FederationState, RoundResult
@@ -54,8 +56,11 @@ class Measurements:
         evaluations = self._evaluations(broadcast, r.index, r.received_view.cohort) if due else nothing
         objective = self._objective(broadcast) if config.global_ and due else nothing
         average = self._average(state, broadcast, due)
+        nodes = self._nodes(state.server, broadcast) if config.nodes and due else nothing
         diversity = self._diversity(broadcast) if config.diversity and due else nothing
-        return Deferred(lambda: self._row(result, state, before, info, [evaluations, objective, average, diversity]))
+        return Deferred(
+            lambda: self._row(result, state, before, info, [evaluations, nodes, objective, average, diversity])
+        )
 
     def _row(
         self,
@@ -86,8 +91,10 @@ class Measurements:
         distance = {} if self.optimum is None else distance_metrics(state.server["x"], self.optimum)
         distance |= result.metrics
         inconsistency = self._inconsistency(r.index, before) if config.inconsistency else {}
-        evaluated = {name: value for job in submitted for name, value in job.result().items()}
-        single = evaluated.pop("per_client", {}) | self._training_of_clients(result)
+        found = [job.result() for job in submitted]
+        single = {k: v for part in found for k, v in part.pop("per_client", {}).items()}
+        single |= self._training_of_clients(result)
+        evaluated = {name: value for part in found for name, value in part.items()}
         metrics |= evaluated | distance | inconsistency
         metrics["cohort/sampled"], metrics["cohort/received"] = len(r.cohort), len(received.cohort)
         metrics |= state.costs.metrics()
@@ -137,6 +144,27 @@ class Measurements:
             return {**summary(measured), "per_client": of_single_clients(measured)}
 
         return results.then(found)
+
+    def _nodes(self, server: ServerState, broadcast: State) -> Deferred[Metrics]:
+        """The metrics of each node's model on the test set: their mean, least and largest; the model of node i."""
+        algorithm, test = self.e.algorithm, self.e.setup.test
+        if not isinstance(algorithm, GraphAlgorithm) or test is None:
+            return Deferred.of({})
+        chunks = self._chunks("test", np.arange(len(test), dtype=np.int64))
+        models = [x for block in self.backend.get(server[HOMES]) for x in algorithm.parameters(block)]
+        jobs = [self.backend.evaluate({**broadcast, "x": x}, chunks) for x in models]
+
+        def found() -> Metrics:
+            each = [by_name(["test"] * len(chunks), job.result())["test"] for job in jobs]
+            metrics: Metrics = {}
+            for name in each[0]:
+                values = np.array([measured[name] for measured in each])
+                of_all = {"mean": values.mean(), "min": values.min(), "max": values.max()}
+                metrics |= {f"nodes/{name}_{what}": float(value) for what, value in of_all.items()}
+            single = {f"nodes/{name}": {str(i): m[name] for i, m in enumerate(each)} for name in each[0]}
+            return {**metrics, "per_client": single}
+
+        return Deferred(found)
 
     def _chunks(self, kind: str, ids: Ints) -> list[Chunk]:
         """An evaluation in chunks of one batch each, for any worker, or in a single chunk."""
