@@ -26,7 +26,7 @@ from raylfl.runtime.records.wandb_run import base_url, logged_in, unreachable
 SECTIONS = {  # heading -> prefixes of its metrics' names
     "Test set": ("test/",),
     "Training": ("train/", "global/", "average/"),
-    "Clients": ("clients/", "participants/", "random/", "cohort/", "update/", "inconsistency/"),
+    "Clients": ("clients/", "nodes/", "participants/", "random/", "cohort/", "update/", "inconsistency/"),
     "Costs": ("cost/", "time/", "traffic/"),
     "Algorithm": ("algo/",),
 }
