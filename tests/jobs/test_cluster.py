@@ -24,6 +24,7 @@ import torch
 import raylfl
 from raylfl.cli import main
 from tests.docs.pages import carry_out
+from tests.runtime.clusters import PATIENT
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY = str(Path(sys.executable).with_name("ray"))
@@ -47,6 +48,7 @@ def cluster():
     gcs, dashboard, client, agent, metrics = free_ports(5)
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("RAY_")},
+        **PATIENT,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # `ray` and `python`, as pages type them
         "RAY_TMPDIR": str(home),
         "RAY_AUTH_MODE": "token",

@@ -11,7 +11,9 @@ from ray._private.node import Node
 
 from raylfl.runtime.ray.connection import DIRECT, OWN_CLUSTER
 
-PATIENT = {name: value for name, value in OWN_CLUSTER.items() if name != DIRECT}  # on a busy machine
+PATIENT = {  # for workers that other tests would starve
+    name: value for name, value in OWN_CLUSTER.items() if name != DIRECT
+}
 UNUSED = ("start_monitor", "start_log_monitor", "start_api_server")  # autoscaler, logs to the driver, dashboard
 SMALL: dict[str, Any] = {"object_store_memory": 100 * 2**20, "include_dashboard": False}
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
