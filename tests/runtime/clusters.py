@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from ray._private.node import Node
 
-from raylfl.runtime.ray.connection import DIRECT, OWN_CLUSTER
+from raylfl.runtime.ray.connection import OWN_CLUSTER
 
-PATIENT = {  # for workers that other tests would starve
-    name: value for name, value in OWN_CLUSTER.items() if name != DIRECT
-}
+PATIENT = {name: OWN_CLUSTER[name] for name in ("RAY_worker_niceness", "RAY_worker_register_timeout_seconds")}
 UNUSED = ("start_monitor", "start_log_monitor", "start_api_server")  # autoscaler, logs to the driver, dashboard
 SMALL: dict[str, Any] = {"object_store_memory": 100 * 2**20, "include_dashboard": False}
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
