@@ -20,6 +20,7 @@ NAMES: dict[str, tuple[str, ...]] = {  # docs/heterogeneity.md, "What is measure
     "participants": EVALUATION,
     "random": EVALUATION,
     "clients": ("accuracy_mean", "accuracy_std", "accuracy_p10"),
+    "nodes": tuple(f"{name}_{what}" for name in EVALUATION for what in ("mean", "min", "max")),
     "global": ("loss", "grad_norm", "distance", "distance_abs", "diversity", "surrogate_diversity", "surrogate_chi2"),
     "average": ("distance", "distance_abs", "loss", "gap"),
     "update": ("norm", "diversity", "drift", "consensus", "step"),
@@ -53,6 +54,10 @@ def require_measured(metric: str, experiment: Experiment) -> None:
         "participants": (config.participants and config.every, "eval.participants=true, and eval.every > 0"),
         "random": (config.random_clients and config.every, "eval.random_clients > 0, and eval.every > 0"),
         "clients": (config.clients and config.every, "eval.clients=true, and eval.every > 0"),
+        "nodes": (
+            config.nodes and config.every and experiment.algorithm.topology.peers,
+            "a method without a server, eval.nodes=true, and eval.every > 0",
+        ),
         "global": (config.global_ and config.every, "eval.global=true, and eval.every > 0"),
         "average": (config.average and config.every, "eval.average, and eval.every > 0"),
         "inconsistency": (config.inconsistency, "eval.inconsistency=true"),
