@@ -44,16 +44,15 @@ def worker_profile(workload: Workload) -> str:
 
 
 def server_profile(workload: Workload) -> str:
-    import ray
-
     from raylfl.runtime.ray.actors import start_workers
     from raylfl.runtime.ray.backend import RayBackend
+    from raylfl.runtime.ray.stored import Stored
 
     experiment = experiment_of(workload, workers=1)
     with cluster_for(experiment.config.runtime) as cluster:
         cluster.ready()
-        actors = start_workers(experiment.config.runtime, 1)
-        backend = RayBackend(experiment, ray.put(experiment), actors, print)
+        actors = start_workers(experiment.config.runtime, [None])
+        backend = RayBackend(experiment, Stored.put(experiment, 1), actors, print)
         rounds = Federation.of(experiment, backend).rounds(sys.maxsize)
         for _ in range(WARM_UP):
             next(rounds)

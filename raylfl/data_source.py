@@ -39,7 +39,8 @@ IGNORED = {
 class DataSource:
     """The content of a data class, whose attributes may be values or methods.
 
-    data: the object itself, for further attributes; it stays in the process that made it.
+    data: the object itself, for further attributes; it stays in the process that made it. client_nodes: for each client
+    the name of the nodes that have its samples, a custom resource of Ray; None: every node has all of them.
     """
 
     train: SampleSet
@@ -49,6 +50,7 @@ class DataSource:
     client_indices: list[Ints] | None
     data: Any
     warnings: list[str] = field(default_factory=list)
+    client_nodes: tuple[str, ...] | None = None
 
 
 def class_of(config: Config, place: str) -> Any:
@@ -89,6 +91,7 @@ def load_data(config: Config) -> DataSource:
     plain = getattr(data, "test_transform", None) or augmented
     labels = _attribute(data, "targets")
     owners = _attribute(data, "client_indices")
+    nodes = _attribute(data, "client_nodes")
     return DataSource(
         SampleSet.of(train, augmented, plain, collate),
         _measured_on(data, "test", plain, warnings),
@@ -97,6 +100,7 @@ def load_data(config: Config) -> DataSource:
         [np.asarray(o, dtype=np.int64) for o in owners] if owners is not None else None,
         data,
         [f"data class {name}: {line}" for line in warnings],
+        tuple(map(str, nodes)) if nodes is not None else None,
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from raylfl.config.components import check_arguments
 from raylfl.config.groups.top import ModelConfig
 from raylfl.config.load import Config, escaped
+from raylfl.config.placement import is_pinned
 from raylfl.core.mixing import DOUBLY
 from raylfl.core.population import Population
 from raylfl.core.samples import Shards
@@ -86,6 +87,15 @@ def assemble(config: Config) -> Experiment:
     population = Population.of(np.array([len(c) for c in split.clients]), config.top.weights)
     owners = config.algorithm.topology.owners(split.clients)
     merged = len(owners) < len(split.clients)  # a single client trains on the data of all clients
+    unpinnable = "a single client trains on all data" if merged else None
+    if config.algorithm.topology.peers:
+        unpinnable = "the nodes of a graph work in blocks, and each block has a worker of its own"
+    nodes = source.client_nodes
+    if nodes is not None and config.resolved["partition"]["name"] != "natural":
+        raise BadConfig(
+            f"partition.name={config.resolved['partition']['name']}, but must be natural: the data name the nodes of "
+            "their own clients"
+        )
     trained = Population.of(np.array([len(c) for c in owners])) if merged else population
     world = RunContext(config.top.seed, trained, config.top.rounds)
     participation, link = (Full(), Perfect()) if merged else (config.participation, config.link)
@@ -118,6 +128,8 @@ def assemble(config: Config) -> Experiment:
         val=source.val,
         drift=config.eval.drift,
         merged=merged,
+        pinned=is_pinned(config.runtime, source.train.by_index, nodes is not None, unpinnable),
+        nodes=nodes,
     )
     natural = config.resolved["partition"]["name"] == "natural"
     optimum = known_optimum(source.data, population.weights, natural)

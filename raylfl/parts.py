@@ -65,6 +65,8 @@ class WorkerSetup:
     val: SampleSet | None = None
     drift: bool = False  # whether clients measure their drift in every local step
     merged: bool = False  # a single client trains on the data of all N clients
+    pinned: bool = False  # each client's samples are read by the worker that is its home, and by no other
+    nodes: tuple[str, ...] | None = None  # of each client: the nodes that have its samples; None: any node
 
     @property
     def local_buffers(self) -> bool:
@@ -74,6 +76,11 @@ class WorkerSetup:
     def trained_on(self, client: int) -> Ints:
         """The sample indices on which a client of the run trains."""
         return self.shards.indices if self.merged else self.shards[client]
+
+    @property
+    def trial(self) -> Ints:
+        """Two samples for trials of the module: the first that have an owner, and are here."""
+        return (self.shards.indices if self.train.owned is None else self.train.owned)[:2]
 
     def fresh_state(self, initial: Initial) -> State:
         """The client state before a client's first round, rows [1, ...]; may be empty."""

@@ -43,6 +43,9 @@ def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
     kept = _without(resolved, LEFT_OUT[of], "")
     if kept.get("topology") == UNCHOSEN:
         del kept["topology"]
+    runtime = kept.get("runtime", {})
+    if runtime.get("placement") != "pinned":  # only this value can change bits: pinned clients are not vectorised
+        runtime.pop("placement", None)
     return kept
 
 

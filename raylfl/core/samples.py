@@ -33,6 +33,10 @@ def as_tensor(array: np.ndarray) -> Tensor:
 class SampleSet:
     """A data set as arrays [n, ...] in shared memory, or a map-style data set that is read sample by sample.
 
+    A data set with a method `rows(indices)` is read batch by batch: it returns the samples of these indices as a tuple
+    of arrays. owned: the samples that are here, as ascending indices into the whole set, of which `arrays` hold these
+    rows only; None: all.
+
     transform: applied to the inputs (first entry) of every training batch. measured_through: applied to them in
     evaluations instead, without augmentation. collate: makes a batch from a list of samples; None: torch's
     default_collate.
@@ -43,6 +47,7 @@ class SampleSet:
     transform: Callable[[Tensor], Tensor] | None = None
     measured_through: Callable[[Tensor], Tensor] | None = None
     collate: Callable[[list[Any]], Any] | None = None
+    owned: Ints | None = None
 
     @staticmethod
     def of(
@@ -60,6 +65,25 @@ class SampleSet:
 
     def __len__(self) -> int:
         return len(self.arrays[0]) if self.arrays is not None else len(self.items)
+
+    @property
+    def by_index(self) -> bool:
+        """Whether batches are read by index from where the samples lie, such as a memory-mapped file."""
+        return self.arrays is None and hasattr(self.items, "rows")
+
+    def part(self, indices: Ints) -> SampleSet:
+        """The set restricted to these ascending indices, which keep their numbers; arrays are copied."""
+        arrays = None if self.arrays is None else tuple(a[indices] for a in self.arrays)
+        return replace(self, arrays=arrays, owned=indices)
+
+    def places(self, indices: Ints) -> Ints:
+        """The rows of these samples in `arrays`. Raises LookupError for a sample that is not here."""
+        if self.owned is None:
+            return indices
+        at = np.minimum(np.searchsorted(self.owned, indices), len(self.owned) - 1)
+        if (self.owned[at] != indices).any():
+            raise LookupError("a sample was requested from a worker that does not hold it")
+        return at
 
 
 def _tensors_of(dataset: Any) -> Sequence[Tensor] | None:
@@ -115,13 +139,10 @@ class BatchSource:
     def gather(self, indices: Ints) -> Any:
         """The samples of these indices: collated, on the device, transformed."""
         if self.tensors is not None:
-            at = to_device(torch.from_numpy(indices), self.device)
+            at = to_device(torch.from_numpy(self.samples.places(indices)), self.device)
             content: Any = tuple(t.index_select(0, at) for t in self.tensors)
         else:
-            from torch.utils.data import default_collate
-
-            samples = [self.samples.items[int(i)] for i in indices]
-            content = self._moved((self.samples.collate or default_collate)(samples))
+            content = self._moved(self._read(indices))
         if isinstance(content, (tuple, list)) and content and isinstance(content[0], Tensor):
             inputs = content[0]
             if self.samples.transform is not None:
@@ -133,6 +154,15 @@ class BatchSource:
             named = hasattr(content, "_fields")
             content = type(content)(inputs, *content[1:]) if named else (inputs, *content[1:])
         return content
+
+    def _read(self, indices: Ints) -> Any:
+        """The samples of these indices from a data set without arrays, collated."""
+        from torch.utils.data import default_collate
+
+        self.samples.places(indices)
+        if self.samples.by_index:
+            return tuple(as_tensor(a) for a in self.samples.items.rows(indices))
+        return (self.samples.collate or default_collate)([self.samples.items[int(i)] for i in indices])
 
     def _moved(self, content: Any) -> Any:
         if isinstance(content, Tensor):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
+from raylfl.core.population import Ints
 from raylfl.errors import BadValue, DataMissing
 from raylfl.options import Arguments, Ge
 
@@ -27,9 +28,12 @@ class DataSource(Arguments):
     seed: the seed of the data, independent of the run's seed.
     num_classes: the number of classes; labels are 0..num_classes - 1.
 
-    train_dataset: a map-style data set whose samples are tuples of tensors. test_dataset: another one, or None.
+    train_dataset: a map-style data set whose samples are tuples of tensors; one with a method `rows(indices)`, which
+    returns a batch as arrays, is read by index where the samples lie. test_dataset: another one, or None.
     targets: the label of each training sample, int64 [n], for partitions by label; None: unlabelled.
     client_indices: one list of sample indices per client, for `partition: natural`; None: no clients are defined.
+    client_nodes: for each of these clients the name of the nodes that have its samples, a custom resource of Ray; None:
+    every node has all of them.
     train_transform, test_transform: applied to the inputs x [B, ...] of a batch each time it is used.
     in_shape: the shape of an input, after the transform; shipped models adopt it and num_classes as defaults.
     optimum(weights=None): the minimiser x* [d] of sum_i w_i f_i (w uniform by default), if it is known.
@@ -38,7 +42,8 @@ class DataSource(Arguments):
     train_dataset: Dataset[Any]
     test_dataset: Dataset[Any] | None = None
     targets: Tensor | None = None
-    client_indices: list[list[int]] | None = None
+    client_indices: list[list[int]] | list[Ints] | None = None
+    client_nodes: list[str] | None = None
     train_transform: Transform | None = None
     test_transform: Transform | None = None
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
+import shutil
 import tarfile
-import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,7 +24,7 @@ from raylfl.errors import BadValue, DataMissing
 from raylfl.extras import require
 
 ENDINGS = (".jpg", ".jpeg", ".png")
-FORM = 1  # format of the cache; a new number invalidates old caches
+FORM = 2  # format of the cache; a new number invalidates old caches
 Half = dict[str, np.ndarray[Any, Any]]
 
 
@@ -71,19 +73,28 @@ def arrays(
 ) -> tuple[list[Half], list[str]]:
     """The halves {"x" uint8 [n, C, H, W], "y" int64 [n]} in the order of `halves`, and the names of the classes.
 
-    A source that was read before comes from the cache. Its digest covers the names, sizes and modification times of all
-    files, or of the tar file.
+    A source that was read before comes from the cache, whose files are mapped into memory. Its digest covers the names,
+    sizes and modification times of all files, or of the tar file.
     """
-    place = cache / f"{source.name.split('.')[0]}-{digest(source, halves, size, grey)}.npz"
-    if place.is_file():
-        try:
-            with np.load(place) as kept:
-                return [{key: kept[f"{key}{i}"] for key in ("x", "y")} for i in range(2)], kept["classes"].tolist()
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            pass  # truncated, or written by another program: read the images again and replace it
-    read, classes = _read(source, halves, size, grey)
-    _keep(place, {f"{key}{i}": half[key] for i, half in enumerate(read) for key in half} | {"classes": classes})
-    return read, classes
+    place = cache / f"{source.name.split('.')[0]}-{digest(source, halves, size, grey)}"
+    if (kept := _kept(place)) is not None:
+        return kept
+    try:
+        with _own(place) as part:
+            _keep(part, *_read(source, halves, size, grey, part))
+    except OSError:  # the cache is not writable: the next start reads the images again
+        return _read(source, halves, size, grey, None)
+    return _kept(place) or _read(source, halves, size, grey, None)
+
+
+def _kept(place: Path) -> tuple[list[Half], list[str]] | None:
+    """The cached halves and classes; None if there are none, or they are damaged."""
+    try:
+        classes: list[str] = json.loads((place / "classes.json").read_text())
+        found = [{key: np.load(place / f"{key}{i}.npy", mmap_mode="c") for key in ("x", "y")} for i in range(2)]
+    except (OSError, ValueError, EOFError):
+        return None
+    return found, classes
 
 
 def digest(source: Path, halves: Sequence[str], size: int | None, grey: bool) -> str:
@@ -98,55 +109,76 @@ def digest(source: Path, halves: Sequence[str], size: int | None, grey: bool) ->
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _read(source: Path, halves: Sequence[str], size: int | None, grey: bool) -> tuple[list[Half], list[str]]:
+def _read(
+    source: Path, halves: Sequence[str], size: int | None, grey: bool, place: Path | None
+) -> tuple[list[Half], list[str]]:
+    """The halves and classes; pixels go to files in `place`, image by image, or for None to memory."""
     require("PIL", what="data.name=image_folder")
-    found: dict[str, list[tuple[str, str, Any]]] = {half: [] for half in halves}
+    labels = _labels(source, halves)
+    classes = sorted(set(labels[halves[0]].values()))
+    number = {label: k for k, label in enumerate(classes)}
+    rows = {half: {name: row for row, name in enumerate(found)} for half, found in labels.items()}
+    pixels_of: dict[str, np.ndarray[Any, Any]] = {}
     for name, content in _files(source, halves):
+        half = PurePosixPath(name).parts[-3]
+        x = pixels(content(), name, size, grey)
+        if half not in pixels_of:
+            shape, file = (len(rows[half]), *x.shape), None if place is None else place / f"x{halves.index(half)}.npy"
+            pixels_of[half] = (
+                np.empty(shape, x.dtype) if file is None else np.lib.format.open_memmap(file, "w+", x.dtype, shape)
+            )
+        if pixels_of[half].shape[1:] != x.shape:
+            said = f"{pixels_of[half].shape[2:]} and {x.shape[1:]} pixels ({name})"
+            raise _missing(
+                f"{source}: images of different sizes, {said}; data.init_args.size makes them alike", *halves
+            )
+        pixels_of[half][rows[half][name]] = x
+    codes = {half: np.array([number[label] for label in found.values()], np.int64) for half, found in labels.items()}
+    return [{"x": pixels_of[half], "y": codes[half]} for half in halves], classes
+
+
+def _labels(source: Path, halves: Sequence[str]) -> dict[str, dict[str, str]]:
+    """For each half its images, sorted by label and name: name -> label. Raises DataMissing."""
+    found: dict[str, list[tuple[str, str]]] = {half: [] for half in halves}
+    for name, _ in _files(source, halves):
         half, label = PurePosixPath(name).parts[-3:-1]
-        if half in found:
-            found[half].append((label, name, pixels(content, name, size, grey)))
+        found[half].append((label, name))
     train, test = halves
     for half, images in found.items():
         if not images:
             raise _missing(f"{source} holds no {half}/<class>/*.jpg or *.png", train, test)
-    classes = sorted({label for label, _, _ in found[train]})
-    strange = sorted({label for label, _, _ in found[test]} - set(classes))
+    strange = sorted({label for label, _ in found[test]} - {label for label, _ in found[train]})
     if strange:
         raise _missing(f"{source}: {test} has classes that {train} has not ({', '.join(strange[:3])})", train, test)
-    return [_stacked(found[half], classes, source, halves) for half in halves], classes
+    return {half: {name: label for label, name in sorted(images)} for half, images in found.items()}
 
 
-def _stacked(images: list[tuple[str, str, Any]], classes: Sequence[str], source: Path, halves: Sequence[str]) -> Half:
-    images.sort(key=lambda image: image[:2])
-    first = images[0][2]
-    odd = next((name for _, name, x in images if x.shape != first.shape), None)
-    if odd is not None:
-        other = next(x for _, name, x in images if name == odd)
-        said = f"{first.shape[1:]} and {other.shape[1:]} pixels ({odd})"
-        raise _missing(f"{source}: images of different sizes, {said}; data.init_args.size makes them alike", *halves)
-    place = {label: number for number, label in enumerate(classes)}
-    labels = np.array([place[label] for label, _, _ in images], dtype=np.int64)
-    return {"x": np.stack([x for _, _, x in images]), "y": labels}
-
-
-def _files(source: Path, halves: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of every image `.../<half>/<class>/<image>`."""
+def _files(source: Path, halves: Sequence[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """(name, a function that reads the content) of every image `.../<half>/<class>/<image>`, in any order."""
     if source.is_dir():
         for half in halves:
             for path in sorted((source / half).glob("*/*")):
                 if path.suffix.lower() in ENDINGS:
-                    yield path.relative_to(source).as_posix(), path.read_bytes()
+                    yield path.relative_to(source).as_posix(), path.read_bytes
         return
     try:
         with tarfile.open(source) as archive:
             for member in archive:  # nothing is unpacked to disk
                 name = PurePosixPath(member.name)
-                if member.isfile() and len(name.parts) >= 3 and name.suffix.lower() in ENDINGS:
-                    file = archive.extractfile(member)
-                    assert file is not None  # a plain file has content
-                    yield member.name, file.read()
+                image = member.isfile() and len(name.parts) >= 3 and name.suffix.lower() in ENDINGS
+                if image and name.parts[-3] in halves:
+                    yield member.name, partial(_content, archive, member, halves)
     except (tarfile.TarError, EOFError, OSError) as error:
         raise _missing(f"{source} is damaged, or no tar file ({error})", *halves) from error
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, halves: Sequence[str]) -> bytes:
+    try:
+        file = archive.extractfile(member)
+        assert file is not None  # a plain file has content
+        return file.read()
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise _missing(f"the tar file is damaged at {member.name} ({error})", *halves) from error
 
 
 def pixels(content: bytes, name: str, size: int | None, grey: bool) -> np.ndarray[Any, Any]:
@@ -170,25 +202,27 @@ def _cache_place(cache: str | None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "raylfl" / "image_folder"
 
 
-def _keep(place: Path, content: dict[str, Any]) -> None:
-    """Writes the cache atomically; if the folder is not writable, the next start reads the images again."""
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with _own(place) as part:
-            np.savez(part, **content)
-    except OSError:
-        return
+def _keep(place: Path, halves: Sequence[Half], classes: Sequence[str]) -> None:
+    """Completes the cache, whose pixels are written already."""
+    for i, half in enumerate(halves):
+        if isinstance(pixels := half["x"], np.memmap):
+            pixels.flush()
+        np.save(place / f"y{i}.npy", half["y"])
+    (place / "classes.json").write_text(json.dumps(list(classes)))
 
 
 @contextmanager
 def _own(place: Path) -> Iterator[Path]:
-    """A context with a temporary file that is renamed to `place` on exit."""
-    part = place.with_name(f".{place.stem}-{os.getpid()}.npz")
+    """A context with a temporary folder that replaces `place` on exit."""
+    part = place.with_name(f".{place.name}-{os.getpid()}")
+    part.mkdir(parents=True)
     try:
         yield part
-        part.replace(place)
+        shutil.rmtree(place, ignore_errors=True)  # a damaged one
+        with suppress(OSError):  # another process was first
+            part.rename(place)
     finally:
-        part.unlink(missing_ok=True)
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _missing(problem: str, train: str, test: str) -> DataMissing:

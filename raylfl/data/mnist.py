@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import mmap
 import struct
 import zlib
 from pathlib import Path
@@ -81,11 +82,12 @@ class IdxImages(ImageData):
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     """The array in an idx file of unsigned bytes, plain or .gz (format: LeCun, Cortes & Burges 1998).
 
+    A plain file is mapped into memory, so that only the parts that are used are read.
     Big-endian: 0, 0, type (8: unsigned byte), number of dimensions, one uint32 each, then the values.
     Raises ValueError, struct.error, EOFError, OSError or zlib.error if the file is truncated or in another format.
     """
     with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-        content = file.read()
+        content = file.read() if path.suffix == ".gz" else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     zero, kind, dims = struct.unpack_from(">HBB", content)
     if zero != 0 or kind != 8:
         raise ValueError("not an idx file of unsigned bytes")
@@ -93,7 +95,8 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * dims)
     if values.size != math.prod(shape):
         raise ValueError(f"{values.size} values instead of {math.prod(shape)} as its header says")
-    return values.reshape(shape).copy()  # writable, as torch requires
+    values = values.reshape(shape)
+    return values if values.flags.writeable else values.copy()  # torch requires a writable array
 
 
 @DATA.register("mnist", paper="LeCun 1998")

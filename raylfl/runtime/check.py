@@ -47,6 +47,12 @@ def check(experiment: Experiment) -> None:
         _try_training(worker, label)
         _try_evaluation(worker, label)
     experiment.warnings.extend(f"model {label}: {line}" for line in _not_logged(worker, experiment.config.eval))
+    config = experiment.config.eval
+    if setup.pinned and "train" in worker.whole and (config.participants or config.random_clients):
+        raise BadConfig(
+            f"model {label} has hooks that see a whole evaluation, but pinned clients are evaluated apart: set "
+            "eval.participants=false and eval.random_clients=0, or runtime.placement=shared"
+        )
     optimum = experiment.optimum
     if optimum is not None and len(optimum.x) != worker.flat.width:
         raise BadConfig(
@@ -103,6 +109,10 @@ def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
 
 
 def _few(samples: Any, indices: np.ndarray) -> SampleSet:
+    if samples.by_index:
+        blank = getattr(samples.items, "blank", None)  # data that this process cannot read have two of zeros instead
+        rows = samples.items.rows(indices) if blank is None else blank(len(indices))
+        return SampleSet(tuple(rows), None, samples.transform)
     if samples.arrays is not None:
         return SampleSet(tuple(a[indices] for a in samples.arrays), None, samples.transform)
     return SampleSet(None, [samples.items[int(i)] for i in indices], samples.transform, None, samples.collate)

@@ -171,13 +171,14 @@ def make_backend(experiment: Experiment, run_dir: RunDirectory, workers: int) ->
     """The backend of a trial: workers in this process, or actors, which inherit its placement group."""
     if experiment.config.runtime.backend == "local":
         return LocalBackend(experiment.setup)
-    import ray
-
     from raylfl.runtime.ray.actors import start_workers
     from raylfl.runtime.ray.backend import RayBackend
+    from raylfl.runtime.ray.stored import Stored
 
-    actors = start_workers(experiment.config.runtime, workers)
-    return RayBackend(experiment, ray.put(experiment), actors, run_dir.log)
+    if experiment.setup.nodes is not None:
+        raise BadConfig("a sweep does not place trials on the nodes of clients whose data live apart: use raylfl run")
+    actors = start_workers(experiment.config.runtime, [None] * workers)
+    return RayBackend(experiment, Stored.put(experiment, workers), actors, run_dir.log)
 
 
 @contextmanager

@@ -16,9 +16,12 @@ from raylfl.report.labels import flatten
 MADE = {"data": {"name": "mnist", "init_args": {"root": "/elsewhere", "download": False}}, "model": "mlp"}
 
 
+PINNED = {"runtime": {"placement": "pinned"}}
+
+
 @pytest.fixture(scope="module")
 def resolved():
-    return load_config({**MADE, "num_clients": 4, "algorithm": "focus", "topology": "ring"}).resolved
+    return load_config({**MADE, "num_clients": 4, "algorithm": "focus", "topology": "ring", **PINNED}).resolved
 
 
 @pytest.mark.parametrize("purpose", LEFT_OUT)
@@ -27,6 +30,15 @@ def test_exactly_the_keys_that_do_not_count_are_left_out(purpose, resolved):
     gone = {key for key in whole if any(f"{key}.".startswith(f"{place}.") for place in LEFT_OUT[purpose])}
     assert kept.items() == {key: value for key, value in whole.items() if key not in gone}.items()
     assert gone
+
+
+def test_a_placement_is_part_of_a_run_if_it_changes_bits():
+    """Runs recorded before there was this key keep their identity."""
+    for purpose in ("resume", "digest"):
+        usual = identity(load_config(MADE).resolved, of=purpose)
+        assert usual == identity(load_config(MADE, ["runtime.placement=shared"]).resolved, of=purpose)
+        assert "placement" not in usual["runtime"]
+        assert identity(load_config({**MADE, **PINNED}).resolved, of=purpose)["runtime"]["placement"] == "pinned"
 
 
 @pytest.mark.parametrize("purpose", LEFT_OUT)

@@ -78,12 +78,13 @@ def test_a_changed_image_or_option_is_read_again(folder, load):
 
 
 def test_a_damaged_cache_is_replaced(folder, load, tmp_path):
-    before = load(folder).train_dataset.tensors[0]
+    before = load(folder).train_dataset.tensors[0].clone()  # of a file that is damaged below
     (kept,) = (tmp_path / "cache").iterdir()
-    whole = kept.read_bytes()
-    kept.write_bytes(whole[: len(whole) // 2])
-    assert torch.equal(load(folder).train_dataset.tensors[0], before)
-    assert len(kept.read_bytes()) == len(whole)
+    whole = (kept / "x0.npy").read_bytes()
+    (kept / "x0.npy").write_bytes(whole[: len(whole) // 2])
+    assert torch.equal(load(folder).train_dataset.tensors[0], torch.from_numpy(np.load(kept / "x0.npy")))
+    assert (kept / "x0.npy").read_bytes() == whole
+    assert torch.equal(before, torch.from_numpy(np.load(kept / "x0.npy")))
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(folder, tmp_path):

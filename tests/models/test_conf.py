@@ -12,7 +12,7 @@ from raylfl.models import MODELS
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 FILES = [(kind, path) for kind in ("model", "data") for path in sorted((CONF / kind).glob("*.yaml"))]
-ON_DISK = {"mnist", "fashion_mnist", "cifar10", "cifar100", "cinic10", "image_folder"}
+ON_DISK = {"mnist", "fashion_mnist", "cifar10", "cifar100", "cinic10", "image_folder", "npy", "client_files"}
 
 
 @pytest.mark.parametrize(("kind", "path"), FILES, ids=lambda v: getattr(v, "stem", v))

@@ -86,7 +86,7 @@ def test_ctrl_c_before_the_first_round_ends_at_once(monkeypatch, capfd):
     group = SimpleNamespace(server=server, workers=[], dismiss=lambda: dismissed.append(True))
     cluster = SimpleNamespace(ready=lambda: None, notes=[], take_actors=lambda runtime, clients: group)
     cluster.lost = lambda: None
-    experiment = SimpleNamespace(config=SimpleNamespace(runtime=None), clients=2)
+    experiment = SimpleNamespace(config=SimpleNamespace(runtime=None), setup=SimpleNamespace(pinned=False))
     monkeypatch.setattr("ray.put", lambda value: value)
     with pytest.raises(KeyboardInterrupt):
         list(RemoteRun(cluster, experiment, SimpleNamespace(path="run"), False).rows())

@@ -52,15 +52,18 @@ def on_ray(config, runs, *overrides, watch=None):
     return raylfl.run(config, [*runs, "runtime.backend=ray", "runtime.workers=2", *overrides], watch)
 
 
-@pytest.mark.parametrize("algorithm", ["focus", "push_pull"])
+@pytest.mark.parametrize(
+    ("algorithm", "overrides"),
+    [("focus", []), ("push_pull", []), ("scaffold", ["runtime.placement=pinned", "runtime.vectorize=never"])],
+)
 def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and_checkpoint(
-    kept, runs, kill_file, algorithm
+    kept, runs, kill_file, algorithm, overrides
 ):
     """A worker before its work, one after its work and before the result is fetched; then the server; at last a worker
-    from outside, at any moment. The rows of push_pull's nodes are with the workers.
+    from outside, at any moment. The rows of push_pull's nodes are with the workers; scaffold's clients are pinned.
     """
     config = {**PERFECT, "algorithm": {"name": algorithm}, "rounds": 16, "checkpoint": {"every": 5, "keep": 1}}
-    clean = run(config, runs)
+    clean = run(config, runs, *overrides[1:])
     kill_file.write_text("work:3\nworked:5\nlog:12")
     struck_from_outside = []
 
@@ -69,7 +72,7 @@ def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and
             struck_from_outside.append(actors("WorkerActor")[0])
             struck_from_outside[0].send_signal(signal.SIGKILL)
 
-    struck = on_ray(config, runs, watch=strike)
+    struck = on_ray(config, runs, *overrides, watch=strike)
     assert kill_file.read_text() == ""
     assert struck_from_outside
     assert outcome(struck.run_dir) == outcome(clean.run_dir)
@@ -151,7 +154,11 @@ def ids(folder):
 @pytest.fixture
 def start(cluster, monkeypatch):
     """`start(cls, argument, has_room, **options)` makes a pool of one such worker; (pool, its notices)."""
-    for name, seconds in (("NOTICE_SECONDS", 0.5), ("NO_ROOM_SECONDS", 1.0), ("MOST_STARTS", 2)):
+    for name, seconds in (
+        ("NOTICE_SECONDS", 0.5),
+        ("NO_ROOM_SECONDS", 1.0),
+        ("MOST_STARTS", 2),
+    ):
         monkeypatch.setattr(worker_pool, name, seconds)
     actors, notices = [], []
 

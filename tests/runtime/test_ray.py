@@ -18,6 +18,7 @@ from raylfl.runtime.ray import backend as ray_backend
 from raylfl.runtime.ray.backend import RayBackend
 from raylfl.runtime.ray.connection import DIRECT
 from raylfl.runtime.ray.resources import count_workers
+from raylfl.runtime.ray.stored import Stored
 from raylfl.runtime.ray.traffic import Traffic
 from raylfl.runtime.session import Session
 from raylfl.runtime.workers.task import REPORT
@@ -105,12 +106,12 @@ def veterans(cluster):
 def session_on(actors, shared):
     """The session of a run with these workers, the round loop in this process.
 
-    shared: a reference to the experiment; actors that have worked on it before keep their worker.
+    shared: the stored experiment, once it is; actors that have worked on it before keep their worker.
     """
 
     def rows(experiment, run_dir, resume, fault):
         if not shared:
-            shared.append(ray.put(experiment))
+            shared.append(Stored.put(experiment, len(actors)))
         backend = RayBackend(experiment, shared[0], actors, run_dir.log)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as in the server actor
@@ -168,6 +169,19 @@ def test_every_algorithm_gives_the_same_bits_with_1_2_and_4_workers(
     shared = []
     for workers in (1, 2, 4):
         carry_out(config, tmp_path / str(workers), rows=session_on(veterans[:workers], shared))
+        assert outcome(tmp_path / str(workers)) == outcome(tmp_path / "here")
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "sfl"])
+def test_pinned_clients_give_the_bits_of_shared_data_on_1_2_and_3_workers(veterans, tmp_path, algorithm):
+    """With BatchNorm, dropout and lost uploads; every worker refuses samples that are not those of its clients."""
+    config = {**TINY, "algorithm": {"name": algorithm}, "partition": {"name": "quantity"}}
+    config |= {"eval": {"every": 2, "global": True, "clients": True, "diversity": True, "batch_size": 7}}
+    config |= {"runtime": {"backend": "local", "vectorize": "never"}}
+    carry_out(config, tmp_path / "here")
+    config |= {"runtime": {"placement": "pinned"}}
+    for workers in (1, 2, 3):
+        carry_out(config, tmp_path / str(workers), rows=session_on(veterans[:workers], []))
         assert outcome(tmp_path / str(workers)) == outcome(tmp_path / "here")
 
 

@@ -18,7 +18,7 @@ class RuntimeConfig(Options):
     """`runtime`: where and how the work is carried out.
 
     Without failures no key changes the result of a run, except that `threads`, `precision`, `micro_cohort`,
-    `vectorize`, `layout` and the device affect its last bits.
+    `vectorize`, `layout` and the device affect its last bits. So does `placement=pinned` where `shared` is vectorised.
     """
 
     backend: Annotated[Literal["ray", "local"], Doc("local: the same code in the calling process")] = "ray"
@@ -27,6 +27,13 @@ class RuntimeConfig(Options):
     ) = None
     cpus_per_worker: Annotated[float, Gt(0), Doc("CPUs that each worker reserves; fractions are allowed")] = 1.0
     gpus_per_worker: Annotated[float, Doc("GPUs that each worker reserves; 0.25: four workers share a GPU")] = 0.0
+    placement: Annotated[
+        Literal["auto", "shared", "pinned"],
+        Doc(
+            "shared: any worker runs any client; pinned: each client has a home, the only worker that reads its "
+            "samples, and clients run one by one; auto: pinned for data that are read by index, else shared"
+        ),
+    ] = "auto"
     address: Annotated[
         str | None, Doc("the address of a running cluster; null: `RAY_ADDRESS`, or else a new cluster")
     ] = None

@@ -13,6 +13,7 @@ from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.startup import collector, process
 
 if TYPE_CHECKING:
+    from raylfl.runtime.ray.stored import Stored
     from raylfl.runtime.session import Session
 
 
@@ -34,9 +35,9 @@ class ServerActor:
         self._answers: SimpleQueue[str | None] = SimpleQueue()  # lets the next round of a paced run start
 
     def rows(
-        self, shared: list[Any], workers: list[Any], folder: str, resume: bool, paced: bool = False
+        self, stored: Stored, workers: list[Any], folder: str, resume: bool, paced: bool = False
     ) -> Iterator[tuple[dict[str, Any], list[str], Any]]:
-        """Yields (metrics, messages, parameters) of each round of the experiment that `shared` refers to.
+        """Yields (metrics, messages, parameters) of each round of this experiment.
 
         paced: each round waits for a call of `proceed` after the previous one, and new rounds come with their
         parameters.
@@ -47,7 +48,7 @@ class ServerActor:
         from raylfl.runtime.records.run_dir import RunDirectory
         from raylfl.runtime.session import Session
 
-        experiment = ray.get(shared[0])
+        experiment = ray.get(stored.experiment)
         run_dir = RunDirectory(Path(folder))  # the lock stays with the process that started the run
 
         def notify(text: str) -> None:
@@ -55,7 +56,7 @@ class ServerActor:
             self._news.append(text)
 
         try:
-            backend = RayBackend(experiment, shared[0], workers, notify)
+            backend = RayBackend(experiment, stored, workers, notify)
             session = self._session = Session(experiment, backend, run_dir)
             if self._asked_to_stop:  # `stop` was called before the session existed
                 session.stop()
@@ -94,17 +95,18 @@ class ActorGroup:
     server: Any
     workers: list[Any]
     share: tuple[float, float]  # CPUs and GPUs of a worker
+    nodes: tuple[str | None, ...]  # the custom resource that the node of each worker has
 
     @staticmethod
-    def start(runtime: RuntimeConfig, count: int) -> ActorGroup:
+    def start(runtime: RuntimeConfig, nodes: tuple[str | None, ...]) -> ActorGroup:
         """Starts actors and returns at once; they import their modules as soon as Ray has processes for them."""
         from raylfl.runtime.ray.actors import start_workers
 
-        return ActorGroup(_start_server(), start_workers(runtime, count), _share(runtime))
+        return ActorGroup(_start_server(), start_workers(runtime, nodes), _share(runtime), nodes)
 
-    def fits(self, runtime: RuntimeConfig, count: int) -> bool:
+    def fits(self, runtime: RuntimeConfig, nodes: tuple[str | None, ...]) -> bool:
         """Whether a run with these settings can use these actors."""
-        return len(self.workers) == count and self.share == _share(runtime)
+        return self.nodes == nodes and self.share == _share(runtime)
 
     def dismiss(self) -> None:
         """Ends the actors."""

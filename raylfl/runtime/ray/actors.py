@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import collector, process
 
 Packed = dict[str, np.ndarray]
+NODE_SHARE = 0.001  # of a node's custom resource that a worker takes: the resource is a name, not a quantity
 
 
 def pack(state: State) -> Packed:
@@ -41,12 +43,13 @@ def unpack(packed: Packed) -> State:
 class WorkerActor:
     """A worker as an actor.
 
-    Every method takes `shared`, a list with a reference to the experiment, and builds the worker if this process has
-    none for that experiment. A new or restarted actor therefore needs no set-up call.
+    Every method takes `shared`, a list of a reference to the experiment and, for pinned clients, a home and a reference
+    to its samples (`Stored.given`). It builds the worker if this process has none for them. A new or restarted actor
+    therefore needs no set-up call, and one that takes over the clients of a lost actor reads their samples.
     """
 
     def __init__(self) -> None:
-        self._worker: Worker | None = None
+        self._workers: dict[int | None, Worker] = {}  # by home: its own, and one whose clients it has taken over
         self._reference: Any = None
         self.fault = kill_point()
         process.set_up()
@@ -56,10 +59,16 @@ class WorkerActor:
 
     @torch_defaults()
     def worker(self, shared: list[Any]) -> Worker:
-        """The worker for this experiment."""
-        if self._worker is None or shared[0] != self._reference:
-            self._worker, self._reference = Worker(ray.get(shared[0]).setup), shared[0]
-        return self._worker
+        """The worker for this experiment, with the samples of this home if there is one."""
+        reference, home, samples = (*shared, None, None)[:3]
+        if reference != self._reference:
+            self._workers, self._reference = {}, reference
+        if home not in self._workers:
+            if len(self._workers) > 1:
+                self._workers.popitem()
+            setup = ray.get(reference).setup
+            self._workers[home] = Worker(setup if samples is None else replace(setup, train=ray.get(samples)))
+        return self._workers[home]
 
     def ping(self, shared: list[Any]) -> None:
         """Builds the worker; a result means that this actor can be called."""
@@ -139,6 +148,11 @@ class WorkerActor:
     ) -> list[tuple[float, np.ndarray]]:
         return [(loss, g.numpy()) for loss, g in self.worker(shared).objective(unpack(broadcast), groups)]
 
+    def client_objectives(
+        self, shared: list[Any], broadcast: Packed, clients: Sequence[int]
+    ) -> list[tuple[float, np.ndarray]]:
+        return [(f, g.numpy()) for f, g in self.worker(shared).client_objectives(unpack(broadcast), clients)]
+
     def state_dict(self, shared: list[Any], x: np.ndarray, buffers: np.ndarray) -> dict[str, Tensor]:
         return self.worker(shared).state_dict(as_tensor(x), as_tensor(buffers))
 
@@ -152,8 +166,12 @@ def attempted(worker: Worker, attempts: int, task: Task, broadcast: State, state
     return result
 
 
-def start_workers(runtime: RuntimeConfig, workers: int) -> list[Any]:
-    """Starts worker actors, in the caller's placement group if there is one; returns their handles at once."""
+def start_workers(runtime: RuntimeConfig, nodes: Sequence[str | None]) -> list[Any]:
+    """Starts one worker actor for each entry, in the caller's placement group if there is one; returns their handles at
+    once.
+
+    nodes: the custom resource that the node of each worker must have; None: any node.
+    """
     options: dict[str, Any] = {
         "num_cpus": runtime.cpus_per_worker,
         "num_gpus": runtime.gpus_per_worker,
@@ -164,5 +182,5 @@ def start_workers(runtime: RuntimeConfig, workers: int) -> list[Any]:
         options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
             group, placement_group_capture_child_tasks=True
         )
-    remote = ray.remote(WorkerActor).options(**options)
-    return [remote.remote() for _ in range(workers)]
+    remote = ray.remote(WorkerActor)
+    return [remote.options(**options, resources={node: NODE_SHARE} if node else {}).remote() for node in nodes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import ray
 import torch
 from torch import Tensor
@@ -20,9 +21,11 @@ from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.homes import HomesInFlight
 from raylfl.runtime.ray.resources import resources_here, workers_that_fit
 from raylfl.runtime.ray.ring import RingInFlight
+from raylfl.runtime.ray.stored import Stored
 from raylfl.runtime.ray.traffic import Traffic, weight
 from raylfl.runtime.ray.worker_pool import Call, WorkerPool
 from raylfl.runtime.workers.backend import Backend, Handle, HomeCall, patience
+from raylfl.runtime.workers.full_gradients import weighted
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk, Task, TaskResult
 
@@ -33,16 +36,17 @@ HEAP = 2**30  # bytes of all clients' states, beyond which they go to the object
 class RayBackend(Backend):
     """Sends tasks to a pool of worker actors, and repeats tasks that are lost or fail."""
 
-    def __init__(self, experiment: Experiment, shared: Any, actors: Sequence[Any], notify: Callable[[str], None]):
+    def __init__(self, experiment: Experiment, stored: Stored, actors: Sequence[Any], notify: Callable[[str], None]):
         """A backend on these actors.
 
-        shared: a reference to `experiment` in the object store, which outlives the backend; actors: from
-        `start_workers`; notify: called with one line for the user.
+        stored: `experiment` in the object store, which outlives the backend; actors: from `start_workers`; notify:
+        called with one line for the user.
         """
         runtime = experiment.config.runtime
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
-        self.pool = WorkerPool(actors, shared, notify, lambda: workers_that_fit(runtime, resources_here()) > 0)
-        self.workers = len(self.pool)
+        self.pool = WorkerPool(actors, stored, notify, lambda: workers_that_fit(runtime, resources_here()) > 0)
+        self.workers, self._stored = len(self.pool), stored
+        self._weights = experiment.setup.population.weights
         self._batch_size = experiment.setup.eval_batch_size
         self._sequential = experiment.algorithm.topology.sequential
         self._measuring = 0  # evaluations in progress
@@ -103,25 +107,47 @@ class RayBackend(Backend):
 
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> Deferred[list[Logged]]:
         batches = [-(-len(chunk.indices) // self._batch_size) for chunk in chunks]
-        return self._spread("evaluate", broadcast, chunks, batches)
+        return self._spread("evaluate", broadcast, chunks, batches, [self._stored.home_of(c.client) for c in chunks])
 
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> Deferred[list[tuple[float, Tensor]]]:
-        pairs = self._spread("objective", broadcast, groups, [1] * len(groups))
+        if self._stored.homes is not None:
+            return self._objective_at_homes(broadcast, groups)
+        pairs = self._spread("objective", broadcast, groups, [1] * len(groups), [None] * len(groups))
         return pairs.then(lambda found: [(loss, as_tensor(g)) for loss, g in found])
 
-    def _spread(self, method: str, state: State, items: Sequence[Any], sizes: Sequence[int]) -> Deferred[list[Any]]:
-        """Results of `method` on these items, in their order; the items are distributed over the workers in turn.
+    def _objective_at_homes(
+        self, broadcast: State, groups: Sequence[Sequence[int]]
+    ) -> Deferred[list[tuple[float, Tensor]]]:
+        """The same sums, in the same order, of gradients that each client's home computes."""
+        clients = [c for group in groups for c in group]
+        homes = [self._stored.home_of(c) for c in clients]
+        pairs = self._spread("client_objectives", broadcast, clients, [1] * len(clients), homes)
+
+        def sums(found: list[Any]) -> list[tuple[float, Tensor]]:
+            of = dict(zip(clients, found, strict=True))
+            return [
+                weighted(np.array([of[c][0] for c in g]), [as_tensor(of[c][1]) for c in g], self._weights[list(g)])
+                for g in groups
+            ]
+
+        return pairs.then(sums)
+
+    def _spread(
+        self, method: str, state: State, items: Sequence[Any], sizes: Sequence[int], homes: Sequence[int | None]
+    ) -> Deferred[list[Any]]:
+        """Results of `method` on these items, in their order; items without a home go to the workers in turn.
 
         sizes: the time limit of each item, as a multiple of `client_timeout`.
         """
         broadcast = self._for_all(state)
         workers = self._halves()[1] if self._sequential else self.pool.available()
-        hands = [list(range(w, len(items), len(workers))) for w in range(min(len(workers), len(items)))]
+        hands = in_hands(homes, len(workers))
         calls = [
             Call(
                 method,
                 (broadcast, [items[k] for k in hand]),
                 timeout=patience(self.timeout, sum(sizes[k] for k in hand)),
+                home=homes[hand[0]],
             )
             for hand in hands
         ]
@@ -161,7 +187,27 @@ class RayBackend(Backend):
         return self._traffic.take()
 
     def describe(self) -> dict[str, Any]:
-        return {"backend": "ray", "workers": self.workers, "cluster": ray.cluster_resources()}
+        placement = "shared" if self._stored.homes is None else "pinned"
+        return {
+            "backend": "ray",
+            "workers": self.workers,
+            "placement": placement,
+            "cluster": ray.cluster_resources(),
+        }
 
     def close(self) -> None:
         self.pool.dismiss()
+
+
+def in_hands(homes: Sequence[int | None], workers: int) -> list[list[int]]:
+    """The numbers of the items of each call: one call per home, and the items without one dealt to the workers in turn.
+
+    >>> in_hands([None, None, 4, None, 4, 1], 2)
+    [[0, 3], [1], [2, 4], [5]]
+    """
+    free = [k for k, home in enumerate(homes) if home is None]
+    by_home: dict[int, list[int]] = {}
+    for k, home in enumerate(homes):
+        if home is not None:
+            by_home.setdefault(home, []).append(k)
+    return [*(free[w::workers] for w in range(min(workers, len(free)))), *by_home.values()]

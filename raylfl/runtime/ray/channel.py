@@ -10,6 +10,7 @@ import ray
 
 from raylfl.runtime.ray.traffic import Traffic
 from raylfl.runtime.ray.worker_pool import WorkerPool
+from raylfl.runtime.workers.task import Task
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Channel:
     keeps: bool
     state_bytes: int
     spills: bool
+
+    def home_of(self, task: Task) -> int | None:
+        """The home of the task's client; None: any worker can do it. Tasks of pinned clients have one client."""
+        stored = self.pool.stored
+        return None if stored is None else stored.home_of(task.clients[0])
 
     def stored(self, states: Sequence[Any]) -> list[Any]:
         """References to new client states. Small ones are kept in this process unless all of them would not fit."""

@@ -14,9 +14,10 @@ import psutil
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import RaylflError
+from raylfl.parts import WorkerSetup
 from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.connection import OWN_CLUSTER, address_of, join, listens, start
-from raylfl.runtime.ray.resources import count_workers, resources_here
+from raylfl.runtime.ray.resources import nodes_of_workers, resources_here
 
 HEAD = ("gcs_server", "raylet")  # Ray on one machine is lost without these processes
 SILENT_SECONDS = (
@@ -84,19 +85,19 @@ class Cluster:
         self.notes += start(self.runtime)
         return Connection(ours=True, head=[child for child in _children(HEAD) if child.pid not in others])
 
-    def take_actors(self, runtime: RuntimeConfig, clients: int) -> ActorGroup:
-        """The actors for a run with `clients` clients; the caller gives them back or dismisses them.
+    def take_actors(self, runtime: RuntimeConfig, setup: WorkerSetup) -> ActorGroup:
+        """The actors for a run; the caller gives them back or dismisses them.
 
         Raises BadConfig if they do not fit on the cluster.
         """
         self.ready()
-        count = count_workers(runtime, clients, resources_here())
+        nodes = nodes_of_workers(runtime, setup, resources_here())
         group, self._group = self._group, None
-        if group is not None and group.fits(runtime, count):
+        if group is not None and group.fits(runtime, nodes):
             return group
         if group is not None:
             group.dismiss()
-        return ActorGroup.start(runtime, count)
+        return ActorGroup.start(runtime, nodes)
 
     def give_back(self, group: ActorGroup) -> None:
         """Keeps the actors, with the modules they have loaded, for the next run of the block."""

@@ -26,7 +26,7 @@ class CohortInFlight:
         self.channel, self.tasks, self.broadcast, self.states = channel, tasks, broadcast, states
         self.done: dict[int, TaskResult] = {}
         self.tries = [0] * len(tasks)
-        self._send(shares([task.load for task in tasks], len(channel.pool)))
+        self._send(self._first_shares())
 
     def results(self) -> list[TaskResult]:
         """The results in task order; waits for them, and repeats tasks that failed."""
@@ -38,11 +38,32 @@ class CohortInFlight:
             self._send(self.waiting + again)
         return [self.done[k] for k in range(len(self.tasks))]
 
+    def _first_shares(self) -> list[Share]:
+        """The tasks of each home; tasks that any worker can do in as many shares as there are workers."""
+        by_home: dict[int | None, Share] = {}
+        for k in range(len(self.tasks)):
+            by_home.setdefault(self._home([k]), []).append(k)
+        if None in by_home:
+            return shares([task.load for task in self.tasks], len(self.channel.pool))
+        return list(by_home.values())
+
+    def _home(self, share: Share) -> int | None:
+        return self.channel.home_of(self.tasks[share[0]])
+
     def _send(self, shares: list[Share]) -> None:
-        """Sends one share to each available worker; the others wait."""
-        here = len(self.channel.pool.available()) if shares else 0
-        self.wave, self.waiting = shares[:here], shares[here:]
-        self.sent: list[Sent] = self.channel.pool.send([self._call(share) for share in self.wave])
+        """Sends one share to each available worker, pinned ones to their home; the others wait."""
+        pool = self.channel.pool
+        free = pool.available() if shares else []
+        self.wave, self.waiting = list[Share](), list[Share]()
+        self.sent = list[Sent]()
+        for share in shares:
+            worker = pool.place(self._home(share), free[0]) if free else -1
+            if worker not in free:
+                self.waiting.append(share)
+                continue
+            free.remove(worker)
+            self.wave.append(share)
+            self.sent.append(pool.submit(worker, self._call(share)))
 
     def _call(self, share: Share) -> Call:
         handles = [h for k in share for h in self.states[k]]
@@ -54,7 +75,9 @@ class CohortInFlight:
         channel, tasks = self.channel, [self.tasks[k] for k in share]
         channel.traffic.count(sent=weight(self.broadcast) + len(given) * channel.state_bytes)
         returns = 1 + sum(len(task.clients) for task in tasks) if channel.keeps else 1
-        return Call("run", (tasks, self.broadcast, channel.keeps, known, *given), returns, channel.timeout)
+        return Call(
+            "run", (tasks, self.broadcast, channel.keeps, known, *given), returns, channel.timeout, self._home(share)
+        )
 
     def _take(self, share: Share, answer: Any) -> None:
         """Stores the results of one share."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raylfl.core.samples import as_tensor
 from raylfl.errors import RaylflError
@@ -15,6 +15,9 @@ from raylfl.runtime.ray.cluster import Cluster, RayLost, cluster_for
 from raylfl.runtime.ray.failures import loss_behind
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.stopping import stop_on_signals
+
+if TYPE_CHECKING:
+    from raylfl.runtime.ray.stored import Stored
 
 MOST_RESTARTS = 4  # largest number of restarts of the server actor or of Ray without a finished round in between
 CHECK_SECONDS = 1.0  # seconds between two checks of Ray's own processes
@@ -41,7 +44,7 @@ class RemoteRun:
         self.cluster, self.experiment, self.run_dir, self.resume = cluster, experiment, run_dir, resume
         self.paced = paced
         self._end: tuple[int, str] | None = None  # the round after which the caller ends the run, and the reason
-        self._shared: list[Any] = []  # a reference to the experiment in Ray's object store
+        self._stored: Stored | None = None  # the experiment in Ray's object store
         self._group: ActorGroup | None = None
         self._asked_to_stop = False
         self._seen, self._restarts = -1, 0  # the newest round; restarts since that round
@@ -63,7 +66,7 @@ class RemoteRun:
                 except RayLost as error:
                     self._count_restart(error)
                     self._say(f"{error}: starting a new Ray, and the run again from its newest checkpoint")
-                    self._shared = []
+                    self._stored = None
                     self.cluster.start_again()
                 except (RayActorError, RayTaskError) as error:
                     self._count_restart(loss_behind(error))
@@ -72,16 +75,17 @@ class RemoteRun:
 
     def _attempt(self) -> Rows:
         """The rounds of one server actor, until the end of the run or the loss of the actor."""
-        import ray
+        from raylfl.runtime.ray.stored import Stored
 
-        group = self._group = self.cluster.take_actors(self.experiment.config.runtime, self.experiment.clients)
-        reusable = False
+        group = self._group = self.cluster.take_actors(self.experiment.config.runtime, self.experiment.setup)
+        reusable, workers = False, len(group.workers)
         try:
-            self._shared = self._shared or [ray.put(self.experiment)]  # actors import their modules meanwhile
+            if self._stored is None or (self._stored.homes and len(self._stored.parts) != workers):
+                self._stored = Stored.put(self.experiment, workers)  # actors import their modules meanwhile
             if self._asked_to_stop:
                 group.server.stop.remote()
             call = group.server.rows.options(num_returns="streaming")
-            stream = call.remote(self._shared, group.workers, str(self.run_dir.path), self.resume, self.paced)
+            stream = call.remote(self._stored, group.workers, str(self.run_dir.path), self.resume, self.paced)
             for metrics, messages, params in self._items(stream):
                 self._unsaid += messages
                 if metrics["round"] > self._seen:  # rounds repeated after a restart were yielded already

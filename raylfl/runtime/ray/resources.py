@@ -7,7 +7,9 @@ import os
 import sys
 
 from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.core.homes import Homes
 from raylfl.errors import BadConfig
+from raylfl.parts import WorkerSetup
 from raylfl.runtime.ray.connection import address_of
 
 
@@ -25,6 +27,30 @@ def count_workers(runtime: RuntimeConfig, clients: int, resources: dict[str, flo
             f"{fit} workers fit (lower runtime.workers, cpus_per_worker or gpus_per_worker)"
         )
     return runtime.workers or min(fit, clients)
+
+
+def nodes_of_workers(runtime: RuntimeConfig, setup: WorkerSetup, resources: dict[str, float]) -> tuple[str | None, ...]:
+    """For each worker of a run, the nodes on which it must be; None: any node. Raises BadConfig if they cannot fit."""
+    names = sorted(set(setup.nodes or ()))
+    missing = [name for name in names if name not in resources]
+    if missing:
+        raise BadConfig(
+            f"the data of some clients are on nodes {', '.join(missing)}, but the cluster has no node of that name: "
+            f"start it with ray start ... --resources='{{\"{missing[0]}\": 1}}'"
+        )
+    count = count_workers(runtime, setup.population.count, resources)
+    if count < len(names):
+        raise BadConfig(
+            f"{count} workers, but the data are on {len(names)} kinds of nodes ({', '.join(names)}): set "
+            f"runtime.workers to {len(names)} or more"
+        )
+    homes = homes_of(setup, count) if names else None
+    return (None,) * count if homes is None else homes.nodes
+
+
+def homes_of(setup: WorkerSetup, workers: int) -> Homes | None:
+    """The homes of the clients; None unless they are pinned."""
+    return Homes.of(setup.population.sizes, workers, setup.nodes) if setup.pinned else None
 
 
 def workers_that_fit(runtime: RuntimeConfig, resources: dict[str, float]) -> int:

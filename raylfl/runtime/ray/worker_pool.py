@@ -16,6 +16,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray.failures import lines_of, reason_of_start
+from raylfl.runtime.ray.stored import Stored
 
 START_SECONDS = (
     10  # seconds to wait for the other workers after the first: on a cluster that lost nodes not all of them fit
@@ -28,12 +29,16 @@ MOST_STARTS = 8  # failed starts of a worker in a row, after which the run ends
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a worker: method, arguments, number of returned values, and time limit in seconds (None: no limit)."""
+    """A call of a worker: method, arguments, number of returned values, and time limit in seconds (None: no limit).
+
+    home: the home of the clients whose samples it needs; None: it needs none, or every worker has all.
+    """
 
     method: str
     arguments: tuple[Any, ...]
     returns: int = 1
     timeout: float | None = None
+    home: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,21 +59,25 @@ class WorkerLost:
 
 
 class WorkerPool:
-    """The worker actors of one run, which share an experiment by reference."""
+    """The worker actors of one run, which share an experiment by reference.
+
+    Pinned clients have a home, the worker of that number. While it is lost, other workers with access to the same
+    samples read them and take over.
+    """
 
     def __init__(
         self,
         actors: Sequence[Any],
-        shared: Any,
+        stored: Stored | None,
         notify: Callable[[str], None],
         has_room: Callable[[], bool] = lambda: True,
     ):
         """A pool of these actors.
 
-        shared: a reference to the experiment, the first argument of every call; notify: called with one line for the
-        user; has_room: whether the cluster has the resources for a worker.
+        stored: the experiment, the first argument of every call; notify: called with one line for the user; has_room:
+        whether the cluster has the resources for a worker.
         """
-        self.actors, self.shared, self.notify, self.has_room = list(actors), [shared], notify, has_room
+        self.actors, self.stored, self.notify, self.has_room = list(actors), stored, notify, has_room
         self._restarts = [0] * len(actors)
         self._starting = {w: self._ping(w) for w in range(len(actors))}
         self._starts = [0] * len(actors)  # failed starts since the worker was last available
@@ -83,13 +92,30 @@ class WorkerPool:
 
     def submit(self, worker: int, call: Call) -> Sent:
         method = getattr(self.actors[worker], call.method)
-        references = method.options(num_returns=call.returns).remote(self.shared, *call.arguments)
+        shared = self._shared(worker if call.home is None else call.home)
+        references = method.options(num_returns=call.returns).remote(shared, *call.arguments)
         return Sent(call, worker, self._restarts[worker], [references] if call.returns == 1 else references)
 
     def send(self, calls: Sequence[Call], workers: Sequence[int] = ()) -> list[Sent]:
-        """Submits call k to the k-th of these workers (default: the available workers), modulo their number."""
+        """Submits call k to its home, or to the k-th of these workers (default: the available workers), modulo their
+        number.
+        """
         here = workers or self.available()
-        return [self.submit(here[k % len(here)], call) for k, call in enumerate(calls)]
+        return [self.submit(self.place(call.home, here[k % len(here)]), call) for k, call in enumerate(calls)]
+
+    def place(self, home: int | None, otherwise: int) -> int:
+        """The worker for a call with this home: the home itself, or while it is lost a worker with the same samples."""
+        if home is None:
+            return otherwise
+        assert self.stored is not None
+        assert self.stored.homes is not None
+        if home not in self._starting:
+            return home
+        here = self.available(self.stored.homes.alternatives(home))
+        return home if home in here else here[home % len(here)]
+
+    def _shared(self, home: int) -> list[Any]:
+        return [None] if self.stored is None else self.stored.given(home)
 
     def results(self, sent: Sequence[Sent]) -> list[Any]:
         """The results in the order of the calls: the returned value, `WorkerLost` if the call was lost.
@@ -141,14 +167,14 @@ class WorkerPool:
 
     # -- availability ------------------------------------------------------------------------------------------
 
-    def available(self) -> list[int]:
-        """The workers that can be called now; if all of them are starting, waits for the first.
+    def available(self, among: Sequence[int] | None = None) -> list[int]:
+        """The workers that can be called now, of these or of all; if all of them are starting, waits for the first.
 
         Ray restarts lost workers by itself, slowly on a busy machine. The wait has no limit as long as the cluster has
         room for a worker; a line for the user reports it every half minute.
         """
         began = noticed = room_seen = time.monotonic()
-        while not (here := self._available_now()):
+        while not (here := [w for w in self._available_now() if among is None or w in among]):
             now = time.monotonic()
             if self.has_room():
                 room_seen = now
@@ -156,7 +182,8 @@ class WorkerPool:
                 raise RaylflError(f"the cluster had no room for a worker for {NO_ROOM_SECONDS} s: nodes were lost")
             if now - noticed > NOTICE_SECONDS:
                 noticed = now
-                self.notify(f"waiting for a worker for {now - began:.0f} s: {len(self)} are being started")
+                count = len(self if among is None else among)
+                self.notify(f"waiting for a worker for {now - began:.0f} s: {count} are being started")
             ray.wait(list(self._starting.values()), num_returns=1, timeout=1)
         return here
 
@@ -186,7 +213,7 @@ class WorkerPool:
         self._starting[worker] = self._ping(worker)
 
     def _ping(self, worker: int) -> Any:
-        return self.actors[worker].ping.remote(self.shared)
+        return self.actors[worker].ping.remote(self._shared(worker))
 
     # -- losses ------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from raylfl.runtime.workers.backend import Backend
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk
 
+Job = tuple[str, str, Ints, int | None]  # an evaluation: name, kind of data, sample indices, client
 GROUP = 16  # clients whose full gradients a worker adds up before sending them; fixed, as is the order of the sum
 
 
@@ -123,19 +124,19 @@ class Measurements:
         """
         config, setup, shards = self.e.config.eval, self.e.setup, self.e.setup.shards
         count = setup.population.count
-        jobs: list[tuple[str, str, Ints]] = []  # (name, kind, indices)
+        jobs: list[Job] = []
         for kind, samples in (("test", self.e.setup.test), ("val", self.e.setup.val)):
             if samples is not None:
-                jobs.append((kind, kind, np.arange(len(samples), dtype=np.int64)))
+                jobs.append((kind, kind, np.arange(len(samples), dtype=np.int64), None))
         if config.participants and len(cohort):
-            jobs.append(("participants", "train", np.concatenate([setup.trained_on(int(c)) for c in cohort])))
+            jobs += self._on_clients("participants", cohort, setup.trained_on)
         if config.random_clients:
             size = min(config.random_clients, count)
             chosen = keyed(self.e.world.seed, "evaluation", r).choice(count, size, replace=False)
-            jobs.append(("random", "train", np.concatenate([shards[int(c)] for c in chosen])))
+            jobs += self._on_clients("random", chosen, shards.__getitem__)
         if config.clients:
-            jobs += [(f"client {c}", "train", shards[c]) for c in range(count) if len(shards[c])]
-        pieces = [(name, chunk) for name, kind, ids in jobs for chunk in self._chunks(kind, ids)]
+            jobs += [(f"client {c}", "train", shards[c], c) for c in range(count) if len(shards[c])]
+        pieces = [(name, chunk) for name, kind, ids, client in jobs for chunk in self._chunks(kind, ids, client)]
         results = self.backend.evaluate(broadcast, [chunk for _, chunk in pieces])
         names = [name for name, _ in pieces]
 
@@ -166,10 +167,17 @@ class Measurements:
 
         return Deferred(found)
 
-    def _chunks(self, kind: str, ids: Ints) -> list[Chunk]:
-        """An evaluation in chunks of one batch each, for any worker, or in a single chunk."""
+    def _on_clients(self, name: str, clients: Ints, samples: Callable[[int], Ints]) -> list[Job]:
+        """The evaluation on the data of these clients together; client by client if their data are apart."""
+        shards = [samples(int(c)) for c in clients]
+        if not self.e.setup.pinned:
+            return [(name, "train", np.concatenate(shards), None)]
+        return [(name, "train", shard, int(c)) for shard, c in zip(shards, clients, strict=True)]
+
+    def _chunks(self, kind: str, ids: Ints, client: int | None = None) -> list[Chunk]:
+        """An evaluation in chunks of one batch each, or in a single chunk; client: whose data these are, if known."""
         size = max(len(ids), 1) if kind in self.backend.whole else self.e.config.eval.batch_size
-        return [Chunk(kind, ids[k : k + size], k // size) for k in range(0, len(ids), size)]
+        return [Chunk(kind, ids[k : k + size], k // size, client) for k in range(0, len(ids), size)]
 
     def _objective(self, broadcast: State) -> Deferred[Metrics]:
         """global/loss = F(x), global/grad_norm = |grad F(x)|, over all clients' data."""

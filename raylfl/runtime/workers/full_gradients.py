@@ -25,11 +25,10 @@ class FullGradients:
 
     def of(self, x: Tensor, clients: Sequence[int], weights: Floats) -> tuple[float, Tensor]:
         """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over these clients."""
-        losses, rows = zip(*(self._of_client(x, c) for c in clients), strict=True)
-        mean = float(np.dot(weights, torch.stack(losses).cpu().numpy()))
-        return mean, tree_sum(torch.stack(rows) * column(weights, x))
+        losses, rows = zip(*(self.of_client(x, c) for c in clients), strict=True)
+        return weighted(torch.stack(losses).cpu().numpy(), rows, weights)
 
-    def _of_client(self, x: Tensor, client: int) -> tuple[Tensor, Tensor]:
+    def of_client(self, x: Tensor, client: int) -> tuple[Tensor, Tensor]:
         """(f_i(x), grad f_i(x) [d]) over client i's whole shard."""
         shard = self.shards[client]
         self.loop.flat.module.eval()
@@ -41,6 +40,12 @@ class FullGradients:
             loss += losses[0].double() * batch.size / len(shard)
             gradient.add_(rows[0], alpha=batch.size / len(shard))
         return loss, gradient
+
+
+def weighted(losses: Floats, gradients: Sequence[Tensor], weights: Floats) -> tuple[float, Tensor]:
+    """(sum w_i f_i, sum w_i grad f_i [d]) from losses [C] and gradients [d] of C clients."""
+    rows = torch.stack(list(gradients))
+    return float(np.dot(weights, losses)), tree_sum(rows * column(weights, rows))
 
 
 class WeightedOracle(LoopOracle):

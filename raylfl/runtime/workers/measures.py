@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -76,11 +77,22 @@ class Measures:
     @torch_defaults()
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
         """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over each group of clients, over all of their data."""
+        weights = self.setup.population.weights
+        with self._at(broadcast) as x:
+            sums = [self.full.of(x, group, weights[list(group)]) for group in groups]
+            return [(loss, gradient.cpu()) for loss, gradient in sums]
+
+    @torch_defaults()
+    def client_objectives(self, broadcast: State, clients: Sequence[int]) -> list[tuple[float, Tensor]]:
+        """(f_i(x), grad f_i(x) [d]) of each of these clients, over all of its data."""
+        with self._at(broadcast) as x:
+            found = [self.full.of_client(x, client) for client in clients]
+            return [(float(loss), gradient.cpu()) for loss, gradient in found]
+
+    @contextmanager
+    def _at(self, broadcast: State) -> Iterator[Tensor]:
+        """A context with the parameters of the broadcast, for full gradients."""
         self.attributes.restore()
         self.load(broadcast)
-        x, results = self.flat.params.clone(), []
         with private_randomness(keyed_int(self.setup.seed, "evaluate")):
-            for group in groups:
-                loss, gradient = self.full.of(x, group, self.setup.population.weights[list(group)])
-                results.append((loss, gradient.cpu()))
-        return results
+            yield self.flat.params.clone()

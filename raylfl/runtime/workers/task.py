@@ -20,6 +20,7 @@ class Chunk(NamedTuple):
     kind: str  # test, val or train
     indices: Ints
     first: int = 0  # number of its first batch within the evaluation
+    client: int | None = None  # whose samples these are; None: of several clients
 
 
 @dataclass(frozen=True)

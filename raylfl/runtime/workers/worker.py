@@ -114,7 +114,7 @@ class Worker:
             module.train()
             with private_randomness(keyed_int(self.setup.seed, "check")), self.recorder.into(log):
                 source = BatchSource(self.setup.train, torch.device("cpu"), dtype)
-                step = steps.of(source.batch(self.setup.shards.indices[:2]).content)
+                step = steps.of(source.batch(self.setup.trial).content)
         except Exception:
             return None  # `check` reports the failure
         finally:
@@ -133,7 +133,7 @@ class Worker:
             return self.training.reason
         with private_randomness(keyed_int(self.setup.seed, "check")), self.loop.autocast():
             self.flat.module.train()
-            logged = self.training.logged_in(self.train.batch(self.setup.shards.indices[:1]))
+            logged = self.training.logged_in(self.train.batch(self.setup.trial[:1]))
         self.flat.write_buffers(self.buffers0.to(self.device))
         self.attributes.restore()
         return self.training.reason or logged
@@ -149,6 +149,8 @@ class Worker:
             return self.training.alone
         if setup.runtime.compile is not None:
             return "runtime.compile takes the steps of one client"
+        if setup.pinned:
+            return "clients are pinned, and the bits of a vectorised call depend on the clients that share it"
         if setup.train.arrays is None:
             return "the data set returns samples one by one"
         reason = refusal(self.flat, self.device, setup.runtime.vectorize)
@@ -158,7 +160,7 @@ class Worker:
         """The reason why a step on large samples is not vectorised under `auto`; None if it may be."""
         if self.setup.runtime.vectorize != "auto" or self.device.type != "cpu":
             return None
-        indices = self.setup.shards.indices
+        indices = self.setup.trial
         self.flat.module.train()
         try:
             with private_randomness(keyed_int(self.setup.seed, "check")), self.recorder.into(None):
@@ -170,7 +172,7 @@ class Worker:
     def _vmap_refusal(self) -> str | None:
         """The reason why vmap cannot run the model, from a trial on two clients of two samples each; None if it can."""
         oracle = self._vectorized()
-        first = self.setup.shards.indices[:2]  # of one sample, batch normalisation would have no statistics
+        first = self.setup.trial  # of one sample, batch normalisation would have no statistics
         x = oracle.workspace(2).copy_(self.x0)
         self.flat.module.train()
         try:
@@ -183,7 +185,7 @@ class Worker:
 
     def _cut(self, layer: str) -> Cut:
         """The cut after this layer, measured in a step on the first samples that have an owner."""
-        batch, module = self.train.batch(self.setup.shards.indices[:2]), self.flat.module
+        batch, module = self.train.batch(self.setup.trial), self.flat.module
         module.train()
         with private_randomness(keyed_int(self.setup.seed, "check")):
             cut = Cut.after(layer, module, self.flat.parameters, lambda: self.loop.loss(batch.content), batch.size)
@@ -379,6 +381,10 @@ class Worker:
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
         """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over each group of clients, over all of their data."""
         return self.measures.objective(broadcast, groups)
+
+    def client_objectives(self, broadcast: State, clients: Sequence[int]) -> list[tuple[float, Tensor]]:
+        """(f_i(x), grad f_i(x) [d]) of each of these clients, over all of its data."""
+        return self.measures.client_objectives(broadcast, clients)
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The module's state_dict at these parameters [d] and buffers [b]."""

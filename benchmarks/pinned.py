@@ -1,0 +1,64 @@
+"""Pinned clients: 10^6 clients, of which 1,000 take part in a round, and the bytes that each worker is given."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import psutil
+
+import raylfl
+from raylfl.config.load import load_config
+from raylfl.experiment import assemble
+from raylfl.runtime.ray.resources import homes_of
+from raylfl.runtime.ray.stored import samples_of
+
+MANY: dict[str, Any] = {
+    "name": "bench-pinned",
+    "num_clients": 1_000_000,
+    "model": {"name": "logistic"},
+    "data": {"name": "synthetic_images", "init_args": {"shape": [1, 8, 8], "num_train": 1_000_000, "num_test": 10}},
+    "partition": {"name": "iid"},
+    "participation": {"name": "uniform", "size": 1_000},
+    "local": {"steps": 5, "batch_size": 5, "lr": 0.05},
+    "eval": {"every": 0, "inconsistency": False},
+    "checkpoint": {"every": 0},
+    "logging": {"report": False},
+    "runtime": {"placement": "pinned"},
+}
+ROUNDS = 4
+
+
+def parts(workers: int) -> dict[str, Any]:
+    """Seconds to find the homes, megabytes of the samples of the largest home, and of what all workers share."""
+    setup = assemble(load_config(MANY)).setup
+    started = time.perf_counter()
+    homes = homes_of(setup, workers)
+    seconds = time.perf_counter() - started
+    assert homes is not None
+    largest = int(np.bincount(homes.home, setup.population.sizes).argmax())
+    rest = replace(setup, train=setup.train.part(np.empty(0, dtype=np.int64)))
+    megabytes = [len(pickle.dumps(part)) / 1e6 for part in (samples_of(setup, homes, largest), rest)]
+    return {"workers": workers, "homes_s": seconds, "largest_home_mb": megabytes[0], "shared_mb": megabytes[1]}
+
+
+def rounds(workers: int) -> dict[str, Any]:
+    """A run on Ray: seconds of a round, and the resident memory of the largest worker."""
+    resident: list[int] = []
+
+    def watch(progress: Any) -> None:
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                if "ray::WorkerActor" in " ".join(process.cmdline()):
+                    resident.append(process.memory_info().rss)
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings = [f"logging.dir={folder}", f"runtime.workers={workers}", "runtime.cpus_per_worker=0.5"]
+        result = raylfl.run({**MANY, "rounds": ROUNDS}, settings, watch)
+    seconds = [row["time/round"] for row in result.metrics[1:]]
+    return {"workers": workers, "round_s": float(np.median(seconds)), "worker_rss_mb": max(resident) / 1e6}

@@ -1,0 +1,30 @@
+"""Whether clients are pinned: each to one worker, which alone reads its samples (`runtime.placement`)."""
+
+from __future__ import annotations
+
+from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.errors import BadConfig
+
+
+def is_pinned(runtime: RuntimeConfig, by_index: bool, apart: bool, impossible: str | None) -> bool:
+    """Whether each client has a home. `auto` is pinned for samples that are read by index; their clients go one by one
+    on any placement, so that the choice changes no bits. Raises BadConfig if the placement is impossible.
+
+    by_index: samples are read by index from files; apart: they are on certain nodes only; impossible: the reason why
+    the method cannot have pinned clients, if there is one.
+    """
+    chosen = runtime.placement
+    if chosen == "pinned":
+        if runtime.backend == "local":
+            raise BadConfig(
+                "runtime.placement=pinned, but runtime.backend=local has one worker for all clients: use auto or shared"
+            )
+        if impossible:
+            raise BadConfig(f"runtime.placement=pinned, but {impossible}: use auto or shared")
+        if runtime.vectorize == "always":
+            raise BadConfig("runtime.placement=pinned runs clients one by one: runtime.vectorize must be auto or never")
+        return True
+    if apart and runtime.backend == "ray" and (chosen == "shared" or impossible):
+        what = impossible or "runtime.placement=shared"
+        raise BadConfig(f"{what}, but the clients' data are on certain nodes only: they must be pinned")
+    return chosen == "auto" and by_index and not impossible and runtime.vectorize != "always"

@@ -1,0 +1,106 @@
+"""Samples that are read by index from .npy files, which are mapped into memory and never loaded as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from raylfl.core.population import Ints
+from raylfl.errors import DataMissing
+
+Columns = tuple[np.ndarray[Any, Any], ...]
+
+
+def mapped(path: Path) -> np.ndarray[Any, Any]:
+    """The array of a .npy file, of which only the parts that are used are read. Raises DataMissing."""
+    try:
+        array: np.ndarray[Any, Any] = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise DataMissing(
+            f"{path} cannot be read as an array ({error}); it must be a .npy file on this node"
+        ) from error
+    return array
+
+
+class MappedArrays(Dataset[Any]):
+    """A map-style data set of .npy files, one per column of a sample. A pickled copy opens the files again."""
+
+    def __init__(self, paths: Sequence[Path]):
+        self.paths = list(paths)
+        self._columns: Columns | None = None
+
+    @property
+    def columns(self) -> Columns:
+        """The arrays [n, ...] of the files. Raises DataMissing if they differ in length."""
+        if self._columns is None:
+            columns = tuple(mapped(path) for path in self.paths)
+            if len(lengths := {len(column) for column in columns}) > 1:
+                raise DataMissing(f"{', '.join(map(str, self.paths))} have {sorted(lengths)} samples: not equally many")
+            self._columns = columns
+        return self._columns
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def __getitem__(self, k: int) -> tuple[Tensor, ...]:
+        return tuple(torch.from_numpy(row)[0] for row in self.rows(np.array([k])))
+
+    def rows(self, indices: Ints) -> Columns:
+        """The samples of these indices, one array [B, ...] per column."""
+        return tuple(column[indices] for column in self.columns)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"paths": self.paths, "_columns": None}
+
+
+class ClientArrays(Dataset[Any]):
+    """The samples of clients whose .npy files are in a folder each, `<path>/<client>/`, client after client.
+
+    A process opens the folders of those clients only whose samples it reads; the others need not exist there.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str], sizes: Sequence[int], like: Columns):
+        """Clients of these names and numbers of samples; like: empty arrays with the shapes and dtypes of x and y."""
+        self.path, self.names, self.like = path, list(names), like
+        self.offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self._open: dict[int, MappedArrays] = {}
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1])
+
+    def __getitem__(self, k: int) -> tuple[Tensor, ...]:
+        return tuple(torch.from_numpy(row)[0] for row in self.rows(np.array([k])))
+
+    def rows(self, indices: Ints) -> Columns:
+        """The samples of these indices. Raises DataMissing if a client's files are not on this node."""
+        owners = np.searchsorted(self.offsets, indices, side="right") - 1
+        found = self.blank(len(indices))
+        for owner in np.unique(owners).tolist():
+            mine = owners == owner
+            for column, rows in zip(found, self._of(owner).rows(indices[mine] - self.offsets[owner]), strict=True):
+                column[mine] = rows
+        return found
+
+    def blank(self, count: int) -> Columns:
+        """Zeros in place of samples, for a trial of the module in a process that has no client's files."""
+        return tuple(np.zeros((count, *column.shape[1:]), column.dtype) for column in self.like)
+
+    def _of(self, owner: int) -> MappedArrays:
+        if owner not in self._open:
+            arrays = MappedArrays([self.path / self.names[owner] / file for file in ("x.npy", "y.npy")])
+            count = int(self.offsets[owner + 1] - self.offsets[owner])
+            if len(arrays) != count:
+                raise DataMissing(
+                    f"{self.path / self.names[owner]} has {len(arrays)} samples, but the index says {count}"
+                )
+            self._open[owner] = arrays
+        return self._open[owner]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_open": {}}

@@ -1,0 +1,53 @@
+"""Your own arrays in .npy files, read by index: a data set may be larger than any memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+
+from raylfl.data import DATA
+from raylfl.data.base import DataSource, data_root
+from raylfl.data.by_index import MappedArrays, mapped
+from raylfl.data.image import ImageTransform
+from raylfl.errors import DataMissing
+from raylfl.options import Doc, Gt
+
+
+@DATA.register("npy")
+class Npy(DataSource):
+    """Your own arrays: train_x.npy [n, ...] and train_y.npy [n] in a folder, with test_x.npy and test_y.npy if any.
+
+    Workers read batches by index, so that the data set may be larger than any node's memory; every node needs the
+    folder. If train_client.npy [n] names the client 0..N-1 of each sample, `partition: natural` is possible.
+    path: the folder; a relative path is below the root (RAYLFL_DATA).
+    """
+
+    def __init__(
+        self,
+        path: str = "npy",
+        scale: Annotated[float, Gt(0), Doc("x is divided by this number, such as 255 for pixels")] = 1.0,
+        root: Annotated[str | None, Doc("the folder above `path`; null: RAYLFL_DATA or ~/.cache/raylfl")] = None,
+    ):
+        folder = data_root(root) / Path(path).expanduser()
+        if not (folder / "train_x.npy").is_file():
+            raise DataMissing(
+                f"data.name=npy: {folder / 'train_x.npy'} is missing; expected train_x.npy and train_y.npy, and for "
+                "tests test_x.npy and test_y.npy\nset data.init_args.path, or RAYLFL_DATA, to their folder"
+            )
+        self.train_dataset = train = MappedArrays([folder / "train_x.npy", folder / "train_y.npy"])
+        if (folder / "test_x.npy").is_file():
+            self.test_dataset = MappedArrays([folder / "test_x.npy", folder / "test_y.npy"])
+        x, y = train.columns
+        self.in_shape = x.shape[1:]
+        if np.issubdtype(y.dtype, np.integer) and y.ndim == 1:
+            self.targets = torch.from_numpy(y.astype(np.int64))
+            self.num_classes = int(y.max()) + 1
+        if (folder / "train_client.npy").is_file():
+            owners = mapped(folder / "train_client.npy")
+            order = np.argsort(owners, kind="stable")
+            self.client_indices = np.split(order, np.cumsum(np.bincount(owners))[:-1])
+        if scale != 1.0:
+            self.train_transform = self.test_transform = ImageTransform(scale=scale)

@@ -1,0 +1,52 @@
+"""A run's experiment in Ray's object store: as a whole, or for pinned clients the samples of each home apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import ray
+
+from raylfl.core.homes import Homes
+from raylfl.core.samples import SampleSet
+from raylfl.parts import Experiment, WorkerSetup
+from raylfl.runtime.ray.resources import homes_of
+
+
+@dataclass(frozen=True)
+class Stored:
+    """References to an experiment, which are the first argument of every call of a worker.
+
+    experiment: without training samples if clients are pinned. homes: of pinned clients. parts: the training samples of
+    each home; samples that are read by index are represented by their indices.
+    """
+
+    experiment: Any
+    homes: Homes | None = None
+    parts: tuple[Any, ...] = ()
+
+    @staticmethod
+    def put(experiment: Experiment, workers: int) -> Stored:
+        """Puts the experiment into the object store, for this number of workers."""
+        setup, homes = experiment.setup, homes_of(experiment.setup, workers)
+        if homes is None:
+            return Stored(ray.put(experiment))
+        nothing = setup.train.part(np.empty(0, dtype=np.int64))
+        rest = replace(experiment, setup=replace(setup, train=nothing))
+        return Stored(ray.put(rest), homes, tuple(ray.put(samples_of(setup, homes, w)) for w in range(workers)))
+
+    def given(self, home: int) -> list[Any]:
+        """The first argument of a call that works with the samples of this home, whose references Ray leaves alone."""
+        return [self.experiment] if self.homes is None else [self.experiment, home, self.parts[home]]
+
+    def home_of(self, client: int | None) -> int | None:
+        """The home of a client; None: any worker can do the work."""
+        return None if self.homes is None or client is None else int(self.homes.home[client])
+
+
+def samples_of(setup: WorkerSetup, homes: Homes, worker: int) -> SampleSet:
+    """The samples of the clients of this home; a worker without any client has two samples for trials of the module."""
+    shards = [setup.shards[int(c)] for c in homes.clients(worker)]
+    own = np.sort(np.concatenate(shards)) if shards else setup.trial
+    return setup.train.part(own if len(own) else setup.trial)

@@ -1,0 +1,75 @@
+"""Homes of clients: balance, few moves, determinism."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raylfl.core.homes import SLACK, Homes, assigned, shared_out
+
+
+def sizes_of(kind, count):
+    rng = np.random.default_rng(count)
+    return {
+        "equal": np.full(count, 10),
+        "lognormal": np.ceil(10 * rng.lognormal(0.0, 1.0, count)).astype(np.int64),
+        "one giant": np.array([10 * count] + [1] * (count - 1)),
+        "empty": np.zeros(count, dtype=np.int64),
+    }[kind]
+
+
+CASES = [(kind, count) for kind in ("equal", "lognormal", "one giant", "empty") for count in (1, 7, 100, 3000)]
+
+
+@pytest.mark.parametrize(("kind", "count"), CASES)
+@pytest.mark.parametrize("workers", [1, 2, 3, 8, 64])
+def test_no_worker_has_much_more_than_its_share(kind, count, workers):
+    sizes = np.maximum(sizes_of(kind, count), 1)
+    home = assigned(sizes_of(kind, count), workers)
+    load = np.bincount(home, sizes, minlength=workers)
+    assert len(load) == workers
+    mean = load.sum() / workers
+    assert load.max() <= max((1 + SLACK) * mean, mean + sizes.max())
+
+
+@pytest.mark.parametrize("count", [1, 5, 40])
+@pytest.mark.parametrize("more", [0, 3])
+def test_with_as_many_workers_as_clients_each_client_is_a_worker(count, more):
+    assert assigned(np.arange(count), count + more).tolist() == list(range(count))
+
+
+@pytest.mark.parametrize("kind", ["equal", "lognormal"])
+@pytest.mark.parametrize("workers", [2, 3, 7, 16])
+def test_one_more_worker_moves_little_more_than_its_own_share(kind, workers):
+    """The least that any balanced assignment moves is 1/(W + 1) of the samples."""
+    sizes = sizes_of(kind, 3000)
+    moved = assigned(sizes, workers) != assigned(sizes, workers + 1)
+    assert sizes[moved].sum() <= 1.4 * sizes.sum() / (workers + 1)
+
+
+def test_a_changed_client_moves_few_others():
+    sizes = sizes_of("lognormal", 1000)
+    grown = sizes.copy()
+    grown[17] *= 5
+    assert (assigned(sizes, 8) != assigned(grown, 8)).mean() < 0.03
+
+
+def test_homes_are_those_of_every_machine():
+    """A constant: the homes of a run must not change from one version to the next."""
+    assert assigned(np.arange(1, 13), 3).tolist() == [0, 0, 1, 2, 1, 0, 0, 2, 1, 0, 2, 2]
+    assert assigned(np.arange(1, 13), 3).dtype == np.int64
+
+
+def test_every_group_of_nodes_has_a_worker_and_the_others_go_by_samples():
+    assert shared_out([1, 1, 1000], 3) == [1, 1, 1]
+    assert shared_out([100, 300], 8) == [2, 6]
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5, 9])
+def test_clients_live_on_workers_of_their_nodes(workers):
+    names = ["b", "a", "b", "b", "a", "b"]
+    homes = Homes.of(np.array([5, 1, 2, 9, 4, 4]), workers, names)
+    assert [homes.nodes[w] for w in homes.home] == names
+    assert len(homes.nodes) == workers
+    assert {w for k in range(6) for w in homes.alternatives(int(homes.home[k])) if homes.nodes[w] != names[k]} == set()
+    assert sorted(c for w in range(workers) for c in homes.clients(w).tolist()) == list(range(6))
