@@ -72,7 +72,7 @@ def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationSt
         _same_form(blob["buffers"], fresh.buffers, "buffers")
         moments = blob.get("moments", fresh.moments[:0])
         _same_form(moments, fresh.moments, "moments")
-        counted = {**dict.fromkeys(COUNTED_LATER, 0), **blob["costs"]}
+        counted = blob["costs"] and {**dict.fromkeys(COUNTED_LATER, 0), **blob["costs"]}
         _same_form(counted, asdict(fresh.costs), "costs")
         numbers = {name: blob[name] for name in NUMBERS}
         if not all(isinstance(v, (int, float)) and not math.isinf(v) for v in numbers.values()):
