@@ -28,7 +28,8 @@ from raylfl.heterogeneity.world import RunContext
 # keys in broadcasts, uploads and client states that algorithms do not see
 BUFFERS = "buffers"  # of the module
 MOMENTS = "moments"  # the state of the local optimizer
-UNSEEN = (BUFFERS, MOMENTS)  # uploads that algorithms do not handle
+MEAN = "mean_update"  # the sum of a round's updates with the importance weights, for metrics
+UNSEEN = (BUFFERS, MOMENTS, MEAN)  # uploads and sums that algorithms do not handle
 
 
 class Initial(NamedTuple):

@@ -48,8 +48,8 @@ class Adaptive(Aggregating):
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         return {"x": x.clone(), "m": torch.zeros_like(x), "v": torch.full_like(x, self.tau**2)}
 
-    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        mean = self.rule.sum(uploads["update"], r)
+    def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
+        mean = sums["update"]
         m = self.b1 * server["m"] + (1.0 - self.b1) * mean
         v = self.second_moment(server["v"], mean.square())
         x = server["x"] - self.gamma * m / (v.sqrt() + self.tau)

@@ -19,9 +19,10 @@ from typing import Annotated, Literal
 import numpy as np
 from torch import Tensor
 
-from raylfl.core.algorithm import Algorithm, normalised
+from raylfl.core.algorithm import Info, ServerState, State, normalised
 from raylfl.core.population import Floats, Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
+from raylfl.core.summing import Coefficients, Summing
 from raylfl.errors import BadValue
 from raylfl.options import Doc
 
@@ -141,15 +142,22 @@ RULES: dict[str, AggregationRule] = {
 }
 
 
-class Aggregating(Algorithm):
-    """A method whose server step begins with `self.rule.sum(uploads["update"], r)`."""
+class Aggregating(Summing):
+    """A method whose server step reads D = sum_{i in R} c_i U_i, c_i from `rule`; default: x <- x - gamma D."""
 
     aggregate: Rule
     """The name of the rule: an option (a field), or fixed by the method."""
+    gamma: float
 
     @property
     def rule(self) -> AggregationRule:
         return RULES[self.aggregate]
+
+    def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
+        return {"update": self.rule.coefficients(r)}
+
+    def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
+        return {"x": server["x"] - self.gamma * sums["update"]}, {}
 
     def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         return self.rule.expected(c, marginals, independent)

@@ -20,25 +20,27 @@ import numpy as np
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import expected_share
 from raylfl.algorithms.calibration import memory_lr
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State
+from raylfl.core.algorithm import Info, ServerState, State
 from raylfl.core.population import Floats, Round, SystemInfo
-from raylfl.core.reduce import weighted_sum
+from raylfl.core.summing import Coefficients, Summing
 from raylfl.errors import BadValue
 
 
 @ALGORITHMS.register("cafedavg", paper="Perazzone et al. 2022; FedACS [3] eq. (113)")
 @dataclass
-class CAFedAvg(Algorithm):
+class CAFedAvg(Summing):
     """c-a-FedAvg: FedAvg with each upload divided by its probability of being received."""
 
     gamma: float = 1.0  # server lr
     calibrate: bool = False  # eta as in FedACS app. I.2
 
-    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+    def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
         if np.isnan(r.failure).any():
             raise BadValue("name", got="cafedavg", need="a method that needs no q_i: here they are not known")
-        step = weighted_sum(uploads["update"], r.draws / (r.total_draws * (1.0 - r.failure)))
-        return {"x": server["x"] - self.gamma * step}, {}
+        return {"update": r.draws / (r.total_draws * (1.0 - r.failure))}
+
+    def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
+        return {"x": server["x"] - self.gamma * sums["update"]}, {}
 
     def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         return np.where(c.failure < 1, expected_share(marginals, independent), 0.0)  # 1 - q_i cancels

@@ -77,9 +77,8 @@ class FedACS(Aggregating):
         scores = np.divide(c.population.weights, work, out=np.zeros(len(work)), where=work > 0)
         return normalised_over(scores, c.available)
 
-    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        step = self.rule.sum(uploads["update"], r)
-        return {**self._observed(server, r), "x": server["x"] - self.gamma * step}, {}
+    def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
+        return {**self._observed(server, r), "x": server["x"] - self.gamma * sums["update"]}, {}
 
     def empty_round(self, server: ServerState, r: Round) -> ServerState:
         return self._observed(server, r)

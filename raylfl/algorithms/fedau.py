@@ -23,15 +23,15 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State
+from raylfl.core.algorithm import Info, ServerState, State
 from raylfl.core.population import Ints, Population, Round
-from raylfl.core.reduce import weighted_sum
+from raylfl.core.summing import Coefficients, Summing
 from raylfl.options import Doc, Ge
 
 
 @ALGORITHMS.register("fedau", paper="Wang & Ji 2024")
 @dataclass
-class FedAU(Algorithm):
+class FedAU(Summing):
     """FedAU: updates weighted by the client's mean interval between participations."""
 
     gamma: float = 1.0  # server lr
@@ -44,12 +44,14 @@ class FedAU(Algorithm):
         weight = torch.ones(population.count, dtype=torch.float64)
         return {"x": x.clone(), "weight": weight, "waited": counters, "intervals": counters.clone()}
 
-    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+    def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
         weight = server["weight"][torch.from_numpy(r.cohort)].numpy()
-        total = weight.sum() if self.normalize else r.population.count
-        step = weighted_sum(uploads["update"], weight / total)
+        return {"update": weight / (weight.sum() if self.normalize else r.population.count)}
+
+    def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
         counted = self._counted(server, r.cohort)
-        return {**counted, "x": server["x"] - self.gamma * step}, {"weight_max": float(counted["weight"].max())}
+        x = server["x"] - self.gamma * sums["update"]
+        return {**counted, "x": x}, {"weight_max": float(counted["weight"].max())}
 
     def empty_round(self, server: ServerState, r: Round) -> ServerState:
         return self._counted(server, r.cohort[:0])

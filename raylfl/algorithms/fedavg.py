@@ -20,8 +20,6 @@ from typing import ClassVar
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import Aggregating, Rule
 from raylfl.algorithms.calibration import check_reference
-from raylfl.core.algorithm import Info, ServerState, State
-from raylfl.core.population import Round
 
 
 @ALGORITHMS.register("fedavg", paper="McMahan et al. 2017")
@@ -36,10 +34,6 @@ class FedAvg(Aggregating):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_reference(self.calibrate, self.aggregate)
-
-    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        step = self.rule.sum(uploads["update"], r)
-        return {"x": server["x"] - self.gamma * step}, {}
 
 
 @ALGORITHMS.register("fedsgd", paper="McMahan et al. 2017")

@@ -41,8 +41,8 @@ class FedAvgM(Aggregating):
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         return {"x": x.clone(), "v": torch.zeros_like(x)}
 
-    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        mean = self.rule.sum(uploads["update"], r)
+    def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
+        mean = sums["update"]
         v = self.beta * server["v"] + mean
         step = mean + self.beta * v if self.nesterov else v
         return {"x": server["x"] - self.gamma * step, "v": v}, {"v_norm": float(v.norm())}

@@ -21,15 +21,15 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
+from raylfl.core.algorithm import Info, ServerState, State, Work
 from raylfl.core.population import Population, Round
-from raylfl.core.reduce import tree_sum
+from raylfl.core.summing import Coefficients, Summing
 from raylfl.options import Doc, Gt
 
 
 @ALGORITHMS.register("feddyn", paper="Acar et al. 2021")
 @dataclass
-class FedDyn(Algorithm):
+class FedDyn(Summing):
     """FedDyn: dynamic regularisation of the local objectives."""
 
     alpha: Annotated[float, Gt(0), Doc("the regularisation, by which the server divides")] = (
@@ -57,8 +57,11 @@ class FedDyn(Algorithm):
         update = carry["x_start"] - x
         return {"update": update}, {"h": torch.add(client_state["h"], update, alpha=self.alpha)}
 
-    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        total = tree_sum(uploads["update"])
+    def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
+        return {"update": 1.0}
+
+    def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
+        total = sums["update"]
         h = server["h"] + self.alpha / r.population.count * total
         x = server["x"] - total / len(r.cohort) - h / self.alpha
         return {"x": x, "h": h}, {"h_norm": float(h.norm())}

@@ -24,15 +24,15 @@ import numpy as np
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import expected_share
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised
+from raylfl.core.algorithm import Info, ServerState, State, normalised
 from raylfl.core.population import Floats, Round, SystemInfo
-from raylfl.core.reduce import weighted_sum
+from raylfl.core.summing import Coefficients, Summing
 from raylfl.errors import BadValue
 
 
 @ALGORITHMS.register("fednova", paper="Wang et al. 2020")
 @dataclass
-class FedNova(Algorithm):
+class FedNova(Summing):
     """FedNova: updates divided by their local work, which corrects for unequal K_i."""
 
     weighs_by_work: ClassVar[bool] = True
@@ -46,14 +46,15 @@ class FedNova(Algorithm):
         if self.calibrate and self.normalise != "sent":
             raise BadValue("calibrate", got=True, need="false unless normalise=sent, FedACS eq. (116)")
 
-    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        if self.normalise == "sent":
-            tau, shares = _mean_work(r.system), r.draws / r.total_draws
-        else:
-            shares = normalised(r.weights)
-            tau = float(shares @ r.a_norm)
-        step = weighted_sum(uploads["update"], tau * _per_work(shares, r.a_norm))
-        return {"x": server["x"] - self.gamma * step}, {"tau": tau}
+    def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
+        shares = r.draws / r.total_draws if self.normalise == "sent" else normalised(r.weights)
+        return {"update": self._tau(r) * _per_work(shares, r.a_norm)}
+
+    def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
+        return {"x": server["x"] - self.gamma * sums["update"]}, {"tau": self._tau(r)}
+
+    def _tau(self, r: Round) -> float:
+        return _mean_work(r.system) if self.normalise == "sent" else float(normalised(r.weights) @ r.a_norm)
 
     def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         received = marginals * (1.0 - c.failure)

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import Aggregating, Rule
-from raylfl.core.algorithm import Info, ServerState, State
-from raylfl.core.population import Round
+from raylfl.core.algorithm import State
 from raylfl.options import Doc, Ge
 
 
@@ -41,7 +40,3 @@ class FedProx(Aggregating):
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         return torch.add(g, x - carry["x_start"], alpha=self.mu), carry
-
-    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        step = self.rule.sum(uploads["update"], r)
-        return {"x": server["x"] - self.gamma * step}, {}

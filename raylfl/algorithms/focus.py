@@ -25,14 +25,15 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
+from raylfl.core.algorithm import Info, ServerState, State, Work
 from raylfl.core.population import Population, Round
-from raylfl.core.reduce import column, tree_sum
+from raylfl.core.reduce import column
+from raylfl.core.summing import Coefficients, Summing
 
 
 @ALGORITHMS.register("focus", paper="Ying et al. 2025 [1]")
 @dataclass
-class Focus(Algorithm):
+class Focus(Summing):
     """FOCUS / SG-FOCUS: gradient tracking by push-pull, exact under any participation."""
 
     gamma: float | None = None  # server lr; null: the round's eta, as in Alg. 1
@@ -62,7 +63,10 @@ class Focus(Algorithm):
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         return {"y": carry["y"]}, {"g_prev": carry["g_prev"]}
 
-    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+    def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
+        return {"y": 1.0}  # not averaged: a stable gamma scales as 1/N
+
+    def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
         gamma = r.lr if self.gamma is None else self.gamma
-        y = server["y"] + tree_sum(uploads["y"])  # not averaged: a stable gamma scales as 1/N
+        y = server["y"] + sums["y"]
         return {"x": server["x"] - gamma * y, "y": y}, {"y_norm": float(y.norm())}

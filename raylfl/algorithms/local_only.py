@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
+from raylfl.core.algorithm import Info, ServerState, State, Work
 from raylfl.core.population import Round
-from raylfl.core.reduce import weighted_sum
+from raylfl.core.summing import Coefficients, Summing
 
 
 @ALGORITHMS.register("local_only")
 @dataclass
-class LocalOnly(Algorithm):
+class LocalOnly(Summing):
     """Local only: every client trains alone; the weighted mean of their models is reported."""
 
     def init_clients(self, x: Tensor, count: int) -> State:
@@ -38,5 +38,8 @@ class LocalOnly(Algorithm):
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         return {"update": carry["x_start"] - x}, {"x": x}
 
-    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        return {"x": server["x"] - weighted_sum(uploads["update"], r.weights)}, {}
+    def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
+        return {"update": r.weights}
+
+    def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
+        return {"x": server["x"] - sums["update"]}, {}

@@ -14,8 +14,8 @@ Assumes  nothing about participation; exact for full-batch gradients if every cl
 
 A client without data (K_i = 0) has no gradient to update c_i with, and keeps it.
 
-`uplink: update` sends U_i alone, d floats: in option 2 c_i+ - c_i = U_i / (K_i eta) - c, which the server computes from
-what it knows (Huang et al. 2024; FOCUS, table 1, footnote 6). Rounding differs, nothing else.
+`uplink: update` sends U_i alone, d floats: in option 2 c_i+ - c_i = U_i / (K_i eta) - c, which the server can compute
+from what it knows (Huang et al. 2024; FOCUS, table 1, footnote 6). Here the client computes it, and d floats count.
 
 Two departures of public code from the paper can be switched on. `momentum` applies to the raw gradient, before the
 correction: m <- momentum m + grad f_i(x_i), x_i <- x_i - eta (m - c_i + c). Option 2 then stores about 1/(1-momentum)
@@ -27,21 +27,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
+from raylfl.core.algorithm import Info, ServerState, State, Work
 from raylfl.core.population import Population, Round
-from raylfl.core.reduce import column, tree_sum
+from raylfl.core.reduce import column
+from raylfl.core.summing import Coefficients, Summing
 from raylfl.errors import BadValue
 from raylfl.options import Doc, Ge, Kind, Lt
 
 
 @ALGORITHMS.register("scaffold", paper="Karimireddy et al. 2020")
 @dataclass
-class Scaffold(Algorithm):
+class Scaffold(Summing):
     """SCAFFOLD: local gradients corrected by control variates, exact under client drift."""
 
     gamma: float = 1.0  # server lr
@@ -64,6 +64,10 @@ class Scaffold(Algorithm):
             raise BadValue("option", got=self.option, need="1 or 2 (I or II), as in Alg. 1, line 12")
         if self.uplink == "update" and self.option == 1:
             raise BadValue("uplink", got="update", need="both with option 1, whose c_i+ does not follow from U_i")
+
+    @property
+    def server_known(self) -> tuple[str, ...]:
+        return ("variate",) if self.uplink == "update" else ()
 
     @property
     def full_gradient(self) -> bool:
@@ -95,18 +99,12 @@ class Scaffold(Algorithm):
         renewed = carry["full_gradient"] if self.option == 1 else update * work.per_step(x) - carry["correction"]
         if (work.steps == 0).any():
             renewed = torch.where(column(work.steps, x) > 0, renewed, client_state["variate"])
-        if self.uplink == "update":
-            return {"update": update}, {"variate": renewed}
         return {"update": update, "variate": renewed - client_state["variate"]}, {"variate": renewed}
 
-    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        x = server["x"] - self.gamma / len(r.cohort) * tree_sum(uploads["update"])
-        changes = uploads["variate"] if self.uplink == "both" else self._changes(server["c"], uploads["update"], r)
-        c = server["c"] + tree_sum(changes) / r.population.count
-        return {"x": x, "c": c}, {"c_norm": float(c.norm())}
+    def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
+        return {"update": 1.0, "variate": 1.0}
 
-    @staticmethod
-    def _changes(c: Tensor, updates: Tensor, r: Round) -> Tensor:
-        """c_i+ - c_i of the received clients from their U_i [R, d], option 2; 0 if K_i = 0."""
-        steps = np.maximum(r.steps, 1)
-        return (updates * column(1.0 / (steps * r.lr), updates) - c) * column(r.steps > 0, updates)
+    def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
+        x = server["x"] - self.gamma / len(r.cohort) * sums["update"]
+        c = server["c"] + sums["variate"] / r.population.count
+        return {"x": x, "c": c}, {"c_norm": float(c.norm())}

@@ -9,6 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from raylfl.core.population import Floats
+
 BLOCK = 16_384  # columns
 
 
@@ -57,6 +59,22 @@ def finite_rows(rows: Tensor) -> Tensor:
     flat = rows.flatten(1)
     finite = torch.isfinite(flat.sum(dim=1))  # a sum is finite only if all its terms are
     return finite if bool(finite.all()) else torch.isfinite(flat).all(dim=1)  # a sum of finite terms may overflow
+
+
+def square_norms(rows: Tensor) -> Floats:
+    """|rows[i]|^2 of rows [C, d] -> float64 [C], whose bits do not depend on the other rows or the number of threads.
+
+    Norms of blocks of columns, in the dtype of the rows, are squared and added in float64.
+
+    >>> square_norms(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
+    [25.0, 1.0]
+    """
+    whole = rows.shape[1] // BLOCK * BLOCK
+    norms = [torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)] if whole else []
+    if whole < rows.shape[1]:
+        norms.append(torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True))
+    squares: Floats = torch.cat(norms, dim=1).double().square().cumsum(dim=1)[:, -1].numpy()
+    return squares
 
 
 def halved(terms: Tensor) -> Tensor:

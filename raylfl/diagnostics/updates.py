@@ -7,22 +7,17 @@ from torch import Tensor
 
 from raylfl.core.algorithm import normalised
 from raylfl.core.population import Floats
-from raylfl.core.reduce import BLOCK, weighted_sum
+from raylfl.core.reduce import BLOCK, square_norms, weighted_sum
 
 
-def update_metrics(updates: Tensor, weights: Floats) -> dict[str, float]:
+def update_metrics(mean: Tensor, squares: Floats, weights: Floats) -> dict[str, float]:
     """Metrics `update/norm` = |sum w_i U_i| and `update/diversity` = sqrt(sum w_i |U_i|^2 / |sum w_i U_i|^2) >= 1.
 
-    updates: the received U_i [R, d]; weights: their w_i, normalised here. FedAWARE [4] eq. (3). The diversity is
-    omitted if the mean update is exactly 0.
+    mean: sum w_i U_i of the received updates, weights normalised [d]; squares: |U_i|^2; weights: w_i, normalised here.
+    FedAWARE [4] eq. (3). The diversity is omitted if the mean update is exactly 0.
     """
-    w = normalised(weights)
-    square, squares = (torch.zeros(n, dtype=torch.float64, device=updates.device) for n in (1, len(updates)))
-    for block in updates.split(BLOCK, dim=1):  # block by block, so that sum and norms read from the caches
-        square += torch.linalg.vector_norm(weighted_sum(block, w)).double() ** 2
-        squares += torch.linalg.vector_norm(block, dim=1).double() ** 2
-    mean_square = float((squares * torch.from_numpy(w).to(squares)).sum())
-    mean_norm = float(square.sqrt())
+    mean_square = float((torch.from_numpy(squares) * torch.from_numpy(normalised(weights))).sum())
+    mean_norm = float(torch.from_numpy(square_norms(mean[None])).sqrt())
     metrics = {"update/norm": mean_norm}
     if mean_norm > 0:
         metrics["update/diversity"] = max(1.0, (mean_square / mean_norm**2) ** 0.5)

@@ -130,6 +130,15 @@ def a_lost_upload_leaves_no_trace(algorithm: Algorithm) -> None:
             must(kept, f"the row of client {lost} in {name!r} moved")
 
 
+def its_sums_have_the_bits_of_its_rows(algorithm: Algorithm) -> None:
+    """A server step from weighted sums of the uploads has the bits of the step from the uploads themselves."""
+    sums, rows = simulation(algorithm), simulation(algorithm)
+    rows.federation.dispatch.rows = "for comparison"
+    for r in rounds_for(algorithm):
+        alike = same(sums.run_round(r), rows.run_round(r))
+        must(alike, f"round {r.index} is another if the uploads are added up by workers")
+
+
 def keeps_the_dtype(algorithm: Algorithm) -> None:
     """All vectors of width d (server, clients, broadcasts, uploads) have the dtype of the run and are finite."""
     for dtype in (torch.float32, torch.float64):
@@ -237,6 +246,7 @@ CHECKS: dict[str, Callable[[Algorithm], None]] = {
         leaves_its_inputs_alone,
         rows_do_not_depend_on_neighbours,
         a_lost_upload_leaves_no_trace,
+        its_sums_have_the_bits_of_its_rows,
         keeps_the_dtype,
         sends_whole_vectors,
         its_traits_are_true,

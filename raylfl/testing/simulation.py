@@ -211,7 +211,8 @@ class Simulation:
     def uploads(self, r: Round) -> tuple[State, State]:
         """(uploads, new client states) of the received clients of round r, rows in cohort order; nothing is stored."""
         broadcast, dispatch = self.algorithm.broadcast(self.server), self.federation.dispatch
-        result = dispatch.send(self._prepared(r), broadcast, self.federation.state).result()
+        rows = Dispatch(self.algorithm, self.backend, dispatch.runtime, dispatch.homes, "they are returned")
+        result = rows.send(self._prepared(r), broadcast, self.federation.state).result()
         if dispatch.homes is not None:
             return dispatch.homes.uploads(result.worked), {}
         names = result.client_states[0] if result.client_states else {}

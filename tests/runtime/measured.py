@@ -77,16 +77,11 @@ class CountingBackend(LocalBackend):
 
     down = up = answers = 0
 
-    def run(self, tasks, down, own):
-        work, known = super().run(tasks, down, own), self.worker.algorithm.server_known
-
-        def counted(outcomes):
-            for task, outcome in zip(tasks, outcomes, strict=True):
-                self.down += len(task.clients) * sum(v.numel() for v in down.values())
-                self.up += sum(v.numel() for name, v in outcome.uploads.items() if name not in known)
-            return outcomes
-
-        return work.then(counted)
+    def attempt(self, task, down, own):
+        outcome, known = super().attempt(task, down, own), self.worker.algorithm.server_known
+        self.down += len(task.clients) * sum(v.numel() for v in down.values())
+        self.up += sum(v.numel() for name, v in outcome.uploads.items() if name not in known)
+        return outcome
 
 
 def walk(overrides, config=POINTS):

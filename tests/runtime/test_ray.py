@@ -231,9 +231,11 @@ def test_traffic_is_what_the_calls_of_all_rounds_carry(veterans, tmp_path, algor
     model = 4 * (4 * 6 + 6 + 6 * 3 + 3)
     reports = 3 * 6 * REPORT.itemsize
     expected = {  # (sent, received)
-        "fedavg": (3 * 2 * model, 3 * 6 * model + reports),
-        # x and c go down; two differences come back; each c_i comes back in a round and is sent again in the next
-        "scaffold": (3 * 2 * 2 * model + 2 * 6 * model, 3 * 6 * 3 * model + reports),
+        # the tree adds 0 + 3, 1 + 4, 2 + 5 first; workers have {0, 3, 2} and {5, 1, 4}, and send two vectors a sum
+        "fedavg": (3 * 2 * model, 3 * 4 * model + reports),
+        # x and c go down; three sums come back (both uploads, and the mean update of the metrics); each c_i comes back
+        # in a round and is sent again in the next
+        "scaffold": (3 * 2 * 2 * model + 2 * 6 * model, 3 * (3 * 4 + 6) * model + reports),
         "sfl": (
             3 * 6 * model,
             3 * model + reports,

@@ -22,7 +22,7 @@ from raylfl.runtime.faults import kill_point
 from raylfl.runtime.workers.backend import first_row
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, Site
-from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult
+from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, add_up
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import collector, process
 
@@ -90,24 +90,26 @@ class WorkerActor:
         known: Sequence[int],
         *client_states: Packed,
     ) -> Any:
-        """(reports of all tasks, [uploads of each task]), then one new state per client if the algorithm keeps any.
+        """(reports of all tasks, uploads of each task, sums), then one state per client if the algorithm keeps any.
 
+        sums: [(number of a task, partial sums with packed rows)], of all tasks together where uploads are added up.
         known: for each client in order, the position of its state in `client_states`; -1: it has none yet.
         """
         worker = self.worker(shared)
         states = [unpack(client_states[k]) if k >= 0 else None for k in known]
-        reports, ups, kept = list[ClientReports](), list[Packed](), list[Packed]()
+        done, kept = list[TaskResult](), list[Packed]()
         at, broadcast = 0, unpack(packed)
         self.fault("work", tasks[0].round)
         for task in tasks:
             mine = states[at : at + len(task.clients)]
             at += len(task.clients)
-            theirs, uploads, new = worker.run(task, broadcast, mine)
-            reports.append(theirs)
-            ups.append(pack(uploads))
+            reports, uploads, new = worker.run(task, broadcast, mine)
+            done.append(TaskResult(task, reports, uploads))
             kept += [pack(state) for state in new] if new else [{} for _ in task.clients]
         self.fault("worked", tasks[0].round)
-        head = ClientReports.joined(reports), ups
+        add_up(done)
+        sums = [(k, result.partial.packed()) for k, result in enumerate(done) if result.partial is not None]
+        head = ClientReports.joined([d.reports for d in done]), [pack(d.uploads) for d in done], sums
         return (head, *kept) if keeps else head
 
     def run_link(

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Sequence
 from typing import Any
 
+from raylfl.core.partial_sums import depth_first
 from raylfl.runtime.ray.actors import unpack
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.traffic import weight
@@ -44,7 +45,7 @@ class CohortInFlight:
         for k in range(len(self.tasks)):
             by_home.setdefault(self._home([k]), []).append(k)
         if None in by_home:
-            return shares([task.load for task in self.tasks], len(self.channel.pool))
+            return shares([task.load for task in self.tasks], len(self.channel.pool), in_tree_order(self.tasks))
         return list(by_home.values())
 
     def _home(self, share: Share) -> int | None:
@@ -86,12 +87,15 @@ class CohortInFlight:
                 self.done[k] = TaskResult(self.tasks[k], ClientReports.failed(self.tasks[k].clients, answer.reason))
             return
         channel = self.channel
-        (reports, uploads), *kept = answer if channel.keeps else [answer]
-        channel.traffic.count(received=weight((reports, uploads)) + len(kept) * channel.state_bytes)
+        (reports, uploads, sums), *kept = answer if channel.keeps else [answer]
+        arrays = (reports, uploads, [partial.roots for _, partial in sums])
+        channel.traffic.count(received=weight(arrays) + len(kept) * channel.state_bytes)
         at = 0
         for k, own in zip(share, uploads, strict=True):
             mine = slice(at, at := at + len(self.tasks[k].clients))
             self.done[k] = TaskResult(self.tasks[k], reports[mine], unpack(own), channel.stored(kept[mine]))
+        for j, partial in sums:
+            self.done[share[j]].partial = partial.unpacked()
 
     def _failed(self, share: Share, answer: Any) -> list[Share]:
         """The failed tasks of a share as shares of one task each, because a lost worker does not tell which task killed
@@ -104,7 +108,36 @@ class CohortInFlight:
         return [[k] for k in failed if self.tries[k] < self.channel.attempts]
 
 
-def shares(loads: Sequence[int], workers: int) -> list[Share]:
+def in_tree_order(tasks: Sequence[Task]) -> list[int] | None:
+    """The tasks ordered so that neighbours add up in the tree of the round's sums; None: their uploads are rows."""
+    plan = tasks[0].sums if tasks else None
+    if plan is None:
+        return None
+    place = dict(zip(plan.clients.tolist(), depth_first(len(plan.clients)).tolist(), strict=True))
+    last = len(place)  # after all others: tasks of which no upload is received
+    return sorted(range(len(tasks)), key=lambda k: min(place.get(c, last) for c in tasks[k].clients))
+
+
+def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None = None) -> list[Share]:
+    """Shares of the tasks, every share in task order: runs of this order, if they are about as even as `even_shares`.
+
+    That is, if no worker has more than 1.05 times the largest load of `even_shares`. None: even shares.
+    """
+    even = even_shares(loads, workers)
+    if order is None:
+        return even
+    work = [max(load, 1) for load in loads]
+    limit = 1.05 * max((sum(work[k] for k in share) for share in even), default=0)
+    runs, total = list[Share](), 0.0
+    for k in order:
+        if not runs or total + work[k] > limit:
+            runs, total = [*runs, []], 0.0
+        runs[-1].append(k)
+        total += work[k]
+    return [sorted(run) for run in runs] if len(runs) <= workers else even
+
+
+def even_shares(loads: Sequence[int], workers: int) -> list[Share]:
     """Shares of the tasks: largest tasks first, each to the worker with the least load; every share in task order."""
     heap = [(0, w) for w in range(workers)]
     dealt: list[Share] = [[] for _ in range(workers)]

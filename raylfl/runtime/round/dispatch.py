@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,18 +13,20 @@ from torch import Tensor
 
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.core.algorithm import Algorithm, State
+from raylfl.core.algorithm import Algorithm, ServerState, State, normalised
 from raylfl.core.costs import floats_in
 from raylfl.core.deferred import Deferred
 from raylfl.core.oracle import Way
+from raylfl.core.partial_sums import SumPlan
 from raylfl.core.population import Round
+from raylfl.core.summing import Summing, coefficients_of, reads_rows
 from raylfl.errors import ClientFailed, NonFinite
-from raylfl.parts import UNSEEN
+from raylfl.parts import BUFFERS, MEAN, MOMENTS, UNSEEN
 from raylfl.runtime.round.homes import Homes, Worked
 from raylfl.runtime.round.plan import dropped
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import Executor
-from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, widths
 
 LARGE = 32 * 2**20  # bytes of a block from which malloc returns freed memory to the system
 
@@ -32,14 +34,23 @@ LARGE = 32 * 2**20  # bytes of a block from which malloc returns freed memory to
 class Dispatch:
     """Submits a round's local work to a backend; `collect` assembles the round result.
 
-    ways: the number of local steps taken in each way.
+    ways: the number of local steps taken in each way. rows: the reason why uploads reach the server as rows; None: in
+    sums, if the algorithm reads nothing else. The bits are the same.
     """
 
-    def __init__(self, algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig, homes: Homes | None = None):
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        backend: Executor,
+        runtime: RuntimeConfig,
+        homes: Homes | None = None,
+        rows: str | None = None,
+    ):
         """homes: of the nodes of a method without a server."""
         self.homes = homes
         self.algorithm, self.backend, self.runtime = algorithm, backend, runtime
         self.uploads, self.ways = UploadMemory(), Counter[Way]()
+        self.rows = rows
         self._width = len(backend.initial().x)
 
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
@@ -47,11 +58,21 @@ class Dispatch:
         if self.homes is not None:
             last = state.last_finite_loss
             return self.homes.send(r, broadcast, state.server).then(lambda worked: self._of_nodes(r, worked, last))
-        tasks = self._tasks(r)
+        plan = None if self.rows or reads_rows(self.algorithm) else sum_plan(self.algorithm, broadcast, state.server, r)
+        tasks = self._tasks(r, plan)
         client_states = [[state.clients.get(c) for c in task.clients] for task in tasks]
         received, last_loss = [bool(b) for b in r.received], state.last_finite_loss
         work = self.algorithm.topology.exchange(self.backend, tasks, broadcast, client_states, received)
-        return work.then(lambda results: self._collect(r, results, last_loss))
+
+        def collected(results: Sequence[TaskResult]) -> RoundResult:
+            result = self._collect(r, results, last_loss)
+            if plan is None or result.sums is not None:
+                self.ways.update(result.reports.ways)
+                return result
+            self.rows = "an upload was dropped after it had been added up, which may happen again"
+            return self.send(r, broadcast, state).result()
+
+        return work.then(collected)
 
     def _of_nodes(self, r: Round, worked: Worked, last_loss: float) -> RoundResult:
         """The round result of a method without a server; the rows stay where they are."""
@@ -63,7 +84,7 @@ class Dispatch:
         floats = worked.floats + floats_in({name: rows[0] for name, rows in worked.unseen.items()})
         return RoundResult(got, worked.reports, unseen, [], floats, events, worked)
 
-    def _tasks(self, r: Round) -> list[Task]:
+    def _tasks(self, r: Round, plan: SumPlan | None) -> list[Task]:
         """The cohort as tasks of consecutive clients: one client each, or chunks of nearly equal size if vectorised.
 
         The tasks depend on the cohort and the config, not on the number of workers.
@@ -71,7 +92,7 @@ class Dispatch:
         count = len(r.cohort)
         alone = self.backend.one_by_one or self.algorithm.topology.sequential
         pieces = count if alone else calls(count, self._width, self.runtime)
-        return [Task.of(r, rows) for rows in (np.array_split(np.arange(count), pieces) if count else [])]
+        return [Task.of(r, rows, plan) for rows in (np.array_split(np.arange(count), pieces) if count else [])]
 
     def _collect(self, r: Round, results: Sequence[TaskResult], last_loss: float) -> RoundResult:
         """The round result: received uploads in cohort order.
@@ -79,7 +100,6 @@ class Dispatch:
         `runtime.on_client_error` and `runtime.on_nonfinite` determine the treatment of failures.
         """
         reports = ClientReports.joined([result.reports for result in results])
-        self.ways.update(reports.ways)
         events = self._failures(r, reports, last_loss)
         r = dropped(r, set(reports.bad["client"].tolist())) if events else r
         received = set(r.received_view.cohort.tolist())
@@ -90,21 +110,25 @@ class Dispatch:
             if client in received
         ]
         rows: dict[str, list[Tensor]] = {}
-        width = 0
         for result in results:
-            if not result.uploads:
-                continue
-            width = width or self._upload_floats(result.uploads)
             keep = [k for k, client in enumerate(result.task.clients) if client in received]
             for name, values in result.uploads.items():
                 rows.setdefault(name, []).append(values if len(keep) == len(values) else values[keep])
         uploads = {name: self.uploads.stack(name, pieces) for name, pieces in rows.items()}
-        return RoundResult(r, reports, uploads, states, width, events)
+        parts = [result.partial for result in results if result.partial is not None]
+        plan = results[0].task.sums if results else None
+        whole = plan is not None and len(received) == len(plan.clients)
+        sums = plan.sums([part.roots for part in parts]) if plan is not None and whole else None
+        found = [part.widths for part in parts] or [widths(result.uploads) for result in results if result.uploads]
+        return RoundResult(
+            r, reports, uploads, states, self._upload_floats(found[0]) if found else 0, events, sums=sums
+        )
 
-    def _upload_floats(self, uploads: State) -> int:
+    def _upload_floats(self, widths: Mapping[str, int]) -> int:
         """Floats of one client's upload, without those that do not travel."""
-        own = {name: rows for name, rows in uploads.items() if name not in UNSEEN}
-        return self.algorithm.sent_floats(own) + floats_in({k: uploads[k][0] for k in uploads.keys() - own.keys()})
+        one = {name: torch.zeros(1, 1).expand(1, width) for name, width in widths.items()}
+        own = {name: rows for name, rows in one.items() if name not in UNSEEN}
+        return self.algorithm.sent_floats(own) + floats_in({k: one[k] for k in one.keys() - own.keys()})
 
     def _failures(self, r: Round, reports: ClientReports, last_loss: float) -> list[str]:
         """One line for each dropped upload. Raises ClientFailed or NonFinite if the policy is `fail`.
@@ -127,6 +151,22 @@ class Dispatch:
                     raise NonFinite(f"{text} (lower local.lr, set local.clip_norm, or runtime.on_nonfinite=drop)")
             events.append(text)
         return events
+
+
+def sum_plan(algorithm: Algorithm, broadcast: State, server: ServerState, r: Round) -> SumPlan:
+    """The sums that the server computes from the uploads of a round: the algorithm's, the mean buffers, metrics."""
+    assert isinstance(algorithm, Summing)
+    received, count = r.received_view, int(r.received.sum())
+    if not count:
+        return SumPlan.of(received.cohort, {}, server["x"].dtype)
+    sums = {name: (name, c) for name, c in coefficients_of(algorithm, server, received).items()}
+    if algorithm.uploads_update:
+        sums[MEAN] = "update", normalised(received.weights)
+    if BUFFERS in broadcast:
+        sums[BUFFERS] = BUFFERS, np.full(count, 1.0 / count)
+    if MOMENTS in broadcast and (received.steps > 0).all():
+        sums[MOMENTS] = MOMENTS, normalised(received.weights)
+    return SumPlan.of(received.cohort, sums, server["x"].dtype)
 
 
 class UploadMemory:

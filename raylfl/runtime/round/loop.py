@@ -13,6 +13,7 @@ from torch import Tensor
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised, overrides
 from raylfl.core.population import Round
 from raylfl.core.reduce import finite_rows, weighted_sum
+from raylfl.core.summing import Summing
 from raylfl.core.threads import one_thread
 from raylfl.errors import NonFinite
 from raylfl.heterogeneity.trace import Row
@@ -26,6 +27,7 @@ from raylfl.runtime.round.plan import Planner, check_sampling
 from raylfl.runtime.round.state import Average, FederationState, RoundResult
 from raylfl.runtime.workers.backend import Backend, Executor
 
+MEASURED = "eval.diversity and eval.drift measure the updates of single clients"
 Done = tuple[Metrics, Row, Row | None]  # metrics, and the rows of participation.jsonl and topology.jsonl
 UnderWay = Generator[None, None, Done]  # a round in progress, at one of its pauses
 
@@ -58,6 +60,7 @@ class Federation:
         """The federation of an experiment, before its first round."""
         check_sampling(experiment)
         algorithm, setup, planner = experiment.algorithm, experiment.setup, Planner(experiment)
+        evaluated = experiment.config.eval
         x, buffers, moments = backend.initial()
         averages, population = setup.optimizer_state == "averaged", experiment.world.population
         optimum = None if experiment.optimum is None else torch.from_numpy(experiment.optimum.x.copy())
@@ -75,7 +78,9 @@ class Federation:
             algorithm=algorithm,
             backend=backend,
             planner=planner,
-            dispatch=Dispatch(algorithm, backend, setup.runtime, homes),
+            dispatch=Dispatch(
+                algorithm, backend, setup.runtime, homes, MEASURED if evaluated.diversity or evaluated.drift else None
+            ),
             costs=CostModel(experiment, planner, backend.cut),
             measurements=Measurements(experiment, backend, planner),
             state=state,
@@ -125,7 +130,7 @@ class Federation:
             self._check_finite(after, r)
         elif len(received.cohort):
             with one_thread():
-                after, info = algorithm.server_step(server, uploads, received)
+                after, info = self._server_step(server, result, uploads)
             self._check_finite(after, r)
         else:
             after = algorithm.empty_round(server, result.round)
@@ -182,6 +187,14 @@ class Federation:
                 next(current)
             before = current
 
+    def _server_step(self, server: ServerState, result: RoundResult, uploads: State) -> tuple[ServerState, Info]:
+        received = result.round.received_view
+        if result.sums is None:
+            return self.algorithm.server_step(server, uploads, received)
+        assert isinstance(self.algorithm, Summing)
+        sums = {name: vector for name, vector in result.sums.items() if name not in UNSEEN}
+        return self.algorithm.server_step_from_sums(server, sums, received)
+
     def _check_finite(self, server: ServerState, r: int) -> None:
         if not finite_rows(server["x"][None]).all():
             raise NonFinite(
@@ -208,9 +221,14 @@ class Federation:
         if handles and self.keeps_client_state:
             state.clients.update(zip(received.tolist(), handles, strict=True))
             state.changed.update(received.tolist())
-        if len(buffers := result.uploads.get(BUFFERS, ())):
+        sums = result.sums or {}
+        if BUFFERS in sums:
+            state.buffers = sums[BUFFERS].clone()
+        elif len(buffers := result.uploads.get(BUFFERS, ())):
             state.buffers = weighted_sum(result.uploads[BUFFERS], np.full(len(buffers), 1.0 / len(buffers)))
-        if MOMENTS in result.uploads:
+        if MOMENTS in sums:
+            state.moments = sums[MOMENTS].clone()
+        elif MOMENTS in result.uploads:
             state.moments = _mean_moments(result.uploads[MOMENTS], result.round.received_view, state.moments)
         state.server = after
         if state.average is not None:

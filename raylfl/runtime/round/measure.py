@@ -8,15 +8,15 @@ import numpy as np
 import torch
 
 from raylfl.algorithms.graph import GraphAlgorithm
-from raylfl.core.algorithm import Info, ServerState, State
+from raylfl.core.algorithm import Info, ServerState, State, normalised
 from raylfl.core.deferred import Deferred
 from raylfl.core.keyed import keyed
 from raylfl.core.population import Floats, Ints
-from raylfl.core.reduce import tree_sum
+from raylfl.core.reduce import tree_sum, weighted_sum
 from raylfl.core.threads import one_thread
 from raylfl.diagnostics.surrogate import chi2, fixed_point, surrogate_weights
 from raylfl.diagnostics.updates import consensus_error, distance_metrics, drift, update_metrics
-from raylfl.parts import BUFFERS, Experiment
+from raylfl.parts import BUFFERS, MEAN, Experiment
 from raylfl.runtime.round.diversity import diversity_metrics
 from raylfl.runtime.round.homes import HOMES
 from raylfl.runtime.round.interfaces import Metrics
@@ -80,8 +80,9 @@ class Measurements:
         for name, values in result.reports.logs(received.cohort).items():
             if np.isfinite(values).any():
                 metrics[f"train/{name}"] = float(values[np.isfinite(values)].mean())
-        if self.e.algorithm.uploads_update and "update" in result.uploads and len(received.cohort):
-            metrics |= update_metrics(result.uploads["update"], received.weights)
+        if self.e.algorithm.uploads_update and len(received.cohort):
+            squares = result.reports.squares(received.cohort)
+            metrics |= update_metrics(self._mean_update(result), squares, received.weights)
             if config.diversity or config.drift:
                 metrics["update/drift"] = drift(result.uploads["update"], received.weights)
             if config.drift:
@@ -107,6 +108,12 @@ class Measurements:
         if result.events:
             metrics["events"] = result.events
         return metrics
+
+    def _mean_update(self, result: RoundResult) -> torch.Tensor:
+        """sum_R w_i U_i / sum_R w_i [d]."""
+        if result.sums is not None:
+            return result.sums[MEAN]
+        return weighted_sum(result.uploads["update"], normalised(result.round.received_view.weights))
 
     def _training_of_clients(self, result: RoundResult) -> dict[str, dict[str, float]]:
         """The training metrics of the clients that worked: metric -> client -> value."""

@@ -64,7 +64,8 @@ class RoundResult:
     round: the round as drawn, with the uploads that were really received; reports: reports of all clients that trained;
     uploads: rows of the received clients (in a ring of the last one), in cohort order; client_states: their new states;
     up_floats: floats of one client's upload; events: one line for each dropped upload; worked: the nodes'
-    rows, where they lie (`raylfl.runtime.round.homes`); metrics: measured there.
+    rows, where they lie (`raylfl.runtime.round.homes`); metrics: measured there; sums: the weighted sums of the
+    uploads that are not rows, None: all are.
     """
 
     round: Round
@@ -75,3 +76,4 @@ class RoundResult:
     events: list[str] = field(default_factory=list)
     worked: Any = None
     metrics: dict[str, float] = field(default_factory=dict)
+    sums: State | None = None

@@ -21,7 +21,7 @@ from raylfl.parts import Initial, WorkerSetup
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, Site, WorkReport
-from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult
+from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, add_up
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import collector
 
@@ -158,9 +158,11 @@ class InProcess(Executor):
     ) -> Deferred[list[TaskResult]]:
         def results() -> list[TaskResult]:
             with private_randomness():  # the caller's process
-                return [
+                done = [
                     self.attempt(task, broadcast, states) for task, states in zip(tasks, client_states, strict=True)
                 ]
+            add_up(done)
+            return done
 
         return Deferred(results)
 

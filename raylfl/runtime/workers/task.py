@@ -11,7 +11,9 @@ import numpy as np
 
 from raylfl.core.algorithm import State
 from raylfl.core.oracle import Way
+from raylfl.core.partial_sums import Node, SumPlan
 from raylfl.core.population import Floats, Ints, Round
+from raylfl.core.samples import as_tensor
 
 
 class Chunk(NamedTuple):
@@ -33,9 +35,10 @@ class Task:
     batch_sizes: tuple[int, ...]
     a_norm: tuple[float, ...]
     lr: float
+    sums: SumPlan | None = field(default=None, compare=False)  # of the round; None: uploads are returned as rows
 
     @staticmethod
-    def of(r: Round, rows: Ints) -> Task:
+    def of(r: Round, rows: Ints, sums: SumPlan | None = None) -> Task:
         """The task of these clients of a round, given by their positions in the cohort."""
         return Task(
             r.index,
@@ -44,6 +47,7 @@ class Task:
             tuple(r.batch_sizes[rows].tolist()),
             tuple(r.a_norm[rows].tolist()),
             r.lr,
+            sums,
         )
 
     @property
@@ -59,6 +63,7 @@ REPORT = np.dtype(
         ("loss", np.float64),  # mean over its local steps; nan without steps
         ("last_loss", np.float64),  # the last finite loss
         ("gradients", np.int64),  # sample gradients computed
+        ("square", np.float64),  # |U_i|^2, by `square_norms`; 0 if its upload has no update
         ("finite", np.bool_),  # whether its work succeeded with finite results only
     ]
 )
@@ -121,6 +126,11 @@ class ClientReports:
         """The mean losses of the given clients, a subset of the reported clients, in the order of the reports."""
         return self.rows["loss"][self._of(clients)]
 
+    def squares(self, clients: Ints) -> Floats:
+        """|U_i|^2 of the given clients, in their order."""
+        known = dict(zip(self.rows["client"].tolist(), self.rows["square"].tolist(), strict=True))
+        return np.array([known[client] for client in clients.tolist()])
+
     def logs(self, clients: Ints) -> dict[str, Floats]:
         """The values that the training steps of these clients logged, as means over the steps."""
         return {name: values[self._of(clients)] for name, values in self.logged.items()}
@@ -133,14 +143,54 @@ class ClientReports:
 
 
 @dataclass
+class PartialSums:
+    """The uploads of some tasks, added up as far as the round's `SumPlan` allows.
+
+    roots: of each term; widths: floats of one client's upload, by name.
+    """
+
+    roots: list[dict[Node, Any]]
+    widths: dict[str, int]
+
+    def packed(self) -> PartialSums:
+        """The same with numpy arrays in place of tensors, for transport."""
+        return PartialSums([{node: row.numpy() for node, row in roots.items()} for roots in self.roots], self.widths)
+
+    def unpacked(self) -> PartialSums:
+        """The inverse of `packed`."""
+        return PartialSums([{node: as_tensor(row) for node, row in roots.items()} for roots in self.roots], self.widths)
+
+
+@dataclass
 class TaskResult:
-    """The result of a task; rows of uploads and client states align with its clients. Empty if the task failed."""
+    """The result of a task; rows of uploads and client states align with its clients. Empty if the task failed.
+
+    partial: the part of the uploads that is added up instead, together with those of other tasks.
+    """
 
     task: Task
     reports: ClientReports
     uploads: State = field(default_factory=dict)
     client_states: list[Any] = field(default_factory=list)  # handles of client states
+    partial: PartialSums | None = None
 
     @property
     def failed(self) -> bool:
         return bool(self.reports.errors)
+
+
+def add_up(results: Sequence[TaskResult]) -> None:
+    """Replaces uploads by partial sums, as the round's plan says; those of failed tasks are left out."""
+    done = [result for result in results if not result.failed and result.task.sums is not None]
+    if not done or (plan := done[0].task.sums) is None:
+        return
+    clients = [client for result in done for client in result.task.clients]
+    roots = plan.parts(clients, [result.uploads for result in done])
+    done[0].partial = PartialSums(roots, widths(done[0].uploads))
+    for result in done:
+        result.uploads = {name: rows for name, rows in result.uploads.items() if not plan.replaces(name)}
+
+
+def widths(uploads: State) -> dict[str, int]:
+    """The floats of one client's upload, by name."""
+    return {name: rows[0].numel() for name, rows in uploads.items()}

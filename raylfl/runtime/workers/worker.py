@@ -23,7 +23,7 @@ from raylfl.core.keyed import keyed_int
 from raylfl.core.local import LocalResult, Observer, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.oracle import LoopOracle, Way, private_randomness, seed_everything
-from raylfl.core.reduce import finite_rows
+from raylfl.core.reduce import finite_rows, square_norms
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.step_log import StepLog
 from raylfl.core.torch_state import torch_defaults
@@ -295,6 +295,8 @@ class Worker:
         reports.logged = logged if result.drift is None else logged | {LOCAL_DRIFT: result.drift}
         reports.ways = sum((oracle.ways for oracle in oracles), Counter[Way]())
         uploads = {k: v.cpu() for k, v in result.uploads.items()}
+        if self.algorithm.uploads_update and "update" in uploads:
+            reports.rows["square"] = square_norms(uploads["update"])
         own_rows = {k: v.cpu() for k, v in result.client_state.items()}
         new_own = [{k: v[c : c + 1] for k, v in own_rows.items()} for c in range(len(task.clients))] if own_rows else []
         return reports, uploads, new_own

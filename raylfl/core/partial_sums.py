@@ -1,0 +1,178 @@
+"""Weighted sums in parts, with the bits of `weighted_sum`: workers add up their own rows, and the server the rest.
+
+The tree of `tree_sum` over R rows has nodes (level, k): level 0 holds the rows, and node (l + 1, k) is the sum of
+(l, k) and (l, k + half), half the rows of level l, rounded up, or (l, k) alone in the middle. A part of the rows is
+reduced to the roots of the subtrees that it holds completely; the roots of all parts complete the tree. So the result
+does not depend on how the rows are divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.core.population import Floats, Ints
+from raylfl.core.reduce import BLOCK, column
+
+CACHED = 2**18  # numbers of a block of all terms, which stay in the caches
+NARROWEST = 1024  # columns of a block
+
+
+class Node(NamedTuple):
+    """A node of the tree; level 0 holds the rows."""
+
+    level: int
+    k: int
+
+
+Roots = dict[Node, Tensor]  # vectors [d] of the subtrees that a part holds completely
+Places = slice | Tensor
+Additions = list[tuple[Places, Places]]
+
+
+@dataclass(frozen=True)
+class SumPlan:
+    """The weighted sums of a round's uploads: terms (name of the upload, coefficients [R]), each computed once.
+
+    clients: the received clients, whose order is that of the tree's rows. at: the term of each sum, by its name.
+    """
+
+    clients: Ints
+    terms: tuple[tuple[str, Floats], ...]
+    at: dict[str, int]
+
+    @staticmethod
+    def of(clients: Ints, sums: Mapping[str, tuple[str, Floats]], dtype: torch.dtype) -> SumPlan:
+        """The plan of these sums, of which those with equal coefficients in this dtype are one."""
+        found: dict[tuple[str, bytes], int] = {}
+        terms: list[tuple[str, Floats]] = []
+        at = {}
+        for name, (upload, coefficients) in sums.items():
+            values = np.asarray(coefficients, dtype=np.float64)
+            key = upload, torch.from_numpy(values).to(dtype).double().numpy().tobytes()
+            at[name] = found.setdefault(key, len(terms))
+            if at[name] == len(terms):
+                terms.append((upload, values))
+        return SumPlan(clients, tuple(terms), at)
+
+    def replaces(self, upload: str) -> bool:
+        """Whether an upload reaches the server in sums only; if no client is received, it need not reach it at all."""
+        return not len(self.clients) or any(name == upload for name, _ in self.terms)
+
+    def parts(self, clients: Sequence[int], rows: Sequence[Mapping[str, Tensor]]) -> list[Roots]:
+        """The roots of each term, from the uploads of some of the clients: tensors [n, d] that align with them."""
+        row_of = {int(client): k for k, client in enumerate(self.clients)}
+        places = np.array([row_of.get(client, -1) for client in clients], dtype=np.int64)
+        out = []
+        for upload, coefficients in self.terms:
+            pieces, start = [], 0
+            for uploads in rows:
+                if upload not in uploads:
+                    continue
+                values = uploads[upload]
+                mine = places[start : (start := start + len(values))]
+                pieces.append((values if (mine >= 0).all() else values[mine >= 0], mine[mine >= 0]))
+            nodes = [Node(0, int(k)) for _, mine in pieces for k in mine]
+            weighed = [(values, column(coefficients[mine], values)) for values, mine in pieces if len(values)]
+            out.append(_roots(weighed, nodes, len(self.clients)) if nodes else {})
+        return out
+
+    def sums(self, parts: Sequence[Sequence[Roots]]) -> dict[str, Tensor]:
+        """The sums by name, from the parts of all workers; a sum of an upload that no client sent is left out."""
+        terms = [_whole([part[t] for part in parts], len(self.clients)) for t in range(len(self.terms))]
+        return {name: total for name, t in self.at.items() if (total := terms[t]) is not None}
+
+
+def depth_first(count: int) -> Ints:
+    """The place of each of the tree's `count` rows in depth-first order [R], in which subtrees are contiguous.
+
+    >>> depth_first(4).tolist()  # 0 + 2 and 1 + 3 are added first
+    [0, 2, 1, 3]
+    """
+    counts = [max(count, 1)]
+    while counts[-1] > 1:
+        counts.append((counts[-1] + 1) // 2)
+    order = [0]
+    for half, below in zip(counts[:0:-1], counts[-2::-1], strict=True):
+        order = [j for k in order for j in (k, k + half) if j < below]
+    places = np.empty(count, dtype=np.int64)
+    places[order[:count]] = np.arange(count)
+    return places
+
+
+def _whole(parts: Sequence[Roots], count: int) -> Tensor | None:
+    """The sum of all rows, from the roots of all parts; None: there are none."""
+    found = {node: row for roots in parts for node, row in roots.items()}
+    if len(found) > 1:
+        found = _roots([(row[None], None) for row in found.values()], list(found), count)
+    if not found:
+        return None
+    assert len(found) == 1, f"the parts leave {sorted(found)} of a sum of {count} rows"
+    return next(iter(found.values()))
+
+
+def _roots(pieces: Sequence[tuple[Tensor, Tensor | None]], nodes: Sequence[Node], count: int) -> Roots:
+    """The roots to which the nodes add up, in a tree of `count` rows.
+
+    pieces: rows [n, d] in the order of the nodes, and columns [n, 1] by which they are multiplied first.
+    """
+    additions, roots = _additions(nodes, count)
+    first = pieces[0][0]
+    width, kept = first.shape[1], _places([slot for _, slot in roots])
+    out = first.new_empty(len(roots), width)
+    step = max(NARROWEST, min(BLOCK, CACHED // len(nodes)))
+    memory = first.new_empty(len(nodes), min(step, width))
+    for start in range(0, width, step):
+        block = slice(start, min(start + step, width))
+        terms, at = memory[:, : block.stop - start], 0
+        for rows, weights in pieces:
+            into = terms[at : (at := at + len(rows))]
+            if weights is None:
+                into.copy_(rows[:, block])
+            else:
+                torch.mul(rows[:, block], weights, out=into)
+        for left, right in additions:
+            terms[left] += terms[right]
+        out[:, block] = terms[kept]
+    return {node: out[k] for k, (node, _) in enumerate(roots)}
+
+
+def _additions(nodes: Sequence[Node], count: int) -> tuple[Additions, list[tuple[Node, int]]]:
+    """The additions in place among these nodes, level by level, and the roots with their slots."""
+    levels: dict[int, dict[int, int]] = {}
+    for slot, (level, k) in enumerate(nodes):
+        levels.setdefault(level, {})[k] = slot
+    additions: Additions = []
+    roots: list[tuple[Node, int]] = []
+    level = 0
+    while count > 1:
+        half = (count + 1) // 2
+        here, above = levels.get(level, {}), levels.setdefault(level + 1, {})
+        left, right = [], []
+        for k, slot in sorted(here.items()):
+            partner = k + half if k < half else k - half
+            if partner in here:
+                if k < half:
+                    left.append(slot)
+                    right.append(here[partner])
+                    above[k] = slot
+            elif k < half and partner >= count:
+                above[k] = slot
+            else:
+                roots.append((Node(level, k), slot))
+        if left:
+            additions.append((_places(left), _places(right)))
+        level, count = level + 1, half
+    roots += [(Node(level, k), slot) for k, slot in levels.get(level, {}).items()]
+    return additions, roots
+
+
+def _places(slots: list[int]) -> Places:
+    """The slots as an index; as a slice if they are consecutive, which copies nothing."""
+    consecutive = slots == list(range(slots[0], slots[0] + len(slots)))
+    return slice(slots[0], slots[0] + len(slots)) if consecutive else torch.tensor(slots)

@@ -1,0 +1,47 @@
+"""Methods whose server reads weighted sums of the uploads only, which workers can begin where the uploads are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, overrides
+from raylfl.core.population import Floats, Round
+from raylfl.core.reduce import weighted_sum
+
+Coefficients = dict[str, Floats | float]
+"""c_i of sum_{i in R} c_i upload_i by the name of the upload: [R], or one number for all."""
+
+
+class Summing(Algorithm):
+    """A method whose server step is a function of weighted sums of the uploads: FedAvg and most others."""
+
+    @abstractmethod
+    def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
+        """The coefficients of the sums; called before the local work, with the server step's own arguments."""
+
+    @abstractmethod
+    def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
+        """The server step of one round, as `server_step`, from the sums [d] by the name of the upload."""
+
+    def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
+        sums = {name: weighted_sum(uploads[name], c) for name, c in coefficients_of(self, server, r).items()}
+        return self.server_step_from_sums(server, sums, r)
+
+
+def coefficients_of(method: Summing, server: ServerState, r: Round) -> dict[str, Floats]:
+    """The coefficients of a method's sums, one number for each received client."""
+    count = len(r.cohort)
+    return {name: np.full(count, c, dtype=np.float64) for name, c in method.sum_coefficients(server, r).items()}
+
+
+def reads_rows(algorithm: Algorithm) -> str | None:
+    """The reason why the uploads of single clients must reach the server; None: it reads weighted sums only."""
+    if algorithm.__class__.server_step is not Summing.server_step:
+        return "the method's server step reads the uploads of single clients"
+    if algorithm.samples_by_norm:
+        return "the received clients are drawn after the local work"
+    if overrides(algorithm, "update_clients"):
+        return "the second broadcast follows from the uploads of single clients"
+    return "clients work in sequence" if algorithm.topology.sequential else None

@@ -1,0 +1,54 @@
+"""Weighted sums whose rows are divided among workers."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylfl.core.partial_sums import SumPlan, depth_first
+from raylfl.core.reduce import BLOCK, square_norms, tree_sum, weighted_sum
+
+
+@given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 6))
+def test_any_division_of_a_cohort_has_the_bits_of_the_whole_sum(seed, received, workers):
+    """Random cohorts, some uploads lost, any clients at any worker, in any number of tasks."""
+    rng = np.random.default_rng(seed)
+    count, width = received + int(rng.integers(6)), int(rng.choice([1, 50, 3000, 20_000]))
+    dtype = torch.float32 if seed % 2 else torch.float64
+    rows, clients = torch.from_numpy(rng.normal(size=(count, width))).to(dtype), rng.permutation(100)[:count]
+    arrived, c = np.sort(rng.permutation(count)[:received]), rng.normal(size=received)
+    plan = SumPlan.of(clients[arrived], {"a": ("up", c), "b": ("up", np.ones(received)), "again": ("up", c)}, dtype)
+    assert len(plan.terms) == 2
+    worker, parts = rng.integers(workers, size=count), []
+    for w in range(workers):
+        mine = np.flatnonzero(worker == w)
+        tasks = np.array_split(mine, 1 + int(rng.integers(3)))
+        parts.append(plan.parts(clients[mine].tolist(), [{"up": rows[task]} for task in tasks]))
+    sums = plan.sums(parts)
+    assert torch.equal(sums["a"], weighted_sum(rows[arrived], c))
+    assert torch.equal(sums["b"], tree_sum(rows[arrived]))
+    assert sums["again"] is sums["a"]
+
+
+@pytest.mark.parametrize(("count", "workers", "vectors"), [(10, 1, 1), (10, 2, 4), (64, 4, 4), (100, 2, 6), (5, 5, 5)])
+def test_neighbours_in_depth_first_order_send_few_vectors(count, workers, vectors):
+    plan = SumPlan.of(np.arange(count), {"a": ("up", np.ones(count))}, torch.float32)
+    runs = np.array_split(np.argsort(depth_first(count)), workers)
+    parts = [plan.parts(run.tolist(), [{"up": torch.ones(len(run), 2)}]) for run in runs]
+    assert sum(len(roots) for (roots,) in parts) == vectors
+    assert plan.sums(parts)["a"].tolist() == [count, count]
+
+
+def test_a_part_that_is_missing_is_noticed():
+    plan = SumPlan.of(np.arange(4), {"a": ("up", np.ones(4))}, torch.float32)
+    with pytest.raises(AssertionError, match="leave"):
+        plan.sums([plan.parts([0, 1, 3], [{"up": torch.ones(3, 2)}])])
+
+
+@pytest.mark.parametrize("width", [1, BLOCK - 1, BLOCK, 3 * BLOCK + 7])
+def test_a_square_norm_has_the_same_bits_beside_any_other_rows(width):
+    rows = torch.randn(5, width, generator=torch.Generator().manual_seed(width))
+    together = square_norms(rows)
+    assert together.tolist() == [square_norms(row[None])[0] for row in rows]
+    assert together == pytest.approx(rows.double().square().sum(dim=1).numpy(), rel=1e-5)
