@@ -9,8 +9,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raylfl.core.population import Floats
-
 BLOCK = 16_384  # columns
 
 
@@ -61,7 +59,7 @@ def finite_rows(rows: Tensor) -> Tensor:
     return finite if bool(finite.all()) else torch.isfinite(flat).all(dim=1)  # a sum of finite terms may overflow
 
 
-def square_norms(rows: Tensor) -> Floats:
+def square_norms(rows: Tensor) -> npt.NDArray[np.float64]:
     """|rows[i]|^2 of rows [C, d] -> float64 [C], whose bits do not depend on the other rows or the number of threads.
 
     Norms of blocks of columns, in the dtype of the rows, are squared and added in float64.
@@ -73,7 +71,7 @@ def square_norms(rows: Tensor) -> Floats:
     norms = [torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)] if whole else []
     if whole < rows.shape[1]:
         norms.append(torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True))
-    squares: Floats = torch.cat(norms, dim=1).double().square().cumsum(dim=1)[:, -1].numpy()
+    squares: npt.NDArray[np.float64] = torch.cat(norms, dim=1).double().square().cumsum(dim=1)[:, -1].numpy()
     return squares
 
 

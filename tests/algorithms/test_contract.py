@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -202,6 +203,13 @@ class SamplesTheUnavailable(FedAvg):
         return c.population.weights
 
 
+class CountsItsCalls(FedAvg):
+    calls: ClassVar[Iterator[int]] = itertools.count(1)
+
+    def sum_coefficients(self, server, r):
+        return {"update": 1.0 / next(self.calls)}
+
+
 class Worse(MovesWhenIdle, LooksAtItsNeighbours):
     pass
 
@@ -217,6 +225,7 @@ BROKEN = {
     DropsItsCarry: "leaves_its_inputs_alone",
     LooksAtItsNeighbours: "rows_do_not_depend_on_neighbours",
     WritesTheLost: "a_lost_upload_leaves_no_trace",
+    CountsItsCalls: "its_sums_have_the_bits_of_its_rows",
     Doubles: "keeps_the_dtype",
     SendsTooMuch: "sends_whole_vectors",
     CallsAModelAnUpdate: "its_traits_are_true",
