@@ -14,8 +14,8 @@ Assumes  nothing about participation; exact for full-batch gradients if every cl
 
 A client without data (K_i = 0) has no gradient to update c_i with, and keeps it.
 
-`uplink: update` sends U_i alone, d floats: in option 2 c_i+ - c_i = U_i / (K_i eta) - c, which the server can compute
-from what it knows (Huang et al. 2024; FOCUS, table 1, footnote 6). Here the client computes it, and d floats count.
+`uplink: update` sends U_i alone, d floats: in option 2 c_i+ - c_i = U_i / (K_i eta) - c, which the server computes from
+what it knows (Huang et al. 2024; FOCUS, table 1, footnote 6). Rounding differs, nothing else.
 
 Two departures of public code from the paper can be switched on. `momentum` applies to the raw gradient, before the
 correction: m <- momentum m + grad f_i(x_i), x_i <- x_i - eta (m - c_i + c). Option 2 then stores about 1/(1-momentum)
@@ -27,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,10 +67,6 @@ class Scaffold(Summing):
             raise BadValue("uplink", got="update", need="both with option 1, whose c_i+ does not follow from U_i")
 
     @property
-    def server_known(self) -> tuple[str, ...]:
-        return ("variate",) if self.uplink == "update" else ()
-
-    @property
     def full_gradient(self) -> bool:
         return bool(self.option == 1)
 
@@ -99,12 +96,19 @@ class Scaffold(Summing):
         renewed = carry["full_gradient"] if self.option == 1 else update * work.per_step(x) - carry["correction"]
         if (work.steps == 0).any():
             renewed = torch.where(column(work.steps, x) > 0, renewed, client_state["variate"])
+        if self.uplink == "update":
+            return {"update": update}, {"variate": renewed}
         return {"update": update, "variate": renewed - client_state["variate"]}, {"variate": renewed}
 
     def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
+        if self.uplink == "update":  # a client without a step keeps its variate
+            return {"update": 1.0, "variate": ("update", (r.steps > 0) / (np.maximum(r.steps, 1) * r.lr))}
         return {"update": 1.0, "variate": 1.0}
 
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
         x = server["x"] - self.gamma / len(r.cohort) * sums["update"]
-        c = server["c"] + sums["variate"] / r.population.count
+        changes = sums["variate"]
+        if self.uplink == "update":
+            changes = changes - np.count_nonzero(r.steps) * server["c"]
+        c = server["c"] + changes / r.population.count
         return {"x": x, "c": c}, {"c_norm": float(c.norm())}

@@ -92,6 +92,8 @@ class Algorithm(Options, ABC):
     """Every client takes one local step; `local.steps` and `local.epochs` do not apply."""
     keeps_memory: ClassVar[bool] = False
     """The server keeps a vector [d] for every client received so far."""
+    server_known: ClassVar[tuple[str, ...]] = ()
+    """Names of uploads that the server computes itself, so that they are not counted as traffic."""
     cut: str | None = None
     """The layer after which the model is split; its halves exchange activations and gradients in every local step."""
 
@@ -99,11 +101,6 @@ class Algorithm(Options, ABC):
     def proximal(self) -> float:
         """The mu of a proximal local objective f_i + mu/2 |x - x_r|^2, for the accumulation vector; 0 without one."""
         return 0.0
-
-    @property
-    def server_known(self) -> tuple[str, ...]:
-        """Names of uploads that the server knows or computes itself, so that they are not counted as traffic."""
-        return ()
 
     @property
     def full_gradient(self) -> bool:

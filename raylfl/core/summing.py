@@ -10,8 +10,9 @@ from raylfl.core.algorithm import Algorithm, Info, ServerState, State, overrides
 from raylfl.core.population import Floats, Round
 from raylfl.core.reduce import weighted_sum
 
-Coefficients = dict[str, Floats | float]
-"""c_i of sum_{i in R} c_i upload_i by the name of the upload: [R], or one number for all."""
+Coefficients = dict[str, Floats | float | tuple[str, Floats | float]]
+"""c_i of sum_{i in R} c_i upload_i by the name of the upload: [R], or one number for all. A sum that is not called as its
+upload is a pair (name of the upload, c)."""
 
 
 class Summing(Algorithm):
@@ -23,17 +24,21 @@ class Summing(Algorithm):
 
     @abstractmethod
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
-        """The server step of one round, as `server_step`, from the sums [d] by the name of the upload."""
+        """The server step of one round, as `server_step`, from the sums [d] by the names of `sum_coefficients`."""
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        sums = {name: weighted_sum(uploads[name], c) for name, c in coefficients_of(self, server, r).items()}
+        terms = coefficients_of(self, server, r)
+        sums = {name: weighted_sum(uploads[upload], c) for name, (upload, c) in terms.items()}
         return self.server_step_from_sums(server, sums, r)
 
 
-def coefficients_of(method: Summing, server: ServerState, r: Round) -> dict[str, Floats]:
-    """The coefficients of a method's sums, one number for each received client."""
-    count = len(r.cohort)
-    return {name: np.full(count, c, dtype=np.float64) for name, c in method.sum_coefficients(server, r).items()}
+def coefficients_of(method: Summing, server: ServerState, r: Round) -> dict[str, tuple[str, Floats]]:
+    """The upload of each of a method's sums, and its coefficients: one number for each received client."""
+    terms = {
+        name: term if isinstance(term, tuple) else (name, term)
+        for name, term in method.sum_coefficients(server, r).items()
+    }
+    return {name: (upload, np.full(len(r.cohort), c, dtype=np.float64)) for name, (upload, c) in terms.items()}
 
 
 def reads_rows(algorithm: Algorithm) -> str | None:

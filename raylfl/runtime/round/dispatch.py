@@ -159,7 +159,7 @@ def sum_plan(algorithm: Algorithm, broadcast: State, server: ServerState, r: Rou
     received, count = r.received_view, int(r.received.sum())
     if not count:
         return SumPlan.of(received.cohort, {}, server["x"].dtype)
-    sums = {name: (name, c) for name, c in coefficients_of(algorithm, server, received).items()}
+    sums = coefficients_of(algorithm, server, received)
     if algorithm.uploads_update:
         sums[MEAN] = "update", normalised(received.weights)
     if BUFFERS in broadcast:
