@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -110,7 +111,7 @@ def test_pytest_runs_the_contract_of_classes_in_the_working_directory(tmp_path):
     classes = ["--raylfl-contract", "mine.Good mu=0.2", "--raylfl-contract", "mine.Bad"]
     done = subprocess.run([*command, *classes], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "1 failed, 3 passed, 28 deselected" in done.stdout
+    assert re.search(r"1 failed, 3 passed, \d+ deselected", done.stdout)
     assert "FAILED ::mine.Bad::an_empty_round_moves_no_vector - server['x'] moved in an empty round" in done.stdout
 
 
