@@ -11,8 +11,10 @@ from raylfl.core.population import Floats, Round
 from raylfl.core.reduce import weighted_sum
 
 Coefficients = dict[str, Floats | float | tuple[str, Floats | float]]
-"""c_i of sum_{i in R} c_i upload_i by the name of the upload: [R], or one number for all; or a pair (name of the upload,
-c) by another name."""
+"""c_i of sum_{i in R} c_i upload_i by the name of the upload: [R], or one number for all.
+
+A pair (name of the upload, c) stands for a sum by another name.
+"""
 
 
 class Summing(Algorithm):
