@@ -41,7 +41,17 @@ def cores() -> int:
 @cache
 def _threads(process: int, count: int) -> ThreadPoolExecutor:
     """The thread pool of this process; keyed by the process id, because a fork has none of its parent's threads."""
-    return ThreadPoolExecutor(count, "raylfl", initializer=torch.set_num_threads, initargs=(1,))
+    return ThreadPoolExecutor(count, "raylfl", initializer=limit_threads, initargs=(1,))
+
+
+def limit_threads(count: int) -> None:
+    """Sets torch's number of threads for computations that this thread starts.
+
+    A thread's first computation takes the number that any thread of the process has set last, even if this thread has
+    set its own before; to read the number counts as a first computation.
+    """
+    torch.get_num_threads()
+    torch.set_num_threads(count)
 
 
 @contextmanager

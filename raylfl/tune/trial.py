@@ -54,10 +54,11 @@ class Job:
 def trainable(config: dict[str, Any], job: Job) -> None:
     """Ray Tune's function: runs the trial in config["trial"], from another trial's checkpoint if PBT gives one."""
     process.set_up()
-    import torch
     from ray import tune
 
-    torch.set_num_threads(1)
+    from raylfl.core.threads import limit_threads
+
+    limit_threads(1)
     # a stopped trial must save its state before another trial takes its process; Ray Tune waits for two seconds only
     os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = str(LOCK_SECONDS)
     checkpoint = tune.get_checkpoint()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -49,6 +50,28 @@ def test_several_cores_are_several_threads(count):
 def test_each_piece_is_the_work_of_one_thread(count):
     threads = on_all_cores(lambda k: torch.get_num_threads(), range(4))
     assert count == 1 or set(threads) == {1}
+
+
+def test_a_thread_whose_work_starts_late_keeps_its_limit():
+    """The main thread sets another number between the thread's start and its first computation."""
+    before, started, go = torch.get_num_threads(), threading.Event(), threading.Event()
+
+    def work() -> int:
+        threads.limit_threads(1)
+        started.set()
+        go.wait(60)
+        torch.ones(100_000) + 1
+        return torch.get_num_threads()
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(work)
+        started.wait(60)
+        torch.set_num_threads(3)
+        try:
+            go.set()
+            assert found.result() == 1
+        finally:
+            torch.set_num_threads(before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -17,6 +17,7 @@ from raylfl.config.groups.top import ModelConfig
 from raylfl.core.innermost.step import Innermost
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import private_randomness
+from raylfl.core.threads import limit_threads
 from raylfl.core.torch_state import torch_defaults
 from raylfl.data_source import makes
 from raylfl.errors import BadConfig, BadValue
@@ -114,7 +115,7 @@ def layout_for(
 
 def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractContextManager[Any]]]:
     """(device, precision context) of a worker, from Lightning Fabric; also sets torch's number of threads."""
-    torch.set_num_threads(setup.runtime.threads)
+    limit_threads(setup.runtime.threads)
     precision = setup.runtime.precision or ("64-true" if setup.dtype == "float64" else "32-true")
     accelerator = "gpu" if setup.runtime.gpus_per_worker > 0 else "cpu"
     fabric = _fabric(accelerator, precision)
