@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ray.exceptions import ObjectLostError, RayActorError
+from ray.exceptions import ActorUnavailableError, ObjectLostError, RayActorError
 
 from raylfl.errors import RaylflError
 from raylfl.extras import missing_package
@@ -24,6 +24,11 @@ def loss_behind(error: Exception) -> Exception:
     if getattr(cause, "actor_init_failed", False):
         raise RaylflError(f"the server actor could not start: {reason_of_start(cause)}") from error
     return cause
+
+
+def is_restarting(error: RayActorError) -> bool:
+    """Whether Ray refused a call because it is restarting the actor; False if the actor was lost during the call."""
+    return isinstance(error, ActorUnavailableError) and "actor is restarting" in str(error)
 
 
 def reason_of_start(error: Exception) -> str:

@@ -15,7 +15,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError
 
 from raylfl.errors import RaylflError
-from raylfl.runtime.ray.failures import lines_of, reason_of_start
+from raylfl.runtime.ray.failures import is_restarting, lines_of, reason_of_start
 from raylfl.runtime.ray.stored import Stored
 
 START_SECONDS = (
@@ -23,7 +23,7 @@ START_SECONDS = (
 )
 NOTICE_SECONDS = 30  # seconds between two lines for the user during a wait
 NO_ROOM_SECONDS = 180  # seconds after which a run ends on a cluster without room for a single worker
-UNAVAILABLE_SECONDS = 2.0  # seconds between two calls of a worker that Ray is restarting
+UNAVAILABLE_SECONDS = 2.0  # seconds between two pings of a worker that Ray is restarting
 MOST_STARTS = 8  # failed starts of a worker in a row, after which the run ends
 
 
@@ -80,6 +80,7 @@ class WorkerPool:
         self.actors, self.stored, self.notify, self.has_room = list(actors), stored, notify, has_room
         self._restarts = [0] * len(actors)
         self._starting = {w: self._ping(w) for w in range(len(actors))}
+        self._ping_at: dict[int, float] = {}  # the time of the next ping of workers that Ray is restarting
         self._starts = [0] * len(actors)  # failed starts since the worker was last available
         self.available()
         if self._starting:
@@ -184,12 +185,22 @@ class WorkerPool:
                 noticed = now
                 count = len(self if among is None else among)
                 self.notify(f"waiting for a worker for {now - began:.0f} s: {count} are being started")
-            ray.wait(list(self._starting.values()), num_returns=1, timeout=1)
+            self._wait_for_ping()
         return here
 
+    def _wait_for_ping(self) -> None:
+        """Waits at most a second for the answer of a starting worker, or for the time of the next ping."""
+        if pings := [ping for worker, ping in self._starting.items() if worker not in self._ping_at]:
+            ray.wait(pings, num_returns=1, timeout=1)
+        else:
+            time.sleep(min(1.0, max(0.0, min(self._ping_at.values()) - time.monotonic())))
+
     def _available_now(self) -> list[int]:
+        for worker in [w for w, at in self._ping_at.items() if at <= time.monotonic()]:
+            del self._ping_at[worker]
+            self._starting[worker] = self._ping(worker)
         for worker, ping in list(self._starting.items()):
-            if not ray.wait([ping], timeout=0)[0]:
+            if worker in self._ping_at or not ray.wait([ping], timeout=0)[0]:
                 continue
             try:
                 ray.get(ping)
@@ -200,17 +211,21 @@ class WorkerPool:
         return [w for w in range(len(self)) if w not in self._starting]
 
     def _start_failed(self, worker: int, error: RayActorError) -> None:
-        """Waits for Ray's next attempt to start the worker. Raises RaylflError if further attempts cannot succeed."""
+        """Pings the worker again, later if Ray is restarting it. Raises RaylflError if no attempt can succeed.
+
+        An answer that Ray is restarting the worker, however slowly, is no failed start.
+        """
         if error.actor_init_failed:
             raise RaylflError(f"worker {worker} could not be started: {reason_of_start(error)}") from error
-        if isinstance(error, ActorUnavailableError):  # Ray is starting it: an immediate second call would be too early
-            time.sleep(UNAVAILABLE_SECONDS)
-        self._starts[worker] += 1
+        self._starts[worker] += not is_restarting(error)
         if self._starts[worker] > MOST_STARTS:
             raise RaylflError(
                 f"worker {worker} died {MOST_STARTS + 1} times as it started: {lines_of(error)[0]}"
             ) from error
-        self._starting[worker] = self._ping(worker)
+        if isinstance(error, ActorUnavailableError):
+            self._ping_at[worker] = time.monotonic() + UNAVAILABLE_SECONDS
+        else:
+            self._starting[worker] = self._ping(worker)
 
     def _ping(self, worker: int) -> Any:
         return self.actors[worker].ping.remote(self._shared(worker))
