@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test test-fast lint format check docs bench mutants fuzz soak clean
+.PHONY: setup run test test-fast test-all lint format check docs bench mutants fuzz soak clean
 
 setup: $(READY)
 
@@ -19,13 +19,16 @@ $(READY): pyproject.toml requirements.txt
 run: setup
 	$(BIN)/raylfl compare digits --algorithms focus,fedavg,sfl
 
-test test-fast: export PYTHONDONTWRITEBYTECODE =  # rewritten asserts, and raylfl for hundreds of processes
+test test-fast test-all: export PYTHONDONTWRITEBYTECODE =  # rewritten asserts, and raylfl for hundreds of processes
 
 test: setup
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 
 test-fast: setup
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not long and not cluster" $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not long and not exhaustive" $(ARGS)
+
+test-all: setup
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "" $(ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .

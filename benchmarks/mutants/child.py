@@ -147,7 +147,7 @@ QUIET = [
     "ignore::pytest.PytestAssertRewriteWarning",
     "--no-header",
     "-m",
-    "not slow and not cluster",
+    "not slow and not exhaustive",
 ]
 
 

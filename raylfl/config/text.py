@@ -7,6 +7,8 @@ aliases that expand to millions of values and very deep nesting are refused.
 from __future__ import annotations
 
 import re
+from copy import deepcopy
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -40,6 +42,11 @@ _Loader.add_implicit_resolver(FLOAT, NUMBER, list("-+0123456789."))
 
 def parse(text: str) -> Any:
     """The plain values of a yaml text. Raises ValueError with a one-line description of the fault."""
+    return deepcopy(_parsed(text))
+
+
+@lru_cache(maxsize=256)  # sweeps and reproductions compose the same files hundreds of times
+def _parsed(text: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except RecursionError:

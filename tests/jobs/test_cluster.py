@@ -184,7 +184,7 @@ def test_a_job_is_stopped_with_a_checkpoint_and_submitted_again_ends_with_the_sa
     assert torch.equal(params, raylfl.run("digits", [*settings, *place]).params)
 
 
-@pytest.mark.cluster
+@pytest.mark.exhaustive
 @pytest.mark.timeout(1200)
 def test_a_sweep_is_a_job_and_a_mistake_is_a_failed_one(cluster):
     """The working directory is the checkout itself, whose large files are not uploaded."""
@@ -200,6 +200,7 @@ def test_a_sweep_is_a_job_and_a_mistake_is_a_failed_one(cluster):
     assert "raylfl: unknown key roundz; did you mean rounds?" in said
 
 
+@pytest.mark.exhaustive
 def test_the_tutorial_of_the_cluster_does_what_it_shows(cluster, tmp_path):
     """Its `console` blocks are the fixture's cluster, and a second submission, as the test above has it."""
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs", ignore=shutil.ignore_patterns("__pycache__"))

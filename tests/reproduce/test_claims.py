@@ -17,7 +17,9 @@ def cache(tmp_path_factory):
     return RunCache(tmp_path_factory.mktemp("cache"), processes=1)
 
 
-@pytest.mark.parametrize(("panel", "rounds"), [("full", 160), ("uniform", 330)])
+@pytest.mark.parametrize(
+    ("panel", "rounds"), [pytest.param("full", 160, marks=pytest.mark.exhaustive), ("uniform", 330)]
+)
 def test_focus_is_exact_and_linear_where_fedavg_stalls(cache, panel, rounds):
     presets, within, _ = focus.Fig4.panels[panel]
     own, other = cache.groups(

@@ -17,6 +17,7 @@ from tests.runtime import simulated
 from tests.runtime.faults import options_of
 from tests.runtime.test_run import DIGITS, QUADRATICS
 from tests.runtime.tiny import TINY
+from tests.shares import one_in
 
 MLP = "model={name: mlp, init_args: {in_shape: [1, 8, 8], num_classes: 10}}"
 UNEQUAL = ["local.steps={uniform: [1, 5]}", "local.momentum=0.9", "local.clip_norm=1.0", "local.weight_decay=0.01"]
@@ -108,7 +109,7 @@ OWN_WORK = [
 ]
 
 
-@pytest.mark.parametrize("name", OWN_WORK)
+@pytest.mark.parametrize("name", one_in(4, OWN_WORK))
 def test_every_algorithm_whose_clients_do_other_work_than_fedavgs_works_on_a_device(process, runs, name):
     """Three of four clients in each of three rounds: each takes part again, with the state that it kept."""
     needs = {"splitfed": ["algorithm.cut=body.0"], "ssl": ["algorithm.cut=body.0"]}.get(name, [])
@@ -116,7 +117,7 @@ def test_every_algorithm_whose_clients_do_other_work_than_fedavgs_works_on_a_dev
     assert_same(run_on_both(process, TINY, [*runs, *short, f"algorithm.name={name}", *needs]))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", one_in(2, CASES))
 def test_every_kind_of_local_work_works_on_a_device(process, runs, case):
     config, overrides = CASES[case]
     assert_same(run_on_both(process, config, [*runs, "rounds=2", *overrides]))
@@ -128,7 +129,7 @@ def beyond(many, few):
 
 
 @pytest.mark.parametrize("vectorize", ["never", "always"])
-@pytest.mark.parametrize("algorithm", ["fedavg", "focus", "scaffold", "fedprox", "feddyn", "scaffnew"])
+@pytest.mark.parametrize("algorithm", one_in(3, ["focus", "fedavg", "fedprox", "scaffold", "feddyn", "scaffnew"]))
 def test_local_steps_never_wait_for_the_device(process, runs, algorithm, vectorize):
     """Six local steps wait no more often than two, except for comparisons of replays with autograd."""
     settings = [*runs, MLP, f"algorithm.name={algorithm}", f"runtime.vectorize={vectorize}"]

@@ -18,6 +18,7 @@ from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.worker import Worker
 from tests.runtime.faults import options_of, outcome
 from tests.runtime.tiny import TINY
+from tests.shares import one_in
 
 PERFECT = {**TINY, "participation": {"name": "full"}, "link": {"name": "perfect"}, "rounds": 3}
 CURSED = {  # client 1 owns the points 10..19, and the module fails over one of them
@@ -233,7 +234,7 @@ def test_data_that_cannot_be_read_is_a_failure_of_the_client_that_needs_them(run
 # -- no clients, no data ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("entry", list(ALGORITHMS), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", one_in(3, ALGORITHMS, ids=lambda entry: entry.name))
 def test_clients_without_data_and_with_a_single_sample_are_defined(runs, tmp_path, entry):
     """With BatchNorm: client 0 has no sample, client 1 one sample, client 2 a last batch of one."""
     path = tmp_path / "partition.json"

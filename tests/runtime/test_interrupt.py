@@ -114,7 +114,7 @@ def test_a_second_ctrl_c_ends_at_once_even_in_a_hanging_client(command, tmp_path
     "stop",
     [
         pytest.param(lambda process: os.killpg(process.pid, signal.SIGINT), id="Ctrl-C to all, as a terminal does it"),
-        pytest.param(lambda process: process.terminate(), id="SIGTERM to the driver", marks=pytest.mark.cluster),
+        pytest.param(lambda process: process.terminate(), id="SIGTERM to the driver", marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_run_on_ray_killed_resumed_and_stopped_during_rounds_continues_each_time(command, config, tmp_path, stop):

@@ -108,7 +108,7 @@ def test_a_run_whose_own_ray_loses_its_head_continues_with_the_same_bits_on_a_ne
     check_that_it_went_on(*struck, tmp_path)
 
 
-@pytest.mark.cluster
+@pytest.mark.exhaustive
 def test_a_run_whose_own_ray_loses_its_raylet_continues(tmp_path):
     check_that_it_went_on(*struck_run(tmp_path, "raylet"), tmp_path)
 
@@ -155,7 +155,7 @@ def in_a_room_of_its_own(mounts, *arguments):
     )
 
 
-@pytest.mark.cluster
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("mounts", "words"),
     [
@@ -173,7 +173,7 @@ def test_small_shared_memory_and_a_read_only_tmp_are_reported_without_changing_b
         assert outcome(run_dir) == outcome(raylfl.run(FOCUS, [f"logging.dir={tmp_path}"]).run_dir)
 
 
-@pytest.mark.cluster
+@pytest.mark.exhaustive
 def test_three_runs_at_once_finish_with_the_right_bits(command, tmp_path):
     """Each run has its own Ray with two workers: nine actors on the cores of this machine."""
     path = tmp_path / "focus.yaml"

@@ -38,7 +38,7 @@ PARTICIPATION = {
     "permutation": {"name": "permutation", "size": 2},
 }
 SAMPLERS = ("uniform", "replaced", "weighted", "both", "cyclic", "permutation")  # for algorithms that sample themselves
-SHARE = 5  # one in so many pairs in the usual suite (prime, so that each name takes part); all with `-m cluster`
+SHARE = 13  # one in so many pairs in the usual suite (prime, so that each name takes part); all with `make test-all`
 
 
 def matrix():
@@ -51,7 +51,7 @@ def matrix():
         )
         for name in SAMPLERS if samples else PARTICIPATION:
             number = zlib.crc32(f"{entry.name}/{name}".encode())
-            marks = [pytest.mark.cluster] if turn % SHARE else []
+            marks = [pytest.mark.exhaustive] if turn % SHARE else []
             turns, phase = divmod(number, len(PHASES))
             yield pytest.param(entry.name, name, PHASES[phase], 1 + turns % 5, marks=marks)
             turn += 1

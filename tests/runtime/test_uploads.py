@@ -8,6 +8,7 @@ from raylfl.runtime.round import dispatch
 from raylfl.runtime.round.dispatch import UploadMemory
 from tests.runtime.faults import carry_out, options_of, outcome
 from tests.runtime.tiny import TINY
+from tests.shares import one_in
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_memory_is_taken_again_when_it_is_free_and_never_before(always):
     assert third.tolist() == [[3.0] * 3] * 2
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS.names())
+@pytest.mark.parametrize("algorithm", one_in(4, ALGORITHMS.names()))
 def test_no_algorithm_is_harmed(tmp_path, monkeypatch, algorithm):
     config = {**TINY, "rounds": 4, "algorithm": options_of(algorithm), "checkpoint": {"every": 0}}
     config["eval"] = {"every": 4, "inconsistency": False}

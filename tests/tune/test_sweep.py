@@ -56,6 +56,7 @@ def plain(folder, *overrides):
     return raylfl.run(config, [*place, "runtime.backend=local", *overrides])
 
 
+@pytest.mark.exhaustive
 def test_two_trials_of_two_workers_share_two_cpus(cluster, tmp_path):
     """Four workers hold half a CPU each; the bits are those of one process; the Ctrl-C handler is restored."""
     interrupted = signal.getsignal(signal.SIGINT)
@@ -71,7 +72,7 @@ def test_two_trials_of_two_workers_share_two_cpus(cluster, tmp_path):
     assert [group.setting for group in result.settings] == [0, 1]  # the larger step is nearer after three rounds
 
 
-@pytest.mark.cluster
+@pytest.mark.exhaustive
 def test_a_whole_run_stays_inside_the_placement_group_of_its_caller(cluster, tmp_path):
     """The group holds all CPUs, so that nothing could start outside of it."""
     from ray.util.placement_group import placement_group, remove_placement_group
@@ -91,7 +92,7 @@ def test_a_whole_run_stays_inside_the_placement_group_of_its_caller(cluster, tmp
     remove_placement_group(group)
 
 
-@pytest.mark.cluster
+@pytest.mark.exhaustive
 def test_deaths_are_retried_from_the_checkpoint_and_divergence_is_not(cluster, tmp_path):
     marker = tmp_path / "died"
     mortal = {"after": str(tmp_path / "runs/*/000-*-s0/checkpoints/round_*"), "marker": str(marker)}
@@ -121,7 +122,7 @@ def test_deaths_are_retried_from_the_checkpoint_and_divergence_is_not(cluster, t
     assert result.settings[0].finished == 2
 
 
-@pytest.mark.cluster
+@pytest.mark.exhaustive
 def test_what_keeps_failing_ends_alone_and_is_tried_again_by_a_resumed_sweep(cluster, tmp_path):
     gone = tmp_path / "trace.jsonl"
     participation = {"participation": {"grid": [{"name": "full"}, {"name": "trace", "path": str(gone)}]}}
@@ -168,7 +169,7 @@ def test_asha_stops_worse_settings_and_never_a_harder_world(cluster, tmp_path):
     assert torch.equal(longer.params, plain(tmp_path, "rounds=18", "local.lr=0.03").params)
 
 
-@pytest.mark.cluster
+@pytest.mark.exhaustive
 def test_asha_pauses_the_seeds_of_a_setting_until_all_reach_the_rung(cluster, tmp_path):
     """On one place for three seeds, each waits at the rung and continues from its checkpoint to a plain run's bits."""
     result, _ = carry_out(
@@ -192,7 +193,7 @@ def test_asha_pauses_the_seeds_of_a_setting_until_all_reach_the_rung(cluster, tm
     assert "resumed at round 2" in log
 
 
-@pytest.mark.cluster
+@pytest.mark.exhaustive
 def test_pbt_moves_the_worst_to_the_state_of_the_best(cluster, tmp_path):
     """Four runs take turns on two places: after each interval the worst run so far moves."""
     result, _ = carry_out(
@@ -216,7 +217,7 @@ def test_pbt_moves_the_worst_to_the_state_of_the_best(cluster, tmp_path):
         assert log.read_text().count("finished after 9 rounds") == 1
 
 
-@pytest.mark.cluster
+@pytest.mark.exhaustive
 def test_the_fine_stage_continues_settings_near_the_best(cluster, tmp_path):
     result, said = carry_out(
         tmp_path,
@@ -248,7 +249,7 @@ def test_optuna_is_named_where_it_is_missing(tmp_path, monkeypatch):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.cluster
+@pytest.mark.exhaustive
 def test_a_sweep_is_a_group_at_wandb(cluster, tmp_path):
     """Two trials one after the other in one process, the second of which the scheduler stops."""
     from tests.runtime.wandb_records import records
@@ -265,7 +266,7 @@ def test_a_sweep_is_a_group_at_wandb(cluster, tmp_path):
         assert (run.run_group, run.job_type, run.display_name) == (result.folder.name, "fedavg", trial)
 
 
-@pytest.mark.cluster
+@pytest.mark.exhaustive
 def test_optuna_proposes_settings_and_runs_each_with_all_seeds(cluster, tmp_path):
     pytest.importorskip("optuna")
     space = {"local.lr": {"uniform": [0.01, 0.1]}}
