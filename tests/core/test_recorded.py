@@ -178,6 +178,7 @@ REFUSED = {
     users.SharedCount: "does not take the same course in every step",
     users.WritesBatch: "overwrites `batch[0]` in place",
     users.WritesWeights: "overwrites `first.weight` in place",
+    users.WritesLastBias: "overwrites `last.bias` in place",
     users.ReplacesData: "replaces a tensor's `.data`",
     users.Texts: "gets batches that hold more than tensors (str)",
     users.Spectral: "computes with tensors that are no plain numbers",

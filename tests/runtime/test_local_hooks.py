@@ -172,8 +172,26 @@ def test_optimizers_that_local_work_cannot_follow_are_refused_by_name(runs, form
     assert words in str(caught.value)
 
 
+class Deletes(Net):
+    def training_step(self, batch, batch_idx):
+        del batch_idx
+        return self.body(batch[0]).mean()
+
+
+class Compiled(Net):
+    training_step = max  # no Python code
+
+
 @pytest.mark.parametrize(
-    ("kind", "uses"), [(Net, False), (lightning_modules.Telling, True), (Hooked, True), (Scheduled, False)]
+    ("kind", "uses"),
+    [
+        (Net, False),
+        (Scheduled, False),
+        (Deletes, False),
+        (Hooked, True),
+        (lightning_modules.Telling, True),
+        (Compiled, True),
+    ],
 )
 def test_a_step_that_uses_batch_idx_is_distinguished_from_one_that_does_not(kind, uses):
     assert uses_index(kind()) == uses

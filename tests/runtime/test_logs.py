@@ -148,6 +148,10 @@ def test_a_wandb_server_that_dies_delays_the_end_for_a_bounded_time(runs, monkey
     assert f"`wandb sync {tmp_path / 'wandb' / 'run-1'}` sends the rest" in said
 
 
+def test_the_limits_of_waiting_for_wandb_are_less_than_a_minute_together():
+    assert wandb_run.ANSWER_SECONDS + wandb_run.INIT_SECONDS + wandb_run.FINISH_SECONDS < 60
+
+
 def test_a_logger_that_breaks_is_closed_with_one_line(runs, monkeypatch):
     class Broken:
         def log(self, metrics):

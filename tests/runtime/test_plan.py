@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,13 @@ def test_what_is_planned_for_a_client_is_looked_up_by_its_id_and_not_its_place(a
             assert np.array_equal(np.asarray(getattr(planned, name)), theirs), name
         assert planned.failure.tolist() == [Q[c] for c in planned.cohort]
         assert planned.steps.tolist() == [c + 1 for c in planned.cohort]
+
+
+def test_the_states_of_all_clients_are_kept_for_two_rounds():
+    _, plans = planner()
+    states = [weakref.ref(plans.system(r)) for r in range(4)]
+    assert [state() is not None for state in states] == [False, False, True, True]
+    assert plans.system(2) is states[2]()
 
 
 def test_a_ring_has_a_new_order_each_round_and_keeps_each_clients_number_of_draws():

@@ -232,13 +232,12 @@ def _after(module: nn.Module, before: Mapping[str, Any], drawn: Any) -> str | No
 def _overwritten(tape: Tape, names: Mapping[int, str], buffers: set[Any]) -> str | None:
     """The reason for a refusal if an input other than a buffer is overwritten, else None."""
     inputs = [(tape.geometry[k], name) for k, name in names.items() if k not in buffers]
-    inputs.sort(key=lambda pair: pair[0].offset)
     for call in tape.calls:
         for k in call.written():
             ours = tape.geometry[k]
-            hit = [name for place, name in inputs if place.home == ours.home and place.offset <= ours.offset]
+            hit = [(at.offset, name) for at, name in inputs if at.home == ours.home and at.offset <= ours.offset]
             if hit:  # parameters share one memory: the last one that begins before it
-                return f"overwrites `{hit[-1]}` in place"
+                return f"overwrites `{max(hit)[1]}` in place"
             if ours.home in tape.constants:
                 return "overwrites a constant in place"
     return None
