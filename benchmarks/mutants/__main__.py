@@ -239,7 +239,7 @@ def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: floa
     found: list[str] = []
     for key in keys:
         found = found or [node for node, (_, entered) in tests.items() if node != AT_IMPORT and enters(entered, key)]
-    name, before = f"test_{Path(mutant.path).stem}", Counter[str]()
+    name, before = f"_{Path(mutant.path).stem}.py::", Counter[str]()
 
     def rank(node: str) -> tuple[int, bool, int]:
         return -finders[node.partition("[")[0]], name not in node, len(tests[node][1])
