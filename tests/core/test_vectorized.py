@@ -257,6 +257,14 @@ def test_small_models_go_in_larger_calls_of_nearly_equal_size_unless_the_config_
     assert max(sizes, default=0) <= most
 
 
+def test_a_call_on_a_gpu_holds_2_20_parameters_or_all_clients():
+    cpu, gpu = RuntimeConfig(), RuntimeConfig(gpus_per_worker=1)
+    assert [calls(10, 61_706, here) for here in (cpu, gpu)] == [4, 1]
+    assert [calls(1000, 7_850, here) for here in (cpu, gpu)] == [32, 7]
+    assert [calls(10, 10**6, here) for here in (cpu, gpu)] == [4, 4]
+    assert calls(10, 61_706, RuntimeConfig(gpus_per_worker=1, micro_cohort=5)) == 2
+
+
 def test_steps_that_make_much_of_a_sample_go_one_by_one_on_a_cpu():
     sequences = {**TINY, "data": {"name": "synthetic_images", "init_args": {"shape": [1, 28, 28], "num_train": 60}}}
     for model, reason in (("Rows", "numbers a call of a sample"), ("Logistic", None)):

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import Algorithm
-from raylfl.runtime.round.dispatch import calls
 from tests.runtime import simulated
 from tests.runtime.faults import options_of
 from tests.runtime.test_run import DIGITS, QUADRATICS
@@ -151,14 +149,6 @@ def test_local_steps_never_wait_for_the_device(process, runs, algorithm, vectori
 def test_local_steps_never_wait_for_a_batch_on_its_way_to_the_device(process, runs, config, settings):
     few, many = (waits_there(process, config, [*runs, *settings, f"local.steps={k}"]) for k in (2, 6))
     assert not beyond(many, few)
-
-
-def test_a_call_on_a_gpu_holds_2_20_parameters_or_all_clients():
-    cpu, gpu = RuntimeConfig(), RuntimeConfig(gpus_per_worker=1)
-    assert [calls(10, 61_706, here) for here in (cpu, gpu)] == [4, 1]
-    assert [calls(1000, 7_850, here) for here in (cpu, gpu)] == [32, 7]
-    assert [calls(10, 10**6, here) for here in (cpu, gpu)] == [4, 4]
-    assert calls(10, 61_706, RuntimeConfig(gpus_per_worker=1, micro_cohort=5)) == 2
 
 
 def test_the_simulated_device_refuses_and_waits(process):

@@ -39,6 +39,7 @@ def ended(folder):
     return any(record.WhichOneof("record_type") == "exit" for record in records(folder))
 
 
+@pytest.mark.slow
 def test_an_offline_run_of_wandb_holds_the_config_the_rounds_a_table_and_a_picture(runs):
     result = run(DIGITS, runs, "logging.loggers=[wandb]", "algorithm.name=focus", "partition.name=dirichlet")
     wait_until(lambda: ended(result.run_dir), "end of wandb's file", seconds=60)  # wandb's service process writes it
@@ -64,6 +65,7 @@ def test_an_offline_run_of_wandb_holds_the_config_the_rounds_a_table_and_a_pictu
     assert list(result.run_dir.glob("wandb/offline-run-*/files/media/images/overview*.png"))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_id(runs):
     result = run(QUADRATICS, runs, "rounds=2", "logging.loggers=[wandb]")
     name = (result.run_dir / "wandb_id.txt").read_text()
@@ -105,6 +107,7 @@ def logged_in(monkeypatch, port):
     monkeypatch.setattr(wandb_run, "INIT_SECONDS", 2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["silent", "refusing", "takes no runs"])
 def test_a_server_that_cannot_be_reached_costs_seconds_and_not_the_run(runs, monkeypatch, silent, how):
     """The server is silent, refuses connections, or answers and accepts no run: the run continues offline."""

@@ -61,6 +61,7 @@ def with_algorithm(name):
     return {**TINY, "algorithm": options_of(name)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "participation", "phase", "r"), list(matrix()))
 def test_a_killed_run_resumes_into_the_undisturbed_one(tmp_path, algorithm, participation, phase, r):
     """The killed run is a copy of the directory of the undisturbed one at that moment, as SIGKILL would leave it."""
@@ -89,6 +90,7 @@ def undisturbed(tmp_path_factory):
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("algorithm", ["focus", "fedvarp", "sfl"])
 def test_every_phase_of_a_round_is_safe_to_die_in(tmp_path, undisturbed, algorithm, phase):
@@ -124,6 +126,7 @@ for algorithm in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_a_driver_killed_in_every_phase_resumes_each_time(tmp_path):
     """By SIGKILL, in processes of their own: in draw of round 1, train of round 2, and so on."""
     some = ["focus"]  # client states
