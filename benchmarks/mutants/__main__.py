@@ -53,7 +53,16 @@ OUTSIDE = ("raylfl/runtime/ray/", "raylfl/runtime/profile.py")  # only tests tha
 UNIT = 8  # largest number of blocks that a unit test enters
 PLACES = [
     f"tests/{part}"
-    for part in (*PARTS, "oracles", "models", "theory", "docs/test_examples.py", "docs/test_docs.py", "test_options.py")
+    for part in (
+        *PARTS,
+        "api",
+        "oracles",
+        "models",
+        "theory",
+        "docs/test_examples.py",
+        "docs/test_docs.py",
+        "test_options.py",
+    )
 ]
 
 
