@@ -168,7 +168,10 @@ def _cap(ax: Axes, curves: Sequence[Curve]) -> None:
 
 
 def log_axis(axis: Axis, low: float, high: float) -> None:
-    """Sets the ticks of a log axis: powers of ten over two decades or more, else 1, 2, 5, or plain steps if short."""
+    """Sets the ticks of a log axis: powers of ten over two decades or more, else 1, 2, 5, or plain steps if short.
+
+    Labels have as many digits as it takes to tell a tick from the next: at least 3.
+    """
     decades = math.log10(high / low)
     axis.set_minor_formatter(NullFormatter())
     if decades >= 2:
@@ -177,5 +180,7 @@ def log_axis(axis: Axis, low: float, high: float) -> None:
         return
     short = decades < 0.7
     axis.set_major_locator(MaxNLocator(5, steps=STEPS) if short else LogLocator(subs=(1, 2, 5), numticks=12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 3)))
+    step = max((1 - low / high) / 5, 1e-12)
+    digits = max(3, 1 + math.ceil(-math.log10(step)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value, digits)))
     axis.set_minor_locator(NullLocator())

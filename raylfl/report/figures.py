@@ -93,10 +93,16 @@ def measured_in(groups: Sequence[Group]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.metrics if run.measured(name)))
 
 
-def convergence(part: Facet, look: Look) -> Block:
-    """The main metric and the losses against rounds."""
+def leading(part: Facet, look: Look) -> list[str]:
+    """The metrics shown first: the main metric, the losses, and those about which a theorem promises something."""
+    first = [look.metric, *losses(part.groups, look.metric)]
+    return list(dict.fromkeys([*first, *(n for n in measured_in(part.groups) if look.promised(part, n))]))
+
+
+def convergence(part: Facet, look: Look, most: int | None = None) -> Block:
+    """The leading metrics against rounds; most: how many of them, None: all."""
     part, note = part.best(look.metric, look.last)
-    return _block("convergence", part, look, [look.metric, *losses(part.groups, look.metric)], note)
+    return _block("convergence", part, look, leading(part, look)[:most], note)
 
 
 def costs(part: Facet, look: Look) -> Block | None:
@@ -112,7 +118,7 @@ def costs(part: Facet, look: Look) -> Block | None:
 def diagnostics(part: Facet, look: Look) -> Block | None:
     """Every other metric against rounds; None if there is none."""
     part, note = part.best(look.metric, look.last)
-    seen = {look.metric, *losses(part.groups, look.metric)}
+    seen = leading(part, look)
     names = [n for n in measured_in(part.groups) if n not in seen and not n.startswith(NOT_DIAGNOSTIC)]
     return _block("diagnostics", part, look, names, note) if names else None
 

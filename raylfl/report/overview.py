@@ -29,8 +29,8 @@ def overview(
 
     None if nothing was measured.
     """
-    curves, spent = convergence(part, look), costs(part, look)
-    draws = [panel.draw for panel in curves.panels[:2]]
+    curves, spent = convergence(part, look, most=2), costs(part, look)
+    draws = [panel.draw for panel in curves.panels]
     below = partition or (spent.panels[0].draw if spent else None)
     draws += [below] if below else []
     if not draws:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from raylfl.report.curves import MAX_POINTS, curve, default_window, draw, wants_log
+from raylfl.report.curves import MAX_POINTS, curve, default_window, draw, log_axis, wants_log
 from raylfl.report.runs import group_runs, load_run
 from raylfl.report.style import Line
 from tests.report.synthetic import rows_of, write_run
@@ -124,3 +124,16 @@ def test_thinning_a_long_line_keeps_its_peaks(tmp_path):
     drawn = ax.get_lines()[0].get_ydata()
     assert len(drawn) <= MAX_POINTS + 2
     assert (drawn.max(), drawn.min()) == (90, 10)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.2, 0.9), (0.99994, 1.0), (5440.2, 5441.3), (1e-9, 1.00001e-9), (2.0, 30.0)]
+)
+def test_a_tick_is_told_from_the_next(low, high):
+    ax = Figure().subplots()
+    ax.set_yscale("log")
+    ax.set_ylim(low, high)
+    log_axis(ax.yaxis, low, high)
+    labels = [label.get_text() for label in ax.yaxis.get_ticklabels()]
+    assert len(labels) > 2
+    assert len(set(labels)) == len(labels)

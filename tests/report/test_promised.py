@@ -126,4 +126,5 @@ def test_the_page_names_the_lines_and_the_refusals(runs, tmp_path, undrawn):
     assert "[2] Thm 1: bound" in words
     assert "[3] eq. 39: limit at this eta" in words
     assert "No theorem's line for" in words
+    assert words.index("[2] Thm 1: bound") < words.index("Other measurements")
     assert "[2] Thm 1: bound" not in Page(write_report([runs["sfl"]], tmp_path, pdf=False)).words
