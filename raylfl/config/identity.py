@@ -41,8 +41,8 @@ def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
     A topology that is left to the method is not a part of it: runs have the identity that they had without this group.
     """
     kept = _without(resolved, LEFT_OUT[of], "")
-    if kept.get("topology") == UNCHOSEN:
-        del kept["topology"]
+    if kept.get("topology", {}).items() <= UNCHOSEN.items():  # a run from before an option has fewer of them
+        kept.pop("topology", None)
     runtime = kept.get("runtime", {})
     if runtime.get("placement") != "pinned":  # only this value can change bits: pinned clients are not vectorised
         runtime.pop("placement", None)

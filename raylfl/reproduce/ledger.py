@@ -21,13 +21,12 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.report.derived import main_metric, tail
 from raylfl.report.runs import RunRecord
-from raylfl.reproduce.run_cache import DIVERGED, config_digest
+from raylfl.reproduce.run_cache import DIVERGED, digests
 
 ROWS = "runs.jsonl"
 POINTS = 120  # largest number of points of a thinned curve
 WINDOWS = (40, 100, 400)  # rounds of the last-k means
 DIGITS = 6
-FITTED = ("in_shape", "num_classes", "dim")  # arguments that raylfl/experiment.py fills in from the data
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,8 @@ class Row:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The key (digest of the config, seed), which is unique within a ledger."""
-        return self.digest, self.seed
+        """The key (cell as text, seed), which is unique within a ledger: a cell repeated later replaces its row."""
+        return json.dumps(self.cell, sort_keys=True), self.seed
 
     def window(self, last: int) -> list[float]:
         """The values of the curve in the last `last` rounds; empty if the run diverged."""
@@ -70,7 +69,7 @@ def row(run: RunRecord, cell: Mapping[str, Any], command: str) -> Row:
     return Row(
         dict(cell),
         int(run.config["seed"]),
-        named_digest(run) or asked_digest(run.config),
+        named_digest(run) or digests(run.config)[-1],
         metric,
         int(run.config["rounds"]),
         diverged,
@@ -100,8 +99,8 @@ def refuse_parts(run: RunRecord) -> None:
     except RaylflError as error:
         problems.append(f"{run.path.name}: its config.yaml is invalid: {error}")
     named = named_digest(run)
-    if named and named not in (config_digest(run.config), asked_digest(run.config)):
-        problems.append(f"{run.path.name}: its config has the digest {asked_digest(run.config)}, not that of its name")
+    if named and named not in (found := digests(run.config)):
+        problems.append(f"{run.path.name}: its config has the digest {found[-1]}, not that of its name")
     if problems:
         raise BadConfig(problems)
 
@@ -110,13 +109,6 @@ def named_digest(run: RunRecord) -> str | None:
     """The digest in the name of a run's folder; None if the name has another form."""
     named = re.search(r"-s\d+-([0-9a-f]{8})$", run.path.name)
     return named[1] if named else None
-
-
-def asked_digest(config: Mapping[str, Any]) -> str:
-    """The digest of a run's config without the model's arguments that come from the data (input shape, classes)."""
-    model = dict(config["model"])
-    model["init_args"] = {key: value for key, value in model.get("init_args", {}).items() if key not in FITTED}
-    return config_digest({**config, "model": model})
 
 
 def _mean(run: RunRecord, metric: str, last: int) -> float | None:
@@ -141,7 +133,7 @@ def read(folder: Path) -> list[Row]:
 
 
 def add(folder: Path, rows: Iterable[Row]) -> int:
-    """Writes rows into the ledger of this folder; they replace older rows of the same config and seed.
+    """Writes rows into the ledger of this folder; they replace older rows of the same cell and seed.
 
     Returns the number of new or changed rows.
     """

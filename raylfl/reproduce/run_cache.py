@@ -1,7 +1,8 @@
 """The cache of a reproduction's runs: existing runs are reused, others are resumed or run, several at a time.
 
 A run's folder is named after its setting and a digest of its config. A second call therefore repeats nothing, an
-interrupted run is resumed, and a changed setting is a new run. Runs with `runtime.backend: local` are distributed over
+interrupted run is resumed, and a changed setting is a new run; a run from before an option existed is the run that has
+its default. Runs with `runtime.backend: local` are distributed over
 processes, one per CPU; runs on Ray use one connection, one after the other.
 """
 
@@ -24,7 +25,7 @@ import numpy as np
 from raylfl.config.identity import RUNTIME_FREE, identity
 from raylfl.config.load import load_config
 from raylfl.console import say
-from raylfl.errors import DataMissing, NonFinite
+from raylfl.errors import DataMissing, NonFinite, RaylflError
 from raylfl.report.labels import canonical, flatten
 from raylfl.report.runs import Group, RunRecord, load_run
 from raylfl.reproduce.choice import Choice
@@ -32,6 +33,7 @@ from raylfl.reproduce.setting import Setting
 
 DIVERGED = "diverged.txt"  # marks the folder of a diverged run, which is not repeated
 MEASURES = ("test/accuracy", "test/loss", "train/loss", "global/distance", "global/distance_abs")
+FITTED = ("in_shape", "num_classes", "dim")  # arguments of models that raylfl/experiment.py fills in from the data
 LINE_SECONDS = 2.0  # between progress lines
 
 
@@ -94,6 +96,8 @@ class RunCache:
         digest = config_digest(config)
         words = re.sub(r"[^A-Za-z0-9.]+", "-", setting.label).strip("-").lower()
         path = self.runs / f"{words}-s{seed}-{digest}"
+        if not path.exists():
+            path = next((run for run in self.runs.glob(f"{path.name[:-8]}*") if digest in _todays(run)), path)
         logging = config["logging"] | {"dir": str(path.parent.parent), "id": path.name, "report": False}
         return Job(setting.label, config | {"name": path.parent.name, "logging": logging}, path)
 
@@ -144,6 +148,21 @@ class Enough(Exception):
 def config_digest(config: Mapping[str, Any]) -> str:
     """A digest of eight hex digits of the resolved config's keys that its rows depend on, except the seed."""
     return hashlib.sha256(canonical(flatten(identity(config, of="digest"))).encode()).hexdigest()[:8]
+
+
+def digests(config: Mapping[str, Any]) -> tuple[str, str]:
+    """The digests of a run's saved config: as it is, and without the model's arguments that come from the data."""
+    model = dict(config["model"])
+    model["init_args"] = {key: value for key, value in model.get("init_args", {}).items() if key not in FITTED}
+    return config_digest(config), config_digest({**config, "model": model})
+
+
+def _todays(run: Path) -> Sequence[str]:
+    """The digests of a run's config completed by the defaults of options that are younger than the run."""
+    try:
+        return digests(load_config(load_run(run).config).resolved)
+    except RaylflError:
+        return ()
 
 
 def machine(scale: str) -> list[str]:

@@ -41,6 +41,16 @@ def test_a_changed_setting_is_a_new_run_and_leaves_the_old_one(cache):
     assert len(folders(cache)) == 2
 
 
+def test_a_run_from_before_an_option_existed_is_the_run_with_its_default(cache):
+    older = cache.groups([TOY])[0].runs[0].path
+    config = (older / "config.yaml").read_text()
+    assert "  drift: false\n" in config
+    (older / "config.yaml").write_text(config.replace("  drift: false\n", ""))
+    older = older.rename(f"{str(older)[:-8]}0123abcd")
+    assert [run.path for run in cache.groups([TOY])[0].runs] == [older]
+    assert [run.path for run in cache.groups([TOY.with_("toy", {"eval.drift": True})])[0].runs] != [older]
+
+
 def test_where_and_how_fast_it_runs_makes_no_new_run(cache, tmp_path):
     cache.groups([TOY])
     RunCache(tmp_path, overrides=["runtime.workers=1", "checkpoint.every=2"], processes=1).groups([TOY])
