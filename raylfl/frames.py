@@ -56,7 +56,7 @@ class Run:
 
         Every sampled client has the metrics draws, received (1 or 0) and steps; with `eval.per_client` also its
         training loss and the values that it logged; in rounds measured by `eval.clients` also the metrics of its own
-        data.
+        data, and with `eval.nodes` those of every node's model.
         """
         from raylfl.runtime.records.lines import read_rows
 

@@ -12,6 +12,7 @@ from raylfl.report import figures, tables
 from raylfl.report.derived import by_method, default_last, default_target, main_metric
 from raylfl.report.facets import Facet, facets
 from raylfl.report.figures import Block, Look
+from raylfl.report.graph_pictures import graph_pictures
 from raylfl.report.overview import overview
 from raylfl.report.pictures import participation_pictures, partition_drawer, partition_pictures
 from raylfl.report.runs import Group, RunRecord, group_runs, read_runs
@@ -61,6 +62,7 @@ def write_report(
         sheet.section("tuning", "Tuning", best + _titled(sheet, figures.tuning(groups, look)))
         trends = sheet.block(figures.heat_map(parts, look)) + _titled(sheet, figures.trends(groups, look))
         sheet.section("heterogeneity", "Heterogeneity", trends)
+        sheet.section("graphs", "Graphs", _graphs(sheet, groups, look))
         pictures = [*partition_pictures(groups), *participation_pictures(groups)]
         sheet.section("clients", "Clients", sheet.pictures(pictures))
         sheet.section("setup", "Set-up", _setup(sheet, runs, groups))
@@ -131,6 +133,13 @@ def _world(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> lis
     shown += sheet.block(figures.costs(part, look), suffix, legend=False)
     more = figures.diagnostics(part, look) if len(parts) <= MAX_DETAILED else None
     return shown + folded("Other measurements", sheet.block(more, suffix))
+
+
+def _graphs(sheet: Sheet, groups: Sequence[Group], look: Look) -> list[Part]:
+    """The parts with the graphs of methods without a server, and folded tables of their nodes."""
+    drawn = graph_pictures(groups, look.metric)
+    shown = sheet.pictures([picture for picture, _ in drawn if picture is not None])
+    return shown + [part for _, table in drawn for part in folded(table.caption, sheet.table(table))]
 
 
 def _titled(sheet: Sheet, blocks: Sequence[Block]) -> list[Part]:

@@ -33,6 +33,7 @@ Ints = npt.NDArray[np.int64]
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, about ten times faster
 DEEPEST, LARGEST = 50, 100_000  # largest depth and number of values of a config or summary; runs stay far below
+OF_NODES = "nodes/"  # prefix of the metrics of the nodes of a graph
 UNREADABLE = (
     OSError,
     ValueError,
@@ -49,7 +50,8 @@ class RunRecord:
 
     rounds: the 0-based rounds that have a row [R], increasing. metrics: name -> values [R]; nan if a round did not
     measure it, inf if the value was not finite (the run diverged). summary: empty while the run is unfinished. faults:
-    descriptions of unreadable parts; files that are read later add to it.
+    descriptions of unreadable parts; files that are read later add to it. nodes: metric -> node -> its last value, for
+    methods without a server.
     """
 
     path: Path
@@ -58,6 +60,7 @@ class RunRecord:
     metrics: dict[str, Floats]
     summary: dict[str, Any]
     faults: list[str] = field(default_factory=list)
+    nodes: dict[str, dict[int, float]] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -154,7 +157,9 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise BadValue("path", got=folder, need="a run with a readable config.yaml", hint=reason[:160]) from None
     run = RunRecord(folder, config, np.empty(0, dtype=np.int64), {}, _summary(folder / "summary.json"))
-    run.rounds, run.metrics = _columns(run._rows("metrics.jsonl", _is_round))
+    rows = run._rows("metrics.jsonl", _is_round)
+    run.rounds, run.metrics = _columns(rows)
+    run.nodes = _of_nodes(rows)
     return run
 
 
@@ -310,6 +315,20 @@ def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Ints, dict[str, Floats]]:
     names.pop("round", None)
     metrics = {name: np.array([_number(row.get(name)) for row in ordered]) for name in names}
     return np.array([row["round"] for row in ordered], dtype=np.int64), metrics
+
+
+def _of_nodes(rows: Sequence[dict[str, Any]]) -> dict[str, dict[int, float]]:
+    """The last measured values of each node, from the entries `per_client`."""
+    measured = (row["per_client"] for row in reversed(rows) if isinstance(row.get("per_client"), dict))
+    for found in measured:
+        values = {
+            name.removeprefix(OF_NODES): {int(node): _number(v) for node, v in each.items() if node.isdecimal()}
+            for name, each in found.items()
+            if name.startswith(OF_NODES) and isinstance(each, dict)
+        }
+        if values:
+            return values
+    return {}
 
 
 def _is_number(value: Any) -> bool:

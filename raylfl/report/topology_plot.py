@@ -1,22 +1,73 @@
-"""The figure of a graph: its nodes, and its edges with the weights of their matrix."""
+"""Figures of a graph: nodes, coloured by a value if there is one, and edges with the weights of their matrix."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
+from matplotlib.colors import LogNorm, Normalize, to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from raylfl.core.population import Floats
+from raylfl.core.population import Bools, Floats, Ints
+from raylfl.report.curves import log_axis
 from raylfl.report.style import INK, MUTED, PALETTE, PAPER, Drawing, rc
 
-MOST = 200  # nodes that a figure shows
+MOST = 2000  # nodes that a figure shows
+APART = 200  # nodes up to which they are placed by their edges, or on a circle
 NAMED = 40  # nodes up to which their numbers are written
 WEIGHED = 14  # edges up to which their weights are written
+ARROWS = 2000  # edges up to which directions are drawn
 SPREAD = ("grid", "torus", "hypercube", "erdos_renyi", "random_regular", "file", "recorded")  # not drawn on a circle
+LATTICES = ("grid", "torus", "hypercube")
+CLEAR = 500  # opacity times edges, so that many edges do not hide each other
+FAR = 20  # ratio of values from which their colours are on a log scale
+
+
+@dataclass(frozen=True)
+class Net:
+    """The edges (from, to) [E, 2] of a graph of `count` nodes, an undirected edge once or twice; weights [E], 0 where
+    nothing arrives.
+    """
+
+    count: int
+    pairs: Ints
+    weights: Floats
+    directed: bool
+
+    @staticmethod
+    def of(matrix: Floats, directed: bool) -> Net:
+        """The graph of a mixing matrix [N, N]."""
+        targets, sources = np.nonzero(matrix - np.diag(np.diag(matrix)))
+        return Net(len(matrix), np.column_stack([sources, targets]), matrix[targets, sources], directed)
+
+
+@dataclass(frozen=True)
+class Shade:
+    """Values of the nodes [N] (nan: unknown) as colours, the lighter the better; label: of the colour bar."""
+
+    values: Floats
+    label: str
+    higher: bool
+    percent: bool = False
+
+    def scale(self) -> ScalarMappable:
+        """Values to colours; on a log scale if they are far apart."""
+        scaled = self.values * (100 if self.percent else 1)
+        found = scaled[np.isfinite(scaled)]
+        low, high = (float(found.min()), float(found.max())) if len(found) else (0.0, 1.0)
+        if low == high:
+            low, high = low - 0.05 * abs(low or 1), high + 0.05 * abs(high or 1)
+        far = not self.percent and low > 0 and high > FAR * low
+        colors = matplotlib.colormaps["cividis" if self.higher else "cividis_r"]
+        scale = ScalarMappable(LogNorm(low, high) if far else Normalize(low, high), colors)
+        scale.set_array(scaled)
+        return scale
 
 
 def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said: Mapping[str, object]) -> Figure:
@@ -31,20 +82,55 @@ def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said:
         ax.set_title(title, loc="left", pad=24)
         line = ", ".join(f"{key} {f'{v:.3g}' if isinstance(v, float) else v}" for key, v in said.items())
         ax.text(0, 1.015, line, transform=ax.transAxes, color=MUTED, fontsize="small", va="bottom")
-        _draw(ax, matrix, places(matrix, name), directed)
-        ax.set_aspect("equal")
-        ax.margins(0.08)
-        ax.axis("off")
+        net = Net.of(matrix, directed)
+        _draw_edges(ax, net, at := places(net, name), around=name != "torus" or net.count <= APART)
+        _draw_nodes(ax, at)
+        _framed(ax)
     return figure
 
 
-def places(matrix: Floats, name: str) -> Floats:
-    """The position of each node [N, 2]: on a circle, node 0 at the top; a star's centre in its middle; or spread."""
+def coloured_figure(net: Net, name: str, working: Bools, shade: Shade | None, rows: int | None = None) -> Figure:
+    """The graph of a round with its nodes coloured by a value; nodes that did not work are hollow.
+
+    name, rows: of the topology; rows: those of a grid.
+    """
+    with rc():
+        at = places(net, name, rows)
+        wide, tall = np.ptp(at, axis=0)
+        height = min(max(4.6 * tall / max(wide, 1e-12), 1.2), 4.6)
+        figure = Drawing(figsize=(4.6, height + 0.6 * (shade is not None)), dpi=200, layout="constrained")
+        ax = figure.subplots()
+        _draw_edges(ax, net, at, around=name != "torus" or net.count <= APART)
+        if shade is None:
+            _draw_nodes(ax, at, working=working)
+        else:
+            scale = shade.scale()
+            _draw_nodes(ax, at, scale.to_rgba(np.ma.masked_invalid(np.asarray(scale.get_array()))), working)
+            bar = figure.colorbar(scale, ax=ax, label=shade.label, location="bottom", shrink=0.7, aspect=26, pad=0.02)
+            bar.outline.set_visible(False)
+            if isinstance(scale.norm, LogNorm):
+                log_axis(bar.ax.xaxis, *scale.get_clim())
+        _framed(ax)
+    return figure
+
+
+def places(net: Net, name: str, rows: int | None = None) -> Floats:
+    """The position of each node [N, 2]: on a circle, node 0 at the top; a star's centre in its middle; or spread.
+
+    Many nodes fill a rectangle line by line, to and fro, so that nodes of successive numbers are neighbours.
+    """
     import networkx as nx
 
-    count = len(matrix)
+    count = net.count
+    if count > APART and name != "star":
+        across = count // (rows or _rows(count)) if name in LATTICES else int(np.ceil(count**0.5))
+        y, x = np.divmod(np.arange(count), across)
+        if name not in LATTICES:
+            x = np.where(y % 2, across - 1 - x, x)
+        return np.column_stack([x, -y]).astype(np.float64)
     if name in SPREAD and count > 2:
-        graph = nx.from_numpy_array((matrix + matrix.T > 0).astype(float) - np.eye(count) * (np.diag(matrix) > 0))
+        graph = nx.empty_graph(count)
+        graph.add_edges_from(net.pairs.tolist())
         if nx.is_connected(graph):
             found = nx.kamada_kawai_layout(graph)
             return np.array([found[node] for node in range(count)])
@@ -54,28 +140,61 @@ def places(matrix: Floats, name: str) -> Floats:
     return np.concatenate([np.zeros((1, 2)), circle]) if name == "star" else circle
 
 
-def _draw(ax: Axes, matrix: Floats, at: Floats, directed: bool) -> None:
-    targets, sources = np.nonzero(matrix - np.diag(np.diag(matrix)))
-    weights = matrix[targets, sources]
-    thick = 2.0 if len(weights) <= 2 * NAMED else 0.8
-    widths = 0.4 + thick * weights / max(float(weights.max(initial=0)), 1e-12)
-    if directed and len(sources) <= 10 * MOST:
-        for a, b, width in zip(sources, targets, widths, strict=True):
+def _rows(count: int) -> int:
+    """The rows of a rectangle of so many nodes: the largest divisor up to the square root."""
+    return max(k for k in range(1, int(count**0.5) + 1) if count % k == 0)
+
+
+def _framed(ax: Axes) -> None:
+    ax.set_aspect("equal")
+    ax.margins(0.08)
+    ax.axis("off")
+
+
+def _draw_edges(ax: Axes, net: Net, at: Floats, around: bool = True) -> None:
+    """Draws the edges; not around: without those that join opposite sides of a lattice, which hide all others."""
+    if not around:
+        near = np.linalg.norm(np.diff(at[net.pairs], axis=1), axis=2)[:, 0] < 1.5
+        net = replace(net, pairs=net.pairs[near], weights=net.weights[near])
+    (sources, targets), weights = net.pairs.T, net.weights
+    many = len(weights) > 2 * NAMED
+    if not (weights > 0).all():  # what carries nothing in this round
+        idle = list(at[net.pairs[weights == 0]])
+        ax.add_collection(LineCollection(idle, colors=MUTED, linewidths=0.4, linestyles="dotted", alpha=0.6))
+    widths = 0.4 + (0.8 if many else 2.0) * weights / max(float(weights.max(initial=0)), 1e-12)
+    carries = np.flatnonzero(weights > 0)
+    if net.directed and len(sources) <= ARROWS:
+        end = 9 if net.count <= NAMED else 4
+        for a, b, width in zip(sources[carries], targets[carries], widths[carries], strict=True):
             style = f"-|>,head_length={2 + width},head_width={1 + width / 2}"
-            arrow = FancyArrowPatch(at[a], at[b], arrowstyle=style, shrinkA=9, shrinkB=9, lw=width, color=PALETTE[0])
-            ax.add_patch(arrow).set_alpha(0.6)
+            arrow = FancyArrowPatch(at[a], at[b], arrowstyle=style, shrinkA=end, shrinkB=end, lw=width)
+            arrow.set(color=PALETTE[0], alpha=0.6 if len(carries) <= 4 * NAMED else 0.25)
+            ax.add_patch(arrow)
     else:
-        ends = list(at[np.stack([sources, targets], axis=1)])
-        lines = LineCollection(ends, colors=PALETTE[0], linewidths=widths, alpha=0.5)
+        clear = min(max(CLEAR / max(len(carries), 1), 0.04), 0.5)
+        lines = LineCollection(list(at[net.pairs[carries]]), colors=PALETTE[0], linewidths=widths[carries], alpha=clear)
         ax.add_collection(lines)
-    shown = (sources < targets) | directed
-    if shown.sum() <= WEIGHED:
+    shown = carries[(sources[carries] < targets[carries]) | net.directed]
+    if len(shown) <= WEIGHED and net.count <= NAMED:
         for a, b, weight in zip(sources[shown], targets[shown], weights[shown], strict=True):
             x, y = 0.55 * at[a] + 0.45 * at[b]
             box = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.8}
             ax.text(x, y, f"{weight:.2g}", color=INK, ha="center", va="center", fontsize="small", bbox=box)
-    size = 260 if len(at) <= NAMED else 40
-    ax.scatter(at[:, 0], at[:, 1], s=size, color=PAPER, edgecolors=PALETTE[0], linewidths=1.2, zorder=3)
-    if len(at) <= NAMED:
+
+
+def _draw_nodes(ax: Axes, at: Floats, colors: Floats | None = None, working: Bools | None = None) -> None:
+    """Draws nodes, with their numbers if they are few; colors [N, 4], none for white ones with a blue edge."""
+    count = len(at)
+    size = 260 if count <= NAMED else 40 if count <= APART else 12
+    edges = np.repeat(to_rgba_array(PALETTE[0]), count, axis=0) if colors is None else colors
+    faces = np.repeat(to_rgba_array(PAPER), count, axis=0) if colors is None else colors.copy()
+    if working is not None:
+        faces[working] = edges[working]
+        faces[~working] = to_rgba_array(PAPER)
+    wide = 1.2 if count <= APART else 0.8
+    ax.scatter(at[:, 0], at[:, 1], s=size, color=faces, edgecolors=list(edges), linewidths=wide, zorder=3)
+    if count <= NAMED:
+        dark = faces[:, :3] @ [0.299, 0.587, 0.114] < 0.5
         for node, (x, y) in enumerate(at):
-            ax.text(x, y, str(node), color=INK, ha="center", va="center", fontsize="small", zorder=4)
+            ink = PAPER if dark[node] else INK
+            ax.text(x, y, str(node), color=ink, ha="center", va="center", fontsize="small", zorder=4)

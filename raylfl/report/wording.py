@@ -35,6 +35,10 @@ NAMES = {
     "update/diversity": "diversity of updates",
     "inconsistency/chi2": "inconsistency χ²(w‖Ω)",
     "inconsistency/predicted_distance": "predicted distance to optimum",
+    "nodes/accuracy": "test accuracy of the node's model",
+    "nodes/loss": "test loss of the node's model",
+    "nodes/distance": "relative distance to optimum",
+    "nodes/from_mean": "distance from the nodes' mean",
     "cohort/sampled": "clients sampled",
     "cohort/received": "uploads received",
 }

@@ -96,7 +96,7 @@ def test_final_has_every_node_and_the_worst_is_measured(tmp_path):
 
 def test_every_nodes_model_is_evaluated_where_asked(tmp_path):
     """Against the accuracy of the module at each node's parameters."""
-    settings = ["algorithm=dsgd", "topology=ring", "eval.nodes=true", "eval.per_client=true", "eval.every=2"]
+    settings = ["algorithm=dsgd", "topology=ring", "eval.nodes=true", "eval.every=2"]
     config = {"base": ["data/digits", "model/logistic"], "num_clients": 4, "rounds": 2, "local": {"lr": 0.5}}
     carry_out(config, tmp_path / "run", [*settings, "runtime.backend=local", "partition={name: classes, classes: 3}"])
     final = torch.load(tmp_path / "run" / "final.pt", weights_only=True)
@@ -111,6 +111,19 @@ def test_every_nodes_model_is_evaluated_where_asked(tmp_path):
     assert [last["per_client"]["nodes/accuracy"][str(i)] for i in range(4)] == pytest.approx(expected, abs=1e-6)
     found = (last["nodes/accuracy_min"], last["nodes/accuracy_mean"], last["nodes/accuracy_max"])
     assert found == pytest.approx((min(expected), np.mean(expected), max(expected)), abs=1e-6)
+    assert all(name.startswith("nodes/") for name in last["per_client"])  # the rest is asked for by eval.per_client
+
+
+def test_the_distances_of_every_node_are_measured_without_test_data(tmp_path):
+    carry_out(PROBLEM, tmp_path / "run", ["eval.nodes=true", "eval.every=5"])
+    first, *_, last = rows(tmp_path / "run", "metrics.jsonl")
+    nodes = torch.load(tmp_path / "run" / "final.pt", weights_only=True)["nodes"]
+    optimum = torch.from_numpy(assemble(load_config(PROBLEM)).optimum.x)
+    for name, point, scale in (("distance", optimum, optimum.norm()), ("from_mean", nodes.mean(dim=0), 1.0)):
+        found = [last["per_client"][f"nodes/{name}"][str(i)] for i in range(8)]
+        assert found == pytest.approx(((nodes - point).norm(dim=1) / scale).tolist())
+    assert max(last["per_client"]["nodes/distance"].values()) == pytest.approx(last["global/worst_distance"])
+    assert "per_client" in first
 
 
 def test_floats_and_seconds_are_counted_on_the_edges(tmp_path):

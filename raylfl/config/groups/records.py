@@ -25,7 +25,11 @@ class EvalConfig(Options):
     ] = field(default=False, metadata={"key": "global"})
     clients: Annotated[bool, Doc("accuracy on each client's own data: fairness")] = False
     nodes: Annotated[
-        bool, Doc("metrics of every node's model on the test set, for methods without a server: N evaluations")
+        bool,
+        Doc(
+            "metrics of every node's model on the test set, for methods without a server: N evaluations; `per_client` "
+            "has those of each node, and its distances from the mean and the optimum"
+        ),
     ] = False
     random_clients: Annotated[
         int, Ge(0), Doc("clients drawn for an evaluation; loss and accuracy on their training data")

@@ -27,6 +27,12 @@ def read_rows(path: Path) -> Rows:
     return parse_rows(path.read_bytes()) if path.is_file() else Rows([], [], [])
 
 
+def last_row(path: Path) -> dict[str, Any] | None:
+    """The row of the last whole line of a file; None if there is none or it is damaged."""
+    lines = path.read_bytes().rsplit(b"\n", 2) if path.is_file() else []
+    return _object(lines[-2]) if len(lines) > 1 else None
+
+
 def parse_rows(data: bytes) -> Rows:
     """The rows of a file's content."""
     *whole, last = data.split(b"\n")

@@ -27,6 +27,7 @@ from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk
 
 Job = tuple[str, str, Ints, int | None]  # an evaluation: name, kind of data, sample indices, client
+OF_NODES = "nodes/"  # prefix of the metrics of the nodes of a graph
 GROUP = 16  # clients whose full gradients a worker adds up before sending them; fixed, as is the order of the sum
 
 
@@ -103,7 +104,9 @@ class Measurements:
         metrics["time/virtual"] = state.seconds
         metrics["time/computation"] = state.computation_seconds
         metrics |= {f"algo/{name}": value for name, value in info.items()}
-        if config.per_client and any(single.values()):
+        if not config.per_client:
+            single = {name: values for name, values in single.items() if name.startswith(OF_NODES)}
+        if any(single.values()):
             metrics["per_client"] = single
         if result.events:
             metrics["events"] = result.events
@@ -154,12 +157,22 @@ class Measurements:
         return results.then(found)
 
     def _nodes(self, server: ServerState, broadcast: State) -> Deferred[Metrics]:
-        """The metrics of each node's model on the test set: their mean, least and largest; the model of node i."""
+        """The metrics of each node's model on the test set: their mean, least and largest; those of each node.
+
+        Single nodes also have their distances from the mean and, relative as `global/distance`, from the optimum.
+        """
         algorithm, test = self.e.algorithm, self.e.setup.test
-        if not isinstance(algorithm, GraphAlgorithm) or test is None:
+        if not isinstance(algorithm, GraphAlgorithm):
             return Deferred.of({})
+        models = torch.cat([algorithm.parameters(block) for block in self.backend.get(server[HOMES])])
+        apart = {"from_mean": _distances(models, models.double().mean(dim=0))}
+        if self.optimum is not None:
+            scale = float(torch.linalg.vector_norm(self.optimum.double()))
+            apart["distance"] = _distances(models, self.optimum) / (scale or 1.0)
+        single = {OF_NODES + name: {str(i): d for i, d in enumerate(each.tolist())} for name, each in apart.items()}
+        if test is None:
+            return Deferred.of({"per_client": single})
         chunks = self._chunks("test", np.arange(len(test), dtype=np.int64))
-        models = [x for block in self.backend.get(server[HOMES]) for x in algorithm.parameters(block)]
         jobs = [self.backend.evaluate({**broadcast, "x": x}, chunks) for x in models]
 
         def found() -> Metrics:
@@ -168,9 +181,9 @@ class Measurements:
             for name in each[0]:
                 values = np.array([measured[name] for measured in each])
                 of_all = {"mean": values.mean(), "min": values.min(), "max": values.max()}
-                metrics |= {f"nodes/{name}_{what}": float(value) for what, value in of_all.items()}
-            single = {f"nodes/{name}": {str(i): m[name] for i, m in enumerate(each)} for name in each[0]}
-            return {**metrics, "per_client": single}
+                metrics |= {f"{OF_NODES}{name}_{what}": float(value) for what, value in of_all.items()}
+            evaluated = {OF_NODES + name: {str(i): m[name] for i, m in enumerate(each)} for name in each[0]}
+            return {**metrics, "per_client": {**evaluated, **single}}
 
         return Deferred(found)
 
@@ -264,6 +277,12 @@ class Measurements:
             distance = distance_metrics(limit, self.optimum)["global/distance"]
             self._predicted = omega.tobytes(), {"inconsistency/predicted_distance": distance}
         return self._predicted[1]
+
+
+def _distances(models: torch.Tensor, point: torch.Tensor) -> Floats:
+    """The distance [N] of each row from a point [d]."""
+    found: Floats = torch.linalg.vector_norm(models.double() - point.double(), dim=1).numpy()
+    return found
 
 
 def summary(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:

@@ -1,0 +1,153 @@
+"""Graphs of runs without a server in a report: the last round's graph with coloured nodes, and a table of the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raylfl.core.population import Bools, Floats, Ints
+from raylfl.diagnostics.metric_names import higher_is_better
+from raylfl.report.labels import display, method_of
+from raylfl.report.pictures import MAX_PICTURES, Picture
+from raylfl.report.runs import OF_NODES, Group, RunRecord
+from raylfl.report.tables import Column, Table
+from raylfl.report.topology_plot import MOST, Net, Shade, coloured_figure
+from raylfl.report.wording import axis_name, is_percent, number
+from raylfl.runtime.records.lines import last_row
+
+RECORD = "topology.jsonl"
+COLOURED = ("accuracy", "distance", "loss", "from_mean")  # metrics of nodes, the first that was measured is shown
+WORKED = "rounds at work"
+
+
+@dataclass(frozen=True)
+class LastGraph:
+    """The graph of a run's last recorded round; name: of the topology, rows: of a grid; working: bool [N]."""
+
+    net: Net
+    name: str
+    rows: int | None
+    round: int
+    working: Bools
+
+
+def graph_pictures(groups: Sequence[Group], metric: str) -> list[tuple[Picture | None, Table]]:
+    """The figure and the table of one run of each setting on a graph; no figure of a graph that is too large.
+
+    metric: the main metric, whose counterpart of single nodes is preferred for the colours.
+    """
+    runs = [(group.label, group.runs[0]) for group in groups]
+    found = [(label, run, graph) for label, run in runs if (graph := last_graph(run)) is not None][:MAX_PICTURES]
+    drawn = []
+    for k, (label, run, graph) in enumerate(found, 1):
+        ending = f"_{k}" if len(found) > 1 else ""
+        of = f" of {label if len(groups) > 1 else display(method_of(run.setting))}, seed {run.seed}"
+        values = node_values(run, graph.net.count)
+        shade = _shade(values, metric)
+        picture = None
+        if graph.net.count <= MOST:
+            figure = coloured_figure(graph.net, graph.name, graph.working, shade, graph.rows)
+            picture = Picture(f"graph{ending}", _caption(of, graph, shade), figure)
+        drawn.append((picture, _table(f"nodes{ending}", f"The nodes{of}.", run, graph, values)))
+    return drawn
+
+
+def last_graph(run: RunRecord) -> LastGraph | None:
+    """The last graph of a run; None if it has none. A row that cannot be read is added to the run's faults."""
+    path = run.path / RECORD
+    if not path.is_file() or not path.stat().st_size:
+        return None
+    try:
+        return _read(last_row(path) or {}, run)
+    except (KeyError, ValueError, TypeError, IndexError, OverflowError):
+        run.faults.append(f"{RECORD}: its last line cannot be read")
+        return None
+
+
+def _read(row: Mapping[str, Any], run: RunRecord) -> LastGraph:
+    """The graph in a row of topology.jsonl; a damaged row raises errors of several types."""
+    count, topology = run.clients, run.config.get("topology") or {}
+    matrix = row.get("W") or row.get("R") or row["C"]
+    entries = np.array(matrix["entries"], dtype=np.float64).reshape(-1, 3)
+    edges, nodes = np.array(row["edges"], dtype=np.int64).reshape(-1, 2), np.array(row["nodes"], dtype=np.int64)
+    carried: Ints = entries[:, 1::-1].astype(np.int64)
+    idle = edges[~np.isin(_codes(edges, count), _codes(carried, count))]
+    net = Net(
+        count, np.concatenate([carried, idle]), np.append(entries[:, 2], np.zeros(len(idle))), bool(row["directed"])
+    )
+    named = np.concatenate([net.pairs.ravel(), nodes])
+    if ((named < 0) | (named >= count)).any():
+        raise ValueError("nodes that do not exist")
+    return LastGraph(
+        net,
+        str(topology.get("name", "auto")),
+        topology.get("rows"),
+        int(row["round"]),
+        np.isin(np.arange(count), nodes),
+    )
+
+
+def _codes(pairs: Ints, count: int) -> Ints:
+    return pairs[:, 0] * count + pairs[:, 1]
+
+
+def node_values(run: RunRecord, count: int) -> dict[str, Floats]:
+    """The last measured values of each node [N] by metric, and the number of rounds in which each one worked."""
+    found = {}
+    for name, values in run.nodes.items():
+        found[name] = np.array([values.get(node, np.nan) for node in range(count)])
+    worked = np.zeros(count)
+    for row in run.participation:
+        worked[np.array(row["cohort"], dtype=np.int64)[np.array(row["received"], dtype=bool)]] += 1
+    return {**found, WORKED: worked}
+
+
+def _shade(values: Mapping[str, Floats], metric: str) -> Shade:
+    wanted = (metric.rpartition("/")[2], *COLOURED, *values)
+    name = next(name for name in wanted if name in values and np.isfinite(values[name]).any())
+    if name == WORKED:
+        return Shade(values[name], WORKED, higher=True)
+    key = OF_NODES + name
+    return Shade(values[name], axis_name(key), higher_is_better(key), is_percent(key))
+
+
+def _caption(of: str, graph: LastGraph, shade: Shade) -> str:
+    count, away = graph.net.count, int((~graph.working).sum())
+    text = f"Graph{of}, round {graph.round}: {count} nodes on {graph.name}, colour: {shade.label}."
+    if away:
+        text += f" Hollow: {away} nodes away in this round; dotted: edges that carried nothing."
+    if shade.label == WORKED:
+        text += " With eval.nodes=true the colour is the accuracy of each node's model."
+    return text
+
+
+def _table(name: str, caption: str, run: RunRecord, graph: LastGraph, values: Mapping[str, Floats]) -> Table:
+    net = graph.net
+    links = np.unique(net.pairs if net.directed else np.sort(net.pairs, axis=1), axis=0)
+    degrees = {"sends to": links[:, 0], "receives from": links[:, 1]} if net.directed else {"degree": links.ravel()}
+    columns = [Column("node", "node", numeric=True)]
+    cells: dict[str, Sequence[Any]] = {"node": range(net.count)}
+    if run.partition_counts is not None and len(run.partition_counts[1]) == net.count:
+        columns.append(Column("samples", "samples", numeric=True))
+        cells["samples"] = run.partition_counts[1].sum(axis=1).tolist()
+    for head, ends in degrees.items():
+        columns.append(Column(head, head, numeric=True))
+        cells[head] = np.bincount(ends, minlength=net.count).tolist()
+    for key, each in values.items():
+        if key == WORKED:
+            columns.append(Column(key, key, numeric=True))
+            cells[key] = each.astype(int).tolist()
+        else:
+            columns.append(
+                Column(key, axis_name(OF_NODES + key), _percent if is_percent(key) else number, numeric=True)
+            )
+            cells[key] = each.tolist()
+    rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+    return Table(name, caption, columns, rows)
+
+
+def _percent(value: float) -> str:
+    return number(100 * value)
