@@ -18,7 +18,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages, with their links as seen from docs/."""
     for page, source in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
-        text = re.sub(r"\]\((?:docs/)?([\w./-]+\.md)(#[\w-]+)?\)", _link, text)
+        text = re.sub(r"\]\((?:docs/)?([\w./-]+\.(?:md|png))(#[\w-]+)?\)", _link, text)
         files.append(File.generated(config, page, content=text))
     for picture in sorted((ROOT / PICTURES).rglob("*.png")):
         files.append(File.generated(config, picture.relative_to(ROOT).as_posix(), abs_src_path=str(picture)))
