@@ -240,26 +240,28 @@ def enters(entered: frozenset[str], key: str) -> bool:
 def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: float) -> list[str]:
     """The tests that enter the block (where none does: the function; for other lines: anything of the file).
 
-    First come unit tests, those that found other errors of the file, those that name the file, and tests that enter few
-    blocks; of other tests one of each set of parameters comes before a second one of any.
+    First come unit tests, those that found other errors of the file, those in a file of its name, and tests that enter
+    few blocks. Of other tests one of each set of parameters comes before a second one of any, and one of each file.
     """
     keys = [f"{mutant.path}:{mutant.block}"] if mutant.block else []
     keys += [f"{mutant.path}:{mutant.function}#0"] if mutant.block else [f"{mutant.path}:"]
     found: list[str] = []
     for key in keys:
         found = found or [node for node, (_, entered) in tests.items() if node != AT_IMPORT and enters(entered, key)]
-    name, before = f"_{Path(mutant.path).stem}.py::", Counter[str]()
+    name, before = f"_{Path(mutant.path).stem}.py::", Counter[object]()
 
     def rank(node: str) -> tuple[int, bool, int]:
         return -finders[node.partition("[")[0]], name not in node, len(tests[node][1])
 
-    turns: dict[str, int] = {}
+    turns: dict[str, tuple[int, int]] = {}
     for node in sorted(found, key=rank):
-        function = node.partition("[")[0]
-        turns[node] = before[function] if len(tests[node][1]) > UNIT else 0
-        before[function] += 1
+        function, file = node.partition("[")[0], node.partition("::")[0]
+        alike = min(before[function], 2)
+        at_once = name in node or len(tests[node][1]) <= UNIT
+        turns[node] = (0, 0) if at_once else (alike, before[file, alike])
+        before.update([function, (file, alike)])
     order, total = [], 0.0
-    for node in sorted(found, key=lambda node: (min(turns[node], 2), *rank(node))):
+    for node in sorted(found, key=lambda node: (turns[node], *rank(node))):
         total += tests[node][0]
         if total > longest:
             break
