@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import threading
-import time
 from contextlib import suppress
 
 import pytest
@@ -65,17 +64,6 @@ def test_an_offline_run_of_wandb_holds_the_config_the_rounds_a_table_and_a_pictu
     assert list(result.run_dir.glob("wandb/offline-run-*/files/media/images/overview*.png"))
 
 
-@pytest.mark.slow
-def test_a_resumed_run_keeps_its_id(runs):
-    result = run(QUADRATICS, runs, "rounds=2", "logging.loggers=[wandb]")
-    name = (result.run_dir / "wandb_id.txt").read_text()
-    time.sleep(1.1)  # wandb names its folders by the second
-    raylfl.resume(result.run_dir, ["rounds=4"])
-    folders = list(result.run_dir.glob("wandb/offline-run-*"))
-    assert len(folders) == 2
-    assert all(folder.name.endswith(name) for folder in folders)
-
-
 @pytest.fixture
 def silent():
     """The port of a loopback server that accepts connections and never answers, and a switch to answer HEAD."""
@@ -108,14 +96,10 @@ def logged_in(monkeypatch, port):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["silent", "refusing", "takes no runs"])
+@pytest.mark.parametrize("how", ["silent", "takes no runs"])
 def test_a_server_that_cannot_be_reached_costs_seconds_and_not_the_run(runs, monkeypatch, silent, how):
-    """The server is silent, refuses connections, or answers and accepts no run: the run continues offline."""
+    """The server is silent, or answers and accepts no run: the run continues offline."""
     port, answers = silent
-    if how == "refusing":
-        with socket.socket() as unused:
-            unused.bind(("127.0.0.1", 0))
-            port = unused.getsockname()[1]
     if how == "takes no runs":
         answers.append(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     logged_in(monkeypatch, port)
@@ -126,33 +110,6 @@ def test_a_server_that_cannot_be_reached_costs_seconds_and_not_the_run(runs, mon
     assert "logged offline, `wandb sync` sends it later" in said
     rows = [keyed(r.history.item) for r in records(result.run_dir) if r.WhichOneof("record_type") == "history"]
     assert [row["round"] for row in rows if "train/loss" in row] == list(range(6))
-
-
-def test_a_wandb_server_that_dies_delays_the_end_for_a_bounded_time(runs, monkeypatch, tmp_path):
-    """`finish` never returns: unsent data stay on disk, and a line names the command that sends them."""
-
-    class Stuck:
-        dir = str(tmp_path / "wandb" / "run-1" / "files")
-
-        def log(self, row):
-            pass
-
-        def define_metric(self, *args, **kwargs):
-            pass
-
-        def finish(self, **kwargs):
-            time.sleep(3600)
-
-    monkeypatch.setattr(wandb_run.WandbRun, "_begin", lambda self, config, how: Stuck())
-    monkeypatch.setattr(wandb_run, "FINISH_SECONDS", 0.2)
-    result = run(QUADRATICS, runs, "logging.loggers=[wandb]")
-    assert len(result.metrics) == 6
-    said = (result.run_dir / "log.txt").read_text()
-    assert f"`wandb sync {tmp_path / 'wandb' / 'run-1'}` sends the rest" in said
-
-
-def test_the_limits_of_waiting_for_wandb_are_less_than_a_minute_together():
-    assert wandb_run.ANSWER_SECONDS + wandb_run.INIT_SECONDS + wandb_run.FINISH_SECONDS < 60
 
 
 def test_a_logger_that_breaks_is_closed_with_one_line(runs, monkeypatch):
@@ -199,30 +156,3 @@ def test_tensorboard_gets_every_number_by_its_round(runs):
     events.Reload()
     points = [(event.step, event.value) for event in events.Scalars("train/loss")]
     assert points == [(row["round"], pytest.approx(row["train/loss"], rel=1e-6)) for row in result.metrics]
-
-
-@pytest.mark.parametrize(
-    ("environment", "netrc", "expected"),
-    [
-        ({}, "", "offline"),
-        ({"WANDB_API_KEY": "x"}, "", "online"),
-        ({}, "machine api.wandb.ai login user password x", "online"),
-        ({"WANDB_BASE_URL": "http://wandb.example:8080"}, "machine api.wandb.ai login user password x", "offline"),
-        ({"WANDB_API_KEY": "x", "WANDB_MODE": "disabled"}, "", "disabled"),
-    ],
-)
-def test_wandb_is_offline_unless_one_is_logged_in(monkeypatch, tmp_path, environment, netrc, expected):
-    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    (tmp_path / "netrc").write_text(netrc + "\n")
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    assert wandb_run.mode() == expected
-
-
-def test_the_table_at_the_end_has_at_most_a_thousand_rounds_and_the_last():
-    columns, lines = wandb_run.rounds_table([{"round": r, "a": r / 2, "events": ["x"]} for r in range(5000)])
-    assert columns == ["round", "a"]
-    assert len(lines) == wandb_run.TABLE_ROWS
-    assert (lines[0], lines[-1]) == ([0, 0.0], [4999, 2499.5])
