@@ -1,6 +1,7 @@
 """Batches of a data set, and the owners of its samples."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +33,21 @@ def test_arrays_and_items_give_the_same_batch():
     assert torch.equal(a.content[0], b.content[0])
     assert torch.equal(a.content[1], b.content[1])
     assert a.content[0].dtype == torch.float64
+
+
+def test_a_part_holds_its_own_samples_under_their_numbers_in_the_whole_set():
+    whole = SampleSet((np.arange(12.0).reshape(6, 2), np.arange(6) * 10))
+    part = whole.part(np.array([1, 4]))
+    assert [a.tolist() for a in part.arrays] == [[[2.0, 3.0], [8.0, 9.0]], [10, 40]]
+    assert not np.shares_memory(part.arrays[0], whole.arrays[0])
+    assert part.places(np.array([4, 1, 4])).tolist() == [1, 0, 1]
+    assert whole.places(np.array([5, 2])).tolist() == [5, 2]
+    for elsewhere in (0, 2, 5):
+        with pytest.raises(LookupError, match="does not hold it"):
+            part.places(np.array([4, elsewhere]))
+    items = SampleSet(None, Items()).part(np.array([3]))
+    assert items.arrays is None
+    assert (items.owned.tolist(), len(items)) == ([3], 6)
 
 
 def test_the_transform_acts_on_inputs_when_they_are_used():

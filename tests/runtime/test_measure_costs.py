@@ -9,7 +9,7 @@ import pytest
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm
-from tests.runtime.measured import DIGITS, LINKS, LOSSY, SIZES, STEPS, D, N, received, walk
+from tests.runtime.measured import DIGITS, LINKS, LOSSY, SAMPLED, SIZES, STEPS, D, N, received, walk
 
 # -- the virtual clock ---------------------------------------------------------------------------------------
 
@@ -126,6 +126,11 @@ def test_split_learning_moves_the_client_half_and_exchanges_activations(name, ri
     travelled = len(rounds) if ring else asked
     assert costs["downlink_floats"] == costs["uplink_floats"] == half * travelled + width * samples
     assert costs["peer_floats"] == (half * 3 * len(rounds) if ring else 0)
+
+
+def test_in_one_process_nothing_is_sent_to_another():
+    _, rounds = walk(SAMPLED)
+    assert {(row["traffic/sent_bytes"], row["traffic/received_bytes"]) for _, row, *_ in rounds} == {(0, 0)}
 
 
 def test_buffers_travel_with_the_parameters_and_are_counted():

@@ -18,7 +18,7 @@ class EarlyStop:
     def __init__(self, config: StopConfig):
         self.config = config
         self.reason: str | None = None
-        self._best, self._best_round = -math.inf, -1
+        self._best, self._best_round = math.nan, -1  # none yet
         better = config.mode == "max" or (config.mode == "auto" and higher_is_better(config.metric or ""))
         self._sign = 1.0 if better else -1.0
 
