@@ -5,9 +5,10 @@ time in a fork of this process, against the quick tests that enter the changed b
 errors of the file, then unit tests, in all `--longest` seconds of them. Times are processor seconds, so that a busy
 machine hides no kill and makes none: a test that takes ten times its usual time has found the error.
 A first look at all quick tests, some minutes, says which enter what; it is kept in `.mutants/` for each file of tests
-until that changes, with the results, so that an interrupted run goes on. A larger sample of one seed holds the smaller.
-Survivors are printed as diffs to `.mutants/survivors.diff`; those in `equivalent.yaml`, each with its reason, do not
-count. `--again` tries survivors once more; `--write` puts the score into docs/reliability.md.
+until that or a file that it enters has other blocks, with the results, so that an interrupted run goes on. A larger
+sample of one seed holds the smaller. Survivors are printed as diffs to `.mutants/survivors.diff`; those in
+`equivalent.yaml`, each with its reason, do not count. `--again` tries survivors once more; `--write` puts the score
+into docs/reliability.md.
 """
 
 from __future__ import annotations

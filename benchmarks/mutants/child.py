@@ -21,11 +21,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 from benchmarks.mutants.mutations import mark_blocks
+from benchmarks.pages import ROOT
 
 Tests = dict[str, tuple[float, frozenset[str]]]  # node id: processor seconds, blocks that it enters as "path:name#k"
 AT_IMPORT = "at import"  # in place of a node id: what is entered before the first test
@@ -119,22 +121,34 @@ def some_of(name: str, alike: list[Any]) -> list[Any]:
 
 
 def keep_calls(place: Path, path: Path, tests: Tests) -> None:
-    """What the tests of a file enter, with the file's checksum; blocks by their place in a list."""
+    """What the tests of a file enter, with checksums of it and of the blocks; blocks by their place in a list."""
     names = sorted(frozenset().union(*(entered for _, entered in tests.values())))
     number = {name: k for k, name in enumerate(names)}
     rows = {node: [seconds, sorted(number[name] for name in entered)] for node, (seconds, entered) in tests.items()}
-    content = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "blocks": names, "tests": rows}
+    forms = {entered: form(entered) for entered in {name.partition(":")[0] for name in names}}
+    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
+    content = {"sha256": checksum, "forms": forms, "blocks": names, "tests": rows}
     (place / f"{path.parent.name}-{path.stem}.json").write_text(json.dumps(content))
 
 
 def kept_calls(place: Path, path: Path) -> Tests | None:
-    """What `keep_calls` wrote; None where it did not, or where the file has changed since."""
+    """What `keep_calls` wrote; None where it did not, or where the tests or the blocks that they enter are others."""
     kept = place / f"{path.parent.name}-{path.stem}.json"
     content = json.loads(kept.read_text()) if kept.exists() else {}
     if content.get("sha256") != hashlib.sha256(path.read_bytes()).hexdigest():
         return None
+    if any(form(entered) != then for entered, then in content["forms"].items()):
+        return None
     names = content["blocks"]
     return {node: (seconds, frozenset(names[k] for k in ks)) for node, (seconds, ks) in content["tests"].items()}
+
+
+@cache
+def form(path: str) -> str:
+    """A checksum of the names of all blocks of a file."""
+    source = ROOT / path
+    names = [name for _, name in mark_blocks(ast.parse(source.read_bytes()))] if source.exists() else []
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
 
 
 QUIET = [
