@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from raylfl.core.flat import FlatModule
 from raylfl.core.innermost.steps import InnermostSteps
 from raylfl.core.recorded.graphs import Captured
+from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
@@ -159,13 +160,11 @@ class LoopOracle(Oracle):
             self.ways[BATCH_LAST] += 1
             return step.gradients(content, self.flat.parameters, self.flat.views(row)), row
         program = self.steps.program(content)
+        if not batch.random:
+            seed_for(program, seed)
         if program is not None:
-            if program.draws and not batch.random:
-                seed_torch(seed())  # a replay draws from torch's generators only
             self.ways[self._replayed(program)] += 1
             return self.steps.replay(program, content)
-        if not batch.random:
-            seed_everything(seed())
         taken = self.steps.take(content)
         if self.insists and self.steps.refusal is not None:
             name = type(self.module).__name__
@@ -218,6 +217,14 @@ def seed_torch(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
+
+
+def seed_for(program: Program | Captured | None, seed: Callable[[], int]) -> None:
+    """Seeds the generators that a step may draw from; program: its replay, which draws from torch's if at all."""
+    if program is None:
+        seed_everything(seed())
+    elif program.draws:
+        seed_torch(seed())
 
 
 def seed_everything(seed: int) -> None:

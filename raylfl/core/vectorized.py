@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from raylfl.core.flat import FlatModule
 from raylfl.core.innermost.step import Innermost
 from raylfl.core.innermost.steps import InnermostSteps, takes
 from raylfl.core.innermost.translation import IGNORED
-from raylfl.core.oracle import Batch, Oracle, Way, loss_of, private_randomness, seed_everything
+from raylfl.core.oracle import Batch, Oracle, Way, loss_of, private_randomness, seed_everything, seed_for
 from raylfl.core.recorded.steps import RecordedSteps, recorded
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.step_log import StepLog
@@ -172,14 +173,14 @@ class VectorizedOracle(Oracle):
         """(losses [C], gradients [C, d]); batches of unequal sizes are filled up, or take one call per size."""
         sizes = sizes_of(batches)
         if len(set(sizes)) == 1:
-            return self._together(x, batches, seeds(0), slice(len(batches)))
+            return self._together(x, batches, partial(seeds, 0), slice(len(batches)))
         if (content := self._filled_up(batches, sizes)) is not None and (dense := self._dense(content, sizes)):
             return self._through(dense, x, content)
         all_losses, all_rows = x.new_empty(len(batches)), torch.empty_like(x)
         logged: dict[str, Tensor] = {}
         for size in sorted(set(sizes)):
             group = [k for k, s in enumerate(sizes) if s == size]
-            losses, g = self._together(x[group], [batches[k] for k in group], seeds(group[0]), group)
+            losses, g = self._together(x[group], [batches[k] for k in group], partial(seeds, group[0]), group)
             all_losses[group], all_rows[group] = losses.to(all_losses), g
             for name, values in self.log.take().items():
                 rows = logged.setdefault(name, values.new_full((len(batches),), torch.nan))
@@ -187,19 +188,21 @@ class VectorizedOracle(Oracle):
         self.log.values = logged
         return all_losses, all_rows
 
-    def _together(self, x: Tensor, batches: Sequence[Batch], seed: int, rows: Rows) -> tuple[Tensor, Tensor]:
+    def _together(
+        self, x: Tensor, batches: Sequence[Batch], seed: Callable[[], int], rows: Rows
+    ) -> tuple[Tensor, Tensor]:
         """One call; rows: the place of its clients among all."""
         if batches[0].random:
-            seed_everything(seed)
+            seed_everything(seed())
         content = stacked(batches)
         if dense := self._dense(content):
             return self._through(dense, x, content)
-        if not batches[0].random:
-            seed_everything(seed)
         buffers = self.buffers.of(len(batches), rows)
         given = (x.detach(), buffers, content)
         self.rows.sink = None if self.log.sink is None else self._replayed
         program = self.steps.program(given)
+        if not batches[0].random:
+            seed_for(program, seed)
         losses, g = self.steps.take(given) if program is None else self.steps.replay(program, given)
         self.buffers.keep(rows, buffers)
         self.ways[BY_HAND if self.cohort_losses else VMAP] += len(batches)

@@ -49,7 +49,6 @@ class Innermost:
         """Whether one client's steps are faster so: every convolution has few input channels."""
         return bool(self.convolutions) and all(c.channels <= FEW for c in self.convolutions)
 
-    @torch.no_grad()
     def gradients(self, content: Sequence[Tensor], weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
         """The loss of one client's batch (x [B, ...], y [B]), or the losses [C] of C batches.
 
@@ -70,15 +69,15 @@ class Innermost:
                 torch._foreach_add_(list(out), piece, alpha=share)
         return total
 
-    @torch.no_grad()
     def outputs(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
         """The outputs [B, classes] of one client's network for x [B, ...]."""
         found = []
         for piece in x.split(LARGEST):
-            values = self._started(piece, weights)
-            for call in self.calls[: self._forward]:
-                call.function(values, ())
-            found.append(values[self.scores].t().contiguous())
+            with torch._C._AutoDispatchBelowAutograd():
+                values = self._started(piece, weights)
+                for call in self.calls[: self._forward]:
+                    call.function(values, ())
+                found.append(values[self.scores].t().contiguous())
         return torch.cat(found)
 
     def fits(self, x: Tensor) -> bool:
@@ -86,12 +85,13 @@ class Innermost:
         return x.shape[1:] == self.shape
 
     def _whole(self, x: Tensor, y: Tensor, weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
-        values = self._started(x, weights)
-        values[1] = y
-        for call in self.calls:
-            call.function(values, out)
-            for k in call.gone:
-                del values[k]
+        with torch._C._AutoDispatchBelowAutograd():
+            values = self._started(x, weights)
+            values[1] = y
+            for call in self.calls:
+                call.function(values, out)
+                for k in call.gone:
+                    del values[k]
         loss: Tensor = values[self.loss]
         return loss
 

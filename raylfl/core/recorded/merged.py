@@ -35,10 +35,9 @@ def merged(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> list[Call
     out: list[Call] = []
     at = 0
     while at < len(calls):
-        mask = _mask(calls[at : at + 3], geometry)
-        if mask is not None:
-            out.append(mask)
-            at += 3
+        if (mask := _mask(calls[at : at + 3], geometry)) is not None:
+            out.append(mask[0])
+            at += mask[1]
             continue
         call = calls[at]
         if _named(call, "_safe_softmax") and len(call.args) == 2 and not call.kwargs:
@@ -52,21 +51,26 @@ def _named(call: Call, name: str) -> bool:
     return str(call.op._schema.name) == f"aten::{name}"
 
 
-def _mask(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> Call | None:
-    """Dropout's three calls (empty_like, bernoulli_, div_) as one function; None for other calls and small masks."""
-    if len(calls) < 3 or not all(map(_named, calls, ("empty_like", "bernoulli_", "div_"))):
+def _mask(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> tuple[Call, int] | None:
+    """Dropout's calls (empty_like, bernoulli_, div_; in a cohort bernoulli, div_) as one function, and their number.
+
+    None for other calls and small masks.
+    """
+    names = ("empty_like", "bernoulli_", "div_") if _named(calls[0], "empty_like") else ("bernoulli", "div_")
+    found = calls[: len(names)]
+    if len(found) < len(names) or not all(map(_named, found, names)):
         return None
-    made, drawn, divided = calls
+    made, drawn, divided = found[0], *found[-2:]
     if not isinstance(made.result, Slot) or made.kwargs.keys() - {"memory_format", "pin_memory"}:
         return None
     if math.prod(geometry[made.result.number].shape) < SMALLEST:
         return None
-    if drawn.args[:1] != (made.result,) or divided.args[:1] != (made.result,):
+    if drawn.result != made.result or divided.args[:1] != (made.result,):
         return None
     numbers = [*drawn.args[1:], *divided.args[1:]]
     if len(numbers) != 2 or not all(isinstance(n, float) for n in numbers) or drawn.kwargs or divided.kwargs:
         return None
-    return Call(_dropout(*numbers), made.args, {}, made.result)
+    return Call(_dropout(*numbers), made.args[:1], {}, made.result), len(names)
 
 
 @cache

@@ -23,6 +23,7 @@ from raylfl.core.keyed import keyed_int
 from raylfl.core.local import LocalResult, Observer, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.oracle import LoopOracle, Way, private_randomness, seed_everything
+from raylfl.core.population import Floats
 from raylfl.core.reduce import finite_rows, square_norms
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.step_log import StepLog
@@ -285,18 +286,19 @@ class Worker:
         if moments is not None:
             target = result.client_state if self.setup.optimizer_state == "kept" else result.uploads
             target[MOMENTS] = result.moments
+        uploads = {k: v.cpu() for k, v in result.uploads.items()}
+        squares = square_norms(uploads["update"]) if self.algorithm.uploads_update and "update" in uploads else None
         reports = ClientReports.of(
             task.clients,
             loss=result.losses,
             last_loss=result.last_losses,
             gradients=result.gradients,
-            finite=self._finite_rows(result),
+            finite=self._finite_rows(result, squares),
         )
         reports.logged = logged if result.drift is None else logged | {LOCAL_DRIFT: result.drift}
         reports.ways = sum((oracle.ways for oracle in oracles), Counter[Way]())
-        uploads = {k: v.cpu() for k, v in result.uploads.items()}
-        if self.algorithm.uploads_update and "update" in uploads:
-            reports.rows["square"] = square_norms(uploads["update"])
+        if squares is not None:
+            reports.rows["square"] = squares
         own_rows = {k: v.cpu() for k, v in result.client_state.items()}
         new_own = [{k: v[c : c + 1] for k, v in own_rows.items()} for c in range(len(task.clients))] if own_rows else []
         return reports, uploads, new_own
@@ -326,10 +328,12 @@ class Worker:
         names = fresh or client_states[0] or {}  # the rows of nodes of a graph are given with every task
         return {name: torch.cat([(state or fresh)[name] for state in client_states]).to(self.device) for name in names}
 
-    def _finite_rows(self, result: LocalResult) -> np.ndarray:
-        """The mask of clients whose whole result is finite, bool [C]."""
+    def _finite_rows(self, result: LocalResult, squares: Floats | None) -> np.ndarray:
+        """The mask of clients whose whole result is finite, bool [C]; squares: |U_i|^2, finite only for finite U_i."""
         good: np.ndarray = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
-        for rows in result.uploads.values():
+        for name, rows in result.uploads.items():
+            if name == "update" and squares is not None and np.isfinite(squares).all():
+                continue
             good &= finite_rows(rows).cpu().numpy()
         return good
 
