@@ -181,6 +181,28 @@ def test_star_chain_and_graph_have_one_cost_model(tmp_path, algorithm, node, lin
     assert row["time/virtual"] == pytest.approx(seconds, abs=1e-6)
 
 
+def test_a_ring_of_four_waits_for_its_slowest_link(tmp_path):
+    """Links 0-1 and 2-3 from a file, the others by their clients: latency i seconds, 4 - i floats a second."""
+    path = tmp_path / "links.txt"
+    path.write_text("1 0 0.5 2  # in either order\n2 3 7 inf\n")
+    ring = ["algorithm=dsgd", "topology=ring", "participation=full", "link=perfect", "rounds=2", "local.steps=3"]
+    ring += ["data.init_args.num_clients=4", "topology.latency=[0, 1, 2, 3]", "topology.bandwidth=[4, 3, 2, 1]"]
+    d = 3
+    took = {(0, 1): 0.5 + 2 * d / 2, (1, 2): 2 + 2 * d / 2, (2, 3): 7.0, (0, 3): 3 + 2 * d / 1}  # both ways
+    speeds = [1.0, 9.0, 2.0, 0.5]  # of a local step: node 1 works 27 s, and waits for 1-2
+    carry_out(PROBLEM, tmp_path / "run", [*ring, f"topology.links={path}", f"system.seconds_per_step={speeds}"])
+    slowest = [max(s for edge, s in took.items() if i in edge) for i in range(4)]
+    expected = max(3 * speed + wait for speed, wait in zip(speeds, slowest, strict=True))
+    assert expected == 27 + 5
+    last = rows(tmp_path / "run", "metrics.jsonl")[-1]
+    assert last["time/virtual"] == pytest.approx(2 * expected)
+    assert last["cost/busiest_link_floats"] == 2 * 2 * d
+    without = assemble(load_config(PROBLEM, [*ring, f"topology.links={path}"])).topology
+    ends = np.array([[0, 1], [3, 2], [3, 0], [1, -1]])
+    seconds = without.seconds(ends, np.full(4, 6.0), assemble(load_config(PROBLEM, ring)).world)
+    assert seconds.tolist() == [3.5, 7.0, 9.0, 1 + 6 / 3]
+
+
 @pytest.mark.parametrize(
     ("algorithm", "own"), [("fedavg", "star"), ("sfl", "ring"), ("dsgd", "star"), ("dsgd", "ring")]
 )
@@ -212,6 +234,27 @@ def test_latency_passes_with_every_message_that_waits_for_another(tmp_path, algo
 def test_what_cannot_run_on_a_graph_is_refused(settings, message):
     with pytest.raises(BadConfig, match=message):
         assemble(load_config(PROBLEM, settings))
+
+
+@pytest.mark.parametrize(
+    ("lines", "settings", "message"),
+    [
+        ("0 1 1", ["algorithm=dsgd"], "topology.links=.*two client numbers, seconds and floats a second a line"),
+        ("0 1 1 0", ["algorithm=dsgd"], "with edge 0 1, but must be floats a second above 0"),
+        ("0 1 -1 1", ["algorithm=dsgd"], "with edge 0 1, but must be seconds of at least 0"),
+        ("0 1 nan 1", ["algorithm=dsgd"], "with edge 0 1, but must be seconds of at least 0"),
+        ("0 1 1 1\n1 0 2 2", ["algorithm=dsgd"], "with edge 0 1 twice"),
+        ("0 8 1 1", ["algorithm=dsgd"], "with edge 0 8, but must be edges between clients 0..7"),
+        ("0 2 1 1", ["algorithm=dsgd"], "with edge 0 2, but must be edges of the graph"),
+        ("0 1 1 1", ["algorithm=fedavg"], "but must be null: fedavg sends nothing along the edges of a graph"),
+        ("0 1 1 1", ["algorithm=sfl"], "but must be null: sfl sends nothing along the edges of a graph"),
+    ],
+)
+def test_links_that_do_not_fit_are_refused_by_their_edge(tmp_path, lines, settings, message):
+    path = tmp_path / "links.txt"
+    path.write_text(lines + "\n")
+    with pytest.raises(BadConfig, match=message):
+        assemble(load_config(PROBLEM, ["topology=ring", f"topology.links={path}", *settings]))
 
 
 def test_a_directed_graph_of_unequal_degrees_is_for_push_methods_only(tmp_path):

@@ -16,6 +16,7 @@ from raylfl.core.keyed import keyed_uniform
 from raylfl.core.mixing import Edges, Weights
 from raylfl.core.population import Bools, Floats, Ints
 from raylfl.heterogeneity.links.base import Link
+from raylfl.heterogeneity.topologies.links_file import EdgeLinks
 from raylfl.heterogeneity.values import POSITIVE, Domain, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 from raylfl.options import Doc, Options
@@ -48,6 +49,10 @@ class Graph(Options, ABC):
         Annotated[ValuePerClient, Doc("floats a second on one edge, the smaller of its two clients'; null: infinite")]
         | None
     ) = None
+    links: (
+        Annotated[str, Doc("a file with the latency and bandwidth of single edges, for methods without a server")]
+        | None
+    ) = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +60,7 @@ class Graph(Options, ABC):
         self._bandwidth = None
         if self.bandwidth is not None:
             self._bandwidth = PerClient.parse(self.bandwidth, "bandwidth", _RATE, purpose="topology/bandwidth")
+        self._links = None if self.links is None else EdgeLinks.read(self.links)
         self._pairs: dict[tuple[int, int, int], Ints] = {}  # a cache: seed, clients, round
 
     @property
@@ -77,9 +83,11 @@ class Graph(Options, ABC):
         self.pairs(0, world)
 
     def check_links(self, world: RunContext) -> None:
-        """Checks that there is one latency and bandwidth for each client; raises BadValue."""
+        """Checks that links are those of clients and edges that exist; raises BadValue."""
         for values in filter(None, (self._latency, self._bandwidth)):
             values.check(world.count)
+        if self._links is not None:
+            self._links.check(world.count, None if self.changes else self.pairs(0, world))
 
     def pairs(self, r: int, world: RunContext) -> Ints:
         """The directed edges (from, to) of round r, int64 [E, 2] in ascending order; an undirected edge twice."""
@@ -106,10 +114,14 @@ class Graph(Options, ABC):
     def seconds(self, ends: Ints, floats: Floats, world: RunContext) -> Floats:
         """Virtual seconds of so many floats [M] along the edges between these clients [M, 2]; -1: a server."""
         clients = np.arange(world.count)
-        seconds: Floats = np.append(self._latency.at(0, clients, world), 0.0)[ends].max(axis=1)
+        latency: Floats = np.append(self._latency.at(0, clients, world), 0.0)[ends].max(axis=1)
+        rate: Floats = np.full(len(ends), np.inf)
         if self._bandwidth is not None:
-            seconds += floats / np.append(self._bandwidth.at(0, clients, world), np.inf)[ends].min(axis=1)
-        return seconds
+            rate = np.append(self._bandwidth.at(0, clients, world), np.inf)[ends].min(axis=1)
+        if self._links is not None:
+            known, lines = self._links.of(ends, world.count)
+            latency[known], rate[known] = self._links.latency[lines], self._links.bandwidth[lines]
+        return latency + floats / rate
 
     def regular(self, world: RunContext) -> bool:
         """Whether every node has the same number of edges in and out, in round 0."""

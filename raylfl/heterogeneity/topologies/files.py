@@ -13,6 +13,7 @@ from raylfl.core.population import Bools, Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.links.base import Link
 from raylfl.heterogeneity.topologies.base import TOPOLOGIES, Graph
+from raylfl.heterogeneity.topologies.links_file import told, words
 from raylfl.heterogeneity.world import RunContext
 from raylfl.options import Doc
 
@@ -51,11 +52,8 @@ class File(Graph):
 
 
 def _read_edges(path: str) -> list[tuple[int, int]]:
-    try:
-        lines = [line.partition("#")[0].split() for line in Path(path).read_text(encoding="utf-8").splitlines()]
-        edges = [(int(a), int(b)) for a, b in filter(None, lines)]
-    except (OSError, ValueError) as error:
-        raise BadValue("path", got=path, need=f"a text file with two client numbers a line: {error}") from None
+    with told("path", path, "a text file with two client numbers a line"):
+        edges = [(int(a), int(b)) for a, b in words(path)]
     if any(min(edge) < 0 for edge in edges):
         raise BadValue("path", got=path, need="client numbers from 0")
     return edges

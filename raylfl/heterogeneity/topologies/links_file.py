@@ -1,0 +1,96 @@
+"""Latency and bandwidth of single edges, from a text file: one edge a line, `0 1 0.05 2000`.
+
+The four numbers are two clients in either order, seconds, and floats a second (`inf`: infinite); text after a # is a
+comment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from raylfl.core.population import Bools, Floats, Ints
+from raylfl.errors import BadValue
+
+KEY = "links"
+
+
+@dataclass(frozen=True)
+class EdgeLinks:
+    """Edges (the smaller client first) [L, 2] with seconds and floats a second [L] each."""
+
+    path: str
+    ends: Ints
+    latency: Floats
+    bandwidth: Floats
+
+    @staticmethod
+    def read(path: str) -> EdgeLinks:
+        """The links in a file. Raises BadValue."""
+        with told(KEY, path, "a text file with two client numbers, seconds and floats a second a line"):
+            rows = [(int(a), int(b), float(seconds), float(rate)) for a, b, seconds, rate in words(path)]
+        ends = np.sort(np.array([row[:2] for row in rows], dtype=np.int64).reshape(-1, 2), axis=1)
+        latency, bandwidth = np.array([row[2:] for row in rows]).reshape(-1, 2).T
+        for bad, need in (
+            (ends.min(axis=1, initial=0) < 0, "client numbers from 0"),
+            (~((latency >= 0) & np.isfinite(latency)), "seconds of at least 0"),
+            (~(bandwidth > 0), "floats a second above 0"),
+        ):
+            if bad.any():
+                raise BadValue(KEY, got=f"{path} with edge {_text(ends[bad][0])}", need=need)
+        found, times = np.unique(ends, axis=0, return_counts=True)
+        if (times > 1).any():
+            raise BadValue(KEY, got=f"{path} with edge {_text(found[times > 1][0])} twice", need="one line for an edge")
+        return EdgeLinks(path, ends, latency, bandwidth)
+
+    def check(self, count: int, pairs: Ints | None) -> None:
+        """Checks that the clients exist, and that the edges are those of a constant graph (pairs); raises BadValue."""
+        beyond = self.ends.max(axis=1, initial=0) >= count
+        if beyond.any():
+            need = f"edges between clients 0..{count - 1}"
+            raise BadValue(KEY, got=f"{self.path} with edge {_text(self.ends[beyond][0])}", need=need)
+        if pairs is not None:
+            strange = ~np.isin(_codes(self.ends, count), _codes(pairs, count))
+            if strange.any():
+                raise BadValue(
+                    KEY, got=f"{self.path} with edge {_text(self.ends[strange][0])}", need="edges of the graph"
+                )
+
+    def of(self, ends: Ints, count: int) -> tuple[Bools, Ints]:
+        """(which of these pairs of clients [M, 2] have a line, the numbers of these lines)."""
+        own, wanted = _codes(self.ends, count), _codes(ends, count)
+        order = np.argsort(own)
+        at = np.searchsorted(own, wanted, sorter=order).clip(max=max(len(own) - 1, 0))
+        if not len(own):
+            return np.zeros(len(ends), dtype=bool), at[:0]
+        known: Bools = own[order[at]] == wanted
+        return known, order[at[known]]
+
+
+@contextmanager
+def told(key: str, path: str, need: str) -> Iterator[None]:
+    """Errors of reading a file as BadValue with this key."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise BadValue(key, got=path, need=f"{need}: {error}") from None
+
+
+def words(path: str) -> list[list[str]]:
+    """The words of each line of a text file that has some, without comments."""
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    return [found for line in lines if (found := line.partition("#")[0].split())]
+
+
+def _codes(ends: Ints, count: int) -> Ints:
+    """A number for each pair of clients, in either order; negative for a server's end."""
+    low, high = np.minimum(ends[:, 0], ends[:, 1]), np.maximum(ends[:, 0], ends[:, 1])
+    return np.where(low < 0, -1, low * count + high)
+
+
+def _text(edge: Ints) -> str:
+    return f"{edge[0]} {edge[1]}"
