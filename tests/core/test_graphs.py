@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import raylfl
-from raylfl.core.recorded.graphs import Captured
+from raylfl.core.recorded.graphs import WARM_UP, Captured, capture_on_cuda
 from raylfl.core.recorded.steps import RecordedSteps
 from tests.core import user_modules as users
 from tests.core.test_recorded import check_bits
@@ -42,6 +45,38 @@ def test_graphs_have_the_bits_of_autograd(monkeypatch, kind):
     assert replayed == 6
     assert all(isinstance(kind.program, Captured) for kind in recorded.kinds.values())
     assert recorded.no_graph is None
+
+
+def test_a_capture_follows_steps_on_a_stream_of_its_own(monkeypatch):
+    """With stand-ins for CUDA's streams and graphs, which note where each call of the step was."""
+    places, waits, made = ["current"], [], []
+
+    class Stream:
+        def __init__(self, name="aside"):
+            self.name = name
+
+        def wait_stream(self, other):
+            waits.append((self.name, other.name, len(made)))
+
+    @contextmanager
+    def within(name):
+        places.append(name)
+        yield
+        places.pop()
+
+    def step():
+        made.append(places[-1])
+        return (torch.tensor(len(made)),)
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream("current"))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: within(stream.name))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay="replay"))
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph: within("graph"))
+    replay, (result,) = capture_on_cuda(step)
+    assert made == ["aside"] * WARM_UP + ["graph"]
+    assert waits == [("aside", "current", 0), ("current", "aside", WARM_UP)]
+    assert (replay, result.item()) == ("replay", WARM_UP + 1)
 
 
 def test_a_step_that_cannot_be_captured_is_replayed_call_by_call(monkeypatch):

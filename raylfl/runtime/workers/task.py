@@ -35,7 +35,7 @@ class Task:
     batch_sizes: tuple[int, ...]
     a_norm: tuple[float, ...]
     lr: float
-    sums: SumPlan | None = field(default=None, compare=False)  # of the round; None: uploads are returned as rows
+    sums: SumPlan | None = None  # of the round; None: uploads are returned as rows
 
     @staticmethod
     def of(r: Round, rows: Ints, sums: SumPlan | None = None) -> Task:
