@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import pinned
+from benchmarks import pinned, sums
 from benchmarks.neighbours import beside_neighbours
 from benchmarks.processes import start_up_and_memory
 from benchmarks.rounds import beside_fedavg, evaluated, measure
@@ -18,7 +18,7 @@ from benchmarks.scale import RESNET18, SFL_TABLE_3, TINY, against_the_oracle, sc
 from benchmarks.tables import table_of
 from benchmarks.workloads import USERS
 
-PARTS = ("speed", "users", "stateful", "evaluation", "neighbours", "processes", "scale", "pinned", "oracle")
+PARTS = ("speed", "users", "stateful", "evaluation", "neighbours", "processes", "scale", "pinned", "sums", "oracle")
 ROUNDS = {"W1": 60, "W2": 12, "W3": 60}
 USERS_ROUNDS = {**ROUNDS, "W4": 30, "W5": 20}
 STATEFUL = ("focus", "scaffold", "feddyn", "mifa", "fedaware")
@@ -73,6 +73,9 @@ def main() -> None:
         elif part == "pinned":
             results[part] = [pinned.parts(w) for w in (1, 8, 64)]
             results["pinned rounds"] = [pinned.rounds(w) for w in (1, 2)]
+        elif part == "sums":
+            cases = [("fedavg", "shared", True), ("fedavg", "shared", False), ("scaffold", "shared", False)]
+            results[part] = [sums.of_server(*case) for case in [*cases, ("fedavg", "pinned", False)]]
         elif part == "oracle":
             results[part] = [
                 *(against_the_oracle("ResNet-18, 10 clients, K 1", RESNET18, w, 3) for w in (0, 1)),

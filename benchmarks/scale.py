@@ -41,7 +41,7 @@ config = {
 experiment = checked(load_config(config))
 federation = Federation.of(experiment, LocalBackend(experiment.setup))
 ready = time.perf_counter() - started
-times = [m["time/round"] for m, _ in federation.rounds(33)][3:]
+times = [m["time/round"] for m, *_ in federation.rounds(33)][3:]
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 print(json.dumps({"clients": clients, "algorithm": algorithm, "setup_seconds": ready,
                   "round_ms": sorted(times)[len(times) // 2] * 1e3, "peak_gb": peak}))
@@ -132,7 +132,7 @@ def in_process_seconds(config: dict[str, Any], rounds: int, by_hand: bool = True
 
     oracle.gradients = timed  # type: ignore[method-assign]
     seconds = []
-    for metrics, _ in federation.rounds(rounds + 1):
+    for metrics, *_ in federation.rounds(rounds + 1):
         seconds.append((spent, metrics["time/round"]))
         spent = 0.0
     backend.close()

@@ -28,6 +28,7 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import Aggregating, Rule
 from raylfl.core.algorithm import Info, ServerState, State
+from raylfl.core.elementwise import elementwise
 from raylfl.core.population import Population, Round
 from raylfl.options import Doc, Ge, Gt, Lt
 
@@ -49,10 +50,12 @@ class Adaptive(Aggregating):
         return {"x": x.clone(), "m": torch.zeros_like(x), "v": torch.full_like(x, self.tau**2)}
 
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
-        mean = sums["update"]
-        m = self.b1 * server["m"] + (1.0 - self.b1) * mean
-        v = self.second_moment(server["v"], mean.square())
-        x = server["x"] - self.gamma * m / (v.sqrt() + self.tau)
+        def step(x: Tensor, m: Tensor, v: Tensor, mean: Tensor) -> tuple[Tensor, ...]:
+            m = self.b1 * m + (1.0 - self.b1) * mean
+            v = self.second_moment(v, mean.square())
+            return x - self.gamma * m / (v.sqrt() + self.tau), m, v
+
+        x, m, v = elementwise(step, server["x"], server["m"], server["v"], sums["update"])
         return {"x": x, "m": m, "v": v}, {"m_norm": float(m.norm())}
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from raylfl.core.algorithm import Info, ServerState, State, normalised
+from raylfl.core.elementwise import elementwise
 from raylfl.core.population import Floats, Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
 from raylfl.core.summing import Coefficients, Summing
@@ -157,7 +158,8 @@ class Aggregating(Summing):
         return {"update": self.rule.coefficients(r)}
 
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
-        return {"x": server["x"] - self.gamma * sums["update"]}, {}
+        (x,) = elementwise(lambda x, update: (x - self.gamma * update,), server["x"], sums["update"])
+        return {"x": x}, {}
 
     def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         return self.rule.expected(c, marginals, independent)

@@ -24,6 +24,7 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import Aggregating, Rule
 from raylfl.core.algorithm import Info, ServerState, State
+from raylfl.core.elementwise import elementwise
 from raylfl.core.population import Population, Round
 from raylfl.options import Doc, Ge, Lt
 
@@ -42,7 +43,9 @@ class FedAvgM(Aggregating):
         return {"x": x.clone(), "v": torch.zeros_like(x)}
 
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
-        mean = sums["update"]
-        v = self.beta * server["v"] + mean
-        step = mean + self.beta * v if self.nesterov else v
-        return {"x": server["x"] - self.gamma * step, "v": v}, {"v_norm": float(v.norm())}
+        def step(x: Tensor, v: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
+            v = self.beta * v + mean
+            return x - self.gamma * (mean + self.beta * v if self.nesterov else v), v
+
+        x, v = elementwise(step, server["x"], server["v"], sums["update"])
+        return {"x": x, "v": v}, {"v_norm": float(v.norm())}

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Info, ServerState, State, Work
+from raylfl.core.elementwise import elementwise
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column
 from raylfl.core.summing import Coefficients, Summing
@@ -68,5 +69,10 @@ class Focus(Summing):
 
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
         gamma = r.lr if self.gamma is None else self.gamma
-        y = server["y"] + sums["y"]
-        return {"x": server["x"] - gamma * y, "y": y}, {"y_norm": float(y.norm())}
+
+        def step(x: Tensor, y: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+            y = y + change
+            return x - gamma * y, y
+
+        x, y = elementwise(step, server["x"], server["y"], sums["y"])
+        return {"x": x, "y": y}, {"y_norm": float(y.norm())}

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Info, ServerState, State, Work
+from raylfl.core.elementwise import elementwise
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column
 from raylfl.core.summing import Coefficients, Summing
@@ -106,9 +107,12 @@ class Scaffold(Summing):
         return {"update": 1.0, "variate": 1.0}
 
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
-        x = server["x"] - self.gamma / len(r.cohort) * sums["update"]
-        changes = sums["variate"]
-        if self.uplink == "update":
-            changes = changes - np.count_nonzero(r.steps) * server["c"]
-        c = server["c"] + changes / r.population.count
+        received, count, unsent = len(r.cohort), r.population.count, int(np.count_nonzero(r.steps))
+
+        def step(x: Tensor, c: Tensor, update: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
+            if self.uplink == "update":
+                changes = changes - unsent * c
+            return x - self.gamma / received * update, c + changes / count
+
+        x, c = elementwise(step, server["x"], server["c"], sums["update"], sums["variate"])
         return {"x": x, "c": c}, {"c_norm": float(c.norm())}

@@ -2,15 +2,15 @@
 
 The tree of `tree_sum` over R rows has nodes (level, k): level 0 holds the rows, and node (l + 1, k) is the sum of
 (l, k) and (l, k + half), half the rows of level l, rounded up, or (l, k) alone in the middle. A part of the rows is
-reduced to the roots of the subtrees that it holds completely; the roots of all parts complete the tree. So the result
-does not depend on how the rows are divided.
+reduced to the roots of the subtrees that it holds completely; the roots of several parts are joined to fewer, and
+those of all parts complete the tree. So the result does not depend on how the rows are divided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,9 +18,11 @@ from torch import Tensor
 
 from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import BLOCK, column
+from raylfl.core.threads import on_all_cores
 
 CACHED = 2**18  # numbers of a block of all terms, which stay in the caches
 NARROWEST = 1024  # columns of a block
+SPAN = 2**20  # columns of a thread's piece
 
 
 class Node(NamedTuple):
@@ -84,8 +86,8 @@ class SumPlan:
 
     def sums(self, parts: Sequence[Sequence[Roots]]) -> dict[str, Tensor]:
         """The sums by name, from the parts of all workers; a sum of an upload that no client sent is left out."""
-        terms = [_whole([part[t] for part in parts], len(self.clients)) for t in range(len(self.terms))]
-        return {name: total for name, t in self.at.items() if (total := terms[t]) is not None}
+        terms = [_whole(roots, len(self.clients)) for roots in joined(parts, len(self.clients))]
+        return {name: total for name, t in self.at.items() if parts and (total := terms[t]) is not None}
 
 
 def depth_first(count: int) -> Ints:
@@ -105,40 +107,59 @@ def depth_first(count: int) -> Ints:
     return places
 
 
-def _whole(parts: Sequence[Roots], count: int) -> Tensor | None:
-    """The sum of all rows, from the roots of all parts; None: there are none."""
+def joined(parts: Sequence[Sequence[Roots]], count: int) -> list[Roots]:
+    """The roots of each term, from those of several parts of `count` rows; on all cores."""
+    return [_joined([part[t] for part in parts], count) for t in range(len(parts[0]) if parts else 0)]
+
+
+def _joined(parts: Sequence[Roots], count: int) -> Roots:
     found = {node: row for roots in parts for node, row in roots.items()}
-    if len(found) > 1:
-        found = _roots([(row[None], None) for row in found.values()], list(found), count)
-    if not found:
+    if len(found) < 2:
+        return found
+    return _roots([(row[None], None) for row in found.values()], list(found), count, on_all_cores)
+
+
+def _whole(roots: Roots, count: int) -> Tensor | None:
+    """The sum of all rows; None: there are none."""
+    if not roots:
         return None
-    assert len(found) == 1, f"the parts leave {sorted(found)} of a sum of {count} rows"
-    return next(iter(found.values()))
+    assert len(roots) == 1, f"the parts leave {sorted(roots)} of a sum of {count} rows"
+    return next(iter(roots.values()))
 
 
-def _roots(pieces: Sequence[tuple[Tensor, Tensor | None]], nodes: Sequence[Node], count: int) -> Roots:
+def _roots(
+    pieces: Sequence[tuple[Tensor, Tensor | None]],
+    nodes: Sequence[Node],
+    count: int,
+    carry_out: Callable[[Callable[[slice], None], list[slice]], Any] = lambda work, spans: [*map(work, spans)],
+) -> Roots:
     """The roots to which the nodes add up, in a tree of `count` rows.
 
-    pieces: rows [n, d] in the order of the nodes, and columns [n, 1] by which they are multiplied first.
+    pieces: rows [n, d] in the order of the nodes, and columns [n, 1] by which they are multiplied first. carry_out: one
+    span of columns after the other, or in parallel.
     """
     additions, roots = _additions(nodes, count)
     first = pieces[0][0]
     width, kept = first.shape[1], _places([slot for _, slot in roots])
     out = first.new_empty(len(roots), width)
     step = max(NARROWEST, min(BLOCK, CACHED // len(nodes)))
-    memory = first.new_empty(len(nodes), min(step, width))
-    for start in range(0, width, step):
-        block = slice(start, min(start + step, width))
-        terms, at = memory[:, : block.stop - start], 0
-        for rows, weights in pieces:
-            into = terms[at : (at := at + len(rows))]
-            if weights is None:
-                into.copy_(rows[:, block])
-            else:
-                torch.mul(rows[:, block], weights, out=into)
-        for left, right in additions:
-            terms[left] += terms[right]
-        out[:, block] = terms[kept]
+
+    def add(span: slice) -> None:
+        memory = first.new_empty(len(nodes), min(step, width))
+        for start in range(span.start, span.stop, step):
+            block = slice(start, min(start + step, span.stop))
+            terms, at = memory[:, : block.stop - start], 0
+            for rows, weights in pieces:
+                into = terms[at : (at := at + len(rows))]
+                if weights is None:
+                    into.copy_(rows[:, block])
+                else:
+                    torch.mul(rows[:, block], weights, out=into)
+            for left, right in additions:
+                terms[left] += terms[right]
+            out[:, block] = terms[kept]
+
+    carry_out(add, [slice(start, min(start + SPAN, width)) for start in range(0, width, SPAN)])
     return {node: out[k] for k, (node, _) in enumerate(roots)}
 
 

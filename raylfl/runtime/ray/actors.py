@@ -16,9 +16,11 @@ from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import State
 from raylfl.core.cut import Cut
+from raylfl.core.partial_sums import Roots, joined
 from raylfl.core.samples import as_tensor
 from raylfl.core.torch_state import torch_defaults
 from raylfl.runtime.faults import kill_point
+from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.workers.backend import first_row
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, Site
@@ -38,6 +40,16 @@ def pack(state: State) -> Packed:
 def unpack(packed: Packed) -> State:
     """The inverse of `pack`; the tensors are read-only views of shared memory."""
     return {name: as_tensor(a) for name, a in packed.items()}
+
+
+def pack_roots(roots: Sequence[Roots]) -> list[Any]:
+    """`pack` for partial sums."""
+    return [{node: row.numpy() for node, row in term.items()} for term in roots]
+
+
+def unpack_roots(packed: Sequence[Any]) -> list[Roots]:
+    """`unpack` for partial sums."""
+    return [{node: as_tensor(row) for node, row in term.items()} for term in packed]
 
 
 class WorkerActor:
@@ -70,16 +82,22 @@ class WorkerActor:
             self._workers[home] = Worker(setup if samples is None else replace(setup, train=ray.get(samples)))
         return self._workers[home]
 
-    def ping(self, shared: list[Any]) -> None:
-        """Builds the worker; a result means that this actor can be called."""
+    def ping(self, shared: list[Any]) -> str:
+        """Builds the worker; a result means that this actor can be called: the id of its node."""
         self.worker(shared)
+        return str(ray.get_runtime_context().get_node_id())
 
-    def initial(self, shared: list[Any]) -> tuple[Packed, str | None, frozenset[str], Cut | None]:
-        """The worker's first results: (the initial module as `Initial`, the reason why clients are not vectorised,
-        kinds of data that one worker evaluates as a whole, the cut of a split model).
+    def initial(self, shared: list[Any]) -> Packed:
+        """The initial module, as `Initial`."""
+        return pack(self.worker(shared).initial._asdict())
+
+    def traits(self, shared: list[Any]) -> tuple[str | None, frozenset[str], Cut | None, int | None]:
+        """(the reason why clients are not vectorised, kinds of data that one worker evaluates as a whole, the cut of a
+        split model, the bytes of a client's state, None: clients keep none).
         """
         worker = self.worker(shared)
-        return pack(worker.initial._asdict()), worker.one_by_one, worker.whole, worker.cut
+        state = worker.setup.fresh_state(worker.initial)
+        return worker.one_by_one, worker.whole, worker.cut, weight(state) if state else None
 
     def run(
         self,
@@ -90,10 +108,11 @@ class WorkerActor:
         known: Sequence[int],
         *client_states: Packed,
     ) -> Any:
-        """(reports of all tasks, uploads of each task, sums), then one state per client if the algorithm keeps any.
+        """(reports of all tasks, uploads of each task, widths), then the sums, then one state per client.
 
-        sums: [(number of a task, partial sums with packed rows)], of all tasks together where uploads are added up.
-        known: for each client in order, the position of its state in `client_states`; -1: it has none yet.
+        sums: the packed roots of all tasks together, if uploads are added up; widths: floats of each upload that was
+        added up; states: if the algorithm keeps any. known: for each client in order, the position of its state in
+        `client_states`; -1: it has none yet.
         """
         worker = self.worker(shared)
         states = [unpack(client_states[k]) if k >= 0 else None for k in known]
@@ -108,9 +127,15 @@ class WorkerActor:
             kept += [pack(state) for state in new] if new else [{} for _ in task.clients]
         self.fault("worked", tasks[0].round)
         add_up(done)
-        sums = [(k, result.partial.packed()) for k, result in enumerate(done) if result.partial is not None]
-        head = ClientReports.joined([d.reports for d in done]), [pack(d.uploads) for d in done], sums
-        return (head, *kept) if keeps else head
+        partial = next((result.partial for result in done if result.partial is not None), None)
+        widths, roots = (partial.widths, pack_roots(partial.roots)) if partial is not None else ({}, [])
+        head = ClientReports.joined([d.reports for d in done]), [pack(d.uploads) for d in done], widths
+        out = [head, *([roots] if tasks[0].sums is not None else []), *(kept if keeps else [])]
+        return tuple(out) if len(out) > 1 else head
+
+    def join(self, shared: list[Any], count: int, *parts: list[Any]) -> list[Any]:
+        """Partial sums [roots of each term] of `count` rows as one, for the parts on this node."""
+        return pack_roots(joined([unpack_roots(part) for part in parts], count))
 
     def run_link(
         self,

@@ -51,15 +51,14 @@ class RayBackend(Backend):
         self._sequential = experiment.algorithm.topology.sequential
         self._measuring = 0  # evaluations in progress
         self._traffic = Traffic()
-        fresh, self.one_by_one, self.whole, self.cut = self.pool.call("initial", attempts=self.attempts)
-        self._initial = Initial(**{name: torch.from_numpy(values.copy()) for name, values in fresh.items()})
-        state = experiment.setup.fresh_state(self._initial)
-        size = weight(state)
+        self.one_by_one, self.whole, self.cut, state = self.pool.call("traits", attempts=self.attempts)
+        size = state or 0
         spills = size < direct_bytes() and size * experiment.clients > HEAP
-        self.channel = Channel(self.pool, self._traffic, self.attempts, self.timeout, bool(state), size, spills)
+        self.channel = Channel(self.pool, self._traffic, self.attempts, self.timeout, state is not None, size, spills)
 
     def initial(self) -> Initial:
-        return self._initial
+        fresh = self.pool.call("initial", attempts=self.attempts)
+        return Initial(**{name: torch.from_numpy(values.copy()) for name, values in fresh.items()})
 
     def put(self, state: State) -> Handle:
         return ray.put(pack(state))

@@ -6,13 +6,14 @@ import heapq
 from collections.abc import Sequence
 from typing import Any
 
-from raylfl.core.partial_sums import depth_first
+from raylfl.core.partial_sums import Roots, depth_first, joined
 from raylfl.runtime.ray.actors import unpack
 from raylfl.runtime.ray.channel import Channel
+from raylfl.runtime.ray.sums import Part, fetch
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost
 from raylfl.runtime.workers.backend import Handle
-from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
+from raylfl.runtime.workers.task import ClientReports, PartialSums, Task, TaskResult
 
 Share = list[int]  # the numbers of the tasks in one call
 
@@ -26,18 +27,32 @@ class CohortInFlight:
         """Sends the first wave; broadcast: in the form that calls take; states: the client states of each task."""
         self.channel, self.tasks, self.broadcast, self.states = channel, tasks, broadcast, states
         self.done: dict[int, TaskResult] = {}
+        self.parts = list[Part]()  # partial sums that are with the workers
+        self.sums, self.widths = list[Roots](), dict[str, int]()  # those that were fetched
         self.tries = [0] * len(tasks)
         self._send(self._first_shares())
 
     def results(self) -> list[TaskResult]:
-        """The results in task order; waits for them, and repeats tasks that failed."""
+        """The results in task order; waits for them, and repeats tasks that failed. The first has the partial sums."""
         while self.wave:
             again: list[Share] = []
-            for share, answer in zip(self.wave, self.channel.pool.results(self.sent), strict=True):
-                self._take(share, answer)
+            for share, sent, answer in zip(self.wave, self.sent, self.channel.pool.results(self.sent), strict=True):
+                self._take(share, sent, answer)
                 again += self._failed(share, answer)
-            self._send(self.waiting + again)
+            again += self.waiting
+            self._send(again or self._fetch_sums())
+        if self.widths:
+            self.done[0].partial = PartialSums(self.sums, self.widths)
         return [self.done[k] for k in range(len(self.tasks))]
+
+    def _fetch_sums(self) -> list[Share]:
+        """Adds up the partial sums of all calls; the shares of tasks whose sums were lost with their node."""
+        parts, self.parts = self.parts, []
+        if not parts or (plan := self.tasks[0].sums) is None:
+            return []
+        found, lost = fetch(self.channel, parts, len(plan.clients))
+        self.sums = joined([self.sums, *found] if self.sums else found, len(plan.clients))
+        return [[k] for k in lost]
 
     def _first_shares(self) -> list[Share]:
         """The tasks of each home; tasks that any worker can do in as many shares as there are workers."""
@@ -75,27 +90,30 @@ class CohortInFlight:
             at += h is not None
         channel, tasks = self.channel, [self.tasks[k] for k in share]
         channel.traffic.count(sent=weight(self.broadcast) + len(given) * channel.state_bytes)
-        returns = 1 + sum(len(task.clients) for task in tasks) if channel.keeps else 1
+        returns = 1 + (tasks[0].sums is not None) + channel.keeps * sum(len(task.clients) for task in tasks)
         return Call(
             "run", (tasks, self.broadcast, channel.keeps, known, *given), returns, channel.timeout, self._home(share)
         )
 
-    def _take(self, share: Share, answer: Any) -> None:
+    def _take(self, share: Share, sent: Sent, answer: Any) -> None:
         """Stores the results of one share."""
         if isinstance(answer, WorkerLost):
             for k in share:
                 self.done[k] = TaskResult(self.tasks[k], ClientReports.failed(self.tasks[k].clients, answer.reason))
             return
         channel = self.channel
-        (reports, uploads, sums), *kept = answer if channel.keeps else [answer]
-        arrays = (reports, uploads, [partial.roots for _, partial in sums])
-        channel.traffic.count(received=weight(arrays) + len(kept) * channel.state_bytes)
+        (reports, uploads, widths), *others = answer if sent.call.returns > 1 else [answer]
+        sums, kept = (others[:1], others[1:]) if self.tasks[0].sums is not None else ([], others)
+        channel.traffic.count(received=weight((reports, uploads)) + len(kept) * channel.state_bytes)
         at = 0
         for k, own in zip(share, uploads, strict=True):
             mine = slice(at, at := at + len(self.tasks[k].clients))
             self.done[k] = TaskResult(self.tasks[k], reports[mine], unpack(own), channel.stored(kept[mine]))
-        for j, partial in sums:
-            self.done[share[j]].partial = partial.unpacked()
+        if widths:
+            self.widths = widths
+            added = [k for k in share if not self.done[k].failed]
+            node = channel.pool.nodes[sent.worker]
+            self.parts.append(Part(sums[0], sent.worker, node, added, max(widths.values())))
 
     def _failed(self, share: Share, answer: Any) -> list[Share]:
         """The failed tasks of a share as shares of one task each, because a lost worker does not tell which task killed

@@ -78,6 +78,7 @@ class WorkerPool:
         whether the cluster has the resources for a worker.
         """
         self.actors, self.stored, self.notify, self.has_room = list(actors), stored, notify, has_room
+        self.nodes: list[str | None] = [None] * len(actors)  # the node of each worker that has been available
         self._restarts = [0] * len(actors)
         self._starting = {w: self._ping(w) for w in range(len(actors))}
         self._ping_at: dict[int, float] = {}  # the time of the next ping of workers that Ray is restarting
@@ -203,7 +204,7 @@ class WorkerPool:
             if worker in self._ping_at or not ray.wait([ping], timeout=0)[0]:
                 continue
             try:
-                ray.get(ping)
+                self.nodes[worker] = ray.get(ping)
                 del self._starting[worker]
                 self._starts[worker] = 0
             except RayActorError as error:

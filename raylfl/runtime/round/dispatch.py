@@ -51,7 +51,6 @@ class Dispatch:
         self.algorithm, self.backend, self.runtime = algorithm, backend, runtime
         self.uploads, self.ways = UploadMemory(), Counter[Way]()
         self.rows = rows
-        self._width = len(backend.initial().x)
 
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
         """Starts the local work of round r from this broadcast."""
@@ -59,7 +58,7 @@ class Dispatch:
             last = state.last_finite_loss
             return self.homes.send(r, broadcast, state.server).then(lambda worked: self._of_nodes(r, worked, last))
         plan = None if self.rows or reads_rows(self.algorithm) else sum_plan(self.algorithm, broadcast, state.server, r)
-        tasks = self._tasks(r, plan)
+        tasks = self._tasks(r, plan, len(state.server["x"]))
         client_states = [[state.clients.get(c) for c in task.clients] for task in tasks]
         received, last_loss = [bool(b) for b in r.received], state.last_finite_loss
         work = self.algorithm.topology.exchange(self.backend, tasks, broadcast, client_states, received)
@@ -84,14 +83,14 @@ class Dispatch:
         floats = worked.floats + floats_in({name: rows[0] for name, rows in worked.unseen.items()})
         return RoundResult(got, worked.reports, unseen, [], floats, events, worked)
 
-    def _tasks(self, r: Round, plan: SumPlan | None) -> list[Task]:
+    def _tasks(self, r: Round, plan: SumPlan | None, width: int) -> list[Task]:
         """The cohort as tasks of consecutive clients: one client each, or chunks of nearly equal size if vectorised.
 
-        The tasks depend on the cohort and the config, not on the number of workers.
+        width: d. The tasks depend on the cohort and the config, not on the number of workers.
         """
         count = len(r.cohort)
         alone = self.backend.one_by_one or self.algorithm.topology.sequential
-        pieces = count if alone else calls(count, self._width, self.runtime)
+        pieces = count if alone else calls(count, width, self.runtime)
         return [Task.of(r, rows, plan) for rows in (np.array_split(np.arange(count), pieces) if count else [])]
 
     def _collect(self, r: Round, results: Sequence[TaskResult], last_loss: float) -> RoundResult:

@@ -116,6 +116,7 @@ class Federation:
         # Collect the uploads.
         self.fault("collect", r)
         result = self.planner.sampled(work.result(), server)
+        del work  # it holds the broadcast and every upload
 
         # Server step: x_{r+1} from the received uploads.
         self.fault("aggregate", r)

@@ -11,9 +11,8 @@ import numpy as np
 
 from raylfl.core.algorithm import State
 from raylfl.core.oracle import Way
-from raylfl.core.partial_sums import Node, SumPlan
+from raylfl.core.partial_sums import Roots, SumPlan
 from raylfl.core.population import Floats, Ints, Round
-from raylfl.core.samples import as_tensor
 
 
 class Chunk(NamedTuple):
@@ -149,16 +148,8 @@ class PartialSums:
     roots: of each term; widths: floats of one client's upload, by name.
     """
 
-    roots: list[dict[Node, Any]]
+    roots: list[Roots]
     widths: dict[str, int]
-
-    def packed(self) -> PartialSums:
-        """The same with numpy arrays in place of tensors, for transport."""
-        return PartialSums([{node: row.numpy() for node, row in roots.items()} for roots in self.roots], self.widths)
-
-    def unpacked(self) -> PartialSums:
-        """The inverse of `packed`."""
-        return PartialSums([{node: as_tensor(row) for node, row in roots.items()} for roots in self.roots], self.widths)
 
 
 @dataclass

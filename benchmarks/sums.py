@@ -1,0 +1,137 @@
+"""Sums at the workers: the server's memory and time in a round of 64 clients with vectors as large as ResNet-18.
+
+A stand-in takes the place of the network, so that a round is about the uploads: its gradient costs one pass over the
+parameters. The process that measures is the server.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from raylfl.config.load import load_config
+from raylfl.core.threads import limit_threads
+from raylfl.experiment import assemble
+from raylfl.runtime.ray.actors import start_workers
+from raylfl.runtime.ray.backend import RayBackend
+from raylfl.runtime.ray.connection import OWN_CLUSTER, QUIET
+from raylfl.runtime.ray.stored import Stored
+from raylfl.runtime.round.loop import Federation
+from raylfl.runtime.session import fingerprint
+from raylfl.startup import process
+
+WIDTH = 11_173_962  # parameters of ResNet-18 for ten classes
+CLIENTS, WORKERS, ROUNDS = 64, 4, 4
+WATCHED = 1  # the last round whose memory is sampled, and whose time is not measured
+CONFIG: dict[str, Any] = {
+    "name": "bench-sums",
+    "rounds": ROUNDS,
+    "num_clients": CLIENTS,
+    "model": {"class_path": "benchmarks.sums.Vector"},
+    "data": {"name": "synthetic_images", "init_args": {"shape": [1, 2, 2], "num_train": 640, "num_test": 10}},
+    "partition": {"name": "iid"},
+    "participation": {"name": "full"},
+    "local": {"steps": 1, "batch_size": 10, "lr": 0.01},
+    "eval": {"every": 0, "inconsistency": False},
+    "checkpoint": {"every": 0},
+    "runtime": {"workers": WORKERS, "cpus_per_worker": 0.5, "vectorize": "never"},
+}
+
+
+class Vector(LightningModule):
+    """A parameter vector with the gradient of |w|^2 / 2, scaled by the mean of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.randn(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) * self.w[0]
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        return (self.w @ self.w) * (0.5 * batch[0].mean())
+
+
+def of_server(algorithm: str, placement: str, rows: bool) -> dict[str, Any]:
+    """The server's largest memory above what it had before the run, in vectors, and its processor time in a round.
+
+    own: in its own memory; mapped: pages of the object store that it wrote or read. rows: every upload reaches the
+    server. The processor time includes Ray's threads in the server's process.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=process.set_up) as own:
+        return own.submit(_measured, algorithm, placement, rows).result()
+
+
+def _measured(algorithm: str, placement: str, rows: bool) -> dict[str, Any]:
+    """`of_server` in this process, which is the server: memory in the first rounds, time in the others."""
+    import ray
+
+    experiment = assemble(load_config(CONFIG, [f"algorithm.name={algorithm}", f"runtime.placement={placement}"]))
+    limit_threads(1)  # as in the server actor
+    for name, value in OWN_CLUSTER.items():
+        os.environ.setdefault(name, value)
+    ray.init("local", num_cpus=2, object_store_memory=(2 * CLIENTS + 16) * 4 * WIDTH, **QUIET)
+    workers = start_workers(experiment.config.runtime, (None,) * WORKERS)
+    memory, vectors, seconds, received = Memory(), (0.0, 0.0, 0.0), list[float](), 0.0
+    backend = RayBackend(experiment, Stored.put(experiment, WORKERS), workers, print)
+    federation = Federation.of(experiment, backend)
+    federation.dispatch.rows = "compared with sums" if rows else None
+    before = time.process_time()
+    for metrics, *_ in federation.rounds(ROUNDS):
+        if metrics["round"] == WATCHED:
+            vectors = memory.peak()
+        seconds.append(time.process_time() - before)
+        before = time.process_time()
+        received = metrics["traffic/received_bytes"] / 4 / WIDTH
+    params = federation.state.server["x"]
+    backend.close()
+    ray.shutdown()
+    return {
+        "algorithm": algorithm,
+        "placement": placement,
+        "uploads": "rows" if rows else "sums",
+        "received": received,
+        "own": vectors[0],
+        "mapped": vectors[1],
+        "both": vectors[2],
+        "cpu_ms": 1e3 * median(seconds[WATCHED + 1 :]),
+        "bits": fingerprint(params)[:8],
+    }
+
+
+class Memory:
+    """The largest memory of this process since the object was made, sampled every 5 ms."""
+
+    def __init__(self) -> None:
+        self._before, self._most, self._ended = _resident(), [0, 0, 0], threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.005):
+            own, mapped = (now - then for now, then in zip(_resident(), self._before, strict=True))
+            self._most = [*map(max, self._most, (own, mapped, own + mapped))]
+
+    def peak(self) -> tuple[float, float, float]:
+        """(own, mapped, both) in vectors."""
+        self._ended.set()
+        self._thread.join()
+        own, mapped, both = (most / 4 / WIDTH for most in self._most)
+        return own, mapped, both
+
+
+def _resident() -> tuple[int, int]:
+    """(private, shared) bytes of resident memory."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    own, mapped = (int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
+    return own, mapped
