@@ -26,7 +26,13 @@ RUNTIME_FREE = (  # keys of `runtime` that do not change the bits
 )
 PLACE = ("name", "logging", "checkpoint")
 FREE = tuple(f"runtime.{key}" for key in RUNTIME_FREE)
-UNCHOSEN = {"name": "auto", "weights": "auto", "latency": 0.0, "bandwidth": None}  # the default of `topology`
+UNCHOSEN = {  # the default of `topology`
+    "name": "auto",
+    "weights": "auto",
+    "latency": 0.0,
+    "bandwidth": None,
+    "links": None,
+}
 LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
     "resume": (*PLACE, *FREE, "rounds", "eval", "stop"),
     "group": (*PLACE, "runtime", "seed"),
