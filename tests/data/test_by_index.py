@@ -23,7 +23,7 @@ from raylfl.data.client_files import index_of
 from raylfl.errors import BadConfig, DataMissing
 from raylfl.experiment import assemble
 from raylfl.runtime.check import check
-from raylfl.runtime.ray.resources import nodes_of_workers
+from raylfl.runtime.ray.resources import has_room, nodes_of_workers
 from raylfl.runtime.ray.stored import samples_of
 from tests.runtime.tiny import TINY, Points
 
@@ -215,6 +215,9 @@ def test_workers_are_on_the_nodes_of_their_clients(apart, tmp_path):
         BadConfig, match=r"1 workers, but the data are on 2 kinds of nodes \(blue, red\): set runtime.workers"
     ):
         nodes_of_workers(RuntimeConfig(workers=1), setup, cluster)
+    homes = Homes.of(setup.population.sizes, 3, setup.nodes)
+    assert has_room(RuntimeConfig(), homes, cluster)
+    assert not has_room(RuntimeConfig(), homes, {"CPU": 8.0, "red": 1.0})
     with pytest.raises(BadConfig, match="the cluster has no node of that name: start it with ray start"):
         nodes_of_workers(RuntimeConfig(workers=3), setup, {"CPU": 8.0, "red": 1.0})
 

@@ -5,14 +5,18 @@ Workers that start slowly, not at all, or die as they start.
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 
+import numpy as np
 import pytest
 import ray
 import torch
 
 import raylfl
 from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.data.client_files import index_of
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.ray import worker_pool
 from raylfl.runtime.ray.cluster import cluster_for
@@ -21,6 +25,7 @@ from tests.runtime.bad_starts import Dying, Lacking, Slow
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.runtime.faults import actors, log_of, outcome, wait_until
 from tests.runtime.test_faults import CURSED, PERFECT, replay, run, trace
+from tests.runtime.tiny import Points
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +39,7 @@ def cluster(kill_file):
     from ray.cluster_utils import Cluster
 
     with lean_ray(RAYLFL_FAULT=str(kill_file)):
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **SMALL})
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "resources": {"red": 1}, **SMALL})
         ray.init(address=cluster.address, **QUIET)
     yield cluster
     ray.shutdown()
@@ -109,7 +114,16 @@ def test_a_module_that_returns_no_loss_is_a_mistake_of_the_config_even_on_ray(ke
 
 def added(cluster):
     with lean_ray():
-        return cluster.add_node(num_cpus=2, object_store_memory=SMALL["object_store_memory"])
+        node = {"num_cpus": 2, "resources": {"blue": 1}, "object_store_memory": SMALL["object_store_memory"]}
+        return cluster.add_node(**node)
+
+
+@pytest.fixture(scope="module")
+def nodes(cluster):
+    """The nodes beside the head; the last is alive."""
+    nodes = [added(cluster)]
+    wait_until(lambda: ray.cluster_resources()["CPU"] >= 4, "second node")
+    return nodes
 
 
 def workers_on(node):
@@ -117,35 +131,69 @@ def workers_on(node):
     return {worker.pid for worker in actors("WorkerActor", node.all_processes["raylet"][0].process.pid)}
 
 
-def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, runs, tmp_path):
-    """Clients' states, too large to travel inside replies, lie on the node that goes down in mid-round."""
+TWO = ["runtime.workers=2", "runtime.cpus_per_worker=2"]  # one worker on each node
+
+
+def gated(folder, **more):
+    return {"class_path": "tests.runtime.tiny.Gated", "init_args": {"folder": str(folder), **more}}
+
+
+def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, nodes, runs, tmp_path):
+    """Pinned clients' samples and states, too large to travel inside replies, lie on the node that goes down in
+    mid-round. The run has the bits of clients that are not pinned.
+    """
     seen = tmp_path / "seen"
     seen.mkdir()
     config = {**PERFECT, "algorithm": {"name": "focus"}, "rounds": 80, "checkpoint": {"every": 5, "keep": 1}}
-    config["model"] = {"class_path": "tests.runtime.tiny.Gated", "init_args": {"folder": str(seen), "width": 8000}}
-    clean = run(config, runs)
-    nodes = [added(cluster)]
-    wait_until(lambda: ray.cluster_resources()["CPU"] >= 4, "second node")
+    config["model"] = gated(seen, width=8000)
+    clean = run(config, runs, "runtime.vectorize=never")
+    before = len(nodes)
 
     def watch(progress):
-        if progress.metrics["round"] == 7 and len(nodes) == 1:
-            (lost,) = sorted(workers_on(nodes[0]) & ids(seen))[:1]
+        if progress.metrics["round"] == 7 and len(nodes) == before:
+            (lost,) = sorted(workers_on(nodes[-1]) & ids(seen))[:1]
             (seen / f"closed.{lost}").touch()  # a call is in flight on the node that goes down
             wait_until((seen / "waiting").exists, "worker at the gate")
             (seen / "closed").touch()  # rounds wait until the new node is there
-            cluster.remove_node(nodes[0], allow_graceful=False)
+            cluster.remove_node(nodes[-1], allow_graceful=False)
             nodes.append(added(cluster))
-            wait_until(lambda: workers_on(nodes[1]), "worker on the new node")
+            wait_until(lambda: workers_on(nodes[-1]), "worker on the new node")
             (seen / "slow").touch()  # until a worker on the new node takes part
             (seen / "closed").unlink()
-        if (seen / "slow").exists() and workers_on(nodes[1]) & ids(seen):
+        if (seen / "slow").exists() and workers_on(nodes[-1]) & ids(seen):
             (seen / "slow").unlink()
 
-    struck = on_ray(config, runs, "runtime.workers=2", "runtime.cpus_per_worker=2", watch=watch)
+    struck = on_ray(config, runs, "runtime.placement=pinned", *TWO, watch=watch)
     assert outcome(struck.run_dir) == outcome(clean.run_dir)
-    assert len(nodes) == 2
+    assert len(nodes) == before + 1
     assert not (seen / "slow").exists()
     assert "was lost" in log_of(struck.run_dir)
+
+
+def test_clients_work_on_the_node_that_has_their_data(nodes, runs, tmp_path):
+    """Two clients on the red node, the head, and one on the blue one: the bits of a process that reads all folders."""
+    points, seen, private = Points(), tmp_path / "seen", tmp_path / "private"
+    seen.mkdir()
+    for k, client in enumerate(("a0", "a1", "b0")):
+        (private / client).mkdir(parents=True)
+        np.save(private / client / "x.npy", points.x[20 * k : 20 * k + 20].numpy())
+        np.save(private / client / "y.npy", points.targets[20 * k : 20 * k + 20].numpy())
+    index, blue, data = index_of(private), [], {"name": "client_files", "init_args": {"path": str(private)}}
+    config = {**PERFECT, "model": gated(seen), "data": data, "partition": {"name": "natural"}, "num_clients": 3}
+
+    def params(name, carry_out):
+        (tmp_path / name).write_text(json.dumps(index))
+        data["init_args"]["index"] = [str(tmp_path / name)]
+        return carry_out(config, runs).params
+
+    here = params("here", run)
+    for name, client in index["clients"].items():
+        client["node"] = "blue" if name == "b0" else "red"
+    there = params("there", lambda *args: on_ray(*args, *TWO, watch=lambda _: blue.append(workers_on(nodes[-1]))))
+    assert torch.equal(there, here)
+    workers = ids(seen) - {os.getpid()}
+    assert len(workers) == 2
+    assert len(workers & blue[0]) == 1  # a worker refuses samples that are not those of its clients
 
 
 def ids(folder):

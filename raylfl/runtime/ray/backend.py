@@ -19,7 +19,7 @@ from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.homes import HomesInFlight
-from raylfl.runtime.ray.resources import resources_here, workers_that_fit
+from raylfl.runtime.ray.resources import has_room, resources_here
 from raylfl.runtime.ray.ring import RingInFlight
 from raylfl.runtime.ray.stored import Stored
 from raylfl.runtime.ray.traffic import Traffic, weight
@@ -44,7 +44,7 @@ class RayBackend(Backend):
         """
         runtime = experiment.config.runtime
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
-        self.pool = WorkerPool(actors, stored, notify, lambda: workers_that_fit(runtime, resources_here()) > 0)
+        self.pool = WorkerPool(actors, stored, notify, lambda: has_room(runtime, stored.homes, resources_here()))
         self.workers, self._stored = len(self.pool), stored
         self._weights = experiment.setup.population.weights
         self._batch_size = experiment.setup.eval_batch_size

@@ -64,6 +64,12 @@ def workers_that_fit(runtime: RuntimeConfig, resources: dict[str, float]) -> int
     return min(by_cpus, math.floor(gpus / share))
 
 
+def has_room(runtime: RuntimeConfig, homes: Homes | None, resources: dict[str, float]) -> bool:
+    """Whether the cluster has the resources for one worker, and a node of every name that has clients' data."""
+    names = {name for name in homes.nodes if name} if homes is not None else set()
+    return workers_that_fit(runtime, resources) > 0 and names <= resources.keys()
+
+
 def check_resources(runtime: RuntimeConfig, clients: int) -> None:
     """Checks, before a cluster is started or joined, that the workers can fit; raises BadConfig."""
     ray = sys.modules.get("ray")
