@@ -167,6 +167,7 @@ def test_names_are_found_from_any_directory(tmp_path, monkeypatch):
             ["runtime.client_timeout=0"],
             "runtime.client_timeout=0, but must be > 0, the time limit of a worker in seconds, or null",
         ),
+        (["logging.dir=s3://bucket/runs"], "logging.dir=s3://bucket/runs, but must be a folder, on a file system that"),
     ],
 )
 def test_limits_are_stated_in_words(overrides, message):

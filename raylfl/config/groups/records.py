@@ -134,6 +134,9 @@ class LoggingConfig(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if "://" in self.dir:
+            hint = "a run appends to its files and locks them, which object storage cannot do"
+            raise BadValue("dir", got=self.dir, need="a folder, on a file system that is mounted", hint=hint)
         if self.id is not None:
             folder_name("id", self.id)
         for logger in self.chosen:
