@@ -15,18 +15,26 @@ from raylfl.errors import BadConfig
 class Choice:
     """A selection of cells: for each key, patterns of which one must match; a key without patterns matches any value.
 
-    Values are compared as `plain` writes them, with the wildcards of file names: `mnist-*`.
+    Values are compared as `plain` writes them, with the wildcards of file names: `mnist-*`. seen: the values that were
+    compared so far.
     """
 
     patterns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    seen: dict[str, dict[str, bool]] = field(default_factory=dict, compare=False)
 
     def keeps(self, **cell: Any) -> bool:
         """Whether a cell with these keys is selected."""
-        return all(
-            any(fnmatch.fnmatchcase(plain(value), pattern) for pattern in self.patterns[key])
-            for key, value in cell.items()
-            if key in self.patterns
-        )
+        for key in cell.keys() & self.patterns.keys():
+            value = plain(cell[key])
+            kept = any(fnmatch.fnmatchcase(value, pattern) for pattern in self.patterns[key])
+            self.seen.setdefault(key, {})[value] = kept
+        return all(self.seen[key][plain(value)] for key, value in cell.items() if key in self.patterns)
+
+    def refuse_nothing(self) -> None:
+        """Raises BadConfig for a key of which no value so far was selected."""
+        for key, values in self.seen.items():
+            if not any(values.values()):
+                raise BadConfig(f"--only {key}={','.join(self.patterns[key])}: no cell; there are {', '.join(values)}")
 
 
 def choice(words: Sequence[str], keys: Sequence[str], name: str) -> Choice:

@@ -80,9 +80,12 @@ class RunCache:
     def groups(self, settings: Sequence[Setting], seeds: Sequence[int] = (0,)) -> list[Group]:
         """One group per setting, in order, with one run per seed; equal settings share their runs.
 
-        A diverged run has inf as its last values, so that it is worse than any other.
+        A diverged run has inf as its last values, so that it is worse than any other. Raises BadConfig if `--only`
+        selects nothing.
         """
         seeds = [seed for seed in seeds if self.only.keeps(seed=seed)]
+        if not settings or not seeds:
+            self.only.refuse_nothing()
         jobs = [[self._job(setting, seed) for seed in seeds] for setting in settings]
         self._carry_out({job.path: job for row in jobs for job in row})
         return [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -50,6 +52,15 @@ def test_a_part_of_a_table_is_a_table(name, tmp_path):
     findings = find(name).run(cache)
     assert [row["block"].split(",")[:2] for row in findings.tables[0].rows] == [["MNIST", " MLP"]]
     assert all(claim.holds in (True, False, None) for claim in findings.claims)
+
+
+@pytest.mark.parametrize("word", ["task=mnst-*", "lr=7", "seed=7"])
+def test_a_selection_of_nothing_is_refused_with_what_there_is(word, tmp_path):
+    table = find("sfl/table10")
+    cache = Estimated(tmp_path, "paper", only=choice([word], table.choices, "sfl/table10"))
+    there = {"t": "there are mnist-logistic, mnist-mlp, ", "l": "there are 0.", "s": "there are 1234"}[word[0]]
+    with pytest.raises(BadConfig, match=rf"--only {re.escape(word)}: no cell; {there}"):
+        table.run(cache)
 
 
 def test_without_a_gpu_the_papers_scale_runs_in_process(tmp_path, monkeypatch):
