@@ -74,8 +74,8 @@ def main() -> None:
             results[part] = [pinned.parts(w) for w in (1, 8, 64)]
             results["pinned rounds"] = [pinned.rounds(w) for w in (1, 2)]
         elif part == "sums":
-            cases = [("fedavg", "shared", True), ("fedavg", "shared", False), ("scaffold", "shared", False)]
-            results[part] = [sums.of_server(*case) for case in [*cases, ("fedavg", "pinned", False)]]
+            cases = (("shared", True), ("shared", False), ("pinned", False))
+            results[part] = [sums.of_server("fedavg", placement, rows) for placement, rows in cases]
         elif part == "oracle":
             results[part] = [
                 *(against_the_oracle("ResNet-18, 10 clients, K 1", RESNET18, w, 3) for w in (0, 1)),

@@ -80,7 +80,7 @@ def _measured(algorithm: str, placement: str, rows: bool) -> dict[str, Any]:
     limit_threads(1)  # as in the server actor
     for name, value in OWN_CLUSTER.items():
         os.environ.setdefault(name, value)
-    ray.init("local", num_cpus=2, object_store_memory=(2 * CLIENTS + 16) * 4 * WIDTH, **QUIET)
+    ray.init("local", num_cpus=2, object_store_memory=((1 + rows) * CLIENTS + 16) * 4 * WIDTH, **QUIET)
     workers = start_workers(experiment.config.runtime, (None,) * WORKERS)
     memory, vectors, seconds, received = Memory(), (0.0, 0.0, 0.0), list[float](), 0.0
     backend = RayBackend(experiment, Stored.put(experiment, WORKERS), workers, print)

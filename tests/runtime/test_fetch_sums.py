@@ -2,17 +2,21 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from ray.exceptions import ObjectLostError, RayTaskError
 
-from raylfl.core.partial_sums import Node, joined
-from raylfl.runtime.ray import sums
+from raylfl.core.partial_sums import Node, SumPlan, joined
+from raylfl.runtime.ray import cohort, sums
 from raylfl.runtime.ray.actors import pack_roots, unpack_roots
+from raylfl.runtime.ray.channel import Channel
+from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import DIRECT
 from raylfl.runtime.ray.sums import Part, fetch
 from raylfl.runtime.ray.traffic import Traffic
-from raylfl.runtime.ray.worker_pool import WorkerLost
+from raylfl.runtime.ray.worker_pool import Sent, WorkerLost
+from raylfl.runtime.workers.task import ClientReports, Task
 
 WIDTH = 10
 
@@ -90,3 +94,47 @@ def test_vectors_that_travel_within_results_are_fetched_at_once(channel, monkeyp
     monkeypatch.setenv(DIRECT, "1000")
     found, _ = fetch(there, PARTS, 4)
     assert (len(found), there.pool.asked) == (4, [])
+
+
+class Pool:
+    """Two workers of a run, each on a node of its own, which send the upload k + 1 of client k; worked: the clients."""
+
+    stored, nodes = None, ["a", "b"]
+
+    def __init__(self):
+        self.worked = []
+
+    def __len__(self):
+        return 2
+
+    def available(self):
+        return [0, 1]
+
+    def place(self, home, otherwise):
+        return otherwise
+
+    def submit(self, worker, call):
+        return Sent(call, worker, 0, [])
+
+    def results(self, sent):
+        return [self.answer(*each.call.arguments[0]) for each in sent]
+
+    def answer(self, task):
+        (k,) = task.clients
+        self.worked.append(k)
+        roots = task.sums.parts([k], [{"up": torch.full((1, WIDTH), k + 1.0)}])
+        return [(ClientReports.of([k], finite=True), [{}], {"up": WIDTH}), roots]
+
+
+def test_work_whose_sums_were_lost_with_their_node_is_repeated(monkeypatch):
+    plan, pool, losses = SumPlan.of(np.arange(2), {"a": ("up", np.ones(2))}, torch.float32), Pool(), [{1}, set()]
+
+    def fetch(channel, parts, count):
+        lost = losses.pop(0)
+        return [part.reference for part in parts if not lost & {*part.tasks}], sorted(lost)
+
+    monkeypatch.setattr(cohort, "fetch", fetch)
+    tasks = [Task(0, (k,), (1,), (1,), (1.0,), 0.1, plan) for k in range(2)]
+    done = CohortInFlight(Channel(pool, Traffic(), 1, None, False, 0, False), tasks, {}, [[None], [None]]).results()
+    assert pool.worked == [0, 1, 1]
+    assert plan.sums([done[0].partial.roots])["a"].tolist() == [3.0] * WIDTH
