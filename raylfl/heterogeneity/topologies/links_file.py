@@ -36,7 +36,7 @@ class EdgeLinks:
         ends = np.sort(np.array([row[:2] for row in rows], dtype=np.int64).reshape(-1, 2), axis=1)
         latency, bandwidth = np.array([row[2:] for row in rows]).reshape(-1, 2).T
         for bad, need in (
-            (ends.min(axis=1, initial=0) < 0, "client numbers from 0"),
+            (ends[:, 0] < 0, "client numbers from 0"),
             (~((latency >= 0) & np.isfinite(latency)), "seconds of at least 0"),
             (~(bandwidth > 0), "floats a second above 0"),
         ):
@@ -49,7 +49,7 @@ class EdgeLinks:
 
     def check(self, count: int, pairs: Ints | None) -> None:
         """Checks that the clients exist, and that the edges are those of a constant graph (pairs); raises BadValue."""
-        beyond = self.ends.max(axis=1, initial=0) >= count
+        beyond = self.ends[:, 1] >= count
         if beyond.any():
             need = f"edges between clients 0..{count - 1}"
             raise BadValue(KEY, got=f"{self.path} with edge {_text(self.ends[beyond][0])}", need=need)
