@@ -149,7 +149,8 @@ class Loop:
         here = [
             row["by"].partition("[")[0] for row in self.results.values() if row["path"] == mutant.path and row["by"]
         ]
-        order = [node for node in order_for(mutant, self.tests, Counter(here), self.args.longest) if node in self.items]
+        order = order_for(mutant, self.tests, Counter(here), self.args.longest)
+        order = [node for node in order if node in self.items and self.sound.get(node, True)]
         row: dict[str, Any] = {"id": mutant.id, "path": mutant.path, "line": mutant.line, "changed": mutant.changed}
         if not order:
             return {**row, "state": "uncovered", "by": None}
