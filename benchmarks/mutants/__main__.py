@@ -85,16 +85,18 @@ def main() -> None:
     everything = [mutant for path in paths for mutant in mutants(ROOT, path)]
     drawn = sorted(everything, key=lambda mutant: hashlib.sha256(f"{args.seed}:{mutant.id}".encode()).digest())
     sample = [mutant for mutant in drawn[: args.count] if mutant.compiles]
-    results, end = read_results(), time.monotonic() + 60 * args.minutes
+    known, listed, end = read_results(), equivalent(), time.monotonic() + 60 * args.minutes
+    harmless = {mutant.id: {"state": "equivalent"} for mutant in sample if mutant.key in listed}
+    results = {**harmless, **known}
     todo = [
         mutant
         for mutant in sample
-        if mutant.id not in results or (args.again and results[mutant.id]["state"] != "killed")
+        if mutant.id not in results or (args.again and results[mutant.id]["state"] in ("survived", "uncovered"))
     ]
     if todo and args.minutes > 0:
-        loop = Loop(todo, results, looking(args.jobs), args, end)
+        loop = Loop(todo, known, looking(args.jobs), args, end)
         pytest.main([*QUIET, f"--basetemp={PLACE}/tmp", *PLACES], plugins=[loop])
-    results = read_results()
+    results = {**harmless, **read_results()}
     done = [(mutant, results[mutant.id]) for mutant in sample if mutant.id in results]
     report(done, len(everything), args)
 
@@ -282,7 +284,7 @@ def report(done: list[tuple[Mutant, dict[str, Any]]], existing: int, args: argpa
     reasons, counts, left = equivalent(), Counter[tuple[str, str]](), []
     for mutant, row in done:
         state = row["state"]
-        if state != "killed" and f"{mutant.path}\n{mutant.changed}" in reasons:
+        if state != "killed" and mutant.key in reasons:
             state = "equivalent"
         part = mutant.path.split("/")[1]
         counts[part, state] += 1

@@ -95,6 +95,11 @@ class Mutant:
         return "\n".join([*(f"-{line}" for line in before), *(f"+{line}" for line in after)])
 
     @property
+    def key(self) -> str:
+        """The path and the changed lines, by which `equivalent.yaml` names it."""
+        return f"{self.path}\n{self.changed}"
+
+    @property
     def lines(self) -> str:
         """The changed lines in one: before -> after."""
         return " -> ".join(" ".join(side) or "(gone)" for side in self.sides)
