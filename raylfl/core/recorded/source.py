@@ -46,10 +46,10 @@ class Source:
 
     def _last_uses(self) -> dict[int, int]:
         """The position of the last call that needs each value; without loss, logged values and gradients."""
-        plan, last = self.plan, dict.fromkeys(range(self.plan.leaves), -1)
-        for at, call in enumerate(plan.calls):
+        last: dict[int, int] = {}
+        for at, call in enumerate(self.plan.calls):
             last.update(dict.fromkeys((*call.slots(), *call.results()), at))
-        for k in plan.wanted:
+        for k in self.plan.wanted:
             last.pop(k, None)
         return last
 
