@@ -17,9 +17,10 @@ Sources: Metropolis weights, Xiao, Boyd & Lall, IPSN 2005; exchanges in pairs, B
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ Weights = Literal["auto", "metropolis", "max_degree", "lazy", "row_stochastic", 
 Family = Literal["doubly", "column", "pair"]
 DOUBLY: tuple[Weights, ...] = ("metropolis", "max_degree", "lazy")
 DENSE = 32  # mean number of edges into a node above which rows are mixed by products
+KEPT = 8  # matrices and messages that `Edges` keeps
 FLOATS = 2**18  # of the rows under way at a time, which stay in the caches
 
 
@@ -86,7 +88,7 @@ class Mixing:
         """(I + W) / 2."""
         return Mixing((1 + self.own) / 2, self.sources, self.targets, self.weights / 2)
 
-    @property
+    @cached_property
     def gap(self) -> float:
         """The spectral gap 1 - |lambda_2|; 0 if the round's graph is not connected."""
         moduli = np.sort(np.abs(np.linalg.eigvals(self.matrix)))[::-1]
@@ -98,7 +100,7 @@ class Part:
     """Rows of a mixing matrix, for T of the nodes of a round over S rows: own = weights of the rows `here` [T].
 
     The other entries of target t are weights[e] at the rows sources[e], first[t] <= e < first[t + 1], in the order of
-    the nodes. dense: whether they are products with whole rows.
+    the nodes. dense: whether they are products with whole rows. place: where each of the S rows is; None: in order.
     """
 
     own: Floats
@@ -107,6 +109,7 @@ class Part:
     sources: Ints
     weights: Floats
     dense: bool
+    place: Ints | None = None
 
     def __call__(self, rows: Tensor) -> Tensor:
         """The new rows [T, ...] from rows [S, ...]. The order of a sum depends on the entries of its target only."""
@@ -115,7 +118,7 @@ class Part:
         from raylfl.core.reduce import column, halved
 
         if self.dense:
-            return self._product(rows)
+            return self._product(rows if self.place is None else rows.index_select(0, torch.from_numpy(self.place)))
         degrees = np.diff(self.first)
         mixed = rows.index_select(0, torch.from_numpy(self.here))
         mixed *= column(self.own, rows)
@@ -129,8 +132,19 @@ class Part:
                     *at.shape, *rows.shape[1:]
                 )
                 terms *= torch.from_numpy(self.weights[at]).to(rows).view(*at.shape, *[1] * (rows.ndim - 1))
-                mixed[torch.from_numpy(some)] += halved(terms)
+                if some[-1] - some[0] == len(some) - 1:  # as on a regular graph: no copies of these rows
+                    mixed[some[0] : some[-1] + 1] += halved(terms)
+                else:
+                    mixed[torch.from_numpy(some)] += halved(terms)
         return mixed
+
+    def over(self, order: Ints) -> Part:
+        """The same rows of W, bits included, over rows in another order: row k is now that of number order[k]."""
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        if self.dense:  # products with whole rows are summed in the order of the nodes
+            return replace(self, place=place)
+        return replace(self, here=place[self.here], sources=place[self.sources])
 
     def lazy(self) -> Part:
         """The same rows of (I + W) / 2."""
@@ -170,6 +184,7 @@ class Edges:
     arrives: Bools
     directed: bool = False
     weights: Weights = "auto"
+    _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # a cache of `once`
 
     @staticmethod
     def complete(count: int) -> Edges:
@@ -200,8 +215,23 @@ class Edges:
         share = 1.0 / (1 + np.bincount(sources, minlength=len(nodes)))
         return Mixing(share, sources, targets, share[sources])
 
+    def once(self, name: str, nodes: Ints, family: Family, make: Callable[[], Any]) -> Any:
+        """What `make` returns, made once for the same nodes; the last few results are kept."""
+        key = (name, family, nodes.tobytes())
+        found = self._made.get(key)
+        if found is None:
+            found = make()
+            if len(self._made) >= KEPT:
+                self._made.clear()
+            self._made[key] = found
+        return found
+
     def messages(self, nodes: Ints, family: Family) -> Ints:
         """The messages that these nodes send: (from, to) as positions among the nodes, [M, 2]; lost ones as well."""
+        found: Ints = self.once("messages", nodes, family, lambda: self._messages(nodes, family))
+        return found
+
+    def _messages(self, nodes: Ints, family: Family) -> Ints:
         sent = self._at(nodes, np.ones(len(self.pairs), dtype=bool))
         exchange = self.directed and family == "doubly" and not self._undisturbed(nodes)
         return np.concatenate([sent, sent[:, ::-1]]) if exchange else sent
@@ -248,7 +278,12 @@ def _stochastic(count: int, sources: Ints, targets: Ints, weights: Floats) -> Mi
 
 
 def matrices(edges: Edges, nodes: Ints, family: Family) -> Sequence[Mixing]:
-    """The matrices of a family: (W,), (C,), or (R, C)."""
+    """The matrices of a family: (W,), (C,), or (R, C); the same objects for the same edges and nodes."""
+    found: Sequence[Mixing] = edges.once("matrices", nodes, family, lambda: _matrices(edges, nodes, family))
+    return found
+
+
+def _matrices(edges: Edges, nodes: Ints, family: Family) -> Sequence[Mixing]:
     if family == "pair":
         return edges.row(nodes), edges.column(nodes)
     return (edges.column(nodes),) if family == "column" else (edges.doubly(nodes),)

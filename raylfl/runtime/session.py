@@ -89,8 +89,8 @@ class Session:
         try:
             rounds = self.federation.rounds(config.top.rounds)
             while self.early.reason is None and (done := self._next(rounds)) is not None:
-                metrics, row, graph_row = done
-                self._write_down(metrics, row, graph_row)
+                metrics, row, graph_line = done
+                self._write_down(metrics, row, graph_line)
                 self.early.see(metrics)
                 for event in metrics.get("events", ()):
                     self.say(event)
@@ -121,11 +121,11 @@ class Session:
                 self._save_after_an_error()
             raise
 
-    def _write_down(self, metrics: Metrics, row: Row, graph_row: Row | None) -> None:
+    def _write_down(self, metrics: Metrics, row: Row, graph_line: str | None) -> None:
         """Appends the round to the records; if these were deleted or moved, saves the state if possible."""
         self.run_dir.append("participation.jsonl", encode_row(row))
-        if graph_row is not None:
-            self.run_dir.append(OF_GRAPHS, json.dumps(graph_row) + "\n")
+        if graph_line is not None:
+            self.run_dir.append(OF_GRAPHS, graph_line)
         self.run_dir.append("metrics.jsonl", metrics_line(metrics))
         try:
             self.run_dir.check()

@@ -110,7 +110,7 @@ class RecordedRounds:
     def row(self, r: Round) -> Row:
         return make_row(r.index, r.cohort, r.draws, r.received, r.steps)
 
-    def graph_row(self, r: Round) -> Row | None:
+    def graph_line(self, r: Round) -> str | None:
         return None
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raylfl.core.mixing import DENSE, Edges, Mixing, Weights
+from raylfl.core.mixing import DENSE, Edges, Mixing, Weights, matrices
 from raylfl.core.reduce import tree_sum
 from tests.algorithms.test_graph import N, edges_of, random_rounds
 from tests.oracles import graphs
@@ -91,6 +91,26 @@ def test_a_row_without_own_weight_takes_nothing_of_itself():
     mixed = swap(rows)
     assert torch.equal(mixed, rows.flip(0))
     assert not torch.signbit(mixed[0]).any()
+
+
+def test_the_same_edges_and_nodes_have_the_same_matrices_as_objects():
+    pairs = np.array([[i, (i + k) % 6] for i in range(6) for k in (1, 5)])
+    edges = Edges(6, pairs, np.ones(12, dtype=bool))
+    everyone, some = np.arange(6), np.array([0, 1, 3])
+    first = matrices(edges, everyone, "pair")
+    assert matrices(edges, some, "pair")[0].matrix.shape == (3, 3)
+    assert matrices(edges, everyone, "doubly")[0].matrix.shape == (6, 6)
+    assert matrices(edges, np.arange(6), "pair") is first
+
+
+@pytest.mark.parametrize("count", [8, 80])  # a sum over edges; a product
+def test_a_part_takes_its_rows_in_any_order_with_the_same_bits(count):
+    rng = np.random.default_rng(0)
+    edges = Edges.complete(count)
+    targets, rows = np.arange(3, 7), torch.from_numpy(rng.standard_normal((count, 40)))
+    part, order = edges.doubly(np.arange(count)).part(targets, np.arange(count)), rng.permutation(count)
+    assert part.dense == (count == 80)
+    assert torch.equal(part.over(order)(rows[order]), part(rows))
 
 
 def test_the_gap_is_that_of_textbooks():

@@ -7,12 +7,14 @@ import json
 import numpy as np
 import pytest
 
+from raylfl.core.mixing import Edges, matrices
 from raylfl.core.population import Population
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.links.bernoulli import Bernoulli
 from raylfl.heterogeneity.links.perfect import Perfect
 from raylfl.heterogeneity.participation.full import Full
 from raylfl.heterogeneity.topologies import TOPOLOGIES
+from raylfl.heterogeneity.topologies.record import GraphLines, graph_row
 from raylfl.heterogeneity.topologies.summary import mixing_rate, numbers
 from raylfl.heterogeneity.world import RunContext
 
@@ -123,6 +125,20 @@ def test_a_record_is_refused_where_a_round_is_missing(tmp_path):
     path.write_text(json.dumps({"round": 0, "directed": False, "edges": [[0, 1], [1, 0]], "arrives": [True, True]}))
     with pytest.raises(BadValue, match="without round 1"):
         pairs("recorded", 3, path=str(path))
+
+
+def test_lines_of_a_record_are_those_of_its_rows():
+    """Nothing, then nodes, then lost messages change."""
+    ring, context, lines = TOPOLOGIES.get("ring").cls(), world(6), GraphLines()
+    some, everyone = np.array([0, 1, 4]), np.arange(6)
+    for r, (nodes, q) in enumerate([(everyone, 0.0), (everyone, 0.0), (some, 0.0), (some, 0.5), (everyone, 0.5)]):
+        edges = ring.edges(r, context, Bernoulli(q=q))
+        made = {"W": matrices(edges, nodes, "doubly")[0]}
+        expected = graph_row(r, edges, nodes, {"W": Edges(6, edges.pairs, edges.arrives).doubly(nodes)})
+        line = lines.line(r, edges, nodes, made)
+        assert line.endswith("\n")
+        assert json.loads(line) == json.loads(json.dumps(expected))
+    assert ring.edges(7, context, Perfect()) is ring.edges(8, context, Perfect())
 
 
 @pytest.mark.parametrize(

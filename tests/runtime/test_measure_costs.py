@@ -9,6 +9,7 @@ import pytest
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm
+from raylfl.runtime.round.costs import _distinct
 from raylfl.runtime.workers.backend import LocalBackend
 from tests.runtime.measured import DIGITS, LINKS, LOSSY, SIZES, STEPS, D, N, received, walk
 
@@ -40,6 +41,15 @@ def test_a_ring_takes_the_sum_of_the_times_of_its_clients_and_hand_overs():
 def test_a_round_without_clients_takes_no_virtual_time():
     last = walk(["participation.name=bernoulli", "participation.p=0.0"])[1][-1][1]
     assert last["time/virtual"] == last["time/computation"] == 0.0
+
+
+@pytest.mark.parametrize("count", [0, 1, 40])
+def test_the_links_of_messages_are_their_ends_in_either_order(count):
+    ends = np.random.default_rng(count).integers(-1, 6, size=(count, 2))
+    links, at = _distinct(ends)
+    expected, where = np.unique(np.sort(ends, axis=1), axis=0, return_inverse=True)
+    np.testing.assert_array_equal(links, expected)
+    np.testing.assert_array_equal(at, where.ravel())
 
 
 # -- what was sent and computed ------------------------------------------------------------------------------

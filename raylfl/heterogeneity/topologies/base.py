@@ -62,6 +62,7 @@ class Graph(Options, ABC):
             self._bandwidth = PerClient.parse(self.bandwidth, "bandwidth", _RATE, purpose="topology/bandwidth")
         self._links = None if self.links is None else EdgeLinks.read(self.links)
         self._pairs: dict[tuple[int, int, int], Ints] = {}  # a cache: seed, clients, round
+        self._edges: Edges | None = None
 
     @property
     def directed(self) -> bool:
@@ -100,9 +101,13 @@ class Graph(Options, ABC):
         return self._pairs[key]
 
     def edges(self, r: int, world: RunContext, link: Link) -> Edges:
-        """The edges of round r, and which of their messages arrive."""
+        """The edges of round r, and which of their messages arrive; the last object if it has the same edges."""
         pairs = self.pairs(r, world)
-        return Edges(world.count, pairs, ~self.lost(r, pairs, world, link), self.directed, self.weights)
+        arrives = ~self.lost(r, pairs, world, link)
+        last = self._edges
+        if last is None or last.pairs is not pairs or (last.arrives != arrives).any():
+            self._edges = last = Edges(world.count, pairs, arrives, self.directed, self.weights)
+        return last
 
     def lost(self, r: int, pairs: Ints, world: RunContext, link: Link) -> Bools:
         """The mask of lost messages, bool [E]: Bernoulli(q_from), keyed by (seed, round, from, to)."""

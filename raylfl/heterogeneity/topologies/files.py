@@ -33,7 +33,7 @@ class File(Graph):
         super().__post_init__()
         if not self.path:
             raise BadValue("path", got="nothing", need="a list of edges")
-        self._edges = _read_edges(self.path)
+        self._listed = _read_edges(self.path)
 
     @property
     def directed(self) -> bool:
@@ -42,12 +42,12 @@ class File(Graph):
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
         import networkx as nx
 
-        beyond = [edge for edge in self._edges if max(edge) >= world.count]
+        beyond = [edge for edge in self._listed if max(edge) >= world.count]
         if beyond:
             got = f"{self.path} with edge {beyond[0][0]} {beyond[0][1]}"
             raise BadValue("path", got=got, need=f"edges between clients 0..{world.count - 1}")
         found = nx.empty_graph(world.count, create_using=nx.DiGraph if self.one_way else nx.Graph)
-        found.add_edges_from(self._edges)
+        found.add_edges_from(self._listed)
         return found
 
 

@@ -11,6 +11,7 @@ in the order of `nodes`, and entries [i, j, weight]: the weight of node j's row 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from raylfl.core.mixing import Edges, Mixing
@@ -28,6 +29,25 @@ def graph_row(round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mix
         "nodes": nodes.tolist(),
         **{name: _matrix(mixing, nodes) for name, mixing in matrices.items()},
     }
+
+
+class GraphLines:
+    """Lines of topology.jsonl; what does not change from round to round is written once."""
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[object, ...], bytes, str] = (), b"", ""
+
+    def line(self, round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mixing]) -> str:
+        """The line of a round."""
+        objects, at, text = self._last
+        given = (edges, *matrices.values())
+        same = len(objects) == len(given) and all(a is b for a, b in zip(objects, given, strict=True))
+        if not (same and at == nodes.tobytes()):
+            row = graph_row(round_, edges, nodes, matrices)
+            del row["round"]
+            text = json.dumps(row)[1:]
+            self._last = given, nodes.tobytes(), text
+        return f'{{"round": {round_}, {text}\n'
 
 
 def _matrix(mixing: Mixing, nodes: Ints) -> Row:

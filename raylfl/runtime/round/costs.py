@@ -82,10 +82,9 @@ class CostModel:
         if result.round.edges is None:
             np.add.at(waits, who, self.e.topology.seconds(ends, floats, self.e.world))
             return waits
-        links, at = np.unique(np.sort(ends, axis=1), axis=0, return_inverse=True)
-        seconds = self.e.topology.seconds(links, np.bincount(at, floats, len(links)).astype(np.float64), self.e.world)[
-            at
-        ]
+        links, at = _distinct(ends)
+        carried = np.bincount(at, floats, len(links)).astype(np.float64)
+        seconds = self.e.topology.seconds(links, carried, self.e.world)[at]
         for node in self._messages(result.round).T:
             np.maximum.at(waits, node, seconds)
         return waits
@@ -109,5 +108,12 @@ def _of_node(ends: Ints, floats: Floats) -> int:
 
 def _of_link(ends: Ints, floats: Floats) -> int:
     """The most floats along one link, both ways."""
-    link = np.unique(np.sort(ends, axis=1), axis=0, return_inverse=True)[1]
-    return int(np.bincount(link, floats, 1).max())
+    return int(np.bincount(_distinct(ends)[1], floats, 1).max())
+
+
+def _distinct(ends: Ints) -> tuple[Ints, Ints]:
+    """The distinct links [L, 2], the smaller number first, of messages with these ends; that of each message [M]."""
+    low, high = np.minimum(ends[:, 0], ends[:, 1]), np.maximum(ends[:, 0], ends[:, 1])
+    codes = (low + 1) * (high.max(initial=0) + 2) + high + 1  # -1: the server
+    _, first, at = np.unique(codes, return_index=True, return_inverse=True)
+    return np.column_stack([low[first], high[first]]), at

@@ -22,7 +22,7 @@ from torch import Tensor
 from raylfl.algorithms.graph import NODE, SPECTRUM, GraphAlgorithm
 from raylfl.core.algorithm import Info, ServerState, State
 from raylfl.core.deferred import Deferred
-from raylfl.core.mixing import Mixing
+from raylfl.core.mixing import Mixing, Part
 from raylfl.core.population import Ints, Round
 from raylfl.core.reduce import tree_sum
 from raylfl.runtime.workers.backend import Executor, Handle, HomeCall
@@ -37,7 +37,8 @@ class Plan:
 
     def __init__(self, r: Round, blocks: Ints, rows: Ints, mixings: Sequence[Mixing]):
         """blocks, rows: the block of each of the N nodes, and its row there."""
-        self.mixings, home, row = mixings, blocks[r.cohort], rows[r.cohort]
+        self.mixings, self.cohort, home, row = mixings, r.cohort, blocks[r.cohort], rows[r.cohort]
+        self._parts: dict[int, tuple[Part, ...]] = {}
         self.nodes = {b: np.flatnonzero(home == b) for b in np.unique(home).tolist()}
         self.blocks = list(self.nodes)
         self.rows = {b: row[nodes] for b, nodes in self.nodes.items()}
@@ -54,6 +55,14 @@ class Plan:
                 if c != b:
                     self.into[b][c] = np.flatnonzero(home[needs] == c)
                     self.out[c][b] = place[needs[self.into[b][c]]]
+
+    def parts(self, b: int) -> tuple[Part, ...]:
+        """The rows of the matrices for block b, over its own rows and then those of each piece that arrives."""
+        if b not in self._parts:
+            nodes, needs = self.nodes[b], self.needs[b]
+            order = np.concatenate([np.flatnonzero(np.isin(needs, nodes)), *self.into[b].values()])
+            self._parts[b] = tuple(mixing.part(nodes, needs).over(order) for mixing in self.mixings)
+        return self._parts[b]
 
     def sending(self, b: int, local: Ints | None) -> Sending:
         """What block b sends; local: its rows of the local work, if that comes first."""
@@ -91,6 +100,7 @@ class Homes:
         self._block = np.repeat(np.arange(blocks), [len(nodes) for nodes in self.nodes])
         self._row = np.concatenate([np.arange(len(nodes)) for nodes in self.nodes])
         self._measures: dict[int, tuple[Handle, Measure]] = {}
+        self._plan: Plan | None = None
 
     # -- the state -----------------------------------------------------------------------------------------------
 
@@ -113,7 +123,7 @@ class Homes:
 
     def send(self, r: Round, broadcast: State, server: ServerState) -> Deferred[Worked]:
         """Starts the local work of round r, and the messages that follow or precede it."""
-        plan = Plan(r, self._block, self._row, self.algorithm.mixings(r))
+        plan = self._planned(r)
         if not self.algorithm.exchanges_first:
             return self._work(r, plan, broadcast, server[HOMES])
 
@@ -131,7 +141,7 @@ class Homes:
         whole = worked.plan
         plan, local, pieces = whole, {b: np.arange(len(n)) for b, n in whole.nodes.items()}, worked.pieces
         if len(r.cohort) < sum(map(len, whole.nodes.values())):  # some failed: other matrices, other messages
-            plan = Plan(r, self._block, self._row, algorithm.mixings(r))
+            plan = self._planned(r)
             local = {b: np.flatnonzero(np.isin(whole.rows[b], plan.rows[b])) for b in plan.blocks}
             pieces = {} if algorithm.exchanges_first else self._published(plan, handles, worked.local, local)
         settled = algorithm.exchanges_first
@@ -147,6 +157,13 @@ class Homes:
     def uploads(self, worked: Worked) -> State:
         """The rows of the local work in cohort order, for tests."""
         return _ordered(worked.plan, self.backend.get([worked.local[b] for b in worked.plan.blocks]))
+
+    def _planned(self, r: Round) -> Plan:
+        """The plan of a round: the last one if neither the nodes nor the matrices have changed."""
+        mixings, last = self.algorithm.mixings(r), self._plan
+        if last is None or last.mixings is not mixings or not np.array_equal(last.cohort, r.cohort):
+            self._plan = last = Plan(r, self._block, self._row, mixings)
+        return last
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -201,12 +218,9 @@ class Homes:
     ) -> dict[int, tuple[Measure, Handle]]:
         """The measures and new rows of the working blocks; settled: these rows are those of the local work."""
         calls = []
-        for b, nodes in plan.nodes.items():
-            needs, into = plan.needs[b], {} if settled else plan.into[b]
-            parts = () if settled else tuple(m.part(nodes, needs) for m in plan.mixings)
-            own: Ints = np.flatnonzero(np.isin(needs, nodes))
-            job = Mix(plan.rows[b], local.get(b), parts, len(needs), own, tuple(into.values()), self.optimum)
-            taken = {c: pieces[c, b] for c in into}
+        for b in plan.blocks:
+            job = Mix(plan.rows[b], local.get(b), () if settled else plan.parts(b), self.optimum)
+            taken = {} if settled else {c: pieces[c, b] for c in plan.into[b]}
             given = (handles[b], worked.get(b, handles[b]), *(piece.handle for piece in taken.values()))
             calls.append(HomeCall(b, "mix", job, given, 2, tuple((c, piece.size) for c, piece in taken.items())))
         results = self.backend.at_homes(calls).result()
@@ -218,7 +232,7 @@ class Homes:
         """The measures of every block; of blocks that did not work those of their last change."""
         unknown = [b for b, h in enumerate(handles) if b not in self._measures or self._measures[b][0] is not h]
         none = np.zeros(0, dtype=np.int64)
-        job = Mix(none, none, (), 0, none, (), self.optimum)
+        job = Mix(none, none, (), self.optimum)
         results = self.backend.at_homes([HomeCall(b, "mix", job, (handles[b], handles[b]), 2) for b in unknown])
         for b, (measure, _) in zip(unknown, results.result(), strict=True):
             self._measures[b] = handles[b], measure

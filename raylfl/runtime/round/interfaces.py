@@ -29,7 +29,7 @@ class Plans(Protocol):
     def row(self, r: Round) -> Row:
         """The line of participation.jsonl."""
 
-    def graph_row(self, r: Round) -> Row | None:
+    def graph_line(self, r: Round) -> str | None:
         """The line of topology.jsonl; None for a method with a server."""
 
 

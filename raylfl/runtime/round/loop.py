@@ -28,7 +28,7 @@ from raylfl.runtime.round.state import Average, FederationState, RoundResult
 from raylfl.runtime.workers.backend import Backend, Executor
 
 MEASURED = "eval.diversity and eval.drift measure the updates of single clients"
-Done = tuple[Metrics, Row, Row | None]  # metrics, and the rows of participation.jsonl and topology.jsonl
+Done = tuple[Metrics, Row, str | None]  # metrics, the row of participation.jsonl, the line of topology.jsonl
 UnderWay = Generator[None, None, Done]  # a round in progress, at one of its pauses
 
 
@@ -144,7 +144,7 @@ class Federation:
         # Measure, after the step; evaluations are in flight while the next round starts.
         measured = self.measurements.of_round(result, state, server, info, last)
         yield
-        return measured.result(), self.planner.row(result.round), self.planner.graph_row(result.round)
+        return measured.result(), self.planner.row(result.round), self.planner.graph_line(result.round)
 
     def collected(self) -> FederationState:
         """The state with the rows of all nodes in the server state, for a checkpoint."""
@@ -174,11 +174,11 @@ class Federation:
                 except Exception as error:
                     failure = error
             if before is not None:
-                metrics, row, graph_row = _finished(before)
+                metrics, row, graph_line = _finished(before)
                 now = time.perf_counter()
                 metrics["time/round"], stamp = now - stamp, now
                 metrics |= self.backend.traffic()
-                yield metrics, row, graph_row
+                yield metrics, row, graph_line
             self.whole = True
             if failure is not None:
                 raise failure

@@ -17,7 +17,7 @@ from raylfl.errors import BadConfig
 from raylfl.heterogeneity.participation.base import Draw, Independent, Sampler
 from raylfl.heterogeneity.participation.full import Full
 from raylfl.heterogeneity.participation.trace import Trace
-from raylfl.heterogeneity.topologies.record import graph_row
+from raylfl.heterogeneity.topologies.record import GraphLines
 from raylfl.heterogeneity.trace import Row, make_row
 from raylfl.parts import Experiment
 from raylfl.runtime.round.state import RoundResult
@@ -32,6 +32,7 @@ class Planner:
         self.replayed = experiment.participation if isinstance(experiment.participation, Trace) else None
         self.samples_by_norm = experiment.algorithm.samples_by_norm and self.replayed is None
         self._ahead: Round | None = None
+        self._graphs = GraphLines()
         self._systems: dict[
             int, SystemInfo
         ] = {}  # states of this round and of the previous one, which is still being measured
@@ -182,13 +183,13 @@ class Planner:
         q = self._failure(r.index, self.everyone) if dynamic else None
         return make_row(r.index, r.cohort, r.draws, r.received, r.steps, r.probabilities, q)
 
-    def graph_row(self, r: Round) -> Row | None:
-        """The row of topology.jsonl; None for a method with a server."""
+    def graph_line(self, r: Round) -> str | None:
+        """The line of topology.jsonl; None for a method with a server."""
         algorithm, edges, r = self.e.algorithm, r.edges, r.received_view  # a node that failed exchanged nothing
         if edges is None or not isinstance(algorithm, GraphAlgorithm):
             return None
         names = ("R", "C") if algorithm.family == "pair" else ("C",) if algorithm.family == "column" else ("W",)
-        return graph_row(r.index, edges, r.cohort, dict(zip(names, algorithm.mixings(r), strict=True)))
+        return self._graphs.line(r.index, edges, r.cohort, dict(zip(names, algorithm.mixings(r), strict=True)))
 
     def _inclusion(self, r: int) -> Floats | None:
         """p [N] of a participation process that samples with replacement."""

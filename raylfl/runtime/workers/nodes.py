@@ -54,16 +54,13 @@ class NodeWork:
 class Mix:
     """The mixing of a block's rows: rows = the nodes with new rows; local = their rows of the local work (or None).
 
-    parts: the rows of the round's matrices, over S nodes; own: their positions among the S; arriving: those of each
-    piece that arrives, None for all. parts is empty if the local work's rows are the new ones. optimum: x* [d].
+    parts: their rows of the round's matrices, over their own rows and then those of each piece that arrives; empty if
+    the local work's rows are the new ones. optimum: x* [d].
     """
 
     rows: Ints
     local: Ints | None
     parts: tuple[Part, ...]
-    count: int
-    own: Ints
-    arriving: tuple[Ints, ...]
     optimum: Tensor | None
 
 
@@ -168,10 +165,7 @@ def _mixed(algorithm: GraphAlgorithm, job: Mix, block: State, local: State, piec
         return {name: rows[name] for name in before}
     mixed = {}
     for name, own in algorithm.messages(rows, before).items():
-        whole = own.new_empty(job.count, *own.shape[1:])
-        whole[torch.from_numpy(job.own)] = own
-        for at, piece in zip(job.arriving, pieces, strict=True):
-            whole[torch.from_numpy(at)] = piece[name]
+        whole = torch.cat([own, *(piece[name] for piece in pieces)])
         mixed[name] = algorithm.matrix(name, job.parts)(whole)
     return algorithm.combine(rows, before, mixed)
 
