@@ -11,7 +11,7 @@ import numpy as np
 from raylfl.core.population import Bools, Floats, Ints
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.labels import display, method_of
-from raylfl.report.pictures import MAX_PICTURES, Picture
+from raylfl.report.pictures import MAX_PICTURES, Picture, left_out
 from raylfl.report.runs import OF_NODES, Group, RunRecord
 from raylfl.report.tables import Column, Table
 from raylfl.report.topology_plot import MOST, Net, Shade, coloured_figure
@@ -40,11 +40,12 @@ def graph_pictures(groups: Sequence[Group], metric: str) -> list[tuple[Picture |
     metric: the main metric, whose counterpart of single nodes is preferred for the colours.
     """
     runs = [(group.label, group.runs[0]) for group in groups]
-    found = [(label, run, graph) for label, run in runs if (graph := last_graph(run)) is not None][:MAX_PICTURES]
+    found = [(label, run, graph) for label, run in runs if (graph := last_graph(run)) is not None]
     drawn = []
-    for k, (label, run, graph) in enumerate(found, 1):
+    for k, (label, run, graph) in enumerate(found[:MAX_PICTURES], 1):
         ending = f"_{k}" if len(found) > 1 else ""
         of = f" of {label if len(groups) > 1 else display(method_of(run.setting))}, seed {run.seed}"
+        of += left_out(k, len(found))
         values = node_values(run, graph.net.count)
         shade = _shade(values, metric)
         picture = None

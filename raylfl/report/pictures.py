@@ -85,9 +85,15 @@ def _distinct(
             words = [part.label] if part.label else []
             words += [display(method_of(run.setting))] if len(seen) > 1 else []
             found.append((" of " + ", ".join(words) if words else "", run))
-    chosen = found[:MAX_PICTURES]
-    names = [name] if len(chosen) == 1 else [f"{name}_{index + 1}" for index in range(len(chosen))]
-    return [(file, label, run) for file, (label, run) in zip(names, chosen, strict=True)]
+    return [
+        (name if len(found) == 1 else f"{name}_{k}", label + left_out(k, len(found)), run)
+        for k, (label, run) in enumerate(found[:MAX_PICTURES], 1)
+    ]
+
+
+def left_out(k: int, total: int) -> str:
+    """A remark for the k-th figure (from 1) if it is the last one and not all are drawn."""
+    return f" (the first {k} of {total} are drawn)" if k == MAX_PICTURES < total else ""
 
 
 def _counts(run: RunRecord) -> bytes | None:

@@ -31,6 +31,11 @@ def test_each_world_has_its_partition(tmp_path):
     assert pictures[1].caption.startswith("Partition of alpha=0.5, seed 0")
 
 
+def test_the_last_picture_says_that_there_are_more(tmp_path):
+    pictures = partition_pictures(groups_of(tmp_path, *({"partition.alpha": a / 10} for a in range(1, 9))))
+    assert [" of 8 are drawn" in picture.caption for picture in pictures] == [False] * 5 + [True]
+
+
 @pytest.fixture
 def ring(tmp_path):
     """Two methods of one world, the participation file of the second."""
