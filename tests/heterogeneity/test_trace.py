@@ -153,3 +153,15 @@ def test_a_missing_file_is_one_clear_error():
         Trace(path="nowhere.jsonl")
     with pytest.raises(BadValue, match=r"path=nothing"):
         Trace()
+
+
+@pytest.mark.parametrize(("count", "fits"), [(10, True), (9, False), (4, False)])
+def test_a_record_fits_a_run_that_has_all_its_clients(tmp_path, count, fits):
+    path = tmp_path / "t.jsonl"
+    path.write_text(PUBLISHED)  # clients 3, 5 and 9
+    replay, run = Trace(path=str(path)), RunContext(0, Population.of(np.full(count, 10)), 1)
+    if fits:
+        replay.check(run)
+        return
+    with pytest.raises(BadValue, match=rf"clients 0\.\.{count - 1} \(num_clients={count}\)"):
+        replay.check(run)
