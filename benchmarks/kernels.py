@@ -39,6 +39,19 @@ of calls are their shortest times: cache misses caused by other work in between 
 
 Summary: {lesson}
 
+## What was learnt
+
+- **Ray.** With one worker, a round lasts as long as the worker's local work and the way from its answer to its next
+  call: the answer's transport, the sum, the server step, the commit, the next call. Nothing can overlap that way, as
+  the next local work needs its result. Within the local work there are no page faults, no garbage collections and no
+  calls of Ray.
+- **Dispatch.** Calls that no gradient is needed of go below autograd; with small tensors that is a noticeable share.
+- **Dropout.** Random bits are drawn one by one, as the bits of a run depend on their order; no generator that gives
+  the same bits (numpy's, Python's) is faster than torch's.
+- **Batch normalisation in a cohort.** vmap hands a transposed gradient to its backward pass, for which torch has a slow
+  kernel only. The fast kernel has other last bits; the slow one's sums, computed by other calls, take as long.
+- **Products.** They are near the peak in W2 and W5, and a cohort's are as fast as one by one.
+
 ## The most expensive calls
 
 {calls}

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from raylfl.core.recorded.merged import Mask, safe_softmax, same_draws
+from raylfl.core.recorded.calls import same_bits
+from raylfl.core.recorded.merged import Mask, joined, safe_softmax, same_draws
 from tests.core.test_recorded import check_bits
 from tests.core.user_modules import CLASSES, Net
 
@@ -43,6 +44,13 @@ def test_the_softmax_of_masked_rows_is_torchs_own(masked):
     assert torch.equal(safe_softmax(x, -1).nan_to_num(-1), torch.ops.aten._safe_softmax(x, -1).nan_to_num(-1))
 
 
+def test_joined_parts_are_their_sum_with_zeros():
+    """Also for -0, which becomes 0 when 0 is added, and for other dimensions."""
+    parts = [torch.randn(4, 5).clamp(max=0).mul(-1.0), torch.randn(4, 5), torch.full((4, 5), -0.0)]
+    whole = sum(torch.ops.aten.select_backward(part, [4, 3, 5], 1, k) for k, part in enumerate(parts))
+    assert same_bits(joined(parts, 1), whole)
+
+
 class Masked(Net):
     """Attention with dropout in which the first sample of a batch is fully masked."""
 
@@ -65,3 +73,5 @@ def test_attention_that_sees_nothing_is_replayed_with_autograds_bits(monkeypatch
     operators = [row["operator"] for row in program.table()]
     assert any("safe_softmax" in name for name in operators)
     assert any("dropout_mask" in name for name in operators)
+    assert operators.count("raylfl::joined") == 1  # the gradients of query, key and value
+    assert "select_backward" not in operators

@@ -36,11 +36,11 @@ def _pointwise(own: Translation, call: Call) -> Function:
         raise Unfit(full_name(call.op))
     shapes = {own.geometry[k].shape for k in (*call.slots(), *call.results())}
     given = [own.rows(a) if isinstance(a, Slot) else a for a in call.args]
-    slots, out, op = [isinstance(a, Slot) for a in call.args], own.made(call.result), call.op
+    slots, out, op = [isinstance(a, Slot) for a in call.args], own.made(call.result), call.op._op
     if len(shapes) > 1:
         raise Unfit("entries that are used several times")
-    if full_name(op) == "aten::relu" and own.only_here(given[0]):
-        op = _aten.relu_.default
+    if full_name(call.op) == "aten::relu" and own.only_here(given[0]):
+        op = torch.relu_
 
     def function(v: Values, _: Any) -> None:
         v[out] = op(*(v[a] if slot else a for a, slot in zip(given, slots, strict=True)))

@@ -1,9 +1,10 @@
-"""Cheaper functions with the bits of several recorded calls: dropout masks, and softmax after an attention mask."""
+"""Cheaper functions with the bits of several recorded calls: dropout masks, softmax and gradients of attention."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -30,14 +31,20 @@ class Function:
         self.tags = {torch.Tag.nondeterministic_seeded} if draws else set()
 
 
-def merged(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> list[Call]:
-    """The calls of a step on a CPU, with some groups of calls replaced by one cheaper function each."""
+def merged(calls: Sequence[Call], geometry: Mapping[int, Geometry], wanted: Set[int]) -> list[Call]:
+    """The calls of a step on a CPU, with some groups of calls replaced by one cheaper function each.
+
+    wanted: the returned values.
+    """
     out: list[Call] = []
+    used = Counter(k for call in calls for k in call.slots())
+    once = {k for k in used if used[k] == 1} - wanted
     at = 0
     while at < len(calls):
-        if (mask := _mask(calls[at : at + 3], geometry)) is not None:
-            out.append(mask[0])
-            at += mask[1]
+        found = _mask(calls[at : at + 3], geometry) or _joined(calls[at:], once)
+        if found is not None:
+            out.append(found[0])
+            at += found[1]
             continue
         call = calls[at]
         if _named(call, "_safe_softmax") and len(call.args) == 2 and not call.kwargs:
@@ -71,6 +78,28 @@ def _mask(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> tuple[Call
     if len(numbers) != 2 or not all(isinstance(n, float) for n in numbers) or drawn.kwargs or divided.kwargs:
         return None
     return Call(_dropout(*numbers), made.args[:1], {}, made.result), len(names)
+
+
+def _joined(calls: Sequence[Call], once: Set[int]) -> tuple[Call, int] | None:
+    """The sum of gradients of all parts of a tensor (select_backward, then select_backward and add for each further
+    part) as one function, and the number of these calls; once: values that a single call uses.
+    """
+    if not _named(calls[0], "select_backward"):
+        return None
+    part, count = calls[0], 1
+    total, (sizes, dim) = part.result, part.args[1:3]
+    parts = {part.args[3]: part.args[0]}
+    for part, addition in zip(calls[1::2], calls[2::2], strict=False):
+        if not _named(part, "select_backward") or part.args[1:3] != (sizes, dim) or part.args[3] in parts:
+            break
+        if addition.op is not torch.ops.aten.add.Tensor or addition.args != (total, part.result) or addition.kwargs:
+            break
+        if not once >= {total.number, part.result.number}:
+            break
+        parts[part.args[3]], total, count = part.args[0], addition.result, count + 2
+    if count == 1 or parts.keys() != set(range(sizes[dim])):
+        return None
+    return Call(JOINED, ([parts[k] for k in range(sizes[dim])], dim), {}, total), count
 
 
 @cache
@@ -127,3 +156,11 @@ def safe_softmax(x: Tensor, dim: int) -> Tensor:
 
 
 SAFE_SOFTMAX = Function("safe_softmax", safe_softmax)
+
+
+def joined(parts: list[Tensor], dim: int) -> Tensor:
+    """The parts side by side, with -0 as 0, as in a sum with the zeros of the other parts."""
+    return torch.stack(parts, dim).add_(0)
+
+
+JOINED = Function("joined", joined)

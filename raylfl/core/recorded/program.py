@@ -40,7 +40,7 @@ class Program:
             plan = replace(plan, calls=calls, geometry=geometry)
         if next(iter(recording.inputs.values())).device.type == "cpu":
             calls, geometry = pools_first(plan.calls, plan.geometry, plan.wanted)
-            plan = replace(plan, calls=merged(calls, geometry), geometry=geometry)
+            plan = replace(plan, calls=merged(calls, geometry, plan.wanted), geometry=geometry)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
         self.listing, self._function = _made(*Source(plan, sizes, bold).written())
         self.logs = bool(recording.logged)
