@@ -44,7 +44,9 @@ def tried(test: Any, count: int) -> tuple[int, str]:
         inner(*args, **kwargs)
 
     test.hypothesis.inner_test = counted
-    chosen = settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    chosen = settings(
+        max_examples=count, deadline=None, database=None, derandomize=False, suppress_health_check=list(HealthCheck)
+    )
     try:
         chosen(test)()
     except Exception:

@@ -24,7 +24,13 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("MPLBACKEND", "agg")
 
-settings.register_profile("suite", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "suite",
+    deadline=None,
+    max_examples=40,
+    derandomize="RAYLFL_FUZZ" not in os.environ,  # the same examples every time; benchmarks draw others
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("suite")
 
 HERE = Path(__file__).parent
@@ -59,20 +65,32 @@ SLOW = (  # files and folders
 )
 LONG = (  # files whose tests are quick but many: `make test-fast` leaves them out, `make mutants` runs them
     "algorithms/test_contract_runs.py",
+    "algorithms/test_graph.py",
+    "algorithms/test_twins.py",
+    "api/test_control.py",
+    "api/test_objects.py",
     "config/test_fuzz.py",
+    "core/test_recorded.py",
+    "heterogeneity/test_participation.py",
     "heterogeneity/test_participation_weighted.py",
     "models/test_text.py",
     "report/test_participation_plot.py",
     "report/test_partition_plot.py",
     "report/test_promised.py",
+    "runtime/test_against_oracle.py",
     "runtime/test_checkpoint.py",
     "runtime/test_displaced.py",
     "runtime/test_faults.py",
     "runtime/test_graph_runs.py",
+    "runtime/test_networks.py",
     "runtime/test_optimizer_state.py",
     "runtime/test_profile.py",
+    "runtime/test_resume.py",
+    "runtime/test_run.py",
     "runtime/test_uploads.py",
     "solvers/test_working_set.py",
+    "test_class_path.py",
+    "test_cli.py",
     "test_doctor.py",
     "theory/test_bounds.py",
     "theory/test_fedacs_bounds.py",

@@ -59,4 +59,4 @@ class WeightedOracle(LoopOracle):
         at = x[0].clone()
         loss, gradient = self.full.of(at, range(len(self.weights)), self.weights)
         self.flat.load(x[0])
-        return torch.tensor([loss], dtype=torch.float64, device=x.device), gradient[None]
+        return x.new_full((1,), loss, dtype=torch.float64), gradient[None]
