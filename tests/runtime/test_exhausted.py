@@ -11,6 +11,7 @@ from raylfl.runtime.records import run_dir
 from raylfl.runtime.records.run_dir import RunDirectory
 from tests.runtime.faults import carry_out, checkpoints, log_of, outcome
 from tests.runtime.tiny import FOCUS, TINY
+from tests.shares import one_in
 
 HUNGRY = """
 def limit(phase, r):
@@ -28,7 +29,7 @@ except BaseException as error:
 """
 
 
-@pytest.mark.parametrize("phase", ["train", "log"])
+@pytest.mark.parametrize("phase", one_in(2, ["train", "log"]))
 def test_memory_that_runs_out_costs_no_checkpoint(tmp_path, clean, forked, phase):
     """The process may allocate one more megabyte and requests 768: a real MemoryError during a round."""
     assert "MemoryError" in forked(HUNGRY.format(folder=str(tmp_path / "run"), phase=phase))

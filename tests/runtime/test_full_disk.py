@@ -15,6 +15,7 @@ from raylfl.errors import RaylflError
 from raylfl.runtime.records import run_dir
 from tests.runtime.faults import carry_out, checkpoints, killed, log_of, outcome, strike
 from tests.runtime.tiny import FOCUS, TINY
+from tests.shares import one_in
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ except RaylflError as error:
 """
 
 
-@pytest.mark.parametrize("size", [0, 700])
+@pytest.mark.parametrize("size", one_in(2, [700, 0]))
 def test_files_that_may_not_grow_cost_no_checkpoint(tmp_path, clean, forked, size):
     """A quota, by the system's own limit on the size of files: every kind of file meets it at some size."""
     said = forked(LIMITED.format(folder=str(tmp_path / "run"), size=size))

@@ -18,6 +18,7 @@ from tests.oracles import moments
 from tests.runtime.faults import options_of
 from tests.runtime.modules import Quadratics, Repeated
 from tests.runtime.tiny import TINY, Points
+from tests.shares import one_in
 
 LR = 0.05
 QUADRATICS = {
@@ -42,7 +43,7 @@ STATES = ["fresh", "kept", "averaged"]
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "sfl"])
 @pytest.mark.parametrize(("state", "weights"), [*((state, "uniform") for state in STATES), ("averaged", "data_size")])
-@pytest.mark.parametrize("name", INNER)
+@pytest.mark.parametrize("name", one_in(2, INNER))
 def test_a_run_is_the_oracles_with_lost_uploads_and_unequal_steps(runs, tmp_path, name, state, weights, algorithm):
     """Client 0 has no data and takes no step; uploads are lost. The oracle replays the recorded rounds."""
     overrides, inner = INNER[name]

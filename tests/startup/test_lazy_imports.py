@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.shares import one_in
 from tests.startup.forks import forks_after
 
 LEAN = "from raylfl.startup import lazy_imports; lazy_imports.install(); import sys, lightning.pytorch as pl\n"
@@ -109,7 +110,9 @@ def test_a_compiled_module_is_known_as_one(lean):
     assert lean(code).splitlines() == ["False False True", "False True", "True lightning"]
 
 
-@pytest.mark.parametrize("more", ["from torch._dynamo.utils import counters", "import torch; torch._dynamo.reset()"])
+@pytest.mark.parametrize(
+    "more", one_in(2, ["from torch._dynamo.utils import counters", "import torch; torch._dynamo.reset()"])
+)
 def test_who_asks_for_more_of_the_compiler_meanwhile_gets_the_compiler(after_torch, more):
     """A Lightning with another layout would do so; here after a part that needs only the stand-in."""
     code = (
