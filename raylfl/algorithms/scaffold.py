@@ -107,11 +107,11 @@ class Scaffold(Summing):
         return {"update": 1.0, "variate": 1.0}
 
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
-        received, count, unsent = len(r.cohort), r.population.count, int(np.count_nonzero(r.steps))
+        received, count, active = len(r.cohort), r.population.count, int(np.count_nonzero(r.steps))
 
         def step(x: Tensor, c: Tensor, update: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
             if self.uplink == "update":
-                changes = changes - unsent * c
+                changes = changes - active * c
             return x - self.gamma / received * update, c + changes / count
 
         x, c = elementwise(step, server["x"], server["c"], sums["update"], sums["variate"])
