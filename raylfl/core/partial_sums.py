@@ -119,6 +119,22 @@ def _joined(parts: Sequence[Roots], count: int) -> Roots:
     return _roots([(row[None], None) for row in found.values()], list(found), count, on_all_cores)
 
 
+def columns_of(part: Sequence[Roots], k: int, pieces: int) -> list[Roots]:
+    """Piece k of the columns of each term, as views."""
+
+    def piece(row: Tensor) -> Tensor:
+        return row[len(row) * k // pieces : len(row) * (k + 1) // pieces]
+
+    return [{node: piece(row) for node, row in roots.items()} for roots in part]
+
+
+def side_by_side(pieces: Sequence[Sequence[Roots]]) -> list[Roots]:
+    """The roots of each term, from those of all pieces of their columns; the inverse of `columns_of`."""
+    return [
+        {node: torch.cat([piece[t][node] for piece in pieces]) for node in roots} for t, roots in enumerate(pieces[0])
+    ]
+
+
 def _whole(roots: Roots, count: int) -> Tensor | None:
     """The sum of all rows; None: there are none."""
     if not roots:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylfl.core.partial_sums import SumPlan, depth_first
+from raylfl.core.partial_sums import SumPlan, columns_of, depth_first, joined, side_by_side
 from raylfl.core.reduce import BLOCK, square_norms, tree_sum, weighted_sum
 
 
@@ -38,6 +38,17 @@ def test_neighbours_in_depth_first_order_send_few_vectors(count, workers, vector
     parts = [plan.parts(run.tolist(), [{"up": torch.ones(len(run), 2)}]) for run in runs]
     assert sum(len(roots) for (roots,) in parts) == vectors
     assert plan.sums(parts)["a"].tolist() == [count, count]
+
+
+@given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 40), st.integers(1, 3000))
+def test_pieces_of_columns_completed_apart_have_the_bits_of_the_whole_sum(seed, pieces, count, width):
+    """Two parts of a cohort, joined piece by piece, also if there are more pieces than columns."""
+    rng = np.random.default_rng(seed)
+    rows, mine = torch.from_numpy(rng.normal(size=(count, width))).float(), rng.random(count) < 0.5
+    plan = SumPlan.of(np.arange(count), {"a": ("up", c := rng.normal(size=count))}, torch.float32)
+    parts = [plan.parts(np.flatnonzero(own).tolist(), [{"up": rows[own]}]) for own in (mine, ~mine)]
+    apart = [joined([columns_of(part, k, pieces) for part in parts], count) for k in range(pieces)]
+    assert torch.equal(plan.sums([side_by_side(apart)])["a"], weighted_sum(rows, c))
 
 
 def test_a_part_that_is_missing_is_noticed():

@@ -1,5 +1,6 @@
 """Partial sums on their way to the server, with stand-ins for Ray and its workers."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,7 @@ from ray.exceptions import ObjectLostError, RayTaskError
 
 from raylfl.core.partial_sums import Node, SumPlan, joined
 from raylfl.runtime.ray import cohort, sums
-from raylfl.runtime.ray.actors import pack_roots, unpack_roots
+from raylfl.runtime.ray.actors import WorkerActor
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import DIRECT
@@ -32,26 +33,33 @@ def a_loss():
 
 @pytest.fixture
 def channel(monkeypatch):
-    """`channel(answer, lost)`: workers join parts, or fail; the parts of lost clients cannot be read."""
+    """`channel(failure, stage, lost, apart)`: workers do their calls, up to the stage that fails; the parts of lost
+    clients cannot be read.
+    """
     monkeypatch.setenv(DIRECT, "0")
 
-    def make(answer=None, lost=()):
+    def make(failure=None, stage="join", lost=(), apart=False):
         def get(reference):
             if any(node.k in lost for term in reference for node in term):
                 raise ObjectLostError("0" * 56, None, "")
             return reference
 
         def results(sent):
-            ((_, call),) = sent
-            if isinstance(answer, Exception):
-                raise answer
-            count, *parts = call.arguments
-            return [answer or pack_roots(joined([unpack_roots(p) for p in parts], count))]
+            (call,) = [own.call for own in sent]
+            if call.method == stage and isinstance(failure, Exception):
+                raise failure
+            answer = getattr(WorkerActor, call.method)(None, [], *call.arguments)
+            answer = answer if call.returns == 1 else list(answer)
+            return [failure if call.method == stage and failure else answer]
 
         asked = []
-        pool = SimpleNamespace(submit=lambda w, call: asked.append(w) or (w, call), results=results, asked=asked)
+        pool = SimpleNamespace(
+            submit=lambda w, call: asked.append((call.method, w)) or Sent(call, w, 0, [None] * call.returns),
+            results=results,
+            asked=asked,
+        )
         monkeypatch.setattr(sums, "ray", SimpleNamespace(get=get))
-        return SimpleNamespace(pool=pool, traffic=Traffic())
+        return SimpleNamespace(pool=pool, traffic=Traffic(), apart=apart)
 
     return make
 
@@ -64,23 +72,40 @@ def total(found):
     return {node: row.tolist() for node, row in roots.items()}
 
 
-def test_the_parts_of_a_node_are_joined_there(channel):
-    """0 + 2 is complete on node a, 1 + 3 is not: three vectors reach the server."""
+def test_each_node_completes_its_columns_and_the_server_receives_one_vector(channel):
     there = channel()
     found, lost = fetch(there, PARTS, 4)
-    assert (there.pool.asked, lost) == ([5], [])
+    assert (there.pool.asked, lost) == ([("columns", 5), ("columns", 6), ("join", 5), ("join", 6)], [])
+    assert there.traffic.received == WIDTH * 4
+    assert total(found) == {Node(2, 0): [6.0] * WIDTH}
+
+
+def test_the_parts_of_a_single_node_are_joined_there(channel):
+    there = channel()
+    found, lost = fetch(there, [replace(part, node="a") for part in PARTS], 4)
+    assert (there.pool.asked, lost, there.traffic.received) == ([("join", 5)], [], WIDTH * 4)
+    assert total(found) == {Node(2, 0): [6.0] * WIDTH}
+
+
+def test_no_node_receives_uploads_of_data_that_live_on_another(channel):
+    """0 + 2 is complete on node a, 1 + 3 is not: three vectors reach the server."""
+    there = channel(apart=True)
+    found, lost = fetch(there, PARTS, 4)
+    assert (there.pool.asked, lost) == ([("join", 5)], [])
     assert there.traffic.received == 3 * WIDTH * 4
     assert total(found) == {Node(2, 0): [6.0] * WIDTH}
 
 
-@pytest.mark.parametrize("answer", [WorkerLost("died"), a_loss(), ObjectLostError("0" * 56, None, "")])
-def test_without_the_worker_that_joins_the_server_fetches_every_part(channel, answer):
-    found, lost = fetch(channel(answer), PARTS, 4)
+@pytest.mark.parametrize("failure", [WorkerLost("died"), a_loss(), ObjectLostError("0" * 56, None, "")])
+@pytest.mark.parametrize(("stage", "apart"), [("columns", False), ("join", False), ("join", True)])
+def test_without_a_worker_that_joins_the_server_fetches_every_part(channel, failure, stage, apart):
+    found, lost = fetch(channel(failure, stage, apart=apart), PARTS, 4)
     assert (total(found), lost) == ({Node(2, 0): [6.0] * WIDTH}, [])
 
 
-def test_the_tasks_of_lost_parts_are_named(channel):
-    found, lost = fetch(channel(a_loss(), lost={2, 3}), PARTS, 4)
+@pytest.mark.parametrize("stage", ["columns", "join"])
+def test_the_tasks_of_lost_parts_are_named(channel, stage):
+    found, lost = fetch(channel(a_loss(), stage, lost={2, 3}), PARTS, 4)
     assert (set(total(found)), lost) == ({Node(0, 0), Node(0, 1)}, [2, 3])
 
 
@@ -89,11 +114,15 @@ def test_an_error_in_the_code_of_a_worker_is_raised(channel):
         fetch(channel(RayTaskError("join", "", ValueError("a mistake"))), PARTS, 4)
 
 
-def test_vectors_that_travel_within_results_are_fetched_at_once(channel, monkeypatch):
+@pytest.mark.parametrize(("limit", "received"), [(1000, 4), (WIDTH * 4 - 1, 3)])
+def test_pieces_that_would_travel_within_results_are_not_made(channel, monkeypatch, limit, received):
+    """Vectors below the limit are fetched at once, those below twice the limit are joined on their nodes only."""
     there = channel()
-    monkeypatch.setenv(DIRECT, "1000")
+    monkeypatch.setenv(DIRECT, str(limit))
     found, _ = fetch(there, PARTS, 4)
-    assert (len(found), there.pool.asked) == (4, [])
+    assert there.traffic.received == received * WIDTH * 4
+    assert [method for method, _ in there.pool.asked] == ["join"] * (received == 3)
+    assert total(found) == {Node(2, 0): [6.0] * WIDTH}
 
 
 class Pool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import State
 from raylfl.core.cut import Cut
-from raylfl.core.partial_sums import Roots, joined
+from raylfl.core.partial_sums import Roots, columns_of, joined
 from raylfl.core.samples import as_tensor
 from raylfl.core.torch_state import torch_defaults
 from raylfl.runtime.faults import kill_point
@@ -136,6 +136,13 @@ class WorkerActor:
     def join(self, shared: list[Any], count: int, *parts: list[Any]) -> list[Any]:
         """Partial sums [roots of each term] of `count` rows as one, for the parts on this node."""
         return pack_roots(joined([unpack_roots(part) for part in parts], count))
+
+    def columns(self, shared: list[Any], count: int, pieces: int, *parts: list[Any]) -> Iterator[Any]:
+        """`join` in so many pieces of columns, made one after the other; the first value is None."""
+        yield None
+        whole = [unpack_roots(part) for part in parts]
+        for k in range(pieces):
+            yield pack_roots(joined([columns_of(part, k, pieces) for part in whole], count))
 
     def run_link(
         self,

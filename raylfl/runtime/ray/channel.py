@@ -35,6 +35,12 @@ class Channel:
         stored = self.pool.stored
         return None if stored is None else stored.home_of(task.clients[0])
 
+    @property
+    def apart(self) -> bool:
+        """Whether nodes may not see each other's uploads, because their clients' data live apart."""
+        stored = self.pool.stored
+        return stored is not None and stored.homes is not None and any(stored.homes.nodes)
+
     def stored(self, states: Sequence[Any]) -> list[Any]:
         """References to new client states. Small ones are kept in this process unless all of them would not fit."""
         return [ray.put(state) for state in ray.get(list(states))] if self.spills else list(states)

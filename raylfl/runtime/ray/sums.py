@@ -1,4 +1,9 @@
-"""Partial sums on their way to the server: those of one node are joined there, so that one vector per sum leaves it."""
+"""Partial sums on their way to the server: workers join those of their node, and complete the sums of several nodes.
+
+The columns of a sum are independent. If several nodes have partial sums, a worker of each node joins its node's and
+cuts them into pieces of columns, one for each node; the node of a piece receives it from all others, completes its
+columns and sends them to the server. So the server receives one vector per sum, and every link carries about the same.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError, RayTaskError
 
-from raylfl.core.partial_sums import Roots
+from raylfl.core.partial_sums import Roots, side_by_side
 from raylfl.runtime.ray.actors import unpack_roots
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.connection import direct_bytes
@@ -37,31 +42,69 @@ class Part:
 def fetch(channel: Channel, parts: Sequence[Part], count: int) -> tuple[list[list[Roots]], list[int]]:
     """(the roots of these parts of `count` rows, the tasks whose uploads were lost with their node).
 
-    Parts in the object store of one node are joined by one of its workers. If that fails, the server fetches each.
+    Parts in object stores are joined by workers of their nodes. If that fails, the server fetches each.
     """
-    together = [
-        own for own in by_node(parts) if len(own) > 1 and max(part.width for part in own) * FLOAT > direct_bytes()
-    ]
-    calls = [Call("join", (count, *(part.reference for part in own))) for own in together]
-    sent = [channel.pool.submit(own[0].worker, call) for own, call in zip(together, calls, strict=True)]
-    found, missing = list[Any](), [part for part in parts if not any(part in own for own in together)]
-    for own, call in zip(together, sent, strict=True):
+    longest, nodes = max((part.width for part in parts), default=0) * FLOAT, by_node(parts)
+    if longest <= direct_bytes():
+        return _each(channel, parts)
+    pieces = 1 if channel.apart else min(len(nodes), longest // max(direct_bytes(), 1))
+    if pieces > 1:
+        whole = _by_columns(channel, nodes, pieces, count)
+        return _each(channel, parts) if whole is None else ([whole], [])
+    together = [own for own in nodes if len(own) > 1]
+    joined = _answers(channel, together, [Call("join", (count, *references(own))) for own in together])
+    failed = [part for own, answer in zip(together, joined, strict=True) if answer is None for part in own]
+    alone = [part for own in nodes if len(own) == 1 for part in own]
+    found = [unpack_roots(answer) for answer in joined if answer is not None]
+    others, lost = _each(channel, [*alone, *failed])
+    return [*found, *others], lost
+
+
+def _by_columns(channel: Channel, nodes: Sequence[Sequence[Part]], pieces: int, count: int) -> list[Roots] | None:
+    """The joined roots of the parts of several nodes; None: a worker or an object was lost.
+
+    pieces: of columns, each completed on another node.
+    """
+    cuts = [Call("columns", (count, pieces, *references(own)), 1 + pieces) for own in nodes]
+    cut = _answers(channel, nodes, cuts)
+    if any(own is None for own in cut):
+        return None
+    joins = [Call("join", (count, *(own[1 + k] for own in cut))) for k in range(pieces)]
+    joined = _answers(channel, nodes[:pieces], joins)
+    return None if any(own is None for own in joined) else side_by_side([unpack_roots(own) for own in joined])
+
+
+def _answers(channel: Channel, nodes: Sequence[Sequence[Part]], calls: Sequence[Call]) -> list[Any]:
+    """The results of one call per node, by the worker of its first part; None: a worker or an object was lost."""
+    sent = [channel.pool.submit(own[0].worker, call) for own, call in zip(nodes, calls, strict=True)]
+    out = list[Any]()
+    for call in sent:
         try:
             (answer,) = channel.pool.results([call])
         except (RayTaskError, ObjectLostError) as error:
-            answer = WorkerLost(str(loss_behind(error)))
-        if isinstance(answer, WorkerLost):
-            missing += own
-        else:
-            found.append(answer)
-    lost = list[int]()
-    for part in missing:
+            loss_behind(error)
+            answer = None
+        out.append(None if isinstance(answer, WorkerLost) else answer)
+        if len(call.references) == 1:
+            channel.traffic.count(received=weight(answer))
+    return out
+
+
+def _each(channel: Channel, parts: Sequence[Part]) -> tuple[list[list[Roots]], list[int]]:
+    """(the roots of these parts, which the server fetches one by one, the tasks of those that were lost)."""
+    found, lost = list[Any](), list[int]()
+    for part in parts:
         try:
             found.append(ray.get(part.reference))
         except ObjectLostError:
             lost += part.tasks
     channel.traffic.count(received=weight(found))
     return [unpack_roots(packed) for packed in found], lost
+
+
+def references(parts: Sequence[Part]) -> list[Any]:
+    """The references of these parts."""
+    return [part.reference for part in parts]
 
 
 def by_node(parts: Sequence[Part]) -> list[list[Part]]:
