@@ -140,7 +140,7 @@ def tracking_rows(x: Tensor, count: int) -> State:
 def tracking(g: Tensor, carry: State) -> State:
     """The carried rows after a gradient g: y + g - g_prev, and g as the new g_prev."""
     g = weighted(g, carry)
-    return {**carry, "y": carry["y"] + g - carry["g_prev"], "g_prev": g}
+    return {**carry, "y": (carry["y"] + g).sub_(carry["g_prev"]), "g_prev": g}
 
 
 def weighted(g: Tensor, carry: State) -> Tensor:

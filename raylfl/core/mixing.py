@@ -111,23 +111,75 @@ class Part:
     dense: bool
     place: Ints | None = None
 
-    def __call__(self, rows: Tensor) -> Tensor:
-        """The new rows [T, ...] from rows [S, ...]. The order of a sum depends on the entries of its target only."""
+    def __call__(self, *pieces: Tensor) -> Tensor:
+        """The new rows [T, ...] from rows [S, ...], which come in one tensor or in several, one after the other.
+
+        A sum's order depends on the entries of its target only. Products with whole rows have that of a product; sums
+        over edges in single precision are fused, from the own row on along the neighbours; others, and plain sums (all
+        weights 1), as of FOCUS's server, are pairwise (`tree_sum`).
+        """
         import torch  # not before: a config is checked, and names its graph, without torch
+
+        if self.dense:
+            rows = _joined(pieces)
+            return self._product(rows if self.place is None else rows.index_select(0, torch.from_numpy(self.place)))
+        if pieces[0].dtype != torch.float32:
+            return self._pairwise(_joined(pieces), np.arange(len(self.own)))
+        mixed = self._fused(pieces)
+        if self._plain.any():
+            plain = np.flatnonzero(self._plain)
+            mixed[torch.from_numpy(plain)] = self._pairwise(_joined(pieces), plain)
+        return mixed
+
+    @cached_property
+    def _plain(self) -> Bools:
+        """Which targets have several neighbours, all of weight 1: bool [T]."""
+        degrees = np.diff(self.first)
+        other = np.add.reduceat(np.append(self.weights != 1, False), self.first[:-1]) if len(degrees) else degrees
+        plain: Bools = (degrees > 1) & (other == 0)
+        return plain
+
+    @cached_property
+    def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, weights, and the first entry of each target [T + 1]: the own row, unless its weight is 0; others."""
+        import torch
+
+        kept = np.insert(np.ones(len(self.sources), dtype=bool), self.first[:-1], self.own != 0)
+        sources = np.insert(self.sources, self.first[:-1], self.here)[kept]
+        weights = np.insert(self.weights, self.first[:-1], self.own)[kept]
+        first = np.append(0, np.cumsum(kept))[self.first + np.arange(len(self.first))]
+        return torch.from_numpy(sources), torch.from_numpy(weights).float(), torch.from_numpy(first)
+
+    def _fused(self, pieces: Sequence[Tensor]) -> Tensor:
+        """Sums over edges, in blocks of columns that stay in the caches; one read of a row for each of its edges."""
+        from torch.nn.functional import embedding_bag
+
+        sources, weights, first = self._entries
+        flat = [piece.flatten(1) for piece in pieces]
+        mixed = flat[0].new_empty(len(self.own), flat[0].shape[1])
+        width = min(max(FLOATS // max(sum(map(len, flat)), 1), 256), 4096)
+        for start in range(0, mixed.shape[1], width):
+            rows = _joined([piece[:, start : start + width] for piece in flat])
+            mixed[:, start : start + width] = embedding_bag(
+                sources, rows, first, mode="sum", per_sample_weights=weights, include_last_offset=True
+            )
+        return mixed.view(len(mixed), *pieces[0].shape[1:])
+
+    def _pairwise(self, rows: Tensor, targets: Ints) -> Tensor:
+        """The new rows of these targets: the own row, and the `tree_sum` of the others."""
+        import torch
 
         from raylfl.core.reduce import column, halved
 
-        if self.dense:
-            return self._product(rows if self.place is None else rows.index_select(0, torch.from_numpy(self.place)))
-        degrees = np.diff(self.first)
-        mixed = rows.index_select(0, torch.from_numpy(self.here))
-        mixed *= column(self.own, rows)
-        if (self.own == 0).any():
-            mixed[torch.from_numpy(self.own == 0)] = 0.0  # -0, or not finite, otherwise
+        own, degrees = self.own[targets], np.diff(self.first)[targets]
+        mixed = rows.index_select(0, torch.from_numpy(self.here[targets]))
+        mixed *= column(own, rows)
+        if (own == 0).any():
+            mixed[torch.from_numpy(own == 0)] = 0.0  # -0, or not finite, otherwise
         for degree in np.unique(degrees[degrees > 0]):
             alike = np.flatnonzero(degrees == degree)
             for some in np.array_split(alike, -(-len(alike) * int(degree) * rows[0].numel() // FLOATS)):
-                at = self.first[some] + np.arange(degree)[:, None]  # [degree, nodes]
+                at = self.first[targets[some]] + np.arange(degree)[:, None]  # [degree, nodes]
                 terms = rows.index_select(0, torch.from_numpy(self.sources[at].ravel())).view(
                     *at.shape, *rows.shape[1:]
                 )
@@ -269,6 +321,13 @@ class Edges:
     def _most(self) -> int:
         """The largest number of edges into a node of the graph."""
         return int(np.bincount(self.pairs[:, 1], minlength=1).max())
+
+
+def _joined(pieces: Sequence[Tensor]) -> Tensor:
+    """The rows of all pieces in one tensor."""
+    import torch
+
+    return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
 
 
 def _stochastic(count: int, sources: Ints, targets: Ints, weights: Floats) -> Mixing:

@@ -119,6 +119,7 @@ class Crowd(LocalBackend):
     """A backend of several workers: each task goes to a random worker, in random order; results are in task order."""
 
     crowd = 7
+    shared_memory = False  # each call may be on another worker
 
     def __init__(self, setup: WorkerSetup):
         super().__init__(setup)

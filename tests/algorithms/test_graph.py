@@ -217,8 +217,9 @@ def focus_edges(pull: bool) -> FocusEdges:
     return edges
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])  # sums over edges differ
 @pytest.mark.parametrize("seed", range(5))
-def test_push_pull_with_the_matrices_of_focus_is_focus_to_the_last_bit(seed):
+def test_push_pull_with_the_matrices_of_focus_is_focus_to_the_last_bit(seed, dtype):
     """A round of FOCUS is two of push-pull: the server steps and is pulled from; the clients work and push."""
     problem, x0 = (
         oracles.random_quadratics(seed, N, D, weights="uniform"),
@@ -230,7 +231,7 @@ def test_push_pull_with_the_matrices_of_focus_is_focus_to_the_last_bit(seed):
     clients, nodes = Population.of(np.ones(N)), Population.of(np.ones(N + 1))
 
     def gradient(i: int, x: Tensor, r: int, t: int) -> Tensor:
-        return torch.from_numpy(problem.full_gradient(i, x.numpy()))
+        return torch.from_numpy(problem.full_gradient(i, x.double().numpy())).to(dtype)
 
     def of_node(i: int, x: Tensor, r: int, t: int) -> Tensor:
         return torch.zeros_like(x) if i == 0 else gradient(i - 1, x, r, t)
@@ -243,7 +244,7 @@ def test_push_pull_with_the_matrices_of_focus_is_focus_to_the_last_bit(seed):
         halves.append(recorded_round(2 * r, here, nodes, steps=only_server, lr=lr, edges=focus_edges(True)))
         halves.append(recorded_round(2 * r + 1, here, nodes, steps=only_clients, lr=lr, edges=focus_edges(False)))
     last = recorded_round(2 * ROUNDS, [0], nodes, lr=lr, edges=focus_edges(True))
-    start = torch.from_numpy(x0)
+    start = torch.from_numpy(x0).to(dtype)
     focus = [server for server, _ in simulate(Focus(), gradient, rounds, start, clients)]
     graph = [server for server, _ in simulate(PushPull(), of_node, [*halves, last], start, nodes)]
     for r in range(ROUNDS):

@@ -75,13 +75,13 @@ def test_the_product_is_that_of_the_matrix_by_either_way(count):
         np.testing.assert_allclose(mixing(rows).numpy(), mixing.matrix @ rows.numpy(), rtol=1e-12, atol=1e-14)
 
 
-def test_a_node_adds_its_neighbours_rows_as_a_tree():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_plain_sum_adds_its_neighbours_rows_as_a_tree(dtype):
     """What lets push-pull give the bits of FOCUS, whose server adds uploads by `tree_sum`."""
-    rows = torch.randn(6, 1000, generator=torch.Generator().manual_seed(0))
-    spokes = np.array([[i, 0] for i in range(1, 6)])
-    column = Edges(6, spokes, np.ones(5, dtype=bool), directed=True).column(np.arange(6))
-    expected = rows[0] + tree_sum(rows[1:] * 0.5)
-    assert torch.equal(column(rows)[0], expected)
+    rows = torch.randn(6, 1000, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    to_server = Mixing(np.array([1.0, 0, 0, 0, 0, 0]), np.arange(1, 6), np.zeros(5, dtype=np.int64), np.ones(5))
+    assert torch.equal(to_server(rows)[0], rows[0] + tree_sum(rows[1:]))
+    assert not to_server(rows)[1:].any()
 
 
 def test_a_row_without_own_weight_takes_nothing_of_itself():

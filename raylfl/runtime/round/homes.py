@@ -4,6 +4,7 @@ The nodes are cut into blocks, a function of the config, and each block has a ho
 a round every block carries out the local work of its nodes and hands the messages that other blocks need to them, by
 reference; then every block mixes its own rows. This process knows the graph, the reports and the measures of the
 blocks, among them the sum of their rows for the reported mean, but no node's rows (`raylfl.runtime.workers.nodes`).
+Where all homes are the calling process, the messages of all blocks are mixed by one call, without copies.
 
 Since the rows of a block are a value behind a reference, and each call is a function of its arguments, a call whose
 worker dies is repeated on another worker, and a checkpoint collects the blocks.
@@ -26,31 +27,42 @@ from raylfl.core.mixing import Mixing, Part
 from raylfl.core.population import Ints, Round
 from raylfl.core.reduce import tree_sum
 from raylfl.runtime.workers.backend import Executor, Handle, HomeCall
-from raylfl.runtime.workers.nodes import Measure, Mix, NodeWork, Sending, Spread
+from raylfl.runtime.workers.nodes import Exchange, Measure, Mix, NodeWork, Sending, Spread
 from raylfl.runtime.workers.task import ClientReports, Task
 
 HOMES = "homes"  # in the server state: the handles of the blocks
+ALL = -1  # the receiver of messages that go to the mixing of all blocks
 
 
 class Plan:
     """Which rows of which block each block needs in a round; nodes are positions in the cohort of the round."""
 
-    def __init__(self, r: Round, blocks: Ints, rows: Ints, mixings: Sequence[Mixing]):
-        """blocks, rows: the block of each of the N nodes, and its row there."""
+    def __init__(self, r: Round, blocks: Ints, rows: Ints, mixings: Sequence[Mixing], shared_memory: bool):
+        """blocks, rows: the block of each of the N nodes, and its row there; shared_memory: of all blocks."""
         self.mixings, self.cohort, home, row = mixings, r.cohort, blocks[r.cohort], rows[r.cohort]
         self._parts: dict[int, tuple[Part, ...]] = {}
         self.nodes = {b: np.flatnonzero(home == b) for b in np.unique(home).tolist()}
         self.blocks = list(self.nodes)
         self.rows = {b: row[nodes] for b, nodes in self.nodes.items()}
+        self.needs: dict[int, Ints] = {}
+        self.into: dict[int, dict[int, Ints]] = {b: {} for b in self.blocks}  # that sends to it: positions in `needs`
+        self.out: dict[int, dict[int, Ints]] = {b: {} for b in self.blocks}  # receiver: positions in `nodes`
+        self.exchange: Exchange | None = None
+        if shared_memory and self.blocks:
+            order = np.concatenate(list(self.nodes.values()))
+            parts = tuple(m.part(order, np.arange(len(order))).over(order) for m in mixings)
+            self.exchange = Exchange(parts, apart=len(order) < len(blocks))
+            self.out = {b: {ALL: np.arange(len(nodes))} for b, nodes in self.nodes.items()}
+        else:
+            self._choose(home)
+
+    def _choose(self, home: Ints) -> None:
+        """The rows that each block needs of each other one."""
         place = np.zeros(len(home), dtype=np.int64)
         for nodes in self.nodes.values():
             place[nodes] = np.arange(len(nodes))
-        self.needs: dict[int, Ints] = {}
-        self.into: dict[int, dict[int, Ints]] = {}  # block, block that sends to it: positions in `needs`
-        self.out: dict[int, dict[int, Ints]] = {b: {} for b in self.blocks}  # block, receiver: positions in `nodes`
         for b, nodes in self.nodes.items():
-            needs = self.needs[b] = np.unique(np.concatenate([m.needs(nodes) for m in mixings]))
-            self.into[b] = {}
+            needs = self.needs[b] = np.unique(np.concatenate([m.needs(nodes) for m in self.mixings]))
             for c in np.unique(home[needs]).tolist():
                 if c != b:
                     self.into[b][c] = np.flatnonzero(home[needs] == c)
@@ -162,7 +174,7 @@ class Homes:
         """The plan of a round: the last one if neither the nodes nor the matrices have changed."""
         mixings, last = self.algorithm.mixings(r), self._plan
         if last is None or last.mixings is not mixings or not np.array_equal(last.cohort, r.cohort):
-            self._plan = last = Plan(r, self._block, self._row, mixings)
+            self._plan = last = Plan(r, self._block, self._row, mixings, self.backend.shared_memory)
         return last
 
     # -- calls ---------------------------------------------------------------------------------------------------
@@ -217,14 +229,26 @@ class Homes:
         settled: bool = False,
     ) -> dict[int, tuple[Measure, Handle]]:
         """The measures and new rows of the working blocks; settled: these rows are those of the local work."""
+        mixed = {} if settled else self._exchanged(plan, pieces)
         calls = []
         for b in plan.blocks:
-            job = Mix(plan.rows[b], local.get(b), () if settled else plan.parts(b), self.optimum)
+            parts = () if settled else None if mixed else plan.parts(b)
+            job = Mix(plan.rows[b], local.get(b), parts, self.optimum)
             taken = {} if settled else {c: pieces[c, b] for c in plan.into[b]}
-            given = (handles[b], worked.get(b, handles[b]), *(piece.handle for piece in taken.values()))
+            messages = [mixed[b]] if mixed else [piece.handle for piece in taken.values()]
+            given = (handles[b], worked.get(b, handles[b]), *messages)
             calls.append(HomeCall(b, "mix", job, given, 2, tuple((c, piece.size) for c, piece in taken.items())))
         results = self.backend.at_homes(calls).result()
         return {b: (measure, handle) for b, (measure, handle) in zip(plan.blocks, results, strict=True)}
+
+    def _exchanged(self, plan: Plan, pieces: Pieces) -> dict[int, Handle]:
+        """The mixed messages of each block, from one call for all of them; empty if each block mixes its own."""
+        if plan.exchange is None:
+            return {}
+        given = tuple(pieces[b, ALL].handle for b in plan.blocks)
+        call = HomeCall(plan.blocks[0], "exchange", plan.exchange, given, 1 + len(given))
+        ((_, *mixed),) = self.backend.at_homes([call]).result()
+        return dict(zip(plan.blocks, mixed, strict=True))
 
     # -- measures ------------------------------------------------------------------------------------------------
 

@@ -68,6 +68,9 @@ class Executor(ABC):
     one_by_one: str | None
     """The reason why workers run clients one by one; None: a micro-cohort runs in one vectorised call."""
 
+    shared_memory: bool = False
+    """Whether all handles are tensors of this process, so that a part of them is no less to send than the whole."""
+
     @abstractmethod
     def put(self, state: State) -> Handle:
         """A handle to these tensors, for a broadcast or a client state."""
@@ -142,6 +145,7 @@ class InProcess(Executor):
     """Local work in the calling process, carried out when its result is awaited."""
 
     algorithm: Algorithm
+    shared_memory = True
 
     @abstractmethod
     def attempt(self, task: Task, broadcast: State, client_states: Sequence[Handle | None]) -> TaskResult:

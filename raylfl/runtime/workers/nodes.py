@@ -6,6 +6,7 @@ its arguments only, so that a call can be repeated, here or on another worker:
     work      the local work of the nodes, and the messages that other blocks need
     publish   these messages alone
     mix       the new rows, from the block's own and the messages that arrive; measures of the new rows
+    exchange  the mixed messages of all blocks at once, where all of them are in one process
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from raylfl.core.population import Ints
 from raylfl.core.reduce import tree_sum
 from raylfl.core.threads import one_thread
 from raylfl.parts import UNSEEN
-from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
+from raylfl.runtime.workers.task import ClientReports, Rows, Task, TaskResult
 
 Run = Callable[[Task, State, Sequence[State]], TaskResult]  # (task, broadcast, client states)
 
@@ -55,13 +56,24 @@ class Mix:
     """The mixing of a block's rows: rows = the nodes with new rows; local = their rows of the local work (or None).
 
     parts: their rows of the round's matrices, over their own rows and then those of each piece that arrives; empty if
-    the local work's rows are the new ones. optimum: x* [d].
+    the local work's rows are the new ones; None if the only piece holds the mixed messages. optimum: x* [d].
     """
 
     rows: Ints
     local: Ints | None
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...] | None
     optimum: Tensor | None
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The mixing of all messages of a round: parts = the matrices, over the rows of all pieces, one piece a block.
+
+    apart: whether the blocks' rows get memory of their own, since not all of them will be replaced in the next round.
+    """
+
+    parts: tuple[Part, ...]
+    apart: bool
 
 
 class Spread(NamedTuple):
@@ -111,9 +123,9 @@ def work(site: Site, job: NodeWork, broadcast: State, block: State) -> tuple[Any
     """(WorkReport, rows of the nodes after the local work, *messages)."""
     outcomes, at = [], 0
     for task in job.tasks:
-        mine = job.sending.rows[at : at + len(task.clients)].tolist()
+        mine = job.sending.rows[at : at + len(task.clients)]
         at += len(mine)
-        outcomes.append(site.run(task, broadcast, [{k: v[i : i + 1] for k, v in block.items()} for i in mine]))
+        outcomes.append(site.run(task, broadcast, Rows({name: _taken(rows, mine) for name, rows in block.items()})))
     uploads = _joined([(outcome.uploads, len(outcome.task.clients)) for outcome in outcomes])
     unseen = {name: uploads.pop(name) for name in UNSEEN if name in uploads}
     reports = ClientReports.joined([outcome.reports for outcome in outcomes])
@@ -145,6 +157,17 @@ def mix(site: Site, job: Mix, block: State, local: State, *pieces: State) -> tup
     return measure(site.algorithm, block, job.optimum), block
 
 
+def exchange(site: Site, job: Exchange, *pieces: State) -> tuple[Any, ...]:
+    """(None, *the mixed messages of each block)."""
+    sizes, mixed = [len(next(iter(piece.values()))) for piece in pieces], list[State]({} for _ in pieces)
+    with one_thread():
+        for name in pieces[0]:
+            whole = site.algorithm.matrix(name, job.parts)(*[piece[name] for piece in pieces])
+            for block, rows in zip(mixed, whole.split(sizes), strict=True):
+                block[name] = rows.clone() if job.apart else rows
+    return None, *mixed
+
+
 def measure(algorithm: GraphAlgorithm, block: State, optimum: Tensor | None) -> Measure:
     """The measures of a block's rows."""
     parameters = algorithm.parameters(block)
@@ -156,17 +179,24 @@ def measure(algorithm: GraphAlgorithm, block: State, optimum: Tensor | None) -> 
     return Measure(len(parameters), Spread.of(block["x"]), Spread.of(parameters) if own else None, tracked, worst)
 
 
-OPERATIONS: dict[str, Callable[..., tuple[Any, ...]]] = {"work": work, "publish": publish, "mix": mix}
+OPERATIONS: dict[str, Callable[..., tuple[Any, ...]]] = {
+    "work": work,
+    "publish": publish,
+    "mix": mix,
+    "exchange": exchange,
+}
 
 
 def _mixed(algorithm: GraphAlgorithm, job: Mix, block: State, local: State, pieces: Sequence[State]) -> State:
     rows, before = _rows(job.rows, job.local, block, local)
+    if job.parts is None:
+        return algorithm.combine(rows, before, pieces[0])
     if not job.parts:
         return {name: rows[name] for name in before}
-    mixed = {}
-    for name, own in algorithm.messages(rows, before).items():
-        whole = torch.cat([own, *(piece[name] for piece in pieces)])
-        mixed[name] = algorithm.matrix(name, job.parts)(whole)
+    mixed = {
+        name: algorithm.matrix(name, job.parts)(own, *(piece[name] for piece in pieces))
+        for name, own in algorithm.messages(rows, before).items()
+    }
     return algorithm.combine(rows, before, mixed)
 
 
@@ -186,6 +216,8 @@ def _all(at: Ints, count: int) -> bool:
 
 def _joined(parts: Sequence[tuple[State, int]]) -> State:
     """The rows of several tasks; zeros for those that failed; nothing if all of them did."""
+    if len(parts) == 1:
+        return dict(parts[0][0])
     some: State = next((uploads for uploads, _ in parts if uploads), {})
     return {
         name: torch.cat([u[name] if u else like.new_zeros(n, *like.shape[1:]) for u, n in parts])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -53,6 +53,29 @@ class Task:
     def load(self) -> int:
         """The number of sample gradients, by which work is distributed."""
         return int(np.dot(self.steps, self.batch_sizes))
+
+
+class Rows(Sequence[State]):
+    """The states of several clients that lie together, rows [C, ...] by name; read-only."""
+
+    def __init__(self, state: State):
+        self.state = state
+
+    def __len__(self) -> int:
+        return len(next(iter(self.state.values())))
+
+    @overload
+    def __getitem__(self, at: int) -> State: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Rows: ...
+
+    def __getitem__(self, at: int | slice) -> State | Rows:
+        if isinstance(at, slice):
+            return Rows({name: rows[at] for name, rows in self.state.items()})
+        if not 0 <= at < len(self):
+            raise IndexError(at)
+        return {name: rows[at : at + 1] for name, rows in self.state.items()}
 
 
 LOCAL_DRIFT = "local_drift"  # the name of the drift among a client's logged values: metric train/local_drift

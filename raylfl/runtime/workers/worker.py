@@ -39,7 +39,7 @@ from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.measures import Measures
 from raylfl.runtime.workers.module import devices, layout_for, make_module
 from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
-from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, Task
+from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, Rows, Task
 from raylfl.runtime.workers.training import Training, TrainingLog
 
 
@@ -324,6 +324,8 @@ class Worker:
         return dict(self._broadcast[1])
 
     def _states(self, client_states: Sequence[State | None]) -> State:
+        if isinstance(client_states, Rows):
+            return {name: rows.to(self.device) for name, rows in client_states.state.items()}
         fresh = self.setup.fresh_state(self.initial)
         names = fresh or client_states[0] or {}  # the rows of nodes of a graph are given with every task
         return {name: torch.cat([(state or fresh)[name] for state in client_states]).to(self.device) for name in names}
