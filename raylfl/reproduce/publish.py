@@ -18,7 +18,7 @@ from raylfl.reproduce.choice import plain
 from raylfl.reproduce.command import place, write
 from raylfl.reproduce.gallery import write_pages
 from raylfl.reproduce.ledger import add, row
-from raylfl.reproduce.run_cache import DIVERGED, RunCache
+from raylfl.reproduce.run_cache import RunCache, is_done
 
 RESULTS, DOCS = Path("results"), Path("docs")
 DPI = 100  # resolution of pictures in the repository
@@ -66,7 +66,7 @@ def finished(name: str, experiment: PaperResult) -> list[RunRecord]:
     """The runs of an experiment that finished or diverged."""
     folder = _runs(name, experiment) / "runs"
     paths = find_runs([folder]) if folder.is_dir() else []
-    return [load_run(path) for path in paths if (path / "summary.json").is_file() or (path / DIVERGED).is_file()]
+    return [load_run(path) for path in paths if is_done(path)]
 
 
 def _runs(name: str, experiment: PaperResult) -> Path:

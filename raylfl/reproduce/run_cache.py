@@ -1,9 +1,10 @@
 """The cache of a reproduction's runs: existing runs are reused, others are resumed or run, several at a time.
 
 A run's folder is named after its setting and a digest of its config. A second call therefore repeats nothing, an
-interrupted run is resumed, and a changed setting is a new run; a run from before an option existed is the run that has
-its default. Runs with `runtime.backend: local` are distributed over
-processes, one per CPU; runs on Ray use one connection, one after the other.
+interrupted run is resumed, and a changed setting is a new run. A run from before an option existed is the run that has
+its default: it keeps its name if it is finished, and takes today's if it is resumed, as its config is then completed.
+Runs with `runtime.backend: local` are distributed over processes, one per CPU; runs on Ray use one connection, one
+after the other.
 """
 
 from __future__ import annotations
@@ -39,15 +40,16 @@ LINE_SECONDS = 2.0  # between progress lines
 
 @dataclass(frozen=True)
 class Job:
-    """A required run: its resolved config and its folder."""
+    """A required run: its resolved config and its folder. older: the folder of its beginning, if that is another."""
 
     label: str
     config: dict[str, Any]
     path: Path
+    older: Path | None = None
 
     @property
     def done(self) -> bool:
-        return (self.path / "summary.json").is_file() or (self.path / DIVERGED).is_file()
+        return is_done(self.path)
 
 
 class RunCache:
@@ -98,11 +100,13 @@ class RunCache:
         config = load_config({**setting.config, "seed": seed}, self.overrides).resolved
         digest = config_digest(config)
         words = re.sub(r"[^A-Za-z0-9.]+", "-", setting.label).strip("-").lower()
-        path = self.runs / f"{words}-s{seed}-{digest}"
+        path, older = self.runs / f"{words}-s{seed}-{digest}", None
         if not path.exists():
-            path = next((run for run in self.runs.glob(f"{path.name[:-8]}*") if digest in _todays(run)), path)
+            older = next((run for run in self.runs.glob(f"{path.name[:-8]}*") if digest in _todays(run)), None)
+            if older is not None and is_done(older):
+                path, older = older, None
         logging = config["logging"] | {"dir": str(path.parent.parent), "id": path.name, "report": False}
-        return Job(setting.label, config | {"name": path.parent.name, "logging": logging}, path)
+        return Job(setting.label, config | {"name": path.parent.name, "logging": logging}, path, older)
 
     def _carry_out(self, jobs: Mapping[Path, Job]) -> None:
         waiting = [job for job in jobs.values() if not job.done]
@@ -125,7 +129,7 @@ class RunCache:
             return
         context = multiprocessing.get_context("spawn")  # a fork would lose torch's threads
         with ProcessPoolExecutor(processes, mp_context=context) as pool:
-            futures = {pool.submit(make_run, job.config, job.path): job for job in jobs}
+            futures = {pool.submit(make_run, job): job for job in jobs}
             try:
                 for future in as_completed(futures):
                     future.result()
@@ -202,14 +206,22 @@ def _one_by_one(jobs: Sequence[Job]) -> Iterator[Job]:
     with cluster_for(first.runtime):
         for job in jobs:
             with Watcher() if on_ray else nullcontext() as watch:
-                make_run(job.config, job.path, watch)
+                make_run(job, watch)
             yield job
 
 
-def make_run(config: dict[str, Any], path: Path, watch: Any = None) -> None:
-    """Runs a config in this folder, or resumes the run there; can be called in another process."""
+def is_done(run: Path) -> bool:
+    """Whether the run in this folder is finished or diverged."""
+    return (run / "summary.json").is_file() or (run / DIVERGED).is_file()
+
+
+def make_run(job: Job, watch: Any = None) -> None:
+    """Carries out the run, or resumes it; can be called in another process."""
     from raylfl import api
 
+    config, path = job.config, job.path
+    if job.older is not None:
+        job.older.rename(path)
     try:
         if (path / "config.yaml").is_file():
             free = [f"runtime.{key}={_as_override(config['runtime'][key])}" for key in RUNTIME_FREE]

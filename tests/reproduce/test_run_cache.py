@@ -10,7 +10,7 @@ import torch
 
 from raylfl.errors import DataMissing
 from raylfl.report.derived import best_setting, last_k
-from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.run_cache import RunCache, digests
 from raylfl.reproduce.setting import layered, setting
 
 TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
@@ -49,6 +49,20 @@ def test_a_run_from_before_an_option_existed_is_the_run_with_its_default(cache):
     older = older.rename(f"{str(older)[:-8]}0123abcd")
     assert [run.path for run in cache.groups([TOY])[0].runs] == [older]
     assert [run.path for run in cache.groups([TOY.with_("toy", {"eval.drift": True})])[0].runs] != [older]
+
+
+def test_an_interrupted_run_from_before_an_option_existed_is_resumed_under_todays_name(cache):
+    """Its config has the option from then on, and `raylfl publish` compares the digest in the name with the config."""
+    path = cache.groups([TOY])[0].runs[0].path
+    params = torch.load(path / "final.pt", weights_only=True)["params"]
+    (path / "config.yaml").write_text((path / "config.yaml").read_text().replace("  drift: false\n", ""))
+    (path / "summary.json").unlink()
+    path.rename(f"{str(path)[:-8]}0123abcd")
+    again = cache.groups([TOY])[0].runs[0]
+    assert again.finished
+    assert [again.path] == [path] == list((cache.folder / "runs").iterdir())
+    assert digests(again.config)[-1] == path.name[-8:]
+    assert torch.equal(torch.load(path / "final.pt", weights_only=True)["params"], params)
 
 
 def test_where_and_how_fast_it_runs_makes_no_new_run(cache, tmp_path):
