@@ -141,6 +141,9 @@ def gated(folder, **more):
 def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, nodes, runs, tmp_path):
     """Pinned clients' samples and states, too large to travel inside replies, lie on the node that goes down in
     mid-round. The run has the bits of clients that are not pinned.
+
+    A vector is x or y. Before the loss x crosses to one node; the six uploads, of which no two that the tree adds first
+    have the same home, cross by half, and half of their sum to the server.
     """
     seen = tmp_path / "seen"
     seen.mkdir()
@@ -165,6 +168,8 @@ def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, nodes
 
     struck = on_ray(config, runs, "runtime.placement=pinned", *TWO, watch=watch)
     assert outcome(struck.run_dir) == outcome(clean.run_dir)
+    crossed = [row["traffic/between_nodes_bytes"] for row in struck.metrics[1:3]]  # no checkpoint, no evaluation
+    assert crossed == pytest.approx([(1 + 6 / 2 + 1 / 2) * 4 * struck.params.numel()] * 2, rel=0.002)
     assert len(nodes) == before + 1
     assert not (seen / "slow").exists()
     assert "was lost" in log_of(struck.run_dir)

@@ -141,7 +141,7 @@ def test_split_learning_moves_the_client_half_and_exchanges_activations(name, ri
 
 def test_in_one_process_nothing_is_sent_to_another():
     backend = LocalBackend.__new__(LocalBackend)  # no state is needed to say so
-    assert backend.traffic() == {"traffic/sent_bytes": 0, "traffic/received_bytes": 0}
+    assert set(backend.traffic().values()) == {0}
 
 
 def test_buffers_travel_with_the_parameters_and_are_counted():

@@ -251,6 +251,13 @@ def test_traffic_is_what_the_calls_of_all_rounds_carry(veterans, tmp_path, algor
     assert total(tmp_path / "here") == (0, 0)
 
 
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "sfl"])
+def test_between_workers_of_one_node_nothing_crosses(veterans, tmp_path, algorithm):
+    config = {**TINY, "algorithm": {"name": algorithm}, "rounds": 2}
+    carry_out(config, tmp_path, rows=session_on(veterans[:2], []))
+    assert [row["traffic/between_nodes_bytes"] for row in rows_of(tmp_path)] == [0, 0]
+
+
 def rows_of(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 

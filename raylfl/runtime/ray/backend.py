@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,13 +45,14 @@ class RayBackend(Backend):
         """
         runtime = experiment.config.runtime
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
-        self.pool = WorkerPool(actors, stored, notify, lambda: has_room(runtime, stored.homes, resources_here()))
+        self._traffic = Traffic(ray.get_runtime_context().get_node_id())
+        room = partial(has_room, runtime, stored.homes)
+        self.pool = WorkerPool(actors, stored, notify, lambda: room(resources_here()), self._traffic)
         self.workers, self._stored = len(self.pool), stored
         self._weights = experiment.setup.population.weights
         self._batch_size = experiment.setup.eval_batch_size
         self._sequential = experiment.algorithm.topology.sequential
         self._measuring = 0  # evaluations in progress
-        self._traffic = Traffic()
         self.one_by_one, self.whole, self.cut, state = self.pool.call("traits", attempts=self.attempts)
         size = state or 0
         spills = size < direct_bytes() and size * experiment.clients > HEAP
@@ -64,6 +66,7 @@ class RayBackend(Backend):
         return ray.put(pack(state))
 
     def get(self, handles: Sequence[Handle]) -> list[State]:
+        self._traffic.given(handles, self._traffic.here)
         return [unpack(p) for p in ray.get(list(handles))]
 
     # -- cohorts -----------------------------------------------------------------------------------------------

@@ -43,4 +43,7 @@ class Channel:
 
     def stored(self, states: Sequence[Any]) -> list[Any]:
         """References to new client states. Small ones are kept in this process unless all of them would not fit."""
-        return [ray.put(state) for state in ray.get(list(states))] if self.spills else list(states)
+        if not self.spills:
+            return list(states)
+        self.traffic.given(states, self.traffic.here)
+        return [ray.put(state) for state in ray.get(list(states))]

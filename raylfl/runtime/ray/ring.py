@@ -10,6 +10,7 @@ import ray
 from raylfl.core.algorithm import State
 from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.channel import Channel
+from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost
 from raylfl.runtime.workers.backend import Handle
@@ -36,6 +37,8 @@ class RingInFlight:
         self.start: Any = pack(broadcast)
         self.last: Any = self.start  # the last upload
         self.sender = 0  # the task that sent `last`
+        self.hops = list[tuple[str | None, str | None]]()  # (from, to): nodes between which uploads were passed on
+        self.node: str | None = None  # of the worker that sent `last`
         self.attempt = 0  # attempts at the first call without a result
         self.done: list[TaskResult] = []
         self.links = self._hand_out()
@@ -79,15 +82,23 @@ class RingInFlight:
             self.attempt += 1
             return False
         broken = len(reports.bad) > 0
+        node = channel.pool.nodes[link.worker]
+        if self.last is not self.start:
+            self.hops.append((self.node, node))
         kept = channel.stored([state]) if channel.keeps and not broken else []
         self.done.append(TaskResult(self.tasks[k], reports, {}, kept))
         self.attempt = 0
         if self.received[k] and not broken:
-            self.last, self.sender = uploads, k
+            self.last, self.sender, self.node = uploads, k, node
         return not (broken and self.received[k])
 
     def _fetch_model(self) -> None:
+        traffic = self.channel.traffic
+        traffic.given([self.last], traffic.here)
         final = ray.get(self.last)
         handed_on = max(sum(self.received) - 1, 0)  # from each worker to the next
-        self.channel.traffic.count(sent=weight(final) * handed_on, received=weight(final))
+        traffic.count(sent=weight(final) * handed_on, received=weight(final))
+        through = weight(final) <= direct_bytes()  # this process, within results and calls
+        for source, target in self.hops:
+            traffic.crossed(weight(final), traffic.here if through else source, target)
         self.done[self.sender].uploads = unpack(final)

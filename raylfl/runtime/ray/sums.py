@@ -95,6 +95,7 @@ def _each(channel: Channel, parts: Sequence[Part]) -> tuple[list[list[Roots]], l
     found, lost = list[Any](), list[int]()
     for part in parts:
         try:
+            channel.traffic.given([part.reference], channel.traffic.here)
             found.append(ray.get(part.reference))
         except ObjectLostError:
             lost += part.tasks

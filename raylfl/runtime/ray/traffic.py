@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import ray
+from ray.experimental import get_local_object_locations
 from torch import Tensor
 
 from raylfl.runtime.workers.task import ClientReports
@@ -19,21 +21,61 @@ class Traffic:
     A broadcast in the object store counts once, because all workers of a node read it in place; inside calls it counts
     once per call. Repeated local work counts again. Tensors and reports count; the overhead of a call, a few hundred
     bytes, does not.
+
+    between_nodes: bytes that crossed from one node to another: values in calls and results, and objects of which the
+    node of a call has no copy, by Ray's record of their sizes and places; without the samples at the start of a run.
+    here: the server's node.
     """
 
+    here: str | None = None
     sent: int = 0
     received: int = 0
+    between_nodes: int = 0
+    _coming: set[tuple[bytes, str | None]] = field(default_factory=set)  # (object, node): copies that Ray may not list
+    _came: set[tuple[bytes, str | None]] = field(default_factory=set)  # those before the last `take`
 
     def count(self, sent: int = 0, received: int = 0) -> None:
         """Adds to the counters."""
         self.sent += sent
         self.received += received
 
+    def given(self, values: Sequence[Any], node: str | None) -> None:
+        """Counts what crosses to this node for these arguments of a call: values of this process, and references."""
+        for value in values:
+            if not isinstance(value, ray.ObjectRef):
+                self.crossed(weight(value), self.here, node)
+                continue
+            places, size = located(value)
+            if not places:  # a small value, which is in this process and travels within the call
+                self.crossed(size, self.here, node)
+            elif node not in places and (copy := (value.binary(), node)) not in self._coming | self._came:
+                self._coming.add(copy)
+                self.between_nodes += size
+
+    def answered(self, value: Any, others: Sequence[Any], node: str | None) -> None:
+        """Counts what the result of a call on this node carries: a value, and others as far as they are small."""
+        self.crossed(weight(value) + sum(size for places, size in map(located, others) if not places), node, self.here)
+
+    def crossed(self, size: int, source: str | None, target: str | None) -> None:
+        """Counts bytes that went from a node to a node."""
+        self.between_nodes += size * (source != target)
+
     def take(self) -> dict[str, int]:
         """The counters as metrics; they are reset to 0."""
-        counts = {"traffic/sent_bytes": self.sent, "traffic/received_bytes": self.received}
-        self.sent = self.received = 0
+        counts = {
+            "traffic/sent_bytes": self.sent,
+            "traffic/received_bytes": self.received,
+            "traffic/between_nodes_bytes": self.between_nodes,
+        }
+        self.sent = self.received = self.between_nodes = 0
+        self._coming, self._came = set(), self._coming
         return counts
+
+
+def located(reference: Any) -> tuple[list[str], int]:
+    """(the nodes that have the object in their store, its bytes); no nodes and 0 bytes while it is not there yet."""
+    found = get_local_object_locations([reference])[reference]
+    return found["node_ids"], found["object_size"] or 0
 
 
 def weight(value: Any) -> int:

@@ -17,6 +17,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray.failures import is_restarting, lines_of, reason_of_start
 from raylfl.runtime.ray.stored import Stored
+from raylfl.runtime.ray.traffic import Traffic
 
 START_SECONDS = (
     10  # seconds to wait for the other workers after the first: on a cluster that lost nodes not all of them fit
@@ -71,13 +72,15 @@ class WorkerPool:
         stored: Stored | None,
         notify: Callable[[str], None],
         has_room: Callable[[], bool] = lambda: True,
+        traffic: Traffic | None = None,
     ):
         """A pool of these actors.
 
         stored: the experiment, the first argument of every call; notify: called with one line for the user; has_room:
-        whether the cluster has the resources for a worker.
+        whether the cluster has the resources for a worker; traffic: counts what calls carry between nodes.
         """
         self.actors, self.stored, self.notify, self.has_room = list(actors), stored, notify, has_room
+        self.traffic = Traffic() if traffic is None else traffic
         self.nodes: list[str | None] = [None] * len(actors)  # the node of each worker that has been available
         self._restarts = [0] * len(actors)
         self._starting = {w: self._ping(w) for w in range(len(actors))}
@@ -95,6 +98,7 @@ class WorkerPool:
     def submit(self, worker: int, call: Call) -> Sent:
         method = getattr(self.actors[worker], call.method)
         shared = self._shared(worker if call.home is None else call.home)
+        self.traffic.given(call.arguments, self.nodes[worker])
         references = method.options(num_returns=call.returns).remote(shared, *call.arguments)
         return Sent(call, worker, self._restarts[worker], [references] if call.returns == 1 else references)
 
@@ -144,6 +148,7 @@ class WorkerPool:
             value = ray.get(sent.references[0])
         except RayActorError as error:
             return self._note_death(sent, error)
+        self.traffic.answered(value, sent.references[1:], self.nodes[sent.worker])
         return [value, *sent.references[1:]] if sent.call.returns > 1 else value
 
     def with_retries(self, sent: Sequence[Sent], attempts: int) -> list[Any]:

@@ -108,7 +108,7 @@ class Executor(ABC):
 
     def traffic(self) -> dict[str, int]:
         """Bytes sent between processes since the last call, as metrics; no metrics for a single process."""
-        return {"traffic/sent_bytes": 0, "traffic/received_bytes": 0}
+        return {"traffic/sent_bytes": 0, "traffic/received_bytes": 0, "traffic/between_nodes_bytes": 0}
 
 
 class Backend(Executor):

@@ -1,0 +1,57 @@
+"""Bytes between nodes, with a stand-in for Ray's record of its objects."""
+
+import numpy as np
+import pytest
+import ray
+
+from raylfl.runtime.ray import traffic
+from raylfl.runtime.ray.traffic import Traffic
+
+HERE, THERE, FAR = "here", "there", "far"
+VALUE = np.zeros(3)  # 24 bytes
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """(the server's counters, `of(places, size)` makes a reference to such an object)."""
+    record = {}
+
+    def of(places, size):
+        reference = ray.ObjectRef(len(record).to_bytes(28, "little"))
+        record[reference] = places, size
+        return reference
+
+    monkeypatch.setattr(traffic, "located", record.__getitem__)
+    return Traffic(HERE), of
+
+
+def between(counters):
+    return counters.take()["traffic/between_nodes_bytes"]
+
+
+def test_values_in_calls_and_results_cross_to_other_nodes_only(counted):
+    counters, _ = counted
+    for node in (HERE, THERE):
+        counters.given([VALUE, "text"], node)
+        counters.answered({"x": VALUE}, [], node)
+    assert between(counters) == 2 * 24
+    assert between(counters) == 0
+
+
+def test_an_object_crosses_once_to_each_node_that_has_no_copy(counted):
+    counters, of = counted
+    shared = of([HERE, FAR], 1000)
+    for node in (HERE, THERE, THERE, FAR):
+        counters.given([shared], node)
+    assert between(counters) == 1000
+    counters.given([shared], THERE)  # Ray may list the copy late
+    assert between(counters) == 0
+
+
+def test_small_results_cross_to_the_server_and_again_with_each_call(counted):
+    counters, of = counted
+    counters.answered(VALUE, [of([], 100), of([THERE], 5000)], THERE)
+    assert between(counters) == 24 + 100
+    for node in (HERE, THERE, THERE):
+        counters.given([of([], 100)], node)
+    assert between(counters) == 2 * 100
