@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -17,8 +18,8 @@ PANELS = 12
 def overlay(rows: Sequence[Row], refs: Mapping[str, Reference]) -> Figure:
     """A figure of at most twelve cells: our curves solid, the authors' logs dashed, one colour per learning rate."""
     places = [(place, own) for place, own in by_place(rows, "method").items() if any(key(r.cell) in refs for r in own)]
-    step = max(1, -(-len(places) // PANELS))
-    shown = places[::step]
+    chosen = np.linspace(0, len(places) - 1, min(PANELS, len(places))).round().astype(int)
+    shown = [places[k] for k in chosen]
     columns = min(4, max(1, len(shown)))
     lines = -(-max(1, len(shown)) // columns)
     with rc():
@@ -30,6 +31,8 @@ def overlay(rows: Sequence[Row], refs: Mapping[str, Reference]) -> Figure:
             ax.set_title(f"{task}\nC={classes}, K={steps}, {method}")
         for ax in list(grid.flat)[len(shown) :]:
             ax.set_axis_off()
+        for ax in list(grid.flat)[: len(shown)][-columns:]:
+            ax.tick_params(labelbottom=True)  # also above a place that stays empty
         figure.supxlabel("rounds", size=8.5)
         figure.supylabel("test accuracy (%)", size=8.5)
         figure.suptitle("ours in full lines, the authors' logs dashed", size=8.5, color=MUTED, x=0.01, ha="left")
@@ -50,7 +53,8 @@ def _panel(ax: Axes, rows: Sequence[Row], refs: Mapping[str, Reference]) -> None
             ax.set_ylim(bottom=max(0.0, 100 * min(ends) - 8), top=min(100.5, 100 * max(ends) + 3))
     handles, labels = ax.get_legend_handles_labels()
     named = dict(zip(labels, handles, strict=True))
-    ax.legend(named.values(), named.keys(), fontsize=6.5, frameon=False, loc="lower right", labelcolor=MUTED, ncols=2)
+    box = {"frameon": True, "edgecolor": "none", "framealpha": 0.85}
+    ax.legend(named.values(), named.keys(), fontsize=6.5, loc="lower right", labelcolor=MUTED, ncols=2, **box)
 
 
 def _points(curve: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
