@@ -139,17 +139,18 @@ class RunCache:
 
 
 class Estimated(RunCache):
-    """A cache that makes no runs: the first requested runs become `waiting`, and Enough ends the experiment."""
+    """A cache that makes no runs: the first ones that are not done become `waiting`, and Enough ends the experiment."""
 
     waiting: Sequence[Job] = ()
 
     def _carry_out(self, jobs: Mapping[Path, Job]) -> None:
         self.waiting = [job for job in jobs.values() if not job.done]
-        raise Enough
+        if self.waiting:
+            raise Enough
 
 
 class Enough(Exception):
-    """Ends an experiment after its settings are known."""
+    """Ends an experiment whose next runs are known."""
 
 
 def config_digest(config: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 import pytest
 import torch
@@ -13,9 +14,11 @@ from raylfl.reproduce.base import find
 from raylfl.reproduce.choice import choice, plain
 from raylfl.reproduce.estimate import estimate
 from raylfl.reproduce.run_cache import Enough, Estimated, RunCache
+from raylfl.reproduce.setting import setting
 from tests.reproduce.caches import DryCache
 
 KEYS = ("task", "steps", "lr", "seed")
+TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
 
 
 @pytest.mark.parametrize(
@@ -87,6 +90,21 @@ def test_tables_10_and_11_have_their_runs_in_one_place(tmp_path):
         paths.append({job.path for job in cache.waiting})
     assert paths[0] == paths[1]
     assert len(paths[0]) == 16  # two methods, two C, four rates
+
+
+def test_an_estimate_names_the_first_runs_that_are_not_there(tmp_path):
+    """After a whole search these are the further seeds."""
+
+    def waiting(seeds):
+        cache = Estimated(tmp_path)
+        with suppress(Enough):
+            for seed in seeds:
+                cache.groups([TOY], [seed])
+        return [job.config["seed"] for job in cache.waiting]
+
+    RunCache(tmp_path, processes=1).groups([TOY])
+    assert waiting([0, 1, 2]) == [1]
+    assert waiting([0]) == []
 
 
 def test_an_estimate_makes_no_full_runs_and_prints_hours(tmp_path, monkeypatch, capsys):
