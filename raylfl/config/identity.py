@@ -33,6 +33,7 @@ UNCHOSEN = {  # the default of `topology`
     "bandwidth": None,
     "links": None,
 }
+LATER = ("edge_latency", "edge_bandwidth")  # options of `topology` that older runs lack; null: as before
 LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
     "resume": (*PLACE, *FREE, "rounds", "eval", "stop"),
     "group": (*PLACE, "runtime", "seed"),
@@ -47,7 +48,10 @@ def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
     A topology that is left to the method is not a part of it: runs have the identity that they had without this group.
     """
     kept = _without(resolved, LEFT_OUT[of], "")
-    if kept.get("topology", {}).items() <= UNCHOSEN.items():  # a run from before an option has fewer of them
+    topology = {key: v for key, v in kept.get("topology", {}).items() if key not in LATER or v is not None}
+    if topology:
+        kept["topology"] = topology
+    if topology.items() <= UNCHOSEN.items():  # a run from before an option has fewer of them
         kept.pop("topology", None)
     runtime = kept.get("runtime", {})
     if runtime.get("placement") != "pinned":  # only this value can change bits: pinned clients are not vectorised

@@ -16,6 +16,7 @@ from raylfl.core.keyed import keyed_uniform
 from raylfl.core.mixing import Edges, Weights
 from raylfl.core.population import Bools, Floats, Ints
 from raylfl.heterogeneity.links.base import Link
+from raylfl.heterogeneity.topologies.edge_values import PerEdge, ValuePerEdge
 from raylfl.heterogeneity.topologies.links_file import EdgeLinks
 from raylfl.heterogeneity.values import POSITIVE, Domain, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
@@ -49,6 +50,13 @@ class Graph(Options, ABC):
         Annotated[ValuePerClient, Doc("floats a second on one edge, the smaller of its two clients'; null: infinite")]
         | None
     ) = None
+    edge_latency: (
+        Annotated[ValuePerEdge, Doc("virtual seconds of a message between clients, for each edge; null: by `latency`")]
+        | None
+    ) = None
+    edge_bandwidth: (
+        Annotated[ValuePerEdge, Doc("floats a second between clients, for each edge; null: by `bandwidth`")] | None
+    ) = None
     links: (
         Annotated[str, Doc("a file with the latency and bandwidth of single edges, for methods without a server")]
         | None
@@ -60,6 +68,11 @@ class Graph(Options, ABC):
         self._bandwidth = None
         if self.bandwidth is not None:
             self._bandwidth = PerClient.parse(self.bandwidth, "bandwidth", _RATE, purpose="topology/bandwidth")
+        self._edge_latency = self._edge_bandwidth = None
+        if self.edge_latency is not None:
+            self._edge_latency = PerEdge.parse(self.edge_latency, "edge_latency", _SECONDS)
+        if self.edge_bandwidth is not None:
+            self._edge_bandwidth = PerEdge.parse(self.edge_bandwidth, "edge_bandwidth", _RATE)
         self._links = None if self.links is None else EdgeLinks.read(self.links)
         self._pairs: dict[tuple[int, int, int], Ints] = {}  # a cache: seed, clients, round
         self._edges: Edges | None = None
@@ -123,6 +136,11 @@ class Graph(Options, ABC):
         rate: Floats = np.full(len(ends), np.inf)
         if self._bandwidth is not None:
             rate = np.append(self._bandwidth.at(0, clients, world), np.inf)[ends].min(axis=1)
+        between = (ends >= 0).all(axis=1)
+        if self._edge_latency is not None:
+            latency[between] = self._edge_latency.at(ends[between], world)
+        if self._edge_bandwidth is not None:
+            rate[between] = self._edge_bandwidth.at(ends[between], world)
         if self._links is not None:
             known, lines = self._links.of(ends, world.count)
             latency[known], rate[known] = self._links.latency[lines], self._links.bandwidth[lines]

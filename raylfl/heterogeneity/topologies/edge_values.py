@@ -1,0 +1,46 @@
+"""Values per edge: one number for all edges between clients, or a draw for each.
+
+    0.2                          every edge the same
+    {uniform: [lo, hi]}          U(lo, hi) of each edge
+    {lognormal: [mean, sigma]}   exp(mean + sigma z), z ~ N(0, 1)
+
+An edge's value is drawn once per run, is the same in both directions, and depends on the seed and its two clients only:
+edges of a graph that changes keep theirs. Single edges have values of their own in the file of `topology.links`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from raylfl.core.population import Floats, Ints
+from raylfl.errors import BadValue
+from raylfl.heterogeneity.values import Domain, PerClient
+from raylfl.heterogeneity.world import RunContext
+from raylfl.options import Kind
+
+FORMS = ("value", "uniform", "lognormal")
+ValuePerEdge = Annotated[Any, Kind("a number, {uniform: [lo, hi]} or {lognormal: [mean, sigma]}")]
+
+
+@dataclass(frozen=True)
+class PerEdge:
+    """A parsed value per edge."""
+
+    values: PerClient
+
+    @staticmethod
+    def parse(spec: object, key: str, domain: Domain) -> PerEdge:
+        """The parsed specification; raises BadValue."""
+        if not (isinstance(spec, (int, float)) or (isinstance(spec, Mapping) and set(spec) <= set(FORMS))):
+            hint = "topology.links names a file with values of single edges"
+            raise BadValue(key, got=spec, need="a number, {uniform: [lo, hi]} or {lognormal: [mean, sigma]}", hint=hint)
+        return PerEdge(PerClient.parse(spec, key, domain, purpose=f"topology/{key}"))
+
+    def at(self, ends: Ints, world: RunContext) -> Floats:
+        """The values of the edges between these clients [M, 2], in either order."""
+        numbers = np.sort(ends, axis=1) @ np.array([world.count, 1])
+        return self.values.at(0, numbers, world)
