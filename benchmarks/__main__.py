@@ -1,27 +1,49 @@
-"""`python -m benchmarks [PART ...] [-o FILE]`: tables on stdout, numbers as JSON; all parts where none is named."""
+"""Tables on stdout, numbers as JSON; all parts where none is named.
+
+    python -m benchmarks [PART ...] [-o FILE] [--write]
+
+`--write` puts the numbers of `pinned`, `sums` and `nodes` into docs/scaling.md.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from benchmarks import pinned, sums
+from benchmarks import many_nodes, pinned, sums
 from benchmarks.neighbours import beside_neighbours
+from benchmarks.pages import ROOT, write_part
 from benchmarks.processes import start_up_and_memory
 from benchmarks.rounds import beside_fedavg, evaluated, measure
 from benchmarks.scale import RESNET18, SFL_TABLE_3, TINY, against_the_oracle, scale
 from benchmarks.tables import table_of
 from benchmarks.workloads import USERS
 
-PARTS = ("speed", "users", "stateful", "evaluation", "neighbours", "processes", "scale", "pinned", "sums", "oracle")
+PARTS = (
+    "speed",
+    "users",
+    "stateful",
+    "evaluation",
+    "neighbours",
+    "processes",
+    "scale",
+    "pinned",
+    "sums",
+    "nodes",
+    "oracle",
+)
 ROUNDS = {"W1": 60, "W2": 12, "W3": 60}
 USERS_ROUNDS = {**ROUNDS, "W4": 30, "W5": 20}
 STATEFUL = ("focus", "scaffold", "feddyn", "mifa", "fedaware")
+
+
+PAGES: dict[str, Callable[[Any], str]] = {"pinned": pinned.page, "sums": sums.page, "nodes": many_nodes.page}
 
 
 def speed() -> list[dict[str, Any]]:
@@ -53,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", default=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("-o", "--out", default="benchmarks/results.json")
+    parser.add_argument("--write", action="store_true", help="put pinned, sums and nodes into docs/scaling.md")
     args = parser.parse_args()
     results: dict[str, Any] = {}
     for part in args.parts:
@@ -76,6 +99,8 @@ def main() -> None:
         elif part == "sums":
             cases = (("shared", True), ("shared", False), ("pinned", False))
             results[part] = [sums.of_server("fedavg", placement, rows) for placement, rows in cases]
+        elif part == "nodes":
+            results[part] = many_nodes.ways(many_nodes.counts())
         elif part == "oracle":
             results[part] = [
                 *(against_the_oracle("ResNet-18, 10 clients, K 1", RESNET18, w, 3) for w in (0, 1)),
@@ -85,6 +110,8 @@ def main() -> None:
         else:
             parser.error(f"no part {part}: there are {', '.join(PARTS)}")
         Console(width=120).print(table_of(results[part], part))
+        if args.write and part in PAGES:
+            write_part(part, PAGES[part](results[part]), ROOT / "docs" / "scaling.md")
     Path(args.out).write_text(json.dumps(results, indent=2) + "\n")
 
 

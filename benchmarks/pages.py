@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
@@ -16,3 +18,9 @@ def write_part(name: str, text: str, page: Path = PAGE) -> None:
     assert begin, f"{page} has no part {name}"
     assert end, f"the part {name} of {page} has no end"
     page.write_text(f"{before}{begin}{about}\n{text}\n{end}{after}")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table in Markdown, with one column a key of the first row."""
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *([str(cell) for cell in row.values()] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import psutil
 
 import raylfl
+from benchmarks.pages import table
 from raylfl.config.load import load_config
 from raylfl.experiment import assemble
 from raylfl.runtime.ray.resources import homes_of
@@ -45,6 +47,25 @@ def parts(workers: int) -> dict[str, Any]:
     rest = replace(setup, train=setup.train.part(np.empty(0, dtype=np.int64)))
     megabytes = [len(pickle.dumps(part)) / 1e6 for part in (samples_of(setup, homes, largest), rest)]
     return {"workers": workers, "homes_s": seconds, "largest_home_mb": megabytes[0], "shared_mb": megabytes[1]}
+
+
+def page(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The part `pinned` of docs/scaling.md."""
+    return (
+        "\n"
+        + table(
+            [
+                {
+                    "workers": row["workers"],
+                    "homes are found in": f"{row['homes_s']:.1f} s",
+                    "samples of the largest home": f"{row['largest_home_mb']:.3g} MB",
+                    "shared by the workers of a node": f"{row['shared_mb']:.0f} MB",
+                }
+                for row in rows
+            ]
+        )
+        + "\n"
+    )
 
 
 def rounds(workers: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,6 +20,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
+from benchmarks.pages import table
 from raylfl.config.load import load_config
 from raylfl.core.threads import limit_threads
 from raylfl.experiment import assemble
@@ -107,6 +109,28 @@ def _measured(algorithm: str, placement: str, rows: bool) -> dict[str, Any]:
         "cpu_ms": 1e3 * median(seconds[WATCHED + 1 :]),
         "bits": fingerprint(params)[:8],
     }
+
+
+def page(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The part `sums` of docs/scaling.md."""
+    assert len({row["bits"] for row in rows}) == 1, "the parameters must have the same bits in all cases"
+    names = {"rows": "rows (`eval.drift`, FedAWARE, ...)", "sums": "sums"}
+    return (
+        "\n"
+        + table(
+            [
+                {
+                    "uploads": names[row["uploads"]] + ", pinned clients" * (row["placement"] == "pinned"),
+                    "vectors received": f"{row['received']:.0f}",
+                    "own memory": f"{row['own']:.2g}",
+                    "pages of the object store touched so far, freed ones too": f"{row['mapped']:.2g}",
+                    "processor time per round": f"{row['cpu_ms'] / 1e3:.2g} s",
+                }
+                for row in rows
+            ]
+        )
+        + "\n"
+    )
 
 
 class Memory:

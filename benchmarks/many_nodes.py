@@ -1,0 +1,118 @@
+"""A round on 64 GPUs of 8 nodes, extrapolated: what each link carries, counted on the trees of random cohorts."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.pages import table
+from benchmarks.sums import WIDTH
+from raylfl.core.homes import assigned
+from raylfl.core.partial_sums import SumPlan, depth_first
+from raylfl.core.population import Ints
+
+NODES, WORKERS, CLIENTS, UPLOADS, DRAWS = 8, 64, 10**6, 640, 5
+VECTOR = 4 * WIDTH / 1e9  # GB
+LINK = 12.5  # GB/s, 100 Gbit/s
+
+
+def nodes_of(workers: Ints) -> Ints:
+    """The node of each of these workers; workers of a node have consecutive numbers."""
+    return workers * NODES // WORKERS
+
+
+def vectors(nodes: Ints) -> int:
+    """The vectors that all nodes have after each has joined its own; nodes: that of each of the tree's rows."""
+    plan = SumPlan.of(np.arange(len(nodes)), {"a": ("up", np.ones(len(nodes)))}, torch.float32)
+    every = [np.flatnonzero(nodes == k).tolist() for k in range(NODES)]
+    return sum(len(roots) for own in every for roots in plan.parts(own, [{"up": torch.zeros(len(own), 1)}]) if own)
+
+
+@cache
+def counts() -> dict[str, float]:
+    """Mean vectors of all nodes by the rule that places the clients of a cohort, drawn uniformly."""
+    rng, order = np.random.default_rng(0), depth_first(UPLOADS)
+    home = assigned(np.ones(CLIENTS, dtype=np.int64), WORKERS)
+    pinned, ranges, neighbours = list[int](), list[int](), list[int]()
+    for _ in range(DRAWS):
+        cohort = np.sort(rng.choice(CLIENTS, UPLOADS, replace=False))
+        pinned.append(vectors(nodes_of(home[cohort])))
+        contiguous = nodes_of(cohort * WORKERS // CLIENTS)
+        ranges.append(vectors(contiguous))
+        neighbours.append(vectors(contiguous[order]))
+    return {
+        "shared": vectors(nodes_of(order * WORKERS // UPLOADS)),
+        "pinned": float(np.mean(pinned)),
+        "ranges": float(np.mean(ranges)),
+        "neighbours": float(np.mean(neighbours)),
+    }
+
+
+def busiest(homes: int, uploads: int) -> float:
+    """The mean number of clients of the busiest home, among as many homes, of clients drawn uniformly."""
+    drawn = np.random.default_rng(0).multinomial(uploads, np.full(homes, 1 / homes), size=1000)
+    return float(drawn.max(axis=1).mean())
+
+
+def ways(found: dict[str, float]) -> list[dict[str, Any]]:
+    """What the busiest link of a node, or of the server, carries one way in a round, by way of the uploads."""
+    share = (NODES - 1) / NODES / NODES  # of all vectors, that a node sends or receives if columns are divided
+    cases = [
+        ("rows to the server", UPLOADS, UPLOADS, False),
+        ("sums, `shared`", 1, found["shared"] * share, True),
+        ("sums, `pinned`", 1, found["pinned"] * share, True),
+        ("sums, `pinned`, joined on nodes only", found["pinned"], found["pinned"], False),
+    ]
+    return [
+        {
+            "uploads": name,
+            "vectors to the server": f"{server:.0f}",
+            "vectors on the busiest link": f"{max(link, server):.1f}" if divided else f"{link:.0f}",
+            "GB": f"{max(link, server) * VECTOR:.2g}",
+            "seconds at 100 Gbit/s": f"{max(link, server) * VECTOR / LINK:.2g}",
+        }
+        for name, server, link, divided in cases
+    ]
+
+
+def page(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The part `nodes` of docs/scaling.md; rows: from `ways`."""
+    found, each, gigabytes = counts(), UPLOADS // WORKERS, UPLOADS * VECTOR
+    own, sent = UPLOADS // NODES, found["pinned"] * (NODES - 1) / NODES**2
+    mean = {m: m / WORKERS / busiest(WORKERS, m) for m in (WORKERS, UPLOADS, 100 * WORKERS)}
+    points = [
+        f"""**Broadcast.** {1e3 * VECTOR:.0f} MB go to each node, {NODES * VECTOR:.2f} GB through the server's link.""",
+        f"""**Rows break first**: {gigabytes:.0f} GB to the server in every round, for methods whose server reads single
+        uploads (FedAWARE, FedMGDA+, memories).""",
+        f"""**Pinned sums are long.** The nodes join {UPLOADS} uploads to {found["pinned"]:.0f} vectors only, because
+        the tree of a sum is fixed by the cohort. Homes that are ranges of clients would leave {found["ranges"]:.0f}:
+        of a cohort in the order of its clients the tree adds uploads k and k + {UPLOADS // 2} first. If it added
+        neighbours, ranges would leave {found["neighbours"]:.0f}, but every run would have other bits. Columns are
+        independent in any tree: each node completes an eighth of them, and all links share the vectors.""",
+        f"""**Sums that do not depend on grouping** (fixed-point or binned accumulators) would let a node send one
+        accumulator, in 64-bit fixed point as large as 2 vectors, in place of {sent:.0f} vectors. raylfl does not have
+        them. They would save {sent * VECTOR / LINK:.2f} s a round on the links; every run would have other bits, with
+        an error that depends on a scale, and a scale for all workers takes one more pass over the uploads and one more
+        exchange before they are added up.""",
+        f"""**Object store.** With pinned clients a node has the sums of its workers, {own} vectors at most, the pieces
+        that it cuts of them, and those that it receives, {3 * own * VECTOR:.0f} GB at most. Rows take
+        {own * VECTOR:.1f} GB on each node, and {gigabytes:.0f} GB on the server's. `runtime.object_store_mb` sets the
+        size of the store; beyond it Ray spills to disk, and rounds slow down to the disk's speed.""",
+        f"""**Memory of a worker.** It keeps the uploads of its clients of a round, {each} vectors here, until it adds
+        them up.""",
+        f"""**Busiest home.** A pinned round is as long as its busiest home. Of {UPLOADS} clients drawn at random for
+        {WORKERS} homes, {each} each on average, the busiest has {busiest(WORKERS, UPLOADS):.0f}: the GPUs work
+        {mean[UPLOADS]:.0%} of the time ({mean[WORKERS]:.0%} with one client per GPU, {mean[100 * WORKERS]:.0%} with
+        100). With `shared` each has {each}. Where data allow it, a cohort drawn by homes would mend this; raylfl does
+        not have it.""",
+    ]
+    text = [
+        textwrap.fill(" ".join(f"- {point}".replace("%", " %").split()), 116, subsequent_indent="  ")
+        for point in points
+    ]
+    return f"\n{table(rows)}\n\n" + "\n".join(text) + "\n"
