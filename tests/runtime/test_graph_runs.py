@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,8 @@ import torch
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.experiment import assemble
-from raylfl.testing.runs import RUN_CHECKS, carry_out, outcome
+from raylfl.runtime import inprocess
+from raylfl.testing.runs import RUN_CHECKS, Crowd, carry_out, outcome
 
 PROBLEM: dict[str, Any] = {
     "base": ["data/dense_quadratics", "model/dense_quadratic"],
@@ -50,6 +52,15 @@ def rows(folder, name: str) -> list[dict[str, Any]]:
 )
 def test_a_graph_keeps_the_contract_in_whole_runs(tmp_path, check, settings):
     RUN_CHECKS[check](settings, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_thousand_nodes_mixed_at_once_or_block_by_block_have_the_same_bits(tmp_path, dtype):
+    """In process all messages are mixed by one call, on workers each block mixes its own: fused and pairwise sums."""
+    settings = ["data.init_args.num_clients=1000", "rounds=2", f"dtype={dtype}", "checkpoint.every=0"]
+    carry_out(PROBLEM, tmp_path / "once", settings)
+    carry_out(PROBLEM, tmp_path / "blocks", settings, rows=partial(inprocess.rows, make=Crowd))
+    assert outcome(tmp_path / "once") == outcome(tmp_path / "blocks")
 
 
 def test_a_kill_loses_no_row_of_the_topology_and_doubles_none(tmp_path):

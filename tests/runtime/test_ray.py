@@ -172,6 +172,17 @@ def test_every_algorithm_gives_the_same_bits_with_1_2_and_4_workers(
         assert outcome(tmp_path / str(workers)) == outcome(tmp_path / "here")
 
 
+def test_64_nodes_of_a_graph_on_two_workers_have_the_bits_of_one_process(veterans, tmp_path):
+    """Messages of two rows per node, between blocks by reference; in process all blocks are mixed at once."""
+    config = {"base": ["data/synthetic_images", "model/mlp"], "num_clients": 64, "rounds": 3, "eval": {"every": 0}}
+    config |= {"algorithm": "push_pull", "topology": "exponential", "participation": {"name": "bernoulli", "p": 0.8}}
+    config |= {"local": {"steps": 2, "batch_size": 4}, "link": {"name": "bernoulli", "q": 0.1}}
+    config |= {"runtime": {"backend": "local"}, "logging": {"report": False}}
+    carry_out(config, tmp_path / "here")
+    carry_out(config, tmp_path / "there", rows=session_on(veterans[:2], []))
+    assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
+
+
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "sfl"])
 def test_pinned_clients_give_the_bits_of_shared_data_on_1_2_and_3_workers(veterans, tmp_path, monkeypatch, algorithm):
     """With BatchNorm, dropout and lost uploads; every worker refuses samples that are not those of its clients. The
