@@ -2,9 +2,11 @@
 
     python -m benchmarks.graph_rounds [ROUNDS]
 
-prints seconds a round (the median; processor time in process, wall time on Ray) of FedAvg and of methods on graphs: 64
-nodes in process and on Ray with two workers (LeNet-5), and 1,000 nodes in process (a small MLP). Every client takes
-five local steps of 16 samples a round. About five minutes for 10 rounds on a quiet machine.
+prints the median seconds of a round of FedAvg and of methods on graphs, and the median of their ratios: processor time
+of rounds in turns in one process, wall time of one run after the other on Ray with two workers. Every client takes five
+local steps of 20 samples a round: 64 nodes with LeNet-5, 200 with the MLP 784-128-10, and 1,000 with a small MLP
+(64-64-10), whose rows are small work for the caches but large beside its gradients. About five minutes for 10 rounds on
+a quiet machine.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -23,46 +25,77 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 WORK: dict[str, Any] = {
     "partition": {"name": "iid"},
-    "local": {"batch_size": 16, "steps": 5, "lr": 0.01},
+    "local": {"batch_size": 20, "steps": 5, "lr": 0.01},
     "eval": {"every": 0},
     "checkpoint": {"every": 0},
 }
 LENET = {"base": ["data/synthetic_images", "model/lenet5"], "data": {"init_args": {"shape": [1, 28, 28]}}}
-MLP = {"base": ["data/synthetic_images", "model/mlp"], "data": {"init_args": {"num_train": 16000}}}
+MLP = {
+    "base": ["data/synthetic_images", "model/mlp"],
+    "data": {"init_args": {"shape": [1, 28, 28], "num_train": 20000}},
+    "model": {"init_args": {"hidden": [128]}},
+}
+SMALL = {"base": ["data/synthetic_images", "model/mlp"], "data": {"init_args": {"num_train": 20000}}}
 HERE, RAY = {"backend": "local"}, {"backend": "ray", "workers": 2}
-PLACES: tuple[tuple[int, dict[str, Any], dict[str, Any], Callable[[], float]], ...] = (
-    (64, LENET, HERE, time.process_time),
-    (64, LENET, RAY, time.perf_counter),
-    (1000, MLP, HERE, time.process_time),
+PLACES: tuple[tuple[int, str, dict[str, Any], dict[str, Any]], ...] = (
+    (64, "LeNet-5", LENET, HERE),
+    (64, "LeNet-5", LENET, RAY),
+    (200, "784-128-10", MLP, HERE),
+    (1000, "64-64-10", SMALL, HERE),
 )
 FIRST = 3  # rounds that are not measured: recordings and cold caches
-METHODS = (("dsgd", "ring"), ("led", "torus"), ("push_pull", "exponential"))
+METHODS = (("fedavg", "star"), ("dsgd", "ring"), ("led", "torus"), ("push_pull", "exponential"))
 
 
-def seconds(config: dict[str, Any], rounds: int, clock: Callable[[], float]) -> float:
-    """The median seconds of a round by this clock."""
+def in_turns(configs: Sequence[dict[str, Any]], rounds: int) -> list[list[float]]:
+    """Processor seconds of each round of each config, in this process, one round of each after the other."""
+    from raylfl.config.load import load_config
+    from raylfl.experiment import assemble
+    from raylfl.runtime.round.loop import Federation
+    from raylfl.runtime.workers.backend import LocalBackend
+
+    runs = []
+    for config in configs:
+        experiment = assemble(load_config({**config, "rounds": 10**6}))
+        runs.append(Federation.of(experiment, LocalBackend(experiment.setup)).rounds(10**6))
+    took: list[list[float]] = [[] for _ in runs]
+    for _ in range(FIRST + rounds):
+        for run, seconds in zip(runs, took, strict=True):
+            started = time.process_time()
+            next(run)
+            seconds.append(time.process_time() - started)
+    return [seconds[FIRST:] for seconds in took]
+
+
+def on_ray(config: dict[str, Any], rounds: int) -> list[float]:
+    """Wall seconds of each round of a run."""
     import raylfl
 
     stamps: list[float] = []
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
         options = {"logging": {"dir": folder, "report": False}, "rounds": rounds + FIRST}
-        raylfl.run({**config, **options}, [], lambda progress: stamps.append(clock()))
-    return median(b - a for a, b in pairwise(stamps[FIRST - 1 :]))
+        raylfl.run({**config, **options}, [], lambda progress: stamps.append(time.perf_counter()))
+    return [b - a for a, b in pairwise(stamps[FIRST - 1 :])]
 
 
 def main() -> int:
+    from raylfl.startup.process import set_up
+
+    set_up()
+    warnings.simplefilter("ignore")
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-    print("| nodes | where | method | graph | seconds a round | of FedAvg's |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for count, model, runtime, clock in PLACES:
+    print("| nodes | model | where | method | graph | ms a round | of FedAvg's |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for count, name, model, runtime in PLACES:
         base = {**WORK, **model, "num_clients": count, "runtime": runtime}
-        star = 0.0
-        for method, graph in (("fedavg", "star"), *METHODS):
-            took = seconds({**base, "algorithm": {"name": method}, "topology": {"name": graph}}, rounds, clock)
-            star = star or took
-            place = f"| {count} | {runtime['backend']} | `{method}` | {graph} |"
-            print(f"{place} {took:.4f} | {took / star:.2f} |", flush=True)
+        configs = [{**base, "algorithm": {"name": method}, "topology": {"name": graph}} for method, graph in METHODS]
+        here = runtime is HERE
+        took = in_turns(configs, rounds) if here else [on_ray(config, rounds) for config in configs]
+        star = took[0] if here else [median(took[0])] * rounds
+        for (method, graph), seconds in zip(METHODS, took, strict=True):
+            ratio = median(a / b for a, b in zip(seconds, star, strict=True))
+            place = f"| {count} | {name} | {runtime['backend']} | `{method}` | {graph} |"
+            print(f"{place} {1000 * median(seconds):.0f} | {ratio:.2f} |", flush=True)
     return 0
 
 

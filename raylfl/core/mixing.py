@@ -118,18 +118,20 @@ class Part:
         over edges in single precision are fused, from the own row on along the neighbours; others, and plain sums (all
         weights 1), as of FOCUS's server, are pairwise (`tree_sum`).
         """
+        return self.mixed(pieces, [len(self.own)])[0]
+
+    def mixed(self, pieces: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+        """The new rows, in tensors of these numbers of rows: several smaller ones reuse memory that was freed."""
         import torch  # not before: a config is checked, and names its graph, without torch
 
+        if not self.dense and pieces[0].dtype == torch.float32:
+            return self._fused(pieces, sizes)
+        rows = _joined(pieces)
         if self.dense:
-            rows = _joined(pieces)
-            return self._product(rows if self.place is None else rows.index_select(0, torch.from_numpy(self.place)))
-        if pieces[0].dtype != torch.float32:
-            return self._pairwise(_joined(pieces), np.arange(len(self.own)))
-        mixed = self._fused(pieces)
-        if self._plain.any():
-            plain = np.flatnonzero(self._plain)
-            mixed[torch.from_numpy(plain)] = self._pairwise(_joined(pieces), plain)
-        return mixed
+            whole = self._product(rows if self.place is None else rows.index_select(0, torch.from_numpy(self.place)))
+        else:
+            whole = self._pairwise(rows, np.arange(len(self.own)))
+        return [whole] if len(sizes) == 1 else [part.clone() for part in whole.split(list(sizes))]
 
     @cached_property
     def _plain(self) -> Bools:
@@ -150,20 +152,25 @@ class Part:
         first = np.append(0, np.cumsum(kept))[self.first + np.arange(len(self.first))]
         return torch.from_numpy(sources), torch.from_numpy(weights).float(), torch.from_numpy(first)
 
-    def _fused(self, pieces: Sequence[Tensor]) -> Tensor:
+    def _fused(self, pieces: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
         """Sums over edges, in blocks of columns that stay in the caches; one read of a row for each of its edges."""
+        import torch
         from torch.nn.functional import embedding_bag
 
         sources, weights, first = self._entries
         flat = [piece.flatten(1) for piece in pieces]
-        mixed = flat[0].new_empty(len(self.own), flat[0].shape[1])
+        mixed = [flat[0].new_empty(size, flat[0].shape[1]) for size in sizes]
         width = min(max(FLOATS // max(sum(map(len, flat)), 1), 256), 4096)
-        for start in range(0, mixed.shape[1], width):
-            rows = _joined([piece[:, start : start + width] for piece in flat])
-            mixed[:, start : start + width] = embedding_bag(
-                sources, rows, first, mode="sum", per_sample_weights=weights, include_last_offset=True
-            )
-        return mixed.view(len(mixed), *pieces[0].shape[1:])
+        plain = np.flatnonzero(self._plain)
+        for start in range(0, flat[0].shape[1], width):
+            at = slice(start, start + width)
+            rows = _joined([piece[:, at] for piece in flat])
+            sums = embedding_bag(sources, rows, first, mode="sum", per_sample_weights=weights, include_last_offset=True)
+            if len(plain):
+                sums[torch.from_numpy(plain)] = self._pairwise(rows, plain)
+            for part, new in zip(mixed, sums.split(list(sizes)), strict=True):
+                part[:, at] = new
+        return [part.view(len(part), *pieces[0].shape[1:]) for part in mixed]
 
     def _pairwise(self, rows: Tensor, targets: Ints) -> Tensor:
         """The new rows of these targets: the own row, and the `tree_sum` of the others."""

@@ -51,7 +51,7 @@ class Plan:
         if shared_memory and self.blocks:
             order = np.concatenate(list(self.nodes.values()))
             parts = tuple(m.part(order, np.arange(len(order))).over(order) for m in mixings)
-            self.exchange = Exchange(parts, apart=len(order) < len(blocks))
+            self.exchange = Exchange(parts)
             self.out = {b: {ALL: np.arange(len(nodes))} for b, nodes in self.nodes.items()}
         else:
             self._choose(home)

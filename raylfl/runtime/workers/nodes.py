@@ -67,13 +67,9 @@ class Mix:
 
 @dataclass(frozen=True)
 class Exchange:
-    """The mixing of all messages of a round: parts = the matrices, over the rows of all pieces, one piece a block.
-
-    apart: whether the blocks' rows get memory of their own, since not all of them will be replaced in the next round.
-    """
+    """The mixing of all messages of a round: parts = the matrices, over the rows of all pieces, one piece a block."""
 
     parts: tuple[Part, ...]
-    apart: bool
 
 
 class Spread(NamedTuple):
@@ -162,9 +158,9 @@ def exchange(site: Site, job: Exchange, *pieces: State) -> tuple[Any, ...]:
     sizes, mixed = [len(next(iter(piece.values()))) for piece in pieces], list[State]({} for _ in pieces)
     with one_thread():
         for name in pieces[0]:
-            whole = site.algorithm.matrix(name, job.parts)(*[piece[name] for piece in pieces])
-            for block, rows in zip(mixed, whole.split(sizes), strict=True):
-                block[name] = rows.clone() if job.apart else rows
+            rows = site.algorithm.matrix(name, job.parts).mixed([piece[name] for piece in pieces], sizes)
+            for block, own in zip(mixed, rows, strict=True):
+                block[name] = own
     return None, *mixed
 
 
