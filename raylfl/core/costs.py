@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class Costs:
     busiest_link_floats: int = 0
 
     def add(self, other: Costs) -> Costs:
-        return Costs(**{k: v + getattr(other, k) for k, v in asdict(self).items()})
+        return Costs(**{k: v + getattr(other, k) for k, v in vars(self).items()})
 
     def metrics(self) -> dict[str, int]:
         """The counters as metrics `cost/...`."""
-        return {f"cost/{k}": v for k, v in asdict(self).items()}
+        return {f"cost/{k}": v for k, v in vars(self).items()}

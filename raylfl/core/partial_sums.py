@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,6 +84,12 @@ class SumPlan:
             weighed = [(values, column(coefficients[mine], values)) for values, mine in pieces if len(values)]
             out.append(_roots(weighed, nodes, len(self.clients)) if nodes else {})
         return out
+
+    def vectors(self, clients: Sequence[int]) -> int:
+        """The number of vectors to which the uploads of these clients add up, all terms together."""
+        row_of = {int(client): k for k, client in enumerate(self.clients)}
+        rows = tuple(row_of[client] for client in clients if client in row_of)
+        return len(self.terms) * _count_of_roots(rows, len(self.clients))
 
     def sums(self, parts: Sequence[Sequence[Roots]]) -> dict[str, Tensor]:
         """The sums by name, from the parts of all workers; a sum of an upload that no client sent is left out."""
@@ -207,6 +214,12 @@ def _additions(nodes: Sequence[Node], count: int) -> tuple[Additions, list[tuple
         level, count = level + 1, half
     roots += [(Node(level, k), slot) for k, slot in levels.get(level, {}).items()]
     return additions, roots
+
+
+@lru_cache(maxsize=64)
+def _count_of_roots(rows: tuple[int, ...], count: int) -> int:
+    """The number of roots of these rows, in a tree of `count` rows."""
+    return len(_additions([Node(0, k) for k in rows], count)[1])
 
 
 def _places(slots: list[int]) -> Places:

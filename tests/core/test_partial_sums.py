@@ -37,6 +37,7 @@ def test_neighbours_in_depth_first_order_send_few_vectors(count, workers, vector
     runs = np.array_split(np.argsort(depth_first(count)), workers)
     parts = [plan.parts(run.tolist(), [{"up": torch.ones(len(run), 2)}]) for run in runs]
     assert sum(len(roots) for (roots,) in parts) == vectors
+    assert sum(plan.vectors([*run.tolist(), -1]) for run in runs) == vectors  # client -1 sends nothing
     assert plan.sums(parts)["a"].tolist() == [count, count]
 
 

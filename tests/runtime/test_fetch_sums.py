@@ -1,5 +1,6 @@
 """Partial sums on their way to the server, with stand-ins for Ray and its workers."""
 
+import pickle
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,14 +11,14 @@ from ray.exceptions import ObjectLostError, RayTaskError
 
 from raylfl.core.partial_sums import Node, SumPlan, joined
 from raylfl.runtime.ray import cohort, sums
-from raylfl.runtime.ray.actors import WorkerActor
+from raylfl.runtime.ray.actors import WorkerActor, pack_roots
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import DIRECT
 from raylfl.runtime.ray.sums import Part, fetch
 from raylfl.runtime.ray.traffic import Traffic
 from raylfl.runtime.ray.worker_pool import Sent, WorkerLost
-from raylfl.runtime.workers.task import ClientReports, Task
+from raylfl.runtime.workers.task import REPORT, ClientReports, Task
 
 WIDTH = 10
 
@@ -146,24 +147,42 @@ class Pool:
         return Sent(call, worker, 0, [])
 
     def results(self, sent):
-        return [self.answer(*each.call.arguments[0]) for each in sent]
+        return [self.answer(*pickle.loads(each.call.arguments[0])) for each in sent]
 
-    def answer(self, task):
-        (k,) = task.clients
+    def answer(self, tasks, keeps, known, apart):
+        ((k,),) = (task.clients for task in tasks)
         self.worked.append(k)
-        roots = task.sums.parts([k], [{"up": torch.full((1, WIDTH), k + 1.0)}])
-        return [(ClientReports.of([k], finite=True), [{}], {"up": WIDTH}), roots]
+        roots = tasks[0].sums.parts([k], [{"up": torch.full((1, WIDTH), k + 1.0)}])
+        head = ClientReports.of([k], finite=True), [{}], {"up": WIDTH}
+        return [(*head, None), roots] if apart else (*head, pack_roots(roots))
+
+
+def in_flight(pool):
+    """The work of clients 0 and 1, whose uploads are summed, and the plan of the sum."""
+    plan = SumPlan.of(np.arange(2), {"a": ("up", np.ones(2))}, torch.float32)
+    tasks, x = [Task(0, (k,), (1,), (1,), (1.0,), 0.1, plan) for k in range(2)], np.zeros(WIDTH, np.float32)
+    channel = Channel(pool, Traffic(), 1, None, False, 0, False)
+    return CohortInFlight(channel, tasks, {"x": x}, [[None], [None]]), plan
+
+
+def test_small_sums_come_with_the_answers_and_are_not_fetched(monkeypatch):
+    monkeypatch.setattr(cohort, "fetch", None)
+    (work, plan), small = in_flight(Pool()), WIDTH * 4
+    done = work.results()
+    assert plan.sums([done[0].partial.roots])["a"].tolist() == [3.0] * WIDTH
+    assert work.channel.traffic.received == sum(REPORT.itemsize + small for _ in done)
 
 
 def test_work_whose_sums_were_lost_with_their_node_is_repeated(monkeypatch):
-    plan, pool, losses = SumPlan.of(np.arange(2), {"a": ("up", np.ones(2))}, torch.float32), Pool(), [{1}, set()]
+    monkeypatch.setenv(DIRECT, "0")
+    pool, losses = Pool(), [{1}, set()]
 
     def fetch(channel, parts, count):
         lost = losses.pop(0)
         return [part.reference for part in parts if not lost & {*part.tasks}], sorted(lost)
 
     monkeypatch.setattr(cohort, "fetch", fetch)
-    tasks = [Task(0, (k,), (1,), (1,), (1.0,), 0.1, plan) for k in range(2)]
-    done = CohortInFlight(Channel(pool, Traffic(), 1, None, False, 0, False), tasks, {}, [[None], [None]]).results()
+    work, plan = in_flight(pool)
+    done = work.results()
     assert pool.worked == [0, 1, 1]
     assert plan.sums([done[0].partial.roots])["a"].tolist() == [3.0] * WIDTH

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
@@ -50,6 +51,22 @@ def pack_roots(roots: Sequence[Roots]) -> list[Any]:
 def unpack_roots(packed: Sequence[Any]) -> list[Roots]:
     """`unpack` for partial sums."""
     return [{node: as_tensor(row) for node, row in term.items()} for term in packed]
+
+
+class Work(NamedTuple):
+    """What a call of `run` is to do, beside broadcast and client states.
+
+    keeps: whether clients have states. known: for each client in order, the position of its state in the call; -1: it
+    has none yet. apart: whether sums are a result of their own, since they are too large for an answer.
+    """
+
+    tasks: Sequence[Task]
+    keeps: bool
+    known: Sequence[int]
+    apart: bool
+
+    def pickled(self) -> bytes:
+        return pickle.dumps(tuple(self), pickle.HIGHEST_PROTOCOL)
 
 
 class WorkerActor:
@@ -102,18 +119,17 @@ class WorkerActor:
     def run(
         self,
         shared: list[Any],
-        tasks: Sequence[Task],
+        work: bytes,
         packed: Packed,
-        keeps: bool,
-        known: Sequence[int],
         *client_states: Packed,
     ) -> Any:
-        """(reports of all tasks, uploads of each task, widths), then the sums, then one state per client.
+        """(reports of all tasks, uploads of each task, widths, sums), then one state per client.
 
-        sums: the packed roots of all tasks together, if uploads are added up; widths: floats of each upload that was
-        added up; states: if the algorithm keeps any. known: for each client in order, the position of its state in
-        `client_states`; -1: it has none yet.
+        work: pickled `Work`, since Ray's own pickling of small objects takes three times as long. sums: the packed
+        roots of all tasks together, if uploads are added up; None if they are a result of their own, the second.
+        widths: floats of each upload that was added up. States: if the algorithm keeps any.
         """
+        tasks, keeps, known, apart = Work(*pickle.loads(work))
         worker = self.worker(shared)
         states = [unpack(client_states[k]) if k >= 0 else None for k in known]
         done, kept = list[TaskResult](), list[Packed]()
@@ -129,8 +145,9 @@ class WorkerActor:
         add_up(done)
         partial = next((result.partial for result in done if result.partial is not None), None)
         widths, roots = (partial.widths, pack_roots(partial.roots)) if partial is not None else ({}, [])
-        head = ClientReports.joined([d.reports for d in done]), [pack(d.uploads) for d in done], widths
-        out = [head, *([roots] if tasks[0].sums is not None else []), *(kept if keeps else [])]
+        reports = ClientReports.joined([d.reports for d in done])
+        head = reports, [pack(d.uploads) for d in done], widths, None if apart else roots
+        out = [head, *([roots] if apart else []), *(kept if keeps else [])]
         return tuple(out) if len(out) > 1 else head
 
     def join(self, shared: list[Any], count: int, *parts: list[Any]) -> list[Any]:

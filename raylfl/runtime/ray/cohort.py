@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raylfl.core.partial_sums import Roots, depth_first, joined
-from raylfl.runtime.ray.actors import unpack
+from raylfl.runtime.ray.actors import Work, unpack, unpack_roots
 from raylfl.runtime.ray.channel import Channel
+from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.sums import Part, fetch
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost
@@ -28,7 +29,8 @@ class CohortInFlight:
         self.channel, self.tasks, self.broadcast, self.states = channel, tasks, broadcast, states
         self.done: dict[int, TaskResult] = {}
         self.parts = list[Part]()  # partial sums that are with the workers
-        self.sums, self.widths = list[Roots](), dict[str, int]()  # those that were fetched
+        self.arrived = list[list[Roots]]()  # those that came with an answer
+        self.sums, self.widths = list[Roots](), dict[str, int]()  # all of these that were added up
         self.tries = [0] * len(tasks)
         self._send(self._first_shares())
 
@@ -47,11 +49,11 @@ class CohortInFlight:
 
     def _fetch_sums(self) -> list[Share]:
         """Adds up the partial sums of all calls; the shares of tasks whose sums were lost with their node."""
-        parts, self.parts = self.parts, []
-        if not parts or (plan := self.tasks[0].sums) is None:
+        parts, arrived, self.parts, self.arrived = self.parts, self.arrived, [], []
+        if not (parts or arrived) or (plan := self.tasks[0].sums) is None:
             return []
-        found, lost = fetch(self.channel, parts, len(plan.clients))
-        self.sums = joined([self.sums, *found] if self.sums else found, len(plan.clients))
+        found, lost = fetch(self.channel, parts, len(plan.clients)) if parts else ([], [])
+        self.sums = joined([*([self.sums] if self.sums else []), *arrived, *found], len(plan.clients))
         return [[k] for k in lost]
 
     def _first_shares(self) -> list[Share]:
@@ -90,10 +92,21 @@ class CohortInFlight:
             at += h is not None
         channel, tasks = self.channel, [self.tasks[k] for k in share]
         channel.traffic.count(sent=weight(self.broadcast) + len(given) * channel.state_bytes)
-        returns = 1 + (tasks[0].sums is not None) + channel.keeps * sum(len(task.clients) for task in tasks)
-        return Call(
-            "run", (tasks, self.broadcast, channel.keeps, known, *given), returns, channel.timeout, self._home(share)
-        )
+        apart = self._sums_apart(tasks)
+        returns = 1 + apart + channel.keeps * sum(len(task.clients) for task in tasks)
+        work = Work(tasks, channel.keeps, known, apart).pickled()
+        return Call("run", (work, self.broadcast, *given), returns, channel.timeout, self._home(share))
+
+    def _sums_apart(self, tasks: Sequence[Task]) -> bool:
+        """Whether the sums of these tasks are too large for an answer, as the broadcast itself may be for a call.
+
+        Objects of their own can be joined by a worker of their node; if they are lost, only their tasks are repeated.
+        """
+        plan, broadcast = tasks[0].sums, self.broadcast
+        if plan is None or not isinstance(broadcast, Mapping):
+            return plan is not None
+        vectors = plan.vectors([client for task in tasks for client in task.clients])
+        return vectors * max((vector.nbytes for vector in broadcast.values()), default=0) > 0.9 * direct_bytes()
 
     def _take(self, share: Share, sent: Sent, answer: Any) -> None:
         """Stores the results of one share."""
@@ -102,18 +115,21 @@ class CohortInFlight:
                 self.done[k] = TaskResult(self.tasks[k], ClientReports.failed(self.tasks[k].clients, answer.reason))
             return
         channel = self.channel
-        (reports, uploads, widths), *others = answer if sent.call.returns > 1 else [answer]
-        sums, kept = (others[:1], others[1:]) if self.tasks[0].sums is not None else ([], others)
-        channel.traffic.count(received=weight((reports, uploads)) + len(kept) * channel.state_bytes)
+        (reports, uploads, widths, sums), *others = answer if sent.call.returns > 1 else [answer]
+        kept = others if sums is not None else others[1:]
+        channel.traffic.count(received=weight((reports, uploads, sums or [])) + len(kept) * channel.state_bytes)
         at = 0
         for k, own in zip(share, uploads, strict=True):
             mine = slice(at, at := at + len(self.tasks[k].clients))
             self.done[k] = TaskResult(self.tasks[k], reports[mine], unpack(own), channel.stored(kept[mine]))
         if widths:
             self.widths = widths
+        if widths and sums is not None:
+            self.arrived.append(unpack_roots(sums))
+        elif widths:
             added = [k for k in share if not self.done[k].failed]
             node = channel.pool.nodes[sent.worker]
-            self.parts.append(Part(sums[0], sent.worker, node, added, max(widths.values())))
+            self.parts.append(Part(others[0], sent.worker, node, added, max(widths.values())))
 
     def _failed(self, share: Share, answer: Any) -> list[Share]:
         """The failed tasks of a share as shares of one task each, because a lost worker does not tell which task killed

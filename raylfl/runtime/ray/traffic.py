@@ -11,6 +11,7 @@ import ray
 from ray.experimental import get_local_object_locations
 from torch import Tensor
 
+from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.workers.task import ClientReports
 
 
@@ -53,8 +54,12 @@ class Traffic:
                 self.between_nodes += size
 
     def answered(self, value: Any, others: Sequence[Any], node: str | None) -> None:
-        """Counts what the result of a call on this node carries: a value, and others as far as they are small."""
-        self.crossed(weight(value) + sum(size for places, size in map(located, others) if not places), node, self.here)
+        """Counts what the result of a call on this node carries: a value, and others as far as they are small.
+
+        Ray may list the place of a large one a moment after the value has arrived.
+        """
+        small = (size for places, size in map(located, others) if not places and size <= direct_bytes())
+        self.crossed(weight(value) + sum(small), node, self.here)
 
     def crossed(self, size: int, source: str | None, target: str | None) -> None:
         """Counts bytes that went from a node to a node."""
