@@ -49,7 +49,9 @@ class Traffic:
             places, size = located(value)
             if not places:  # a small value, which is in this process and travels within the call
                 self.crossed(size, self.here, node)
-            elif node not in places and (copy := (value.binary(), node)) not in self._coming | self._came:
+                continue
+            copy = value.binary(), node
+            if node not in places and copy not in self._coming and copy not in self._came:
                 self._coming.add(copy)
                 self.between_nodes += size
 
