@@ -28,7 +28,7 @@ NAMES: dict[str, tuple[str, ...]] = {  # docs/heterogeneity.md, "What is measure
     "cohort": ("sampled", "received"),
     "cost": tuple(field.name for field in fields(Costs)),
     "time": ("round", "virtual", "computation"),
-    "traffic": ("sent_bytes", "received_bytes"),
+    "traffic": ("sent_bytes", "received_bytes", "between_nodes_bytes"),
 }
 KNOWN = [f"{group}/{name}" for group, names in NAMES.items() for name in names]
 

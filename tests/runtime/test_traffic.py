@@ -22,6 +22,7 @@ def counted(monkeypatch):
         return reference
 
     monkeypatch.setattr(traffic, "located", record.__getitem__)
+    monkeypatch.setattr(traffic, "direct_bytes", lambda: 1000)
     return Traffic(HERE), of
 
 
@@ -55,3 +56,24 @@ def test_small_results_cross_to_the_server_and_again_with_each_call(counted):
     for node in (HERE, THERE, THERE):
         counters.given([of([], 100)], node)
     assert between(counters) == 2 * 100
+
+
+def test_a_large_result_that_ray_does_not_list_is_on_the_node_that_made_it(counted):
+    counters, of = counted
+    result = of([], 10**6)
+    counters.answered(VALUE, [result], THERE)
+    assert between(counters) == 24
+    counters.given([result], THERE)
+    assert between(counters) == 0
+    for _ in range(2):
+        counters.given([result], FAR)
+    assert between(counters) == 10**6
+
+
+def test_the_oldest_results_are_forgotten(counted, monkeypatch):
+    monkeypatch.setattr(traffic, "KEPT", 2)
+    counters, of = counted
+    results = [of([], 10**6) for _ in range(3)]
+    counters.answered(None, results, THERE)
+    counters.given(results, THERE)
+    assert between(counters) == 10**6

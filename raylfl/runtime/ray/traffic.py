@@ -14,6 +14,8 @@ from torch import Tensor
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.workers.task import ClientReports
 
+KEPT = 2**16  # results whose node is remembered
+
 
 @dataclass
 class Traffic:
@@ -34,6 +36,7 @@ class Traffic:
     between_nodes: int = 0
     _coming: set[tuple[bytes, str | None]] = field(default_factory=set)  # (object, node): copies that Ray may not list
     _came: set[tuple[bytes, str | None]] = field(default_factory=set)  # those before the last `take`
+    _made: dict[bytes, str | None] = field(default_factory=dict)  # nodes of the newest results that Ray does not list
 
     def count(self, sent: int = 0, received: int = 0) -> None:
         """Adds to the counters."""
@@ -47,21 +50,30 @@ class Traffic:
                 self.crossed(weight(value), self.here, node)
                 continue
             places, size = located(value)
-            if not places:  # a small value, which is in this process and travels within the call
+            if not places and size <= direct_bytes():  # a value in this process, which travels within the call
                 self.crossed(size, self.here, node)
                 continue
+            holders: Sequence[str | None] = places or [self._made.get(value.binary(), self.here)]
             copy = value.binary(), node
-            if node not in places and copy not in self._coming and copy not in self._came:
+            if node not in holders and copy not in self._coming and copy not in self._came:
                 self._coming.add(copy)
                 self.between_nodes += size
 
     def answered(self, value: Any, others: Sequence[Any], node: str | None) -> None:
         """Counts what the result of a call on this node carries: a value, and others as far as they are small.
 
-        Ray may list the place of a large one a moment after the value has arrived.
+        Ray may list the place of a large one late, and for a node that joined after the loss of another one never.
         """
-        small = (size for places, size in map(located, others) if not places and size <= direct_bytes())
-        self.crossed(weight(value) + sum(small), node, self.here)
+        small = 0
+        for other in others:
+            places, size = located(other)
+            if not places and 0 < size <= direct_bytes():
+                small += size
+            elif not places:
+                self._made[other.binary()] = node
+                if len(self._made) > KEPT:
+                    del self._made[next(iter(self._made))]
+        self.crossed(weight(value) + small, node, self.here)
 
     def crossed(self, size: int, source: str | None, target: str | None) -> None:
         """Counts bytes that went from a node to a node."""
