@@ -71,9 +71,9 @@ class Shade:
 
 
 def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said: Mapping[str, object]) -> Figure:
-    """The graph of a mixing matrix [N, N]; an edge is the wider, the larger its weight.
+    """The graph of a mixing matrix [N, N]; the width of an edge grows with its weight.
 
-    said: numbers of the graph, written under the title.
+    said: numbers by name, written under the title.
     """
     with rc():
         figure = Drawing(figsize=(5.2, 5.6), layout="constrained")

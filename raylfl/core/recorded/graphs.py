@@ -18,7 +18,7 @@ Capture = Callable[[Callable[[], Results]], tuple[Callable[[], None], Results]]
 
 
 def capture_on_cuda(function: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
-    """(a function that replays the kernels of `function`, the tensors into which they write)."""
+    """Captures the kernels of a function; returns (a function that replays them, the tensors that they write)."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
@@ -35,8 +35,9 @@ class Captured:
     """A program captured as one CUDA graph; it is called like the program."""
 
     def __init__(self, program: Program, leaves: Sequence[Tensor], row: Tensor, capture: Capture = capture_on_cuda):
-        """Captures the program; leaves, row: copied, examples of its arguments. Changes buffers and generators like
-        some steps.
+        """Captures the program with arguments like these, of which it keeps copies at fixed addresses.
+
+        The capture carries out a few steps: buffers and random generators change as in these.
         """
         self.program, self.draws, self.logs = program, program.draws, program.logs
         self._leaves, self._row = [leaf.clone() for leaf in leaves], torch.empty_like(row)

@@ -93,6 +93,6 @@ class Program:
 
 
 def _made(listing: str, namespace: dict[str, Any]) -> tuple[str, Callable[..., tuple[Tensor, ...]]]:
-    """The source, and its function."""
+    """Compiles a source text; returns (the text, its function `step`)."""
     exec(compile(listing, "<recorded step>", "exec"), namespace)  # generated here, from no outside text
     return listing, namespace["step"]
