@@ -1,7 +1,7 @@
 """`raylfl publish`: adds finished runs to the ledger and regenerates tables, verdicts, figures and pages from it.
 
 Only runs of `raylfl reproduce` at the paper's scale are published (at any scale, for experiments without scales). An
-experiment with independent cells (`cell`) may be published in part; all others must be complete.
+experiment whose cells can be chosen by `--only` may be published in part; all others must be complete.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def publish(
         if experiment.stands_alone and not rows:
             raise BadConfig(f"{target}: no finished runs; `raylfl reproduce {name}` makes them")
         folder = results / name
-        findings = None if experiment.stands_alone else experiment.run(Found(*_cache(name, experiment)))
+        findings = None if experiment.stands_alone else experiment.run(_found(name, experiment))
         changed = add(folder, rows)
         if findings is None:
             findings = experiment.from_ledger(folder)
@@ -54,11 +54,13 @@ def publish(
 
 
 class Found(RunCache):
-    """A cache of existing runs, which makes none; missing runs are an error."""
+    """A cache of existing runs, which makes none; missing runs are an error unless the findings are partial."""
+
+    in_part = False  # whether missing runs are left out
 
     def _carry_out(self, jobs: Any) -> None:
         missing = [job.label for job in jobs.values() if not job.done]
-        if missing:
+        if missing and not (self.in_part and len(missing) < len(jobs)):
             raise BadConfig(f"{len(missing)} runs are not there yet ({missing[0]}, ...); `raylfl reproduce` makes them")
 
 
@@ -73,9 +75,11 @@ def _runs(name: str, experiment: PaperResult) -> Path:
     return place(experiment.shares or name, experiment, "paper")
 
 
-def _cache(name: str, experiment: PaperResult) -> tuple[Path, str, tuple[str, ...], None, None, Path]:
+def _found(name: str, experiment: PaperResult) -> Found:
     scale = "paper" if experiment.scales else "smoke"  # experiments that are always run in full have no scale
-    return place(name, experiment, scale), scale, (), None, None, _runs(name, experiment)
+    cache = Found(place(name, experiment, scale), scale, runs=_runs(name, experiment))
+    cache.in_part = bool(experiment.choices)
+    return cache
 
 
 def _cells(experiment: PaperResult, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, dict[str, Any]]]:

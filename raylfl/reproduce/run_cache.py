@@ -93,7 +93,7 @@ class RunCache:
         return [
             Group(setting.label, records[0].setting, records)
             for setting, row in zip(settings, jobs, strict=True)
-            if (records := [_record(job) for job in row])
+            if (records := [_record(job) for job in row if job.done])
         ]
 
     def _job(self, setting: Setting, seed: int) -> Job:

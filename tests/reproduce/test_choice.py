@@ -57,6 +57,14 @@ def test_a_part_of_a_table_is_a_table(name, tmp_path):
     assert all(claim.holds in (True, False, None) for claim in findings.claims)
 
 
+def test_an_audit_judges_the_claims_whose_lines_are_chosen(tmp_path):
+    cache, name = DryCache(tmp_path, "paper"), "audit/scaffold-network"
+    cache.only = choice(["method=scaffold,scaffold-momentum-0.9", "seed=1"], find(name).choices, name)
+    findings = find(name).run(cache)
+    assert [row["method"] for row in findings.tables[0].rows] == ["SCAFFOLD", "SCAFFOLD, momentum 0.9"]
+    assert [claim.text for claim in findings.claims] == ["momentum under the correction costs more than 10 points"]
+
+
 @pytest.mark.parametrize("word", ["task=mnst-*", "lr=7", "seed=7"])
 def test_a_selection_of_nothing_is_refused_with_what_there_is(word, tmp_path):
     table = find("sfl/table10")

@@ -18,7 +18,7 @@ from raylfl.reproduce import ledger, sfl_ledger, sfl_logs
 from raylfl.reproduce.base import EXPERIMENTS, find
 from raylfl.reproduce.gallery import pages
 from raylfl.reproduce.ledger import Row
-from raylfl.reproduce.publish import publish
+from raylfl.reproduce.publish import Found, publish
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import setting
 
@@ -199,6 +199,17 @@ def test_what_cannot_be_published_is_refused_and_nothing_is_written(words, messa
     assert main(["publish", *words, *out]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
+
+
+def test_only_an_experiment_whose_cells_can_be_chosen_is_published_in_part(run, tmp_path):
+    cache = Found(tmp_path)
+    with pytest.raises(BadConfig, match="1 runs are not there yet"):
+        cache.groups([TOY], (0, 1))
+    cache.in_part = True
+    (group,) = cache.groups([TOY.with_("later", {"rounds": 5}), TOY], (0, 1))
+    assert [one.path for one in group.runs] == [run.path]
+    with pytest.raises(BadConfig, match="not there yet"):
+        cache.groups([TOY.with_("later", {"rounds": 5})])
 
 
 def test_a_run_is_published_to_the_experiment_that_it_belongs_to(run, tmp_path):
