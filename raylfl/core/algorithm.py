@@ -39,7 +39,8 @@ Info = dict[str, float]  # logged as algo/<name>; no computation reads it
 class Work:
     """The local work of C clients in one round.
 
-    steps: K_i; a_norm: |a_i|_1; relative_weight: N w_i (exactly 1 for uniform weights), all float64 [C]; lr: eta.
+    steps: K_i; a_norm: |a_i|_1 of the accumulation vectors (`raylfl.core.local_rule.a_vector`); relative_weight: N w_i,
+    exactly 1 for uniform weights; all float64 [C]. lr: eta.
     """
 
     steps: Floats
@@ -83,11 +84,11 @@ class Algorithm(Options, ABC):
     uploads_update: ClassVar[bool] = True
     """uploads["update"] is U_i = x_start - x_{i,K}, so update norms and gradient diversity can be measured."""
     assumes_full: ClassVar[bool] = False
-    """Defined for full participation over perfect links; otherwise the run warns."""
+    """The method needs full participation over perfect links; other runs warn."""
     assumes_equal_steps: ClassVar[bool] = False
-    """Defined for the same K at every client; otherwise the run warns."""
+    """The method needs the same K at every client; other runs warn."""
     weighs_by_work: ClassVar[bool] = False
-    """Weighs updates or clients by |a_i|_1, which is defined for SGD."""
+    """The method weighs updates or clients by |a_i|_1, which is defined for SGD only."""
     one_step: ClassVar[bool] = False
     """Every client takes one local step; `local.steps` and `local.epochs` do not apply."""
     keeps_memory: ClassVar[bool] = False
@@ -123,7 +124,7 @@ class Algorithm(Options, ABC):
         return {}
 
     def node_parameters(self, server: ServerState) -> Tensor | None:
-        """The parameters [N, d] of all nodes of a method without a server; None for all others."""
+        """The parameters [N, d] of all nodes of a method without a server; None for methods with a server."""
         return None
 
     # -- clients: rows are clients, [C, d] -------------------------------------------------------------------
@@ -144,7 +145,10 @@ class Algorithm(Options, ABC):
         return {}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        """The direction v [C, d] of x <- x - eta v, and the new carry; g [C, d]: the gradient, clipped and decayed."""
+        """The direction v [C, d] of x <- x - eta v, and the new carry.
+
+        g [C, d]: the gradient after clipping and weight decay.
+        """
         return g, carry
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
@@ -166,14 +170,14 @@ class Algorithm(Options, ABC):
         """
 
     def empty_round(self, server: ServerState, r: Round) -> ServerState:
-        """The server state after a round without a received upload: no vector moves, only counters of time."""
+        """The server state after a round without a received upload: only counters of rounds may change."""
         return server
 
     def update_clients(self, server: ServerState, uploads: State, client_state: State, r: Round) -> State | None:
         """The received clients' states after the second broadcast; None without a second broadcast.
 
-        server: the state after the server step. uploads, client_state: as the clients left them, rows aligned with r
-        (received clients only).
+        server: the state after the server step. uploads, client_state: as after the local work, rows aligned with
+        r.cohort (received clients only).
         """
         return None
 
@@ -188,7 +192,10 @@ class Algorithm(Options, ABC):
         return False
 
     def draw_local_steps(self, rng: np.random.Generator) -> int | None:
-        """The K of all clients with data, if the method draws it; None: `local` sets it. rng: the round's generator."""
+        """The number K of local steps of all clients with data, if the method draws it; None: the config sets it.
+
+        rng: the round's generator.
+        """
         return None
 
     def probabilities(self, server: ServerState, c: SystemInfo) -> Floats | None:
@@ -206,16 +213,16 @@ class Algorithm(Options, ABC):
         raise NotImplementedError(f"{type(self).__name__} does not sample by norms")
 
     def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        """E[c_i 1{i in R}] up to a common factor, [N]; None if no closed form is known.
+        """Expected aggregation coefficients E[c_i 1{i in R}] [N], up to a common factor; None without a closed form.
 
-        marginals: E[s_i], [N]. independent: each client is sampled at most once, independently of the others, and M
-        is random; otherwise M is fixed. Together with |a_i|_1 these coefficients give the surrogate weights Omega of
-        the objective that the method really minimises (FedACS, eq. (6)).
+        marginals: E[s_i] [N]. independent: each client is sampled at most once, independently of the others, so that
+        the number of draws M is random; otherwise M is fixed. Together with |a_i|_1 these coefficients give the
+        surrogate weights Omega of the objective that the method really minimises (FedACS, eq. (6)).
         """
         return None
 
     def step_length(self, c: SystemInfo) -> float:
-        """The eta of this round; methods with `calibrate` rescale the configured c.lr (FedACS, app. I.2)."""
+        """The local learning rate eta of this round; methods with `calibrate` rescale c.lr (FedACS, app. I.2)."""
         return c.lr
 
 

@@ -47,13 +47,14 @@ class BatchOrders(ABC):
 
     @abstractmethod
     def indices(self, t: int, rows: Sequence[int]) -> Sequence[Ints] | Ints:
-        """Sample indices of the batches of local step t, for these rows of the cohort; one array [C, B] if all batches
-        have the same size.
+        """Sample indices of the batches of local step t for these rows of the cohort.
+
+        One array for each row, or one array [C, B] if all batches have the same size.
         """
 
 
 class AlikeOrders(BatchOrders):
-    """Batch orders of clients with equally many samples and one batch size: tables with a row per client."""
+    """Batch orders of clients with the same number of samples and the same batch size: tables, one row per client."""
 
     def __init__(self, *given: Any):
         super().__init__(*given)
@@ -79,7 +80,7 @@ class AlikeOrders(BatchOrders):
 
 
 class MixedOrders(BatchOrders):
-    """Batch orders of any clients: their samples concatenated."""
+    """Batch orders of clients with different numbers of samples or batch sizes, which are concatenated."""
 
     def __init__(self, *given: Any):
         super().__init__(*given)
@@ -128,7 +129,11 @@ def below(count: Ints | int, words: np.ndarray) -> Ints:
 
 
 def runs(lengths: Ints) -> tuple[Ints, Ints]:
-    """The run number, and the place within its run, of each entry of concatenated runs of these lengths."""
+    """(segment, place within the segment) of every entry, for consecutive segments of these lengths.
+
+    >>> [a.tolist() for a in runs(np.array([2, 3]))]
+    [[0, 0, 1, 1, 1], [0, 1, 0, 1, 2]]
+    """
     owner = np.repeat(np.arange(len(lengths)), lengths)
     return owner, np.arange(len(owner)) - (np.cumsum(lengths) - lengths)[owner]
 
@@ -137,7 +142,7 @@ class CohortBatches:
     """The mini-batches of a micro-cohort in one round: `batches(t, rows)`, a function of (seed, round, client, t)."""
 
     def __init__(self, source: BatchSource, orders: BatchOrders, steps: Sequence[int]):
-        """Batches from this source in these orders; steps: K_i, the limit of gathering ahead for a single client."""
+        """Batches from this source in these orders; steps: K_i, beyond which no batch is gathered ahead."""
         self.source, self.orders, self.steps = source, orders, steps
         self._kept: dict[int, Batch] = {}  # whole shards, gathered once
         self._ready: dict[int, Batch] = {}  # a single client's batches gathered ahead, by local step

@@ -36,13 +36,16 @@ class CohortBuffers:
         return torch.cat([b.reshape(len(b), -1).to(self.dtype) for b in self.held], dim=1)
 
     def of(self, count: int, rows: Rows) -> list[Tensor]:
-        """The buffers of these rows, for a call with `count` clients; the module's own if none were set."""
+        """The buffers of these rows, for a call with `count` clients; copies of the module's own if none were set."""
         if len(self.like) and (not self.held or len(self.held[0]) < count):
             self.held = [b.detach().expand(count, *b.shape).clone() for b in self.like]
         return [b[rows] for b in self.held]
 
     def keep(self, rows: Rows, after: Sequence[Tensor]) -> None:
-        """Stores the buffers that `of` gave, after a call; only copies, as others are changed in place."""
+        """Writes back the buffers that `of` returned, after a call has changed them.
+
+        Only a list of rows needs it: for a slice, `of` returned views.
+        """
         if isinstance(rows, list):
             for held, new in zip(self.held, after, strict=True):
                 held[rows] = new

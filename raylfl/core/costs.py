@@ -17,11 +17,11 @@ def floats_in(state: Mapping[str, Tensor]) -> int:
 
 @dataclass
 class Costs:
-    """Cumulative counters; lost uploads count, because they were sent.
+    """Cumulative counters of traffic and work; lost uploads count, because they were sent.
 
-    uplink, downlink: floats client -> server and server -> client; peer: floats client -> client (rings);
-    local_steps: sum of K_i; gradients: sample gradients; busiest_node, busiest_link: floats in and out of the node (a
-    server is one), and both ways along the link, that carry most in a round, summed over the rounds.
+    uplink, downlink, peer: floats client -> server, server -> client, client -> client. local_steps: sum of K_i.
+    gradients: sample gradients. busiest_node: the largest number of floats in and out of one node (the server is one)
+    in a round; busiest_link: the largest number along one link, both ways; both are summed over the rounds.
     """
 
     uplink_floats: int = 0

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from raylfl.core.threads import on_all_cores
 
-SPAN = 2**18  # numbers of a block, whose temporary results stay in the caches
+SPAN = 2**18  # numbers in a block; the temporary results of a block fit in the caches
 
 
 def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor) -> tuple[Tensor, ...]:
-    """The vectors step(*vectors), computed on one block of columns at a time, with the same bits.
+    """The vectors step(*vectors), computed on one block of entries at a time, with the same bits.
 
-    Each number of a result may depend on the numbers of its own column only.
+    Entry j of a result may depend on the entries j of the vectors only.
 
     >>> elementwise(lambda x, u: (x - 0.5 * u,), Tensor([1.0, 2.0]), Tensor([2.0, 4.0]))
     (tensor([0., 0.]),)

@@ -29,8 +29,8 @@ class FlatModule:
     `write_buffers`. Frozen parameters keep their initial values. Raises BadConfig for a module without trainable
     parameters.
 
-    channels_last: convolution weights [out, in, h, w] are stored as [out, h, w, in], which is faster on CPUs. These
-    weights alone are copies, renewed by `load`; order and values of `params` are the same.
+    channels_last: convolution weights [out, in, h, w] are stored as [out, h, w, in], which is faster on CPUs. Only
+    these weights are copies, which `load` updates; `params` keeps its order.
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, device: torch.device, channels_last: bool = False):
@@ -91,8 +91,8 @@ class FlatModule:
             if buffer is None or buffer.shape != first.shape:
                 found = "None" if buffer is None else f"a buffer of shape {list(buffer.shape)}"
                 raise BadConfig(
-                    f"model {type(self.module).__name__}: a step made its buffer {name} {found}; it must keep its "
-                    f"shape {list(first.shape)}, as buffers are averaged (an ordinary attribute may be anything)"
+                    f"model {type(self.module).__name__}: a step replaced its buffer {name} by {found}; it must keep "
+                    f"its shape {list(first.shape)}, as buffers are averaged (an ordinary attribute may be anything)"
                 )
             yield buffer
 

@@ -1,9 +1,9 @@
 """Homes of clients: the worker that holds a client's samples, under `runtime.placement=pinned`.
 
-Rendezvous hashing with bounded loads: each client prefers the worker with the highest hash of (client, worker), each
-worker keeps the clients with the highest hashes until it has its share of the samples, and the others go to their next
-preference (Thaler & Ravishankar 1998; Mirrokni, Thorup & Zadimoghaddam 2018). A new worker therefore attracts about
-its own share of clients, and hardly any client moves between the others.
+Rendezvous hashing with bounded loads: each client prefers the worker with the highest hash of (client, worker). Each
+worker keeps the clients with the highest hashes until it has its share of the samples; the remaining clients go to
+their next preference (Thaler & Ravishankar 1998; Mirrokni, Thorup & Zadimoghaddam 2018). A new worker therefore
+attracts about its share of clients, and hardly any client moves between the old workers.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ import numpy as np
 from raylfl.core.keyed import splitmix64
 from raylfl.core.population import Bools, Ints
 
-SLACK = 0.05  # of the mean load, which a worker of many small clients may exceed
-STEP = np.uint64(0x9E3779B97F4A7C15)  # between the hash inputs of two clients
-NOWHERE = np.iinfo(np.uint64).max
+SLACK = 0.05  # the fraction by which a worker of many small clients may exceed the mean load
+STEP = np.uint64(0x9E3779B97F4A7C15)  # the distance between the hash inputs of consecutive clients
+NOWHERE = np.iinfo(np.uint64).max  # the score of a client without a home so far
 
 
 def assigned(sizes: Ints, workers: int) -> Ints:
-    """The home of each client, int64 [N] of 0..workers - 1, a function of the arguments.
+    """The home of each client, int64 [N] with entries 0..workers - 1, a function of the arguments.
 
-    sizes: samples of each client; an empty client counts as one sample. No worker has more than 1.05 times the mean
-    load, or the mean and its largest client. With at least as many workers as clients each client has its own.
+    sizes: samples of each client; an empty client counts as one sample. A worker's load is at most the larger of 1.05
+    times the mean and the mean plus its largest client. With at least as many workers as clients, each client has a
+    worker of its own.
 
     >>> assigned(np.array([5, 5, 5, 5]), 2).tolist()
     [0, 0, 1, 1]
@@ -47,7 +48,7 @@ def assigned(sizes: Ints, workers: int) -> Ints:
 
 
 def _next_preference(keys: Ints, below: Ints, workers: int) -> tuple[Ints, Ints]:
-    """(worker, score) with the highest score below `below`, for each of these clients."""
+    """For each of these clients, the worker with the highest score below `below`, and this score."""
     best, at = np.zeros_like(below), np.zeros(len(keys), dtype=np.int64)
     for w in range(workers):
         score = splitmix64(keys ^ splitmix64(np.array([w + 1], dtype=np.uint64)))
@@ -57,10 +58,10 @@ def _next_preference(keys: Ints, below: Ints, workers: int) -> tuple[Ints, Ints]
 
 
 def _rejected(home: Ints, load: np.ndarray, mean: float) -> Bools:
-    """The clients that their worker refuses; sorted by worker and falling score.
+    """A mask of the clients that their worker refuses; home, load: of clients sorted by worker and falling score.
 
-    A worker takes clients until the first that finds it with the mean load or more, and would exceed the slack.
-    Together the workers have room for all, so that no client is refused by every one of them.
+    A worker at the mean load or above refuses the first client that would raise its load above 1.05 times the mean, and
+    all later ones. Together the workers have room for all clients, so that each client finds a worker.
     """
     start = np.flatnonzero(np.diff(home, prepend=-1))
     lengths = np.diff(start, append=len(home))
@@ -100,8 +101,8 @@ class Homes:
     def of(sizes: Ints, workers: int, nodes: Sequence[str] | None = None) -> Homes:
         """The homes of clients with these numbers of samples.
 
-        nodes: for each client the name of the nodes that have its samples; None: every node has all. At least as many
-        workers as names are needed.
+        nodes: for each client the name of the nodes that have its samples; None: every node has all samples. There must
+        be at least as many workers as names.
         """
         if nodes is None:
             return Homes(assigned(sizes, workers), (None,) * workers)
@@ -118,5 +119,5 @@ class Homes:
         return np.flatnonzero(self.home == worker)
 
     def alternatives(self, worker: int) -> list[int]:
-        """The workers that can do this worker's work: on nodes with the same data."""
+        """The workers that can do this worker's work, because their nodes have the same data."""
         return [w for w, node in enumerate(self.nodes) if node == self.nodes[worker]]

@@ -58,7 +58,7 @@ def keyed_uniform(seed: int, purpose: str, r: int, clients: np.ndarray, lane: in
     ids = np.asarray(clients, dtype=np.uint64)
     zero = np.zeros_like(ids)
     words = philox4x32([ids & _LOW, ids >> _SHIFT, zero + np.uint64(lane), zero], int(key[0]), int(key[1]))
-    bits = (words[0] >> np.uint64(6)) << np.uint64(26) | (words[1] >> np.uint64(6))  # 52: + 0.5 is still exact
+    bits = (words[0] >> np.uint64(6)) << np.uint64(26) | (words[1] >> np.uint64(6))  # 52 bits, so that + 0.5 is exact
     return (bits.astype(np.float64) + 0.5) * 2.0**-52
 
 
@@ -87,9 +87,9 @@ def keyed_words(
 ) -> np.ndarray:
     """Random uint64 words in the broadcast shape of `clients`, `lanes` and `places`.
 
-    Each is a function of (seed, purpose, r, client, lane, place): word number `place` of stream `lane` of that client
-    in that round. clients: -1..2^32 - 2; lanes, places: from 0. Every (client, lane) has a SplitMix64 stream, at a
-    tenth of the cost of Philox, so that a few words of one client are cheap as well.
+    Each word is a function of (seed, purpose, r, client, lane, place): number `place` of the client's stream `lane` in
+    that round. clients: -1..2^32 - 2; lanes, places: from 0. Every (client, lane) has a SplitMix64 stream, at a tenth
+    of the cost of Philox.
     """
     start = np.frombuffer(key_bytes(seed, purpose, r), dtype=np.uint64)[:1]
     ids = (clients + 1 + (np.asarray(lanes) << 32)).astype(np.uint64)

@@ -30,7 +30,7 @@ class LocalResult:
 
     uploads: rows [C, ...] by name; client_state: the new states; losses: mean loss over the K_i steps [C] (nan for
     K_i = 0); last_losses: the last finite loss [C]; gradients: number of sample gradients computed [C]; moments: the
-    new states of the local optimizer [C, m]; drift: sum_{k < K_i} |x_{i,k} - x_{i,0}|^2 [C], if it is asked for.
+    new states of the local optimizer [C, m]; drift: sum_{k < K_i} |x_{i,k} - x_{i,0}|^2 [C], None if not measured.
     """
 
     uploads: State
@@ -80,9 +80,9 @@ def run_local(
 
     batches(t, rows): the mini-batches of local step t for these rows. seeds(t, row): the seed of the global generators
     in that step (t = -1: outside the local steps). full_batches: each client's whole shard, for algorithms with
-    `full_gradient`. optimizer: the rule of a step; None: SGD with the rule's momentum. moments: its states before the
-    first step, [C, m] or [m] for all; None: 0. observer: callbacks around the steps. measure_drift: the result has
-    `drift`.
+    `full_gradient`. optimizer: None stands for SGD with the rule's momentum. moments: the optimizer's states before the
+    first step, [C, m] or [m] for all clients; None: 0. observer: callbacks around the steps. measure_drift: whether to
+    compute `LocalResult.drift`.
     """
     steps = work.steps.astype(np.int64)
     count, width = len(steps), oracle.width
@@ -166,7 +166,8 @@ def _tally(
 ) -> tuple[Floats, Floats, Floats]:
     """Mean loss, last finite loss and number of sample gradients of each client, [C] each.
 
-    losses, samples: one entry per local step, for the clients still active in it (a prefix).
+    losses, samples: one entry per local step, for the clients still active in it (a prefix). first: the number of
+    sample gradients computed before the steps.
     """
     total, last, seen = np.zeros(len(steps)), np.full(len(steps), np.nan), np.array(first, dtype=np.float64)
     values = torch.cat(list(losses)).double().cpu().numpy() if losses else total[:0]

@@ -15,10 +15,11 @@ from raylfl.options import Doc, Ge, Gt, Le, Lt, Options
 
 @dataclass
 class Schedule(Options):
-    """Local learning rates: eta_r over rounds, and eta_t = eta_r f(t) over the local steps of a round.
+    """Local learning rates that fall over the rounds, or over the local steps of each round.
 
-    constant: 1; exponential: decay^r; sqrt: 1/sqrt(1 + r/period). The `step_` variants apply the same factors to the
-    local step t and start again from eta in every round (FedACS, fig. 4 uses step_exponential).
+    The factor on eta in round r is 1 (constant), decay^r (exponential) or 1/sqrt(1 + r/period) (sqrt). The `step_`
+    variants apply the same factors to local step t instead, from eta anew in every round (FedACS, fig. 4 uses
+    step_exponential).
 
     >>> [Schedule("exponential", decay=0.5).over_rounds(r) for r in range(3)]
     [1.0, 0.5, 0.25]
@@ -82,8 +83,8 @@ def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> F
     """The accumulation vector a_i [K], the weights of the K gradients G_i [d, K] in U_i = eta G_i a_i.
 
     Source: FedNova (Wang et al. 2020, sec. 3); FedACS, sec. 2. SGD: ones. Momentum rho: (1 - rho^{K-t})/(1 - rho).
-    Proximal mu: (1 - eta mu)^{K-1-t}. Step schedule: eta_t/eta. The code computes the adjoint recursion of (buffer, x)
-    backwards from x_K, of which these are special cases.
+    Proximal mu: (1 - eta mu)^{K-1-t}. Step schedule: eta_t/eta. The code covers all combinations: it runs the adjoint
+    recursion of (buffer, x) backwards from x_K.
 
     >>> a_vector(3, LocalRule(momentum=0.5), lr=0.1).tolist()
     [1.75, 1.5, 1.0]

@@ -1,9 +1,10 @@
 """Weighted sums in parts, with the bits of `weighted_sum`: workers add up their own rows, and the server the rest.
 
-The tree of `tree_sum` over R rows has nodes (level, k): level 0 holds the rows, and node (l + 1, k) is the sum of
-(l, k) and (l, k + half), half the rows of level l, rounded up, or (l, k) alone in the middle. A part of the rows is
-reduced to the roots of the subtrees that it holds completely; the roots of several parts are joined to fewer, and
-those of all parts complete the tree. So the result does not depend on how the rows are divided.
+`tree_sum` adds R rows in a tree with nodes (level, k). Level 0 holds the rows. Node (l + 1, k) is the sum of nodes
+(l, k) and (l, k + half), where `half` is half the number of nodes of level l, rounded up; if the second does not exist,
+it equals the first. A worker reduces its rows to the roots of the subtrees that it holds completely. Roots of several
+workers are joined to fewer roots, and the roots of all workers to one, the sum. The result does not depend on the
+division of the rows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import BLOCK, column
 from raylfl.core.threads import on_all_cores
 
-CACHED = 2**18  # numbers of a block of all terms, which stay in the caches
+CACHED = 2**18  # numbers in a block of columns, all rows together; they fit in the caches
 NARROWEST = 1024  # columns of a block
 SPAN = 2**20  # columns of a thread's piece
 
@@ -33,7 +34,7 @@ class Node(NamedTuple):
     k: int
 
 
-Roots = dict[Node, Tensor]  # vectors [d] of the subtrees that a part holds completely
+Roots = dict[Node, Tensor]  # the sums [d] of the largest subtrees that one worker holds completely
 Places = slice | Tensor
 Additions = list[tuple[Places, Places]]
 
@@ -42,7 +43,7 @@ Additions = list[tuple[Places, Places]]
 class SumPlan:
     """The weighted sums of a round's uploads: terms (name of the upload, coefficients [R]), each computed once.
 
-    clients: the received clients, whose order is that of the tree's rows. at: the term of each sum, by its name.
+    clients: the received clients, in the order of the tree's rows. at: name of a sum -> number of its term.
     """
 
     clients: Ints
@@ -51,7 +52,7 @@ class SumPlan:
 
     @staticmethod
     def of(clients: Ints, sums: Mapping[str, tuple[str, Floats]], dtype: torch.dtype) -> SumPlan:
-        """The plan of these sums, of which those with equal coefficients in this dtype are one."""
+        """The plan of these sums; sums of one upload share a term if their coefficients are equal in this dtype."""
         found: dict[tuple[str, bytes], int] = {}
         terms: list[tuple[str, Floats]] = []
         at = {}
@@ -64,11 +65,11 @@ class SumPlan:
         return SumPlan(clients, tuple(terms), at)
 
     def replaces(self, upload: str) -> bool:
-        """Whether an upload reaches the server in sums only; if no client is received, it need not reach it at all."""
+        """Whether the server needs this upload in sums only; true for all uploads if no client is received."""
         return not len(self.clients) or any(name == upload for name, _ in self.terms)
 
     def parts(self, clients: Sequence[int], rows: Sequence[Mapping[str, Tensor]]) -> list[Roots]:
-        """The roots of each term, from the uploads of some of the clients: tensors [n, d] that align with them."""
+        """The roots of each term over these clients; rows: their uploads, in tensors [n, d] in the clients' order."""
         row_of = {int(client): k for k, client in enumerate(self.clients)}
         places = np.array([row_of.get(client, -1) for client in clients], dtype=np.int64)
         out = []
@@ -115,7 +116,7 @@ def depth_first(count: int) -> Ints:
 
 
 def joined(parts: Sequence[Sequence[Roots]], count: int) -> list[Roots]:
-    """The roots of each term, from those of several parts of `count` rows; on all cores."""
+    """The roots of each term, joined from those of several workers; count: rows of the tree. Runs on all cores."""
     return [_joined([part[t] for part in parts], count) for t in range(len(parts[0]) if parts else 0)]
 
 
@@ -127,7 +128,7 @@ def _joined(parts: Sequence[Roots], count: int) -> Roots:
 
 
 def columns_of(part: Sequence[Roots], k: int, pieces: int) -> list[Roots]:
-    """Piece k of the columns of each term, as views."""
+    """Piece k of `pieces` equal pieces of the columns of all roots, as views."""
 
     def piece(row: Tensor) -> Tensor:
         return row[len(row) * k // pieces : len(row) * (k + 1) // pieces]
@@ -136,7 +137,7 @@ def columns_of(part: Sequence[Roots], k: int, pieces: int) -> list[Roots]:
 
 
 def side_by_side(pieces: Sequence[Sequence[Roots]]) -> list[Roots]:
-    """The roots of each term, from those of all pieces of their columns; the inverse of `columns_of`."""
+    """The roots of each term, put together from all pieces of their columns; the inverse of `columns_of`."""
     return [
         {node: torch.cat([piece[t][node] for piece in pieces]) for node in roots} for t, roots in enumerate(pieces[0])
     ]
@@ -158,8 +159,8 @@ def _roots(
 ) -> Roots:
     """The roots to which the nodes add up, in a tree of `count` rows.
 
-    pieces: rows [n, d] in the order of the nodes, and columns [n, 1] by which they are multiplied first. carry_out: one
-    span of columns after the other, or in parallel.
+    pieces: rows [n, d] in the order of the nodes, and columns [n, 1] by which they are multiplied first. carry_out:
+    calls a function on spans of columns, in sequence or in parallel.
     """
     additions, roots = _additions(nodes, count)
     first = pieces[0][0]
@@ -187,7 +188,7 @@ def _roots(
 
 
 def _additions(nodes: Sequence[Node], count: int) -> tuple[Additions, list[tuple[Node, int]]]:
-    """The additions in place among these nodes, level by level, and the roots with their slots."""
+    """In-place additions among these nodes, level by level, and the roots; slots are positions among the nodes."""
     levels: dict[int, dict[int, int]] = {}
     for slot, (level, k) in enumerate(nodes):
         levels.setdefault(level, {})[k] = slot
@@ -218,7 +219,7 @@ def _additions(nodes: Sequence[Node], count: int) -> tuple[Additions, list[tuple
 
 @lru_cache(maxsize=64)
 def _count_of_roots(rows: tuple[int, ...], count: int) -> int:
-    """The number of roots of these rows, in a tree of `count` rows."""
+    """The number of roots to which these rows add up, in a tree of `count` rows."""
     return len(_additions([Node(0, k) for k in rows], count)[1])
 
 

@@ -47,11 +47,12 @@ class Population:
 class Round:
     """Round r: the sampled clients, their draws, their local work, and which uploads were received.
 
-    All arrays align with `cohort`, in the order of execution. cohort: distinct client ids [C]; draws: s_i [C];
-    received: bool [C]; steps: K_i [C]; batch_sizes: samples per local step [C]; lr: eta of this round; a_norm:
-    |a_i|_1 [C]; failure: q_i [C]; inclusion: p_i [C], sampling probabilities of a draw with replacement (sum 1 over
-    all N). Unknown entries of `failure` and `inclusion` are nan. probabilities: p [N] if the method itself sampled.
-    edges: the graph of the round, for methods without a server. system_of: computes `system` on first use.
+    All arrays align with `cohort`, in the order of execution. cohort: distinct client ids [C]; draws: s_i, how often
+    each was drawn [C]; received: bool [C]; steps: K_i [C]; batch_sizes: samples per local step [C]; lr: eta of this
+    round; a_norm: |a_i|_1 [C]; failure: q_i, the probability that an upload is lost [C]; inclusion: p_i, the
+    probabilities of a draw with replacement (sum 1 over all N clients) [C]. Unknown entries of `failure` and
+    `inclusion` are nan. probabilities: p [N] if the method itself sampled. edges: the graph of the round, for methods
+    without a server. system_of: computes `system`.
     """
 
     index: int
@@ -107,8 +108,8 @@ class Round:
 class SystemInfo:
     """The system state before a round is sampled: the input of sampling and calibration.
 
-    failure: q_i, probability that an upload is lost [N]; a_norm: |a_i|_1 [N]; available: bool [N]; lr: the configured
-    eta of this round; size: M, the configured number of draws.
+    failure: q_i, the probability that an upload is lost [N]; a_norm: |a_i|_1 [N]; available: bool [N]; lr: the
+    configured eta of this round; size: the configured number of draws M.
     """
 
     index: int

@@ -39,7 +39,7 @@ def tree_sum(rows: Tensor) -> Tensor:
 def weighted_sum(rows: Tensor, coefficients: npt.ArrayLike) -> Tensor:
     """The sum of c_i rows[i] for rows [C, d], c [C] -> [d], in the same order as `tree_sum`.
 
-    It works on one block of columns at a time, whose products stay in the caches (3 times as fast at C = 10, d = 10^6).
+    The work is done by blocks of columns, whose products fit in the caches (3 times as fast at C = 10, d = 10^6).
 
     >>> weighted_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), [0.5, 2.0])
     tensor([6.5000, 9.0000])

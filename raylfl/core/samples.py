@@ -34,12 +34,11 @@ class SampleSet:
     """A data set as arrays [n, ...] in shared memory, or a map-style data set that is read sample by sample.
 
     A data set with a method `rows(indices)` is read batch by batch: it returns the samples of these indices as a tuple
-    of arrays. owned: the samples that are here, as ascending indices into the whole set, of which `arrays` hold these
-    rows only; None: all.
+    of arrays. owned: ascending indices of the samples that this process holds, whose rows alone are in `arrays`; None:
+    all samples.
 
-    transform: applied to the inputs (first entry) of every training batch. measured_through: applied to them in
-    evaluations instead, without augmentation. collate: makes a batch from a list of samples; None: torch's
-    default_collate.
+    transform: applied to the inputs (first entry) of every training batch. measured_through: applied instead in
+    evaluations, without augmentation. collate: makes a batch from a list of samples; None: torch's default_collate.
     """
 
     arrays: tuple[np.ndarray, ...] | None
@@ -72,12 +71,12 @@ class SampleSet:
         return self.arrays is None and hasattr(self.items, "rows")
 
     def part(self, indices: Ints) -> SampleSet:
-        """The set restricted to these ascending indices, which keep their numbers; arrays are copied."""
+        """The set restricted to these ascending indices; samples keep their indices, and arrays are copied."""
         arrays = None if self.arrays is None else tuple(a[indices] for a in self.arrays)
         return replace(self, arrays=arrays, owned=indices)
 
     def places(self, indices: Ints) -> Ints:
-        """The rows of these samples in `arrays`. Raises LookupError for a sample that is not here."""
+        """The rows of these samples in `arrays`. Raises LookupError for a sample that is not owned."""
         if self.owned is None:
             return indices
         at = np.minimum(np.searchsorted(self.owned, indices), len(self.owned) - 1)
@@ -104,7 +103,7 @@ class BatchSource:
             self.tensors = tuple(self._resident(as_tensor(a)) for a in samples.arrays)
 
     def measuring(self, channels_last: bool) -> BatchSource:
-        """A source of the same samples for evaluations, without augmentation; it shares the memory of this one."""
+        """A source of the same samples for evaluations, without augmentation; both share their memory."""
         twin = copy.copy(self)
         twin.channels_last = channels_last
         twin.samples = replace(self.samples, transform=self.samples.measured_through)
@@ -121,7 +120,7 @@ class BatchSource:
 
     @property
     def plain(self) -> bool:
-        """Whether one gather can serve several batches: arrays without a transform, or with a `fixed` transform."""
+        """Whether one gather can serve several batches: arrays whose transform, if any, draws no random numbers."""
         transform = self.samples.transform
         return self.tensors is not None and (transform is None or getattr(transform, "fixed", False))
 

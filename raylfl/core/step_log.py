@@ -20,8 +20,8 @@ class LogCall(NamedTuple):
 class StepLog:
     """The logged values of the current local step, with one row per client if a call serves several.
 
-    sink: receives each call of `self.log`; None: calls are ignored. options: those of the newest call for each name in
-    `values`.
+    sink: receives each call of `self.log`; None: calls are ignored. options: the options of the newest call for each
+    name in `values`.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Methods whose server reads weighted sums of the uploads only, which workers can begin where the uploads are."""
+"""Methods whose server needs only weighted sums of the uploads, so that workers can add up uploads first."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from raylfl.core.population import Floats, Round
 from raylfl.core.reduce import weighted_sum
 
 Coefficients = dict[str, Floats | float | tuple[str, Floats | float]]
-"""c_i of sum_{i in R} c_i upload_i by the name of the upload: [R], or one number for all.
+"""Coefficients c_i of sum_{i in R} c_i upload_i by the name of the upload: [R], or one number for all clients.
 
-A pair (name of the upload, c) stands for a sum by another name.
+A sum under a name of its own is given as a pair (name of the upload, c).
 """
 
 
@@ -26,7 +26,7 @@ class Summing(Algorithm):
 
     @abstractmethod
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
-        """The server step of one round, as `server_step`, from the sums [d] by the names of `sum_coefficients`."""
+        """(new server state, info) from the sums [d], which are named as in `sum_coefficients`."""
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         terms = coefficients_of(self, server, r)
@@ -35,7 +35,7 @@ class Summing(Algorithm):
 
 
 def coefficients_of(method: Summing, server: ServerState, r: Round) -> dict[str, tuple[str, Floats]]:
-    """The upload of each of a method's sums, and its coefficients: one number for each received client."""
+    """Sum name -> (name of the upload, coefficients [R]), for all sums of a method."""
     terms = {
         name: term if isinstance(term, tuple) else (name, term)
         for name, term in method.sum_coefficients(server, r).items()

@@ -47,8 +47,8 @@ def _threads(process: int, count: int) -> ThreadPoolExecutor:
 def limit_threads(count: int) -> None:
     """Sets torch's number of threads for computations that this thread starts.
 
-    A thread's first computation takes the number that any thread of the process has set last, even if this thread has
-    set its own before; to read the number counts as a first computation.
+    At a thread's first computation, torch gives it the number that any thread of the process set last, even if this
+    thread has set its own before. Reading the number counts as a first computation and therefore comes first.
     """
     torch.get_num_threads()
     torch.set_num_threads(count)

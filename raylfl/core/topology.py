@@ -37,7 +37,7 @@ class Network(Protocol):
         """Runs every task from the broadcast."""
 
     def run_ring(self, tasks: Any, broadcast: Any, client_states: Any, received: Sequence[bool]) -> Deferred[Any]:
-        """Runs the tasks in sequence, each from the last result before it that was received."""
+        """Runs the tasks in sequence, each from the last received result before it."""
 
 
 class Topology(ABC):
@@ -59,7 +59,7 @@ class Topology(ABC):
     def exchange(
         self, network: Network, tasks: Any, broadcast: Any, client_states: Any, received: Sequence[bool]
     ) -> Deferred[Any]:
-        """Starts the cohort's tasks and returns their results; the uploads in them reach the server."""
+        """Starts the cohort's tasks; returns their deferred results, whose uploads the server receives."""
         return network.run(tasks, broadcast, client_states)
 
     @abstractmethod
@@ -67,9 +67,10 @@ class Topology(ABC):
         """Floats sent in a round with `sampled` clients; up: floats of one upload; down: floats of one broadcast."""
 
     def hops(self, cohort: Ints) -> Ints:
-        """The messages of a round that go along the links of these clients, (from, to, client) [M, 3].
+        """The messages of a round as rows (from, to, client) [M, 3].
 
-        -1: the server; client: the position in the cohort of the one that waits for the message.
+        from, to: client ids, -1 for the server. client: the position in the cohort of the client that waits for the
+        message, to whose time it is added.
         """
         at = np.arange(len(cohort))
         server = np.full(len(cohort), -1)

@@ -33,7 +33,7 @@ from raylfl.core.step_log import StepLog
 from raylfl.core.torch_state import checks_without_symbols
 
 LARGEST_ON_CPU = 150_000  # d: beyond it the rows fall out of the caches and one client at a time is faster
-LARGEST_SAMPLE = 1000  # mean entries of a call's result per sample; beyond it likewise
+LARGEST_SAMPLE = 1000  # mean number of entries per sample in an operator's result; beyond it likewise
 SEEN = 8  # calls of one shape before it is recorded: recording costs as much as eight calls save
 MOST_FILLED = 2  # largest ratio of filled-up to real samples; beyond it, one call per batch size
 DENSE = Way("cohort", "clients of a call together: dense layers as batched matrix products")
@@ -64,7 +64,7 @@ def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
 def large_samples(flat: FlatModule, loss: Callable[[Any], Tensor], one: Any, two: Any) -> str | None:
     """The reason why a step with large samples (attention over a sequence) runs one client at a time on a CPU.
 
-    Recordings on batches of two samples, and of one unless these are small, decide. None if the step may be vectorised.
+    one, two: batches of one and two samples, on which the step is recorded. None if the step may be vectorised.
     """
     both = _made(flat, loss, two)
     if both is None or both[0] <= LARGEST_SAMPLE * both[1]:
@@ -76,7 +76,7 @@ def large_samples(flat: FlatModule, loss: Callable[[Any], Tensor], one: Any, two
 
 
 def _made(flat: FlatModule, loss: Callable[[Any], Tensor], content: Any) -> tuple[int, int] | None:
-    """(numbers, tensors) that a step on this batch makes; None if it cannot be recorded."""
+    """(entries, tensors) that the operators of a step on this batch make; None if it cannot be recorded."""
     found = recorded(flat.module, flat.parameters, content, loss)
     if found is None:
         return None
@@ -191,7 +191,7 @@ class VectorizedOracle(Oracle):
     def _together(
         self, x: Tensor, batches: Sequence[Batch], seed: Callable[[], int], rows: Rows
     ) -> tuple[Tensor, Tensor]:
-        """One call; rows: the place of its clients among all."""
+        """(losses, gradients) of batches of one size, in one call; rows: the positions of its clients in the cohort."""
         if batches[0].random:
             seed_everything(seed())
         content = stacked(batches)

@@ -181,7 +181,7 @@ REFUSED = {
     users.WritesLastBias: "overwrites `last.bias` in place",
     users.ReplacesData: "replaces a tensor's `.data`",
     users.Texts: "gets batches that hold more than tensors (str)",
-    users.Spectral: "computes with tensors that are no plain numbers",
+    users.Spectral: "uses a sparse, complex or quantised tensor",
 }
 
 

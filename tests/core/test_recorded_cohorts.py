@@ -86,7 +86,7 @@ def test_replays_of_a_cohort_have_the_bits_of_vmap(kind, monkeypatch):
     assert ours.steps.refusal is None
     (found,) = ours.steps.kinds.values()
     assert found.program is not None
-    assert found.program.bold  # some products are written straight into the rows
+    assert found.program.direct  # some products are written straight into the rows
     assert any("out=g" in line for line in found.program.listing.splitlines())
     assert ("dropout_mask" in found.program.listing) == (kind is not Normed)
 
@@ -135,8 +135,8 @@ def test_gradients_with_other_bits_are_copied_into_the_rows(monkeypatch):
         found, expected = (o.gradients(x, batches, lambda c, k=k: k)[1] for o in (ours, theirs))
         assert torch.equal(found, expected)
     (kind,) = ours.steps.kinds.values()
-    assert 0 not in kind.program.bold
-    assert 1 in kind.program.bold
+    assert 0 not in kind.program.direct
+    assert 1 in kind.program.direct
 
 
 class Told(users.Net):

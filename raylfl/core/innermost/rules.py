@@ -1,7 +1,7 @@
 """Translations of single calls: one rule for each operator.
 
-A rule checks a call, and returns a function that carries it out on the translated values, by number; gradients are
-written into the given tensors. Weights have negative numbers.
+A rule checks a recorded call and returns a function (values, out) that carries it out on translated values. values:
+tensors by number, weights under negative numbers; out: tensors that receive the parameters' gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raylfl.core.recorded.calls import Call, Slot, full_name
 
 _aten = torch.ops.aten
 PATCHES = 10**6  # the patches of a convolution have the number of its result, plus this
-POINTWISE = {  # functions of entries with the same place in all arguments
+POINTWISE = {  # elementwise operators
     *(f"aten::{name}" for name in ("relu", "gelu", "tanh", "sigmoid", "silu", "neg")),
     *(f"aten::{name}_backward" for name in ("threshold", "gelu", "tanh", "sigmoid", "silu")),
     *("aten::add.Tensor", "aten::sub.Tensor", "aten::mul.Tensor"),
@@ -30,15 +30,15 @@ Rule = Callable[[Translation, Call], Function]
 
 
 def _pointwise(own: Translation, call: Call) -> Function:
-    """A function of entries, on the same entries in the other order; numbers, which may change, are refused."""
+    """An elementwise operator. Plain numbers as arguments are refused, because they may change between steps."""
     numbers = [a for a in call.args if not isinstance(a, Slot)]
     if full_name(call.op) not in POINTWISE or numbers != [0] * (full_name(call.op) == "aten::threshold_backward"):
         raise Unfit(full_name(call.op))
     shapes = {own.geometry[k].shape for k in (*call.slots(), *call.results())}
-    given = [own.rows(a) if isinstance(a, Slot) else a for a in call.args]
+    given = [own.argument(a) if isinstance(a, Slot) else a for a in call.args]
     slots, out, op = [isinstance(a, Slot) for a in call.args], own.made(call.result), call.op._op
     if len(shapes) > 1:
-        raise Unfit("entries that are used several times")
+        raise Unfit("arguments of different shapes")
     if full_name(call.op) == "aten::relu" and own.only_here(given[0]):
         op = torch.relu_
 
@@ -49,14 +49,14 @@ def _pointwise(own: Translation, call: Call) -> Function:
 
 
 def _relu_in_place(own: Translation, call: Call) -> Any:
-    x = own.rows(call.args[0])
+    x = own.argument(call.args[0])
     if x < 2 or own.made(call.result) != x or own.aliased(x, call):
         raise Unfit("a batch or a view that is overwritten")
     return lambda v, _: v[x].relu_()
 
 
 def _view(own: Translation, call: Call) -> Any:
-    x, out = own.rows(call.args[0]), own.made(call.result)
+    x, out = own.argument(call.args[0]), own.made(call.result)
     shape = own.geometry[out].shape[1:]
     lead = int(own.cohort)
 
@@ -68,7 +68,7 @@ def _view(own: Translation, call: Call) -> Any:
 
 
 def _turned(own: Translation, call: Call) -> Any:
-    x, out = own.rows(call.args[0]), own.made(call.result, "turned")
+    x, out = own.argument(call.args[0]), own.made(call.result, "turned")
 
     def function(v: Values, _: Any) -> None:
         v[out] = v[x]
@@ -79,7 +79,7 @@ def _turned(own: Translation, call: Call) -> Any:
 def _linear(own: Translation, call: Call) -> Any:
     b, x, w, out = (
         own.weight(call.args[0]),
-        own.rows(call.args[1]),
+        own.argument(call.args[1]),
         own.weight(call.args[2], True),
         own.made(call.result),
     )
@@ -92,10 +92,10 @@ def _linear(own: Translation, call: Call) -> Any:
 
 
 def _product(own: Translation, call: Call) -> Any:
-    """The backward passes of a linear layer: the gradient of its weight, or of its input."""
+    """A product in the backward pass of a linear layer: the gradient of its weight, or of its input."""
     product, left, cohort = (torch.bmm if own.cohort else torch.mm), call.args[0], own.cohort
     if own.kinds.get(left.number) == "turned":
-        g, x, i = left.number, own.rows(call.args[1]), own.gradient(call.result)
+        g, x, i = left.number, own.argument(call.args[1]), own.gradient(call.result)
 
         def weights(v: Values, out: Sequence[Tensor]) -> None:
             if cohort:
@@ -104,7 +104,7 @@ def _product(own: Translation, call: Call) -> Any:
                 torch.mm(v[g], v[x].t(), out=out[i])
 
         return weights
-    g, w, result = own.rows(left), own.weight(call.args[1]), own.made(call.result)
+    g, w, result = own.argument(left), own.weight(call.args[1]), own.made(call.result)
 
     def inputs(v: Values, _: Any) -> None:
         v[result] = product(v[w].transpose(-2, -1), v[g])
@@ -113,7 +113,7 @@ def _product(own: Translation, call: Call) -> Any:
 
 
 def _sum(own: Translation, call: Call) -> Any:
-    g, i = own.rows(call.args[0]), own.gradient(call.result)
+    g, i = own.argument(call.args[0]), own.gradient(call.result)
     if list(call.args[1]) != [0] or len(own.geometry[g].shape) != 2:
         raise Unfit("a sum over features")
     return lambda v, out: torch.sum(v[g], -1, out=out[i])
@@ -122,7 +122,7 @@ def _sum(own: Translation, call: Call) -> Any:
 def _convolution(own: Translation, call: Call) -> Any:
     x, weight, bias, stride, padding, dilation, transposed, _, groups = call.args
     plain = not own.cohort and [list(stride), list(dilation), transposed, groups] == [[1, 1], [1, 1], False, 1]
-    x, w, b, out = own.rows(x), own.weight(weight), own.weight(bias), own.made(call.result)
+    x, w, b, out = own.argument(x), own.weight(weight), own.weight(bias), own.made(call.result)
     shape = own.parameters[-1 - w].shape
     if not plain or len(shape) != 4 or len(own.geometry[x].shape) != 4:
         raise Unfit("a convolution with strides, dilation, groups or for a cohort")
@@ -138,7 +138,7 @@ def _convolution(own: Translation, call: Call) -> Any:
 def _convolution_backward(own: Translation, call: Call) -> Any:
     g, x, weight, _, stride, padding, *_rest, mask = call.args
     made, w = call.result, own.weight(weight)
-    g, x, at, shape = own.rows(g), own.rows(x), own.gradient(made[1]), own.parameters[-1 - w].shape
+    g, x, at, shape = own.argument(g), own.argument(x), own.gradient(made[1]), own.parameters[-1 - w].shape
     places, wanted = (at, own.gradient(made[2])), bool(mask[0])
     forward = next(
         c for c in own.calls if full_name(c.op) == "aten::convolution" and c.args[:2] == (call.args[1], weight)
@@ -158,7 +158,7 @@ def _convolution_backward(own: Translation, call: Call) -> Any:
 
 
 def _pooled(own: Translation, call: Call) -> Any:
-    x, pool = own.rows(call.args[0]), _pool(own, list(call.args[1:]))
+    x, pool = own.argument(call.args[0]), _pool(own, list(call.args[1:]))
     if len(own.geometry[x].shape) != 4:
         raise Unfit("a pool over other than images")
     out, indices = own.made(call.result[0]), own.made(call.result[1], "indices")
@@ -170,8 +170,8 @@ def _pooled(own: Translation, call: Call) -> Any:
 
 
 def _pool_backward(own: Translation, call: Call) -> Any:
-    g, x, pool = own.rows(call.args[0]), own.rows(call.args[1]), _pool(own, list(call.args[2:-1]))
-    indices, out = own.rows(call.args[-1], "indices"), own.made(call.result)
+    g, x, pool = own.argument(call.args[0]), own.argument(call.args[1]), _pool(own, list(call.args[2:-1]))
+    indices, out = own.argument(call.args[-1], "indices"), own.made(call.result)
 
     def function(v: Values, _: Any) -> None:
         v[out] = pool.backward(v[g], v[x], v[indices])
@@ -187,7 +187,7 @@ def _pool(own: Translation, options: list[Any]) -> Pool:
 
 
 def _log_softmax(own: Translation, call: Call) -> Any:
-    x = own.rows(call.args[0])
+    x = own.argument(call.args[0])
     if list(call.args[1:]) not in ([1, False], [-1, False]) or len(own.geometry[x].shape) != 2:
         raise Unfit("another softmax")
     out, cohort = own.made(call.result, "log p"), own.cohort
@@ -201,7 +201,7 @@ def _log_softmax(own: Translation, call: Call) -> Any:
 
 
 def _log_softmax_backward(own: Translation, call: Call) -> Any:
-    g, log_p, out = own.rows(call.args[0], "of log p"), own.rows(call.args[1], "log p"), own.made(call.result)
+    g, log_p, out = own.argument(call.args[0], "of log p"), own.argument(call.args[1], "log p"), own.made(call.result)
     cohort = own.cohort
 
     def function(v: Values, _: Any) -> None:
@@ -212,7 +212,7 @@ def _log_softmax_backward(own: Translation, call: Call) -> Any:
 
 
 def _cross_entropy(own: Translation, call: Call) -> Any:
-    log_p, y = own.rows(call.args[0], "log p"), own.rows(call.args[1], "labels")
+    log_p, y = own.argument(call.args[0], "log p"), own.argument(call.args[1], "labels")
     out, total, cohort = own.made(call.result[0], "loss"), own.made(call.result[1], "total"), own.cohort
     if list(call.args[2:]) != [None, 1, IGNORED]:
         raise Unfit("another mean cross-entropy")
@@ -234,7 +234,7 @@ def _cross_entropy_backward(own: Translation, call: Call) -> Any:
     scale = own.plan.constants.get(one.number)
     if options != [None, 1, IGNORED] or scale is None or scale.numel() != 1 or float(scale) != 1:
         raise Unfit("another gradient of the loss")
-    log_p, y, total = own.rows(log_p, "log p"), own.rows(y, "labels"), own.rows(total, "total")
+    log_p, y, total = own.argument(log_p, "log p"), own.argument(y, "labels"), own.argument(total, "total")
     out, cohort = own.made(call.result, "of log p"), own.cohort
 
     def function(v: Values, _: Any) -> None:

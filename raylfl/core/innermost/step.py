@@ -18,7 +18,7 @@ FEW = 8  # input channels of a convolution up to which this order is faster
 
 @dataclass
 class _Call:
-    """One translated call; gone: values no longer needed after it."""
+    """One translated call; gone: values that no later call needs."""
 
     text: str
     function: Function
@@ -26,7 +26,7 @@ class _Call:
 
 
 class Innermost:
-    """A translated step; `text` describes it: steps of equal text are equal. convolutions: those of the step."""
+    """A translated step; text: its calls in words, equal for equal steps; convolutions: its convolutions."""
 
     def __init__(self, recording: Recording, parameters: Sequence[Tensor], cohort: bool):
         """Translates a recording; raises Unfit if it has no translation."""
@@ -46,7 +46,7 @@ class Innermost:
 
     @property
     def pays(self) -> bool:
-        """Whether one client's steps are faster so: every convolution has few input channels."""
+        """Whether this order makes one client's steps faster: every convolution has few input channels."""
         return bool(self.convolutions) and all(c.channels <= FEW for c in self.convolutions)
 
     def gradients(self, content: Sequence[Tensor], weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:

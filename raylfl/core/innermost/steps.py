@@ -1,4 +1,4 @@
-"""The translated step of a module for each kind of batch, and its network in evaluations."""
+"""The translated step of a module for each kind of batch, and translated evaluations of its network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raylfl.core.innermost.translation import Unfit
 from raylfl.core.recorded.guards import Refused
 from raylfl.core.recorded.steps import kind_of, recorded
 
-PLAIN = (nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.Flatten)  # layers that are the same in any mode
+PLAIN = (nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.Flatten)  # layers that compute the same in evaluations
 
 
 class InnermostSteps:
@@ -34,7 +34,7 @@ class InnermostSteps:
     def of(self, content: Any, aside: Callable[[], AbstractContextManager[object]] = nullcontext) -> Innermost | None:
         """The step for this kind of batch of one client in the module's current mode; None if it has no translation.
 
-        aside: a context for the trial step with a new kind of batch.
+        aside: the context of the trial step that each new kind of batch needs.
         """
         if not self.possible or not takes(content):
             return None
@@ -63,10 +63,10 @@ class InnermostSteps:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """A context in which the network of the first step uses its translated calls, where autograd needs no graph.
+        """A context in which the module's network uses translated calls, except where autograd needs a graph.
 
-        The network is a part of the module that is a sequence of plain layers, of which the step is the mean
-        cross-entropy.
+        The network is an nn.Sequential of plain layers whose mean cross-entropy is the first step found; without such
+        a part, the context does nothing.
         """
         step, network = self.first, self.network
         if step is None or network is None or not step.convolutions:
@@ -107,9 +107,10 @@ def takes(content: Any, ndim: int = 1) -> bool:
 
 
 def _possible(module: nn.Module, cohort: bool) -> bool:
-    """Whether a trial step is worth its time: weights and biases of linear layers and convolutions, all trained.
+    """Whether a module may have a translation, which only a trial step can tell.
 
-    False with buffers, dropout or hooks, and for a cohort with convolutions.
+    Its parameters must be weights and biases of linear layers (or convolutions, for a single client), all trained. It
+    must have no buffers, dropout or hooks.
     """
     layers = (nn.Linear,) if cohort else (nn.Linear, nn.Conv2d)
     for part in module.modules():

@@ -47,13 +47,13 @@ class Translation:
             raise Unfit("logged values, or batches that are not (inputs, labels)")
 
     def gone(self, at: int) -> list[int]:
-        """The values that only calls up to this one need; not those of the batch, the loss and weights."""
+        """The values of this call that no later call needs, without the batch, the loss and weights."""
         later = {k for call in self.calls[at + 1 :] for k in (*call.slots(), *call.results())}
         here = {*self.calls[at].slots(), *self.calls[at].results()} & self.kinds.keys()
         return sorted(here - later - {0, 1, self.plan.loss})
 
     def only_here(self, k: int) -> bool:
-        """Whether a value is a new result of a layer that a single call uses."""
+        """Whether a value is the result of a layer and an argument of a single call, which may overwrite it."""
         maker = next((call for call in self.calls if k in call.results()), None)
         return maker is not None and full_name(maker.op) in LAYERS and self.users[k] == 1
 
@@ -63,14 +63,14 @@ class Translation:
         others = {n for one in later for n in one.slots()} & self.kinds.keys() - {k}
         return any(self.geometry[n].home == self.geometry[k].home for n in others)
 
-    def rows(self, value: Any, kind: str = "rows") -> int:
-        """The number of an argument of this kind."""
+    def argument(self, value: Any, kind: str = "rows") -> int:
+        """The number of an argument, which must be of this kind."""
         if not isinstance(value, Slot) or self.kinds.get(value.number) != kind:
             raise Unfit(f"an argument that is not {kind}")
         return value.number
 
     def made(self, result: Any, kind: str = "rows") -> int:
-        """The number of a result, which gets this kind; rows must have one per sample."""
+        """The number of a result, which gets this kind; results of kind `rows` have one row per sample."""
         if not isinstance(result, Slot):
             raise Unfit("several results")
         if kind == "rows" and self.geometry[result.number].shape[:1] != (self.size,):

@@ -19,7 +19,7 @@ class Slot(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """The memory layout of a value; home: the value that first used this memory; offset: relative to its beginning."""
+    """The memory layout of a value; home: the value that first used this memory; offset: of its first entry there."""
 
     home: int
     shape: tuple[int, ...]
@@ -94,8 +94,10 @@ class Recording:
     """The calls of one step and its gradient.
 
     The first `leaves` values are the tensors of the batch. inputs: the other values that exist before the step
-    (parameters, buffers), by number. loss, gradients: numbers of the results; None for a parameter that the loss does
-    not depend on. logged: the calls of `self.log`, with slots for tensors.
+    (parameters, buffers), by number. constants: tensors that the step makes from plain numbers. names: of the batch's
+    tensors and the inputs. loss, gradients: numbers of the results; None for a parameter that the loss does not depend
+    on. buffers: values that exist before the step and that it may overwrite. logged: the calls of `self.log`, with
+    slots for tensors.
     """
 
     calls: list[Call]

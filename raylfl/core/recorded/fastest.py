@@ -13,7 +13,7 @@ from raylfl.core.recorded.plan import empty
 
 
 class _Probe(TorchDispatchMode):
-    """A mode that notes calls without carrying them out; every result is `answer`."""
+    """A mode that notes calls without carrying them out; each returns `answer`."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -47,7 +47,7 @@ _PLACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
 
 
 def _makes(function: Any, call: Call, geometry: dict[int, Geometry]) -> bool:
-    """Whether the function with these arguments makes exactly this call, tried on tensors without memory."""
+    """Whether the function with these arguments makes exactly this call; tried on meta tensors."""
     tensors: dict[int, Tensor] = {}
 
     def stand_in(slot: Slot) -> Tensor:

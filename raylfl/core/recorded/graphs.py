@@ -37,7 +37,7 @@ class Captured:
     def __init__(self, program: Program, leaves: Sequence[Tensor], row: Tensor, capture: Capture = capture_on_cuda):
         """Captures the program with arguments like these, of which it keeps copies at fixed addresses.
 
-        The capture carries out a few steps: buffers and random generators change as in these.
+        The capture carries out a few steps, which change buffers and random generators.
         """
         self.program, self.draws, self.logs = program, program.draws, program.logs
         self._leaves, self._row = [leaf.clone() for leaf in leaves], torch.empty_like(row)

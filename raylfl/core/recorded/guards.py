@@ -1,4 +1,4 @@
-"""Guards against steps that a recording cannot replace: reading values, randomness outside torch, changing state."""
+"""Guards against steps that a recording cannot replace: they read values, draw outside torch or change state."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def host_randomness() -> tuple[Any, ...]:
 def state_of(module: nn.Module) -> dict[str, Any]:
     """The content of a module's attributes by path; a difference after a step means that the step changes state.
 
-    Parameters and buffers count by identity, numbers and texts by value, containers and plain objects by their parts.
+    Parameters and buffers are compared by identity, numbers and strings by value, containers and plain objects by their
+    parts.
     """
     found = _Parts()
     for path, part in module.named_modules():
@@ -108,7 +109,7 @@ _BY_IDENTITY = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType,
 
 
 class _Parts(dict[str, Any]):
-    """The state of attributes by path, filled by `add`; each object counts once, at most `ENTRIES` in all."""
+    """The state of attributes by path, filled by `add`; each object is entered once, and at most ENTRIES in all."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Cheaper functions with the bits of several recorded calls: dropout masks, softmax and gradients of attention."""
+"""Cheaper functions that replace recorded calls with the same bits: dropout masks, softmax, gradients of attention."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def _named(call: Call, name: str) -> bool:
 
 
 def _mask(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> tuple[Call, int] | None:
-    """Dropout's calls (empty_like, bernoulli_, div_; in a cohort bernoulli, div_) as one function, and their number.
+    """Dropout's first calls replaced by one function, and their number; None for other calls and small masks.
 
-    None for other calls and small masks.
+    They are empty_like, bernoulli_, div_, and in a cohort bernoulli, div_.
     """
     names = ("empty_like", "bernoulli_", "div_") if _named(calls[0], "empty_like") else ("bernoulli", "div_")
     found = calls[: len(names)]
@@ -81,8 +81,10 @@ def _mask(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> tuple[Call
 
 
 def _joined(calls: Sequence[Call], once: Set[int]) -> tuple[Call, int] | None:
-    """The sum of gradients of all parts of a tensor (select_backward, then select_backward and add for each further
-    part) as one function, and the number of these calls; once: values that a single call uses.
+    """The sum of the gradients of a tensor's parts replaced by one function, and the number of its calls; else None.
+
+    The calls are select_backward, and select_backward and add for each further part. once: values that are an argument
+    of a single call.
     """
     if not _named(calls[0], "select_backward"):
         return None
@@ -159,7 +161,7 @@ SAFE_SOFTMAX = Function("safe_softmax", safe_softmax)
 
 
 def joined(parts: list[Tensor], dim: int) -> Tensor:
-    """The parts side by side, with -0 as 0, as in a sum with the zeros of the other parts."""
+    """The parts stacked along `dim`, with 0 for -0, as in a sum of tensors that are 0 outside their part."""
     return torch.stack(parts, dim).add_(0)
 
 

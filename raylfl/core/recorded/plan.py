@@ -82,7 +82,7 @@ def _renamed(call: Call, same: dict[int, int]) -> Call:
 def _known(call: Call, constants: dict[int, Tensor], fixed: set[int], like: Callable[[int], Tensor]) -> Tensor | None:
     """The result of a call that is the same in every step, else None.
 
-    It is a view of a constant, a newly made tensor, or computed from fixed constants.
+    It is a view of a constant, a new tensor of zeros, ones or the like, or computed from fixed constants.
     """
     given, name = call.slots(), call.op._schema.name.removeprefix("aten::")
     if call.views and given and all(k in constants for k in given):
@@ -94,7 +94,7 @@ def _known(call: Call, constants: dict[int, Tensor], fixed: set[int], like: Call
 
 
 def _whole(k: int, geometry: dict[int, Geometry]) -> int:
-    """The value that first had this memory if both have the same entries in the same order, else k."""
+    """The value that first used the memory of k, if both have the same entries in the same order; else k."""
     ours, home = geometry[k], geometry[geometry[k].home]
     same = ours.contiguous and home.contiguous and math.prod(ours.shape) == math.prod(home.shape)
     return ours.home if same and (ours.offset, ours.dtype) == (home.offset, home.dtype) else k

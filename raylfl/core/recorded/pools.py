@@ -26,7 +26,7 @@ class _Places(NamedTuple):
     relu_backward: int
 
 
-BEHIND = [  # a ReLU: the pool, and the backward passes of both
+BEHIND = [  # the calls that use a ReLU's result: the pool, and the backward passes of pool and ReLU
     _aten.max_pool2d_with_indices.default,
     _aten.max_pool2d_with_indices_backward.default,
     _aten.threshold_backward.default,
@@ -36,9 +36,9 @@ BEHIND = [  # a ReLU: the pool, and the backward passes of both
 def pools_first(
     calls: Sequence[Call], geometry: Mapping[int, Geometry], wanted: set[int]
 ) -> tuple[list[Call], dict[int, Geometry]]:
-    """The calls with each such pair in the other order, and the geometry of their values.
+    """The calls with each ReLU and the max-pool behind it swapped, and the geometry of their values.
 
-    wanted: returned values, which are not changed.
+    wanted: returned values, which must stay as they are.
     """
     out, places = list(calls), dict(geometry)
     users: dict[int, list[int]] = defaultdict(list)

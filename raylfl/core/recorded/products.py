@@ -1,4 +1,4 @@
-"""Gradients that are transposed batched products, made in the order of the weights' memory."""
+"""Gradients of linear layers under vmap, computed in the memory order of the weights."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _aten = torch.ops.aten
 def straightened(
     calls: Sequence[Call], geometry: dict[int, Geometry], gradients: Sequence[int | None], wanted: Set[int]
 ) -> tuple[list[Call], dict[int, Geometry]]:
-    """The calls, with (A B)^T computed as B^T A^T for gradients, and the geometry of their values.
+    """The calls with (A B)^T replaced by B^T A^T for these gradients, and the geometry of their values.
 
     vmap computes the gradient of a linear layer as a transposed product, whose copy to the other order costs more than
-    the product. Libraries usually compute both with the same bits, but do not guarantee it: the caller compares.
+    the product. Libraries usually compute both with the same bits, but do not guarantee it: the caller compares them.
     wanted: all returned values.
     """
     makers = {k: at for at, call in enumerate(calls) for k in call.results()}

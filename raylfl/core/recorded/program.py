@@ -26,23 +26,23 @@ class Program:
     listing: its source text; draws: whether it draws random numbers from torch's generators.
     """
 
-    def __init__(self, recording: Recording, sizes: Sequence[int], bold: Set[int] | None = None):
+    def __init__(self, recording: Recording, sizes: Sequence[int], direct: Set[int] | None = None):
         """Compiles a recording; sizes: entries of each parameter, in the order of the gradients.
 
-        bold: for rows [C, d], the numbers of the gradients that are written straight into them, in any order and
-        alignment, which mostly keeps their bits.
+        direct: for rows [C, d], the positions of the gradients that are computed in the rows' memory order and written
+        straight into them; the caller compares their bits. None, for a row [d]: aligned gradients are written there.
         """
-        self.recording, self.sizes, self.bold = recording, sizes, bold
+        self.recording, self.sizes, self.direct = recording, sizes, direct
         plan = reduced(recording)
-        if bold:
-            chosen = [k for i, k in enumerate(plan.gradients) if i in bold]
+        if direct:
+            chosen = [k for i, k in enumerate(plan.gradients) if i in direct]
             calls, geometry = straightened(plan.calls, plan.geometry, chosen, plan.wanted)
             plan = replace(plan, calls=calls, geometry=geometry)
         if next(iter(recording.inputs.values())).device.type == "cpu":
             calls, geometry = pools_first(plan.calls, plan.geometry, plan.wanted)
             plan = replace(plan, calls=merged(calls, geometry, plan.wanted), geometry=geometry)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
-        self.listing, self._function = _made(*Source(plan, sizes, bold).written())
+        self.listing, self._function = _made(*Source(plan, sizes, direct).written())
         self.logs = bool(recording.logged)
 
     def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> tuple[Tensor, ...]:
@@ -60,7 +60,7 @@ class Program:
     def seconds(self, leaves: Sequence[Tensor], row: Tensor, times: int) -> list[float]:
         """The shortest time of each call over several steps, in seconds; buffers and generators change as in a step."""
         stamps: list[float] = []
-        listing, namespace = Source(self.plan, self.sizes, self.bold).written(stamped=True)
+        listing, namespace = Source(self.plan, self.sizes, self.direct).written(stamped=True)
         namespace["stamp"] = lambda: stamps.append(time.perf_counter())
         _, function = _made(listing, namespace)
         found: list[list[float]] = []

@@ -13,20 +13,20 @@ from raylfl.core.recorded.calls import Call, Slot, full_name, slots_in
 from raylfl.core.recorded.fastest import fastest
 from raylfl.core.recorded.plan import Plan
 
-WRITES_OUT = ("aten::mm", "aten::sum.dim_IntList", "aten::bmm")  # they can write into the gradient's row
+WRITES_OUT = ("aten::mm", "aten::sum.dim_IntList", "aten::bmm")  # operators with `out`, here the gradient's row
 ALIGNMENT = 64  # bytes, the alignment of torch's allocations; BLAS rounds differently for other alignments
 
 
 class Source:
     """The generator of a plan's Python source."""
 
-    def __init__(self, plan: Plan, sizes: Sequence[int], bold: Set[int] | None):
-        self.plan, self.sizes, self.bold = plan, sizes, bold
+    def __init__(self, plan: Plan, sizes: Sequence[int], direct: Set[int] | None):
+        self.plan, self.sizes, self.direct = plan, sizes, direct
         self.namespace: dict[str, Any] = {"torch": torch, "row": None}
         self.functions: dict[int, str] = {}
 
     def written(self, stamped: bool = False) -> tuple[str, dict[str, Any]]:
-        """The source and the names it uses; stamped: with `stamp()` before the first call and after each."""
+        """The source and its namespace; stamped: with `stamp()` before the first call and after each."""
         plan, stamp = self.plan, ["    stamp()"] * stamped
         last = self._last_uses()
         lines = [f"def step(row, {', '.join(f't{k}' for k in range(plan.leaves))}):"]
@@ -45,7 +45,7 @@ class Source:
         return "\n".join(lines) + "\n", self.namespace
 
     def _last_uses(self) -> dict[int, int]:
-        """The position of the last call that needs each value; without loss, logged values and gradients."""
+        """The position of the last call that uses each value, except loss, logged values and gradients."""
         last: dict[int, int] = {}
         for at, call in enumerate(self.plan.calls):
             last.update(dict.fromkeys((*call.slots(), *call.results()), at))
@@ -76,7 +76,7 @@ class Source:
             maker = makers.get(k)
             fresh = maker is not None and full_name(maker.op) in WRITES_OUT and geometry[k].home == k
             aligned = begin[i] * geometry[k].dtype.itemsize % ALIGNMENT == 0
-            fresh = fresh and (aligned if self.bold is None else i in self.bold)
+            fresh = fresh and (aligned if self.direct is None else i in self.direct)
             if geometry[k].shape != (self.sizes[i],):
                 lines.append(f"    g{i} = g{i}.view({geometry[k].shape})")
             if fresh and geometry[k].contiguous and k not in written and used[k] == 1:

@@ -21,7 +21,7 @@ from raylfl.errors import BadConfig
 
 SEEN = 1  # steps of a kind by autograd before the first recording: many kinds occur only once
 RECORDED = 3  # steps of a kind that are recorded or compared before replays begin
-DECISIVE = 4096  # entries whose equal bits in one step show that two orders of a product round alike
+DECISIVE = 4096  # if so many entries have equal bits in one step, two orders of a product round alike
 MOST = 128  # largest number of kinds with a program; then the least recently used one is dropped
 
 Loss = Callable[[Any], Tensor]  # content of a batch -> its loss, with a graph
@@ -40,10 +40,10 @@ class _Kind:
 class RecordedSteps:
     """Losses and gradients of a module's training step, by replay if that has autograd's bits.
 
-    A kind of batch (shapes, dtypes, memory order, the modes of the module's parts) is first left to autograd, then
-    recorded twice; the replay of the first recording is compared with autograd on another batch. From then on it is
-    replayed, and compared again whenever its use count is a power of two. `refusal`: why the module is not replayed;
-    all its steps then use autograd, with the same results.
+    A kind of batch is given by shapes, dtypes, memory order and the modes of the module's parts. Its first steps are
+    left to autograd, the next two are recorded, and a replay of the first recording is compared with autograd on
+    another batch. Later steps are replayed, and compared again whenever their number is a power of two. `refusal`: why
+    the module is not replayed; all its steps then use autograd, with the same results.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class RecordedSteps:
     ):
         """Steps of this module; log: receives the values that the step logs.
 
-        Steps of several clients at once: `clients` is the shape of their losses ([C], given a content), in front of
-        every gradient; `changing` the tensors of a content that the step may overwrite. seen: steps of a kind before
-        the first recording.
+        clients: the shape of a content's losses, () for a single client or (C,), with which the shape of every gradient
+        begins. changing: the tensors of a content that the step may overwrite. seen: steps of a kind before the first
+        recording.
         """
         self.clients, self.changing, self.seen = clients, changing, seen
         self.log = log or StepLog()
@@ -78,7 +78,7 @@ class RecordedSteps:
         self._doubted = False
 
     def doubt(self) -> None:
-        """Marks that other code of the module has run, which may have changed state that the step depends on."""
+        """Notes that other methods of the module have run, which may have changed state that the step depends on."""
         self._doubted = True
 
     def program(self, content: Any) -> Program | Captured | None:
@@ -135,8 +135,8 @@ class RecordedSteps:
             kind.program = Program(first, self.sizes, self._straight(self.clients(content)))
         taken = [loss, row, *_tensors(logged)]
         differs = self._difference(kind.program, content, before, taken)
-        if differs is not None and isinstance(kind.program, Program) and kind.program.bold:
-            kind.program = self._less_bold(kind.program, content, before, row)
+        if differs is not None and isinstance(kind.program, Program) and kind.program.direct:
+            kind.program = self._only_equal(kind.program, content, before, row)
             differs = self._difference(kind.program, content, before, taken)
         if differs is None and isinstance(kind.program, Program) and self.captures is not None:
             kind.program = self._captured(kind.program, content, before, taken)
@@ -150,29 +150,27 @@ class RecordedSteps:
         return loss, row
 
     def _straight(self, clients: tuple[int, ...]) -> set[int] | None:
-        """The gradients of a cohort to try to write straight into its rows; None for a single client.
+        """Positions of a cohort's large gradients, written straight into its rows at first; None for a single client.
 
-        Small ones are cheap to copy, and could agree with their copies by chance in the step that compares them.
+        Small ones are cheap to copy, and could have the right bits by chance in the step that compares them.
         """
         if not clients:
             return None
         return {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
 
-    def _less_bold(self, program: Program, content: Any, before: Any, expected: Tensor) -> Program:
+    def _only_equal(self, program: Program, content: Any, before: Any, expected: Tensor) -> Program:
         """The program in which only gradients that keep their bits are written straight into the rows."""
-        assert program.bold is not None
+        assert program.direct is not None
         try:
             row, _ = self._again(program, content, before)
         except RuntimeError:
             return Program(program.recording, self.sizes, set())
         pieces = zip(row.split(self.sizes, -1), expected.split(self.sizes, -1), strict=True)
         same = {i for i, (ours, theirs) in enumerate(pieces) if same_bits(ours, theirs)}
-        return Program(program.recording, self.sizes, program.bold & same)
+        return Program(program.recording, self.sizes, program.direct & same)
 
     def _captured(self, program: Program, content: Any, before: Any, taken: Sequence[Tensor]) -> Program | Captured:
-        """The program as a CUDA graph if the graph gives the same bits; else the program, with the reason in
-        `no_graph`.
-        """
+        """The program as a CUDA graph if that gives the same bits; else the program, and the reason in `no_graph`."""
         assert self.captures is not None
         after = self._changing(content)
         try:
@@ -229,7 +227,7 @@ class RecordedSteps:
             before, now = (_lasting(state, metrics) for state in (self._state, state_of(self.module)))
             changed = first_difference(before, now)
             if changed is not None:
-                self._refuse(f"depends on the attribute `{changed}`, perhaps, which other methods change")
+                self._refuse(f"may depend on the attribute `{changed}`, which other methods change")
 
     def _refuse(self, reason: str) -> None:
         self.refusal = reason
@@ -280,8 +278,10 @@ class RecordedSteps:
 
 
 def _lasting(state: dict[str, Any], metrics: tuple[str, ...]) -> dict[str, Any]:
-    """A module's state without training and evaluation mode, which belong to the kind of a batch, and without metric
-    objects (prefixes of their paths), which every local work finds reset.
+    """The part of a module's state that other methods must not change.
+
+    It excludes training and evaluation mode, which belong to the kind of a batch, and metric objects, which are reset
+    before every local work. metrics: prefixes of their paths.
     """
     return {
         path: value

@@ -25,7 +25,7 @@ _MARK = "_raylfl_slot"  # the attribute of a tensor that holds its number in the
 
 
 class Tape(TorchDispatchMode):
-    """A mode that notes every call while it is carried out; reason: why the calls are not a valid recording, if so."""
+    """A mode that notes every call while it is carried out; reason: why the calls are no valid recording, else None."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -43,13 +43,13 @@ class Tape(TorchDispatchMode):
         self._next = 0
 
     def take_in(self, tensor: Tensor) -> int:
-        """The number of a tensor that exists before the step."""
+        """A new number for a tensor that exists before the step."""
         self._marked.append(tensor)
         home = self._memory.setdefault(_storage(tensor), self._next)
         return self._number_anew(tensor, home)
 
     def take_leaf(self, tensor: Tensor) -> int:
-        """The number of a tensor of the batch, whose memory differs from batch to batch."""
+        """A new number for a tensor of the batch, whose memory differs from batch to batch."""
         if _number(tensor, self) is not None or _storage(tensor) in self._memory:
             raise Refused("gets batches whose tensors share memory")
         self._start[self._next] = int(tensor.storage_offset())
@@ -63,7 +63,7 @@ class Tape(TorchDispatchMode):
 
     def _number_anew(self, tensor: Tensor, home: int) -> int:
         if tensor.layout != torch.strided or tensor.dtype.is_complex or tensor.is_quantized:
-            raise Refused(f"computes with tensors that are no plain numbers ({tensor.layout}, {tensor.dtype})")
+            raise Refused(f"uses a sparse, complex or quantised tensor ({tensor.layout}, {tensor.dtype})")
         number, self._next = self._next, self._next + 1
         setattr(tensor, _MARK, (self, number))
         self.geometry[number] = Geometry.of(tensor, home, self._start.get(home, 0))
@@ -84,7 +84,7 @@ class Tape(TorchDispatchMode):
                 func._schema.name.startswith("aten::as_strided")
                 and self.geometry[known[0][0].number].home in self._start
             ):
-                raise Refused("cuts a batch's memory as it likes (`as_strided`)")
+                raise Refused("makes views of a batch with strides of its own (`as_strided`)")
         except Refused as refused:
             self.reason = str(refused)
             return func(*args, **kwargs)
@@ -170,10 +170,11 @@ def record(
     log: StepLog | None = None,
     changing: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Sequence[Tensor | None], Recording | str, list[LogCall]]:
-    """(loss of `step`, its gradients, the recording or the reason why there is none, the calls of `self.log`).
+    """Carries out a step and records it, if possible.
 
-    leaves: the tensors of the batch. step: carried out in any case; gradients: computes the gradients of its loss. log:
-    the log of the step. changing: leaves that the step may overwrite, as it may the module's buffers.
+    Returns (the loss, its gradients, the recording or the reason why there is none, the calls of `self.log`). leaves:
+    the tensors of the batch. step: computes the loss; gradients: computes the gradients of the loss. log: the log of
+    the step. changing: leaves that the step may overwrite, besides the module's buffers.
     """
     tape, watch, log = Tape(), Watch(), log or StepLog()
     before, drawn = state_of(module), host_randomness()
@@ -230,7 +231,7 @@ def _after(module: nn.Module, before: Mapping[str, Any], drawn: Any) -> str | No
 
 
 def _overwritten(tape: Tape, names: Mapping[int, str], buffers: set[Any]) -> str | None:
-    """The reason for a refusal if an input other than a buffer is overwritten, else None."""
+    """The reason for a refusal if the step overwrites an input that is no buffer, or a constant; else None."""
     inputs = [(tape.geometry[k], name) for k, name in names.items() if k not in buffers]
     for call in tape.calls:
         for k in call.written():
