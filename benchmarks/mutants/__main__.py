@@ -5,8 +5,7 @@ time in a fork of this process, against the quick tests that enter the changed b
 errors of the file, then unit tests, in all `--longest` seconds of them. Times are processor seconds, so that a busy
 machine hides no kill and makes none: a test that takes ten times its usual time has found the error.
 A first look at all quick tests, some minutes, says which enter what; it is kept in `.mutants/` for each file of tests
-until that or a file that it enters has other blocks, with the results, so that an interrupted run goes on. A larger
-sample of one seed holds the smaller. Survivors are printed as diffs to `.mutants/survivors.diff`; those in
+until that changes, with the results, so that an interrupted run goes on. A larger sample of one seed holds the smaller. Survivors are printed as diffs to `.mutants/survivors.diff`; those in
 `equivalent.yaml`, each with its reason, do not count. `--again` tries survivors once more; `--write` puts the score
 into docs/reliability.md.
 """
@@ -242,13 +241,13 @@ def enters(entered: frozenset[str], key: str) -> bool:
 
 
 def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: float) -> list[str]:
-    """The tests that enter the block (where none does: the function; for other lines: anything of the file).
+    """The tests that enter the block (where none does: the function, else anything of the file).
 
     First come unit tests, those that found other errors of the file, those in a file of its name, and tests that enter
     few blocks. Of other tests one of each set of parameters comes before a second one of any, and one of each file.
     """
-    keys = [f"{mutant.path}:{mutant.block}"] if mutant.block else []
-    keys += [f"{mutant.path}:{mutant.function}#0"] if mutant.block else [f"{mutant.path}:"]
+    keys = [f"{mutant.path}:{mutant.block}", f"{mutant.path}:{mutant.function}#0"] if mutant.block else []
+    keys.append(f"{mutant.path}:")
     found: list[str] = []
     for key in keys:
         found = found or [node for node, (_, entered) in tests.items() if node != AT_IMPORT and enters(entered, key)]

@@ -132,23 +132,39 @@ def keep_calls(place: Path, path: Path, tests: Tests) -> None:
 
 
 def kept_calls(place: Path, path: Path) -> Tests | None:
-    """What `keep_calls` wrote; None where it did not, or where the tests or the blocks that they enter are others."""
+    """What `keep_calls` wrote; None where it did not, or where the tests are others.
+
+    Where the blocks of a file that they enter are others since, a test counts as entering all blocks of each function
+    that it entered: to look again at all tests for one changed file takes minutes.
+    """
     kept = place / f"{path.parent.name}-{path.stem}.json"
     content = json.loads(kept.read_text()) if kept.exists() else {}
     if content.get("sha256") != hashlib.sha256(path.read_bytes()).hexdigest():
         return None
-    if any(form(entered) != then for entered, then in content["forms"].items()):
-        return None
-    names = content["blocks"]
-    return {node: (seconds, frozenset(names[k] for k in ks)) for node, (seconds, ks) in content["tests"].items()}
+    changed = {entered for entered, then in content["forms"].items() if form(entered) != then}
+    names = [[name] if name.partition(":")[0] not in changed else alike(name) for name in content["blocks"]]
+    return {
+        node: (seconds, frozenset(name for k in ks for name in names[k]))
+        for node, (seconds, ks) in content["tests"].items()
+    }
+
+
+def alike(name: str) -> list[str]:
+    """The blocks of the function of this block."""
+    path, _, block = name.partition(":")
+    function = block.partition("#")[0]
+    return [f"{path}:{other}" for other in block_names(path) if other.partition("#")[0] == function]
 
 
 @cache
+def block_names(path: str) -> list[str]:
+    source = ROOT / path
+    return [name for _, name in mark_blocks(ast.parse(source.read_bytes()))] if source.exists() else []
+
+
 def form(path: str) -> str:
     """A checksum of the names of all blocks of a file."""
-    source = ROOT / path
-    names = [name for _, name in mark_blocks(ast.parse(source.read_bytes()))] if source.exists() else []
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
+    return hashlib.sha256("\n".join(block_names(path)).encode()).hexdigest()[:12]
 
 
 QUIET = [
@@ -169,7 +185,11 @@ def look(root: Path, paths: Sequence[str], files: Sequence[str], place: Path) ->
     import pytest
 
     sys.meta_path.insert(0, Instead(root, {path: lambda p=path: noted(root, p) for path in paths}))
-    return int(pytest.main([*QUIET, f"--basetemp={place}/tmp{os.getpid()}", *files], plugins=[Timed(place)]))
+    code = int(pytest.main([*QUIET, f"--basetemp={place}/tmp{os.getpid()}", *files], plugins=[Timed(place)]))
+    for path in (root / file for file in files if code in (0, 1, 5)):
+        if kept_calls(place, path) is None:  # it has slow tests only
+            keep_calls(place, path, {})
+    return code
 
 
 def functions_of(code: CodeType) -> Iterator[CodeType]:
