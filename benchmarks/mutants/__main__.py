@@ -5,9 +5,9 @@ time in a fork of this process, against the quick tests that enter the changed b
 errors of the file, then unit tests, in all `--longest` seconds of them. Times are processor seconds, so that a busy
 machine hides no kill and makes none: a test that takes ten times its usual time has found the error.
 A first look at all quick tests, some minutes, says which enter what; it is kept in `.mutants/` for each file of tests
-until that changes, with the results, so that an interrupted run goes on. A larger sample of one seed holds the smaller. Survivors are printed as diffs to `.mutants/survivors.diff`; those in
-`equivalent.yaml`, each with its reason, do not count. `--again` tries survivors once more; `--write` puts the score
-into docs/reliability.md.
+until that changes, with the results, so that an interrupted run goes on. A larger sample of one seed holds the smaller.
+Survivors are printed as diffs to `.mutants/survivors.diff`; those in `equivalent.yaml`, each with its reason, do not
+count. `--again` tries survivors once more; `--write` puts the score into docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import signal
 import sys
 import time
@@ -84,8 +85,8 @@ def main() -> None:
     everything = [mutant for path in paths for mutant in mutants(ROOT, path)]
     drawn = sorted(everything, key=lambda mutant: hashlib.sha256(f"{args.seed}:{mutant.id}".encode()).digest())
     sample = [mutant for mutant in drawn[: args.count] if mutant.compiles]
-    known, listed, end = read_results(), equivalent(), time.monotonic() + 60 * args.minutes
-    harmless = {mutant.id: {"state": "equivalent"} for mutant in sample if mutant.key in listed}
+    known, listed, end = read_results(), Equivalent(), time.monotonic() + 60 * args.minutes
+    harmless = {mutant.id: {"state": "equivalent"} for mutant in sample if mutant in listed}
     results = {**harmless, **known}
     todo = [
         mutant
@@ -272,18 +273,29 @@ def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: floa
     return order
 
 
-def equivalent() -> dict[str, str]:
-    """Reasons by path and changed lines."""
-    listed = yaml.safe_load((Path(__file__).parent / "equivalent.yaml").read_text()) or []
-    return {f"{entry['path']}\n{entry['changed'].strip()}": entry["reason"] for entry in listed}
+class Equivalent:
+    """The errors of equivalent.yaml: single ones, and every other value of a constant."""
+
+    def __init__(self) -> None:
+        listed = yaml.safe_load((Path(__file__).parent / "equivalent.yaml").read_text()) or []
+        self.keys = {f"{entry['path']}\n{entry['changed'].strip()}" for entry in listed if "changed" in entry}
+        self.constants = [
+            (e["path"], re.compile(rf"(\w+, )*{e['constant']}(, \w+)* = ")) for e in listed if "constant" in e
+        ]
+
+    def __contains__(self, mutant: Mutant) -> bool:
+        if mutant.key in self.keys:
+            return True
+        line = mutant.sides[0][0] if mutant.sides[0] else ""
+        return not mutant.block and any(path == mutant.path and name.match(line) for path, name in self.constants)
 
 
 def report(done: list[tuple[Mutant, dict[str, Any]]], existing: int, args: argparse.Namespace) -> None:
     """The score by folder on stdout, survivors as diffs in a file, and both into the docs where asked for."""
-    reasons, counts, left = equivalent(), Counter[tuple[str, str]](), []
+    listed, counts, left = Equivalent(), Counter[tuple[str, str]](), []
     for mutant, row in done:
         state = row["state"]
-        if state != "killed" and mutant.key in reasons:
+        if state != "killed" and mutant in listed:
             state = "equivalent"
         part = mutant.path.split("/")[1]
         counts[part, state] += 1
@@ -304,8 +316,8 @@ def report(done: list[tuple[Mutant, dict[str, Any]]], existing: int, args: argpa
     if args.write:
         about = f"{len(done)} of {existing:,} possible errors, drawn at random (`--seed {args.seed}`; of `ray/` none)."
         bounds = f"Of all that are not equivalent the tests notice {low:.1%} to {high:.1%} (95 % confidence)."
-        listed = [f"- `{m.path}`, `{m.function or 'module'}`: `{m.lines}`" for m, _ in left]
-        survivors = ["", "Not noticed:", "", *listed] if listed else []
+        named = [f"- `{m.path}`, `{m.function or 'module'}`: `{m.lines}`" for m, _ in left]
+        survivors = ["", "Not noticed:", "", *named] if named else []
         write_part("mutants", "\n".join([f"{about} {bounds}", "", text, *survivors]))
 
 

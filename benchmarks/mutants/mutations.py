@@ -172,11 +172,13 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def is_for_readers(node: ast.AST) -> bool:
-    """`if TYPE_CHECKING`, abstract methods, docstrings, and `strict=True`, which is a claim."""
+    """`if TYPE_CHECKING`, names of types, abstract methods, docstrings, and `strict=True`, which is a claim."""
     if isinstance(node, ast.keyword):
         return node.arg == "strict"
     if isinstance(node, ast.If):
         return ast.unparse(node.test).endswith("TYPE_CHECKING")
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript | ast.BinOp):
+        return bool(re.fullmatch("[A-Z]+[a-z]+[^(]*", ast.unparse(node)))
     if isinstance(node, ast.FunctionDef):
         return any("abstractmethod" in ast.unparse(d) for d in node.decorator_list)
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
