@@ -92,7 +92,10 @@ def test_a_run_that_the_server_does_not_take_is_begun_again_offline(runs, monkey
         str(result.run_dir),
     ]
     assert first["config"] == result.config.resolved
-    assert first["settings"].init_timeout == wandb_run.INIT_SECONDS
+    settings = first["settings"]
+    assert (settings.base_url, settings.init_timeout) == (wandb_run.base_url(), wandb_run.INIT_SECONDS)
+    assert (settings.silent, settings.disable_git, settings.console) == (True, True, "off")
+    assert first["reinit"] == "create_new"  # beside a run of the caller's own
     said = "wandb does not take the run (no room): logged offline, `wandb sync` sends it later"
     assert (said in (result.run_dir / "log.txt").read_text()) == (not takes)
 
@@ -184,12 +187,42 @@ def test_the_limits_of_waiting_for_wandb_are_less_than_a_minute_together():
 
 
 @pytest.mark.parametrize(
+    ("chosen", "reason", "expected"),
+    [("online", None, "online"), ("online", "refused", "offline"), ("disabled", "refused", "disabled")],
+)
+def test_a_run_is_logged_offline_where_the_server_does_not_answer(monkeypatch, chosen, reason, expected):
+    said, logger = [], object.__new__(wandb_run.WandbRun)
+    logger.say = said.append
+    monkeypatch.setattr(wandb_run, "mode", lambda: chosen)
+    monkeypatch.setattr(wandb_run, "unreachable", lambda url: reason)
+    assert logger._mode() == expected
+    assert said == ["wandb does not answer (refused): logged offline, `wandb sync` sends it later"] * (
+        expected == "offline"
+    )
+
+
+def test_an_error_at_the_end_is_told_with_the_command_that_sends_the_rest(tmp_path):
+    class Broken(Noted):
+        dir = str(tmp_path / "run-1" / "files")
+
+        def finish(self, exit_code):
+            raise RuntimeError
+
+    said, logger = [], object.__new__(wandb_run.WandbRun)
+    logger.say, logger.run = said.append, Broken()
+    logger._finish(0)
+    assert said == [f"wandb could not finish (RuntimeError): `wandb sync {tmp_path / 'run-1'}` sends what is missing"]
+
+
+@pytest.mark.parametrize(
     ("environment", "netrc", "expected"),
     [
         ({}, "", "offline"),
         ({"WANDB_API_KEY": "x"}, "", "online"),
         ({}, "machine api.wandb.ai login user password x", "online"),
         ({"WANDB_BASE_URL": "http://wandb.example:8080"}, "machine api.wandb.ai login user password x", "offline"),
+        ({"WANDB_BASE_URL": "http://wandb.example:8080"}, "machine wandb.example login user password x", "online"),
+        ({}, "machine", "offline"),  # no netrc at all
         ({"WANDB_API_KEY": "x", "WANDB_MODE": "disabled"}, "", "disabled"),
     ],
 )
