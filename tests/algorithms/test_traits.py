@@ -7,9 +7,8 @@ import pytest
 from raylfl.core.topology import Alone, Peers, Ring, Star
 from raylfl.registries import ALGORITHMS
 
-GRAPHS = set(
-    "dsgd dsgdm exact_diffusion extra gradient_tracking kgt led local_only nids proxskip push_diging push_pull sgp".split()
-)
+GRAPHS = {"dsgd", "dsgdm", "exact_diffusion", "extra", "gradient_tracking", "kgt", "led", "local_only", "nids"}
+GRAPHS |= {"proxskip", "push_diging", "push_pull", "sgp"}
 RINGS, CUT = {"sfl", "ssl"}, {"splitfed", "ssl"}
 TRAITS = {
     "own_step": GRAPHS - {"dsgd", "local_only"} | {"focus", "scaffnew", "scaffold"},
