@@ -24,6 +24,7 @@ class Stateful(nn.Module):
         self.count, self.label = 0, "a"
         self.seen, self.by_name = [1, 2], {"loss": 0.0}
         self.draws, self.table = np.random.default_rng(0), np.zeros(3)
+        self.plain, self.ids = torch.zeros(2), {3}
 
 
 def assign_buffer(module: Any) -> None:
@@ -46,6 +47,8 @@ CHANGES = {
     "by_name['loss']": lambda m: m.by_name.update(loss=1.0),
     "draws": lambda m: m.draws.random(),
     "table": lambda m: m.table.__setitem__(0, 1.0),
+    "plain": lambda m: m.plain.add_(1.0),  # no buffer
+    "ids{}": lambda m: m.ids.symmetric_difference_update({3, 4}),
     "new": lambda m: setattr(m, "new", 1),
 }
 

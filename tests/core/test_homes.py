@@ -65,6 +65,13 @@ def test_every_group_of_nodes_has_a_worker_and_the_others_go_by_samples():
     assert shared_out([100, 300], 8) == [2, 6]
 
 
+def test_without_names_any_worker_can_do_any_work():
+    homes = Homes.of(np.arange(1, 13), 3)
+    assert homes.home.tolist() == assigned(np.arange(1, 13), 3).tolist()
+    assert homes.nodes == (None, None, None)
+    assert homes.alternatives(1) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("workers", [2, 3, 5, 9])
 def test_clients_live_on_workers_of_their_nodes(workers):
     names = ["b", "a", "b", "b", "a", "b"]

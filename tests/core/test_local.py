@@ -75,6 +75,15 @@ def test_a_vectors_have_their_closed_forms(steps):
     np.testing.assert_allclose(a_vector(steps, LocalRule(lr_schedule=schedule), lr), 0.9**t)
 
 
+@pytest.mark.parametrize("schedule", ["constant", "step_exponential", "step_sqrt", "exponential"])
+@pytest.mark.parametrize("momentum", [0.0, 0.7])
+@pytest.mark.parametrize("mu", [0.0, 0.4])
+def test_norms_are_sums_over_the_vectors_of_each_number_of_steps(mu, momentum, schedule):
+    rule, steps = LocalRule(lr_schedule=Schedule(schedule, 0.8, 2.0), momentum=momentum), [3, 0, 1, 7, 3]
+    expected = [a_vector(k, rule, 0.1, mu).sum() for k in steps]
+    np.testing.assert_allclose(a_norm(steps, rule, 0.1, mu), expected, rtol=1e-14)
+
+
 SCHEDULES = {  # f(0), f(1), f(2), ... with decay 0.8 and period 2
     "constant": lambda k: np.ones(len(k)),
     "exponential": lambda k: 0.8**k,

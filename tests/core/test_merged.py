@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from raylfl.core.recorded.calls import same_bits
-from raylfl.core.recorded.merged import Mask, joined, safe_softmax, same_draws
+from raylfl.core.recorded.calls import Call, Slot, same_bits
+from raylfl.core.recorded.merged import JOINED, SAFE_SOFTMAX, Function, Mask, joined, safe_softmax, same_draws
 from tests.core.test_recorded import check_bits
 from tests.core.user_modules import CLASSES, Net
 
@@ -42,6 +42,13 @@ def test_the_softmax_of_masked_rows_is_torchs_own(masked):
     x[1, :masked] = -torch.inf
     x[2, 0, 0] = torch.inf
     assert torch.equal(safe_softmax(x, -1).nan_to_num(-1), torch.ops.aten._safe_softmax(x, -1).nan_to_num(-1))
+
+
+def test_only_masks_draw():
+    """A step without random numbers is replayed without their bookkeeping."""
+    mask = Function("mask", torch.relu, draws=True)
+    calls = [Call(function, (Slot(0),), {}, Slot(1)) for function in (mask, SAFE_SOFTMAX, JOINED)]
+    assert [call.draws for call in calls] == [True, False, False]
 
 
 def test_joined_parts_are_their_sum_with_zeros():

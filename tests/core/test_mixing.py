@@ -84,13 +84,41 @@ def test_a_plain_sum_adds_its_neighbours_rows_as_a_tree(dtype):
     assert not to_server(rows)[1:].any()
 
 
-def test_a_row_without_own_weight_takes_nothing_of_itself():
-    """Two nodes that exchange their rows: no 0 times infinity, and no -0."""
-    swap = Mixing(np.zeros(2), np.array([1, 0]), np.array([0, 1]), np.ones(2))
-    rows = torch.tensor([[torch.inf, -1.0], [2.0, 0.0]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_row_without_own_weight_takes_nothing_of_itself(dtype):
+    """Two nodes that exchange their rows, and one that keeps its own: no 0 times infinity, and no -0."""
+    swap = Mixing(np.array([0.0, 0.0, 1.0]), np.array([1, 0]), np.array([0, 1]), np.ones(2))
+    rows = torch.tensor([[torch.inf, -1.0], [2.0, 0.0], [3.0, -4.0]], dtype=dtype)
     mixed = swap(rows)
-    assert torch.equal(mixed, rows.flip(0))
+    assert torch.equal(mixed, rows[[1, 0, 2]])
     assert not torch.signbit(mixed[0]).any()
+
+
+def test_degrees_of_the_graph_and_lazy_weights_have_their_closed_forms():
+    """A path 0-1-2-3: W = I - L / (1 + 2) by the largest degree, and lazy: (I + Metropolis) / 2."""
+    path = np.array([[0, 1], [1, 0], [1, 2], [2, 1], [2, 3], [3, 2]])
+    laplacian = np.diag([1.0, 2, 2, 1]) - np.eye(4, k=1) - np.eye(4, k=-1)
+
+    def of(weights: Weights, nodes=(0, 1, 2, 3)) -> np.ndarray:
+        return Edges(4, path, np.ones(6, dtype=bool), False, weights).doubly(np.array(nodes)).matrix
+
+    np.testing.assert_allclose(of("max_degree"), np.eye(4) - laplacian / 3)
+    np.testing.assert_allclose(of("max_degree", (0, 1)), [[2 / 3, 1 / 3], [1 / 3, 2 / 3]])  # not of what is left of it
+    np.testing.assert_allclose(of("metropolis", (0, 1)), [[1 / 2, 1 / 2], [1 / 2, 1 / 2]])
+    np.testing.assert_allclose(of("lazy"), (np.eye(4) + of("metropolis")) / 2)
+
+
+def test_messages_are_exchanged_both_ways_over_a_directed_graph_that_is_disturbed():
+    edges = Edges(N, CIRCULANT, np.ones(len(CIRCULANT), dtype=bool), directed=True)
+    everyone, some = np.arange(N), np.arange(N - 1)
+    left = [[a, b] for a, b in CIRCULANT.tolist() if max(a, b) < N - 1]
+    for family in ("doubly", "column", "pair"):
+        assert edges.messages(everyone, family).tolist() == CIRCULANT.tolist()
+        back = [[b, a] for a, b in left] if family == "doubly" else []
+        assert edges.messages(some, family).tolist() == left + back
+    lossy = Edges(N, CIRCULANT, np.arange(len(CIRCULANT)) > 0, directed=True)
+    assert len(lossy.messages(everyone, "doubly")) == 2 * len(CIRCULANT)  # one was sent in vain
+    assert len(lossy.messages(everyone, "column")) == len(CIRCULANT)
 
 
 def test_the_same_edges_and_nodes_have_the_same_matrices_as_objects():

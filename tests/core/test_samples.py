@@ -1,5 +1,7 @@
 """Batches of a data set, and the owners of its samples."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
@@ -33,6 +35,40 @@ def test_arrays_and_items_give_the_same_batch():
     assert torch.equal(a.content[0], b.content[0])
     assert torch.equal(a.content[1], b.content[1])
     assert a.content[0].dtype == torch.float64
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+class Own:
+    """A batch class of the user's that knows how to move."""
+
+    device = None
+
+    def to(self, device):
+        self.device = device
+        return self
+
+
+def test_collated_batches_of_any_form_are_in_the_dtype_of_the_run():
+    """Floating-point tensors change; labels, and what is no tensor, stay; the form stays."""
+    moved = BatchSource(SampleSet(None, Items()), CPU, torch.float64)._moved
+    x, y, own = torch.ones(2), torch.arange(2), Own()
+    for made in (
+        moved((x, y)),
+        moved([x, y]),
+        moved(Pair(x, y)),
+        list(moved({"x": x, "y": y}).values()),
+        moved({"a": [(x, y)]})["a"][0],
+    ):
+        assert [part.dtype for part in made] == [torch.float64, torch.int64]
+    assert type(moved([x])) is list
+    assert type(moved(Pair(x, y))) is Pair
+    assert moved("text") == "text"
+    assert moved(own) is own
+    assert own.device == CPU
 
 
 def test_a_part_holds_its_own_samples_under_their_numbers_in_the_whole_set():

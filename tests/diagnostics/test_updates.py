@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from raylfl.core.reduce import BLOCK, square_norms, weighted_sum
-from raylfl.diagnostics.updates import distance_metrics, update_metrics
+from raylfl.diagnostics.updates import consensus_error, distance_metrics, drift, update_metrics
 
 
 def measured(updates, weights):
@@ -22,6 +22,17 @@ def test_norm_and_diversity_follow_equation_3_with_normalised_weights(width):
     norm = np.linalg.norm(w @ updates)
     want = {"update/norm": norm, "update/diversity": np.sqrt(w @ (updates**2).sum(1)) / norm}
     assert measured(torch.from_numpy(updates), weights) == pytest.approx(want, rel=1e-12)
+
+
+@pytest.mark.parametrize("width", [1, 7, 2 * BLOCK + 3])
+def test_drift_and_consensus_are_weighted_squares_of_distances(width):
+    """To the model that all started from, and to the weighted mean."""
+    rng = np.random.default_rng(width)
+    updates, weights = rng.normal(size=(4, width)), np.array([0.5, 1.0, 0.25, 2.25])
+    w = weights / 4
+    rows = torch.from_numpy(updates)
+    assert drift(rows, weights) == pytest.approx(w @ (updates**2).sum(1), rel=1e-12)
+    assert consensus_error(rows, weights) == pytest.approx(w @ ((updates - w @ updates) ** 2).sum(1), rel=1e-12)
 
 
 def test_updates_that_cancel_have_no_diversity_and_equal_ones_have_1():

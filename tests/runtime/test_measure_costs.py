@@ -30,11 +30,18 @@ def test_a_parallel_round_takes_as_long_as_its_slowest_client():
         assert metrics["time/computation"] == pytest.approx(computation, rel=1e-12)
 
 
-def test_a_ring_takes_the_sum_of_the_times_of_its_clients_and_hand_overs():
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        ([CLOCK[1]], D / FLOATS_PER_SECOND),
+        (["topology.latency=0.25", "topology.bandwidth=4"], 0.25 + D / 4),  # the same for all hops
+    ],
+)
+def test_a_ring_takes_the_sum_of_the_times_of_its_clients_and_hand_overs(network, message):
     virtual = 0.0
-    for _, metrics, row, _ in walk([*LOSSY, *CLOCK, "algorithm.name=sfl"])[1]:
+    for _, metrics, row, _ in walk([*LOSSY, CLOCK[0], *network, "algorithm.name=sfl"])[1]:
         cohort = np.array(row["cohort"])
-        virtual += np.sum(STEPS[cohort] * SECONDS[cohort]) + (len(cohort) + 1) * D / FLOATS_PER_SECOND
+        virtual += np.sum(STEPS[cohort] * SECONDS[cohort]) + (len(cohort) + 1) * message
         assert metrics["time/virtual"] == pytest.approx(virtual, rel=1e-12)
 
 
@@ -94,6 +101,8 @@ def test_a_ring_is_entered_once_left_once_and_handed_on_in_between():
     costs = last_costs(rounds)
     assert costs["downlink_floats"] == costs["uplink_floats"] == D * np.sum(cohorts > 0)
     assert costs["peer_floats"] == D * np.sum(np.maximum(cohorts - 1, 0))
+    assert costs["busiest_node_floats"] == 2 * D * np.sum(cohorts > 0)
+    assert costs["busiest_link_floats"] == D * (2 * np.sum(cohorts == 1) + np.sum(cohorts > 1))
 
 
 def test_an_answer_goes_down_to_those_received_only():

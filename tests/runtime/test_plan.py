@@ -6,10 +6,12 @@ import weakref
 
 import numpy as np
 import pytest
+import torch
 
 from raylfl.config.load import load_config
 from raylfl.experiment import assemble
-from raylfl.runtime.round.plan import Planner
+from raylfl.runtime.round.plan import Planner, dropped
+from raylfl.runtime.round.state import RoundResult
 from tests.runtime.tiny import TINY
 
 N = 12
@@ -101,3 +103,38 @@ def test_a_number_of_steps_that_the_algorithm_draws_holds_for_all_that_take_a_st
     drawn = [plans.plan(r, {}).steps for r in range(20)]
     assert all(len(set(steps.tolist())) == 1 for steps in drawn)
     assert min(steps[0] for steps in drawn) >= 1 < max(steps[0] for steps in drawn)
+
+
+def test_the_rate_of_a_round_follows_its_schedule():
+    _, plans = planner("local.lr_schedule={name: exponential, decay: 0.5}")
+    assert [plans.lr(r) for r in range(3)] == [0.05, 0.025, 0.0125]
+    assert plans.plan(2, {}).lr == plans.system(2).lr == 0.0125
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "ahead"),
+    [("fedavg", True), ("fedacs", False), ("optimal_sampling", False), ("{name: fedaware, warmup: all}", False)],
+)
+def test_a_round_is_drawn_ahead_where_it_does_not_depend_on_earlier_ones(algorithm, ahead):
+    _, plans = planner(f"algorithm={algorithm}")
+    plans.prefetch(3)
+    assert (plans._ahead is not None) is ahead
+    if ahead:
+        assert plans.plan(3, {}) is plans._ahead
+        assert plans.plan(4, {}).index == 4
+
+
+def test_clients_are_drawn_by_weighted_norms_of_their_own_updates():
+    """A client without a computed update is not available; the others have p_i = w_i |U_i| / sum."""
+    e, plans = planner("algorithm=optimal_sampling", "link=perfect")
+    everyone = plans.plan(0, {})
+    assert everyone.received.all()
+    failed = dropped(everyone, {4, 7})
+    updates = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
+    rows = updates[torch.from_numpy(failed.received_view.cohort)]
+    result = RoundResult(failed, None, {"update": rows}, [], 3, [])
+    found = plans.sampled(result, {})
+    weighted = np.where(np.isin(np.arange(N), [4, 7]), 0.0, e.world.population.weights * updates.norm(dim=1).numpy())
+    np.testing.assert_allclose(found.round.probabilities, weighted / weighted.sum(), rtol=1e-6)
+    assert not {4, 7} & set(found.round.cohort.tolist())
+    assert torch.equal(found.uploads["update"], updates[torch.from_numpy(found.round.received_view.cohort)])

@@ -1,15 +1,19 @@
 """The profile: the timed forms, whose rounds are equal."""
 
+from types import SimpleNamespace
+from typing import ClassVar
+
 import pytest
 import torch
 
 from raylfl.cli import main
 from raylfl.config.groups.runtime import LAYOUTS
 from raylfl.config.load import load_config
-from raylfl.core.recorded.calls import Geometry
+from raylfl.core.recorded.calls import Call, Geometry, Slot
 from raylfl.experiment import assemble
+from raylfl.runtime import step_profile
 from raylfl.runtime.profile import PHASES, profile
-from raylfl.runtime.step_profile import operations
+from raylfl.runtime.step_profile import Peak, at_peak, operations
 
 DIGITS = {
     "num_clients": 8,
@@ -98,3 +102,46 @@ def test_operations_of_products_and_convolutions_are_counted_as_textbooks_do():
     assert operations("aten::convolution", shaped(x, weight, (8,)), shaped(out)) == once
     assert operations("aten::convolution_backward", shaped(out, x, weight), shaped(x, weight, (8,))) == 2 * once
     assert operations("aten::relu", shaped(x), shaped(x)) == 0
+
+
+def test_a_call_at_the_peak_takes_its_operations_or_its_bytes_and_a_step_their_sum(monkeypatch):
+    """At 1000 operations and 100 bytes a second: a product in float64, a sum, and a view, which is free."""
+    aten, peak = torch.ops.aten, Peak(1000.0, 100.0)
+    shapes = [(3, 4), (4, 5), (3, 5), (3, 5), (5, 3)]
+    geometry = {k: Geometry(k, shape, (1, 1), 0, torch.float64) for k, shape in enumerate(shapes)}
+    calls = [
+        Call(aten.mm.default, (Slot(0), Slot(1)), {}, Slot(2)),
+        Call(aten.add.Tensor, (Slot(2), Slot(2)), {}, Slot(3)),
+        Call(aten.t.default, (Slot(3),), {}, Slot(4)),
+    ]
+    seconds = [8 * (12 + 20 + 15) / 100, 8 * 3 * 15 / 100, 0.0]
+    assert [at_peak(call, geometry, peak) for call in calls] == pytest.approx(seconds)
+    assert at_peak(calls[0], geometry, Peak(1.0, 100.0)) == 2 * 3 * 4 * 5
+
+    class Made:
+        plan = SimpleNamespace(geometry=geometry)
+        restored: ClassVar[list[torch.Tensor]] = []
+
+        def __init__(self):
+            self.calls, self.params = calls, torch.zeros(7)
+
+        def __call__(self, leaves, row):
+            assert row.shape == (7,)
+
+        def seconds(self, leaves, row, times):
+            return [1.0, 2.0, 3.0]
+
+        def table(self):
+            return [{"operator": name} for name in ("mm", "add", "t")]
+
+    made = Made()
+    flat = SimpleNamespace(
+        params=made.params, width=7, read_buffers=lambda: torch.ones(2), write_buffers=made.restored.append
+    )
+    monkeypatch.setattr(step_profile, "_shortest", lambda function: function() or 7.5)
+    found = step_profile._profiled(SimpleNamespace(flat=flat), made, torch.zeros(2), peak)
+    assert [row["operator"] for row in found.calls] == ["mm", "add", "t"]
+    assert [row["us"] for row in found.calls] == pytest.approx([1e6, 2e6, 3e6])
+    assert [row["us at peak"] for row in found.calls] == pytest.approx([1e6 * s for s in seconds])
+    assert (found.seconds, found.kernels, found.at_peak) == pytest.approx((7.5, 6.0, sum(seconds)))
+    assert [buffers.tolist() for buffers in made.restored] == [[1.0, 1.0]]

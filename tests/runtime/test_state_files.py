@@ -9,7 +9,7 @@ import torch
 
 from raylfl.core.client_rows import Table
 from raylfl.runtime.records.manifest import Damaged
-from raylfl.runtime.records.state_files import load_clients, load_server, server_blob
+from raylfl.runtime.records.state_files import client_chunks, load_clients, load_server, server_blob
 from raylfl.runtime.round.state import FederationState
 
 
@@ -53,6 +53,43 @@ def test_a_server_file_that_does_not_fit_says_where(tmp_path, says):
     path = saved(tmp_path / "server.pt", CHANGES[says])
     with pytest.raises(Damaged, match=rf"server\.pt does not fit this run: {re.escape(says)}"):
         load_server(path, fresh(), 0)
+
+
+class Own:
+    """An object of the user's, which no checkpoint holds."""
+
+
+def test_a_file_of_other_objects_is_damaged_and_a_lack_of_memory_is_not(tmp_path, monkeypatch):
+    path = tmp_path / "server.pt"
+    torch.save({"round": 0, "own": Own()}, path)
+    with pytest.raises(Damaged, match=r"server\.pt cannot be read: UnpicklingError"):
+        load_server(path, fresh(), 0)
+    for error in (MemoryError(), RuntimeError("not enough memory: you tried to allocate"), EOFError("it ends")):
+
+        def fails(*args, error=error, **kwargs):
+            raise error
+
+        monkeypatch.setattr(torch, "load", fails)
+        with pytest.raises(Damaged if isinstance(error, EOFError) else type(error)):
+            load_server(path, fresh(), 0)
+
+
+def test_client_states_are_written_in_chunks_of_bounded_size(monkeypatch):
+    class Handles:
+        @staticmethod
+        def get(handles):
+            return handles
+
+    handles = {c: {"c": torch.full((1, 2), float(c)), "d": torch.full((1, 1), -float(c))} for c in range(7)}
+    clients = [6, 2, 3, 0, 5]
+    for most, sizes in ((3 * 12 - 1, [2, 2, 1]), (3 * 12, [3, 2]), (1, [1] * 5), (10**6, [5])):
+        monkeypatch.setattr("raylfl.runtime.records.state_files.CHUNK_BYTES", most)
+        chunks = list(client_chunks(clients, handles, Handles()))
+        assert [len(chunk["clients"]) for chunk in chunks] == sizes
+        assert torch.cat([chunk["clients"] for chunk in chunks]).tolist() == clients
+        assert torch.cat([chunk["states"]["c"] for chunk in chunks]).tolist() == [[c, c] for c in clients]
+        assert torch.cat([chunk["states"]["d"] for chunk in chunks]).tolist() == [[-c] for c in clients]
+    assert list(client_chunks([], {}, Handles())) == []
 
 
 def test_a_file_of_clients_gives_the_wanted_ones(tmp_path):
