@@ -95,17 +95,18 @@ def compare(args: argparse.Namespace) -> int | None:
 
 
 def _write_report(paths: Sequence[Path], out: Path, theory: bool = False, **options: Any) -> None:
-    """Writes the page and its files, and prints the summary table; theory: with theorems' lines."""
+    """Writes the page and its files, and prints the summary and the table of links; theory: with theorems' lines."""
     from raylfl.console import print_table, say, shown, working
-    from raylfl.report.page import summary_table, write_report
+    from raylfl.report.page import shown_tables, write_report
     from raylfl.report.render import to_rich
 
     with working("drawing the report"):
         page = write_report(paths, out, theory=theory, **options)
-        table = summary_table(paths, **options)
-    shown_table = to_rich(table)
-    shown_table.box = None
-    print_table(shown_table)
+        tables = shown_tables(paths, **options)
+    for table in tables:
+        shown_table = to_rich(table)
+        shown_table.box = None
+        print_table(shown_table)
     say(f"report   {shown(page)}")
 
 

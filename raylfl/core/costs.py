@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from raylfl.core.population import Floats, Ints
 
 
 def floats_in(state: Mapping[str, Tensor]) -> int:
@@ -38,3 +40,11 @@ class Costs:
     def metrics(self) -> dict[str, int]:
         """The counters as metrics `cost/...`."""
         return {f"cost/{k}": v for k, v in vars(self).items()}
+
+
+class Sent(NamedTuple):
+    """The costs of a round and its messages: their ends (from, to) [M, 2], -1 a server, and their floats [M]."""
+
+    costs: Costs
+    ends: Ints
+    floats: Floats

@@ -32,13 +32,15 @@ class Axis:
     columns: tuple[str, ...]
 
 
+PEER = "cost/peer_floats"
 AXES = {
     axis.key: axis
     for axis in (
         Axis("rounds", "communication rounds", ()),
-        Axis("floats", "floats sent", ("cost/uplink_floats", "cost/downlink_floats", "cost/peer_floats")),
+        Axis("floats", "floats sent", ("cost/uplink_floats", "cost/downlink_floats", PEER)),
         Axis("steps", "local steps", ("cost/local_steps",)),
         Axis("virtual", "virtual time (s)", ("time/virtual",)),
+        Axis("link", "floats on each round's busiest link", ("cost/busiest_link_floats",)),
         Axis("computation", "computation time (virtual s)", ("time/computation",)),  # [3]'s tables: all clients' sum
     )
 }
@@ -98,8 +100,13 @@ def cost(run: RunRecord, axis: str) -> Floats | None:
 
 
 def counted_axes(runs: Sequence[RunRecord]) -> list[str]:
-    """The axes that some run has counted; computation time only if it differs from the local steps."""
+    """The axes that some run has counted; computation time only if it differs from the local steps.
+
+    The busiest link only if clients send to each other in some run: otherwise it is a client's, with the same floats.
+    """
     counted = [axis for axis in AXES if any(cost(run, axis) is not None for run in runs)]
+    if not any(np.nanmax(run.column(PEER), initial=0.0) > 0 for run in runs):
+        counted = [axis for axis in counted if axis != "link"]
     pairs = [(cost(run, "computation"), cost(run, "steps")) for run in runs]
     known = [(time, steps) for time, steps in pairs if time is not None]
     if all(steps is not None and np.array_equal(time, steps) for time, steps in known):

@@ -13,6 +13,7 @@ from raylfl.report.derived import by_method, default_last, default_target, main_
 from raylfl.report.facets import Facet, facets
 from raylfl.report.figures import Block, Look
 from raylfl.report.graph_pictures import graph_pictures
+from raylfl.report.link_table import link_table
 from raylfl.report.overview import overview
 from raylfl.report.pictures import participation_pictures, partition_drawer, partition_pictures
 from raylfl.report.runs import Group, RunRecord, group_runs, read_runs
@@ -73,12 +74,19 @@ def write_report(
     return sheet.write(title, _facts(groups, look), [*left_out, *_notes(runs, groups), *refused])
 
 
-def summary_table(
+def summary_table(paths: Paths) -> Table:
+    """The summary table of all settings. Raises BadValue like `write_report`."""
+    return shown_tables(paths)[0]
+
+
+def shown_tables(
     paths: Paths, target: float | None = None, last: int | None = None, metric: str | None = None
-) -> Table:
-    """The summary table of all settings, for the terminal (`render.to_rich`). Raises BadValue like `write_report`."""
+) -> list[Table]:
+    """The summary and the table of links, for the terminal (`render.to_rich`). Raises BadValue like `write_report`."""
     groups, look = _look(read_runs(paths, tell=lambda text: None)[0], target, last, metric, window=None, band="minmax")
-    return tables.summary(facets(groups), look.metric, last=look.last, target=look.target)
+    links = link_table(groups)
+    summary = tables.summary(facets(groups), look.metric, last=look.last, target=look.target)
+    return [summary] if links is None else [summary, links]
 
 
 def _look(
@@ -136,9 +144,9 @@ def _world(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> lis
 
 
 def _graphs(sheet: Sheet, groups: Sequence[Group], look: Look) -> list[Part]:
-    """The parts with the graphs of methods without a server, and folded tables of their nodes."""
+    """The table of links, the graphs of methods without a server, and folded tables of their nodes."""
     drawn = graph_pictures(groups, look.metric)
-    shown = sheet.pictures([picture for picture, _ in drawn if picture is not None])
+    shown = sheet.table(link_table(groups)) + sheet.pictures([picture for picture, _ in drawn if picture is not None])
     return shown + [part for _, table in drawn for part in folded(table.caption, sheet.table(table))]
 
 

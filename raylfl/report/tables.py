@@ -34,6 +34,7 @@ COST_HEADS = {
     "floats": "floats",
     "steps": "local steps",
     "virtual": "virtual s",
+    "link": "busiest link's floats",
     "computation": "computation s",
 }
 

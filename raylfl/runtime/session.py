@@ -9,11 +9,13 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 
 from raylfl.config.changes import fingerprint_of_config
+from raylfl.core.links import end_name
 from raylfl.errors import RaylflError
 from raylfl.heterogeneity.partition.base import Samples
 from raylfl.heterogeneity.partition.file import save
@@ -32,6 +34,7 @@ from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.loop import Done, Federation
 from raylfl.runtime.workers.backend import Backend
 
+EDGES = "edges.csv"
 MOST_SAMPLES, MOST_CLIENTS = 2_000_000, 10_000  # partition.json is omitted above; config.yaml determines it
 
 
@@ -174,6 +177,7 @@ class Session:
         buffer = io.BytesIO()
         torch.save(final, buffer)
         self.run_dir.write("final.pt", buffer.getvalue())
+        busiest = self._write_edges()
         steps = step_summary(self.federation.dispatch.ways)
         summary = {
             "name": self.e.config.top.name,
@@ -182,6 +186,7 @@ class Session:
             "status": "finished",
             **({} if self.early.reason is None else {"stopped_early": self.early.reason}),
             **summarise(self.run_dir.metrics()),
+            **({} if busiest is None else {"busiest_link": busiest}),
             "wall_seconds": seconds,
             "local_steps": steps,
             "clients": self.e.clients,
@@ -195,6 +200,18 @@ class Session:
         self.run_dir.write_summary(summary)
         self.run_dir.log(f"local steps: {step_line(steps)}")
         self.run_dir.log(f"finished after {state.round} rounds")
+
+    def _write_edges(self) -> dict[str, Any] | None:
+        """Writes edges.csv, unless nothing is sent; returns the busiest link."""
+        links = self.federation.state.links
+        if links is None:
+            self.say(f"no {EDGES}: the run was resumed from a checkpoint that has no floats of links")
+            return None
+        if (found := links.busiest()) is None:
+            return None
+        self.run_dir.write(EDGES, links.csv())
+        a, b, floats = found
+        return {"between": [end_name(a), end_name(b)], "floats": floats}
 
 
 def fingerprint(params: torch.Tensor) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
-from raylfl.core.costs import Costs
+from raylfl.core.costs import Costs, Sent
 from raylfl.core.deferred import Deferred
 from raylfl.core.local import run_local
 from raylfl.core.local_rule import LocalRule, a_norm
@@ -117,8 +117,8 @@ class RecordedRounds:
 class Uncounted:
     """No costs."""
 
-    def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Costs:
-        return Costs()
+    def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Sent:
+        return Sent(Costs(), np.zeros((0, 2), dtype=np.int64), np.zeros(0))
 
     def seconds(self, result: RoundResult, costs: Costs) -> tuple[float, float]:
         return 0.0, 0.0

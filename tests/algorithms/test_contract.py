@@ -28,13 +28,18 @@ from raylfl.testing.bench import D, after_all, rounds_for
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf" / "algorithm"
 CHOICES: dict[str, list[dict[str, Any]]] = {  # beyond the defaults: each option that changes the computation
+    "dsgd": [{"order": "cta"}, {"order": "dgd"}],
     "fedacs": [{"estimate": "ema"}],
     "fedau": [{"cutoff": 2, "normalize": True}],
     "fedaware": [{"warmup": "fedavg"}, {"warmup": "all"}, {"normalize": True}],
     "fednova": [{"normalise": "sent"}],
     "fedvarp": [{"lost": "reuse"}],
     "focus": [{"gamma": 0.01}],
+    "gradient_tracking": [{"order": "atc"}],
+    "kgt": [{"gamma": 0.5}],
+    "led": [{"lazy": False}, {"beta": 0.5}],
     "mifa": [{"init": "all"}],
+    "nids": [{"lazy": False}],
     "optimal_sampling": [{"norms": "stale"}],
     "scaffnew": [{"p": 0.3}],
     "scaffold": [{"option": 1}, {"uplink": "update"}],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +25,7 @@ from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.algorithms.kgt import KGT
 from raylfl.algorithms.led import LED
 from raylfl.algorithms.nids import NIDS
+from raylfl.algorithms.proxskip import ProxSkip
 from raylfl.algorithms.push_diging import PushDIGing
 from raylfl.algorithms.push_pull import PushPull
 from raylfl.algorithms.scaffnew import Scaffnew
@@ -153,6 +155,28 @@ def test_led_follows_its_matrices(seed, lazy):
     ours, theirs = play(LED(lazy=lazy), problem, rounds, x0), graphs.led(problem, rounds, x0, lazy)
     same(node(ours), [x for x, _ in theirs])
     same(node(ours, "e"), [e for _, e in theirs])
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("algorithm", "share"), [(LED(beta=0.4), 0.4), (ProxSkip(p=0.3), 0.3)], ids=["led", "proxskip"]
+)
+def test_a_constant_share_of_the_dual_follows_its_matrices(seed, algorithm, share):
+    """ProxSkip's K is drawn anew for each round, the same for all nodes."""
+    problem, x0 = case(seed)
+    drawn = np.random.default_rng(seed).geometric(0.3, ROUNDS).tolist()
+    rounds = [replace(r, steps=[k] * N) for r, k in zip(random_rounds(seed), drawn, strict=True)]
+    ours, theirs = play(algorithm, problem, rounds, x0), graphs.led(problem, rounds, x0, True, share)
+    same(node(ours), [x for x, _ in theirs])
+    same(node(ours, "e"), [e for _, e in theirs])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_extra_follows_its_matrices(seed):
+    (problem, x0), rounds = case(seed), random_rounds(seed, steps=1)
+    ours, theirs = play(Extra(), problem, rounds, x0), graphs.extra(problem, rounds, x0)
+    same(node(ours), [x for x, _ in theirs])
+    same(node(ours, "s"), [s for _, s in theirs])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -298,6 +322,26 @@ def test_the_chain_of_sfl_is_a_token_walk_of_dsgd():
     ends = np.cumsum([len(cohort) for cohort in cohorts])
     for x, end in zip(sfl, ends, strict=True):
         assert torch.equal(x, rows[end - 1][walk[end]])
+
+
+HOLDS = {  # against dense matrices, under random participation; invariants and resumes below are for all methods
+    "dsgd": test_dsgd_follows_its_matrices,
+    "dsgdm": test_dsgd_with_momentum_follows_its_matrices,
+    "exact_diffusion": test_exact_diffusion_follows_its_matrices_and_nids_is_the_same_sequence,
+    "extra": test_extra_follows_its_matrices,
+    "gradient_tracking": test_gradient_tracking_follows_its_matrices,
+    "kgt": test_kgt_follows_its_matrices,
+    "led": test_led_follows_its_matrices,
+    "nids": test_exact_diffusion_follows_its_matrices_and_nids_is_the_same_sequence,
+    "proxskip": test_a_constant_share_of_the_dual_follows_its_matrices,
+    "push_diging": test_gradient_tracking_follows_its_matrices,
+    "push_pull": test_gradient_tracking_follows_its_matrices,
+    "sgp": test_sgp_follows_its_matrices,
+}
+
+
+def test_no_method_without_a_server_goes_unchecked():
+    assert HOLDS.keys() == set(NAMES)
 
 
 # --- invariants -------------------------------------------------------------------------------------------------

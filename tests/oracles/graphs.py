@@ -157,14 +157,17 @@ def kgt(problem: Problem, rounds: Sequence[GraphRound], x0: Array, gamma: float)
     return out
 
 
-def led(problem: Problem, rounds: Sequence[GraphRound], x0: Array, lazy: bool) -> list[tuple[Array, Array]]:
-    """(x, dual), beta = 1/K."""
+def led(
+    problem: Problem, rounds: Sequence[GraphRound], x0: Array, lazy: bool, share: float | None = None
+) -> list[tuple[Array, Array]]:
+    """(x, dual) of LED and ProxSkip; share: of the dual in a local step, None: 1/K."""
     n = problem.count
     x, out = np.tile(x0, (n, 1)), []
     e = np.zeros_like(x)
     for r in rounds:
         k = max(r.steps)
-        phi = _local(problem, r, x, lambda i, z, g, e=e, r=r, k=k: g + e[i] / (k * r.lr))
+        beta = 1 / k if share is None else share
+        phi = _local(problem, r, x, lambda i, z, g, e=e, r=r, beta=beta: g + beta / r.lr * e[i])
         w = metropolis(r, n)
         w = (np.eye(n) + w) / 2 if lazy else w
         x, e = w @ phi, e + phi - w @ phi
@@ -182,6 +185,20 @@ def exact_diffusion(problem: Problem, rounds: Sequence[GraphRound], x0: Array) -
         psi = np.where(active, new, psi)
         x = w @ phi
         out.append(x)
+    return out
+
+
+def extra(problem: Problem, rounds: Sequence[GraphRound], x0: Array) -> list[tuple[Array, Array]]:
+    """(x, s): x+ = W x - lr g + s, s+ = s + (W - W~) x, W~ = (I + W)/2, whose sum is the paper's recursion."""
+    n = problem.count
+    x, out = np.tile(x0, (n, 1)), []
+    s = np.zeros_like(x)
+    for r in rounds:
+        w, active = metropolis(r, n), np.isin(np.arange(n), r.nodes)[:, None]
+        moved = w @ x + (_local(problem, r, x, _plain) - x) + np.where(active, s, 0.0)
+        s = s + (w - (np.eye(n) + w) / 2) @ x
+        x = moved
+        out.append((x, s))
     return out
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from raylfl.errors import BadValue
-from raylfl.report.page import slug, summary_table, write_report
+from raylfl.report.page import shown_tables, slug, write_report
 from tests.report.synthetic import rows_of, write_run
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -174,7 +174,7 @@ def _rows(path):
 
 
 def test_the_terminal_gets_the_summary_of_all_settings(comparison):
-    table = summary_table(comparison[0].parent.parent / "runs", target=0.5, last=5)
+    (table,) = shown_tables(comparison[0].parent.parent / "runs", target=0.5, last=5)
     assert [row["setting"] for row in table.rows] == ["FedAvg", "FOCUS"]
 
 

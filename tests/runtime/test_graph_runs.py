@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from collections import Counter
 from functools import partial
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +18,7 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.experiment import assemble
 from raylfl.runtime import inprocess
+from raylfl.runtime.records.manifest import encode
 from raylfl.testing.runs import RUN_CHECKS, Crowd, carry_out, outcome
 
 PROBLEM: dict[str, Any] = {
@@ -266,6 +270,62 @@ def test_latency_passes_with_every_message_that_waits_for_another(tmp_path, algo
     carry_out(PROBLEM, tmp_path / "with", [*settings, "topology.latency=0.5"])
     before, after = (rows(tmp_path / name, "metrics.jsonl")[0]["time/virtual"] for name in ("without", "with"))
     assert after - before == pytest.approx(0.5 * messages)
+
+
+def counted(folder) -> dict[tuple[str, str], tuple[int, float]]:
+    """edges.csv: (messages, floats) by (from, to)."""
+    with (folder / "edges.csv").open() as file:
+        return {(r["from"], r["to"]): (int(r["messages"]), float(r["floats"])) for r in csv.DictReader(file)}
+
+
+def test_the_floats_along_each_edge_of_a_graph_are_on_record(tmp_path):
+    """By hand from the record of the graph: messages between working nodes, lost ones included, in each direction."""
+    carry_out(PROBLEM, tmp_path / "run")
+    sent = Counter()
+    for row in rows(tmp_path / "run", "topology.jsonl"):
+        sent.update((str(a), str(b)) for a, b in row["edges"] if a in row["nodes"] and b in row["nodes"])
+    assert counted(tmp_path / "run") == {ends: (n, 6.0 * n) for ends, n in sent.items()}  # x and y, d = 3
+    both = Counter()
+    for (a, b), n in sent.items():
+        both[min(a, b), max(a, b)] += 6 * n
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    busiest = summary["busiest_link"]
+    assert busiest["floats"] == both[tuple(busiest["between"])] == max(both.values())
+    assert summary["final"]["cost/peer_floats"] == sum(both.values())
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "sfl", "centralized"])
+def test_the_floats_along_each_link_of_star_and_chain_are_on_record(tmp_path, algorithm):
+    """Of a star: each sampled client's model down and update up. Of a chain: the hops of each round."""
+    carry_out(PROBLEM, tmp_path / "run", [f"algorithm={algorithm}"])
+    sent = Counter()
+    for row in rows(tmp_path / "run", "participation.jsonl"):
+        clients = ["server", *map(str, row["cohort"]), "server"]
+        if algorithm == "sfl" and row["cohort"]:
+            sent.update(pairwise(clients))
+        elif algorithm == "fedavg":
+            sent.update([("server", i) for i in clients[1:-1]] + [(i, "server") for i in clients[1:-1]])
+    if algorithm == "centralized":
+        assert not (tmp_path / "run" / "edges.csv").exists()
+    else:
+        assert counted(tmp_path / "run") == {ends: (n, 3.0 * n) for ends, n in sent.items()}
+
+
+def test_a_checkpoint_from_before_links_were_counted_is_resumed_without_them(tmp_path):
+    settings = ["algorithm=dsgd", "checkpoint.every=3"]
+    carry_out(PROBLEM, tmp_path / "run", [*settings, "rounds=3"])
+    folder = tmp_path / "run" / "checkpoints" / "round_000003"
+    blob = torch.load(folder / "server.pt", weights_only=True)
+    del blob["links"]
+    torch.save(blob, folder / "server.pt")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["manifest_sha256"]
+    manifest["sha256"]["server.pt"] = sha256((folder / "server.pt").read_bytes()).hexdigest()
+    (folder / "manifest.json").write_bytes(encode(manifest).encode())
+    (tmp_path / "run" / "edges.csv").unlink()
+    carry_out(PROBLEM, tmp_path / "run", settings, resume=True)
+    assert not (tmp_path / "run" / "edges.csv").exists()
+    assert "no edges.csv: the run was resumed from a checkpoint" in (tmp_path / "run" / "log.txt").read_text()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from torch import Tensor
 from raylfl.core.algorithm import ServerState, State
 from raylfl.core.client_rows import Table
 from raylfl.core.costs import Costs
+from raylfl.core.links import Links
 from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.round.state import Average, FederationState
 from raylfl.runtime.workers.backend import Backend, Handle
@@ -32,6 +33,7 @@ def server_blob(state: FederationState) -> dict[str, Any]:
         **({"moments": state.moments} if len(state.moments) else {}),
         "average": None if state.average is None else vars(state.average),
         "costs": asdict(state.costs),
+        **({} if state.links is None else {"links": _tensors(state.links)}),
         **{name: getattr(state, name) for name in NUMBERS},
     }
 
@@ -79,11 +81,21 @@ def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationSt
             raise ValueError("its clock holds no numbers")
         server, costs = unpack_server(blob["server"]), Costs(**counted)
         average = _average(blob.get("average"), fresh.average)  # older checkpoints have none
-    except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+        links = _links(blob["links"]) if "links" in blob else None  # older ones neither
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error
     return FederationState(
-        rounds, server, blob["buffers"], {}, set(), costs, moments=moments, average=average, **numbers
+        rounds, server, blob["buffers"], {}, set(), costs, moments=moments, average=average, links=links, **numbers
     )
+
+
+def _tensors(links: Links) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(values) for name, values in links.columns().items()}
+
+
+def _links(saved: dict[str, Tensor]) -> Links:
+    """The floats along each link. Raises ValueError, TypeError or AttributeError."""
+    return Links.of_columns({name: values.numpy() for name, values in saved.items()})
 
 
 def _average(saved: dict[str, Any] | None, fresh: Average | None) -> Average | None:

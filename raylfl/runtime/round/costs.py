@@ -8,7 +8,7 @@ import numpy as np
 
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import State
-from raylfl.core.costs import Costs, floats_in
+from raylfl.core.costs import Costs, Sent, floats_in
 from raylfl.core.cut import Cut
 from raylfl.core.population import Floats, Ints, Round
 from raylfl.parts import Experiment
@@ -22,7 +22,7 @@ class CostModel:
     def __init__(self, experiment: Experiment, planner: Planner, cut: Cut | None):
         self.e, self.planner, self.cut = experiment, planner, cut
 
-    def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Costs:
+    def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Sent:
         """The costs of one round; second: the second broadcast, to every received client, if there was one."""
         algorithm, r, reports = self.e.algorithm, result.round, result.reports.rows
         sampled, steps, down, up = len(r.cohort), int(r.steps.sum()), floats_in(broadcast), result.up_floats
@@ -41,7 +41,7 @@ class CostModel:
         costs = Costs(uplink, downlink, peer, steps, gradients)
         ends, floats, _ = self._links(result, costs)
         node, link = _of_node(ends, floats), _of_link(ends, floats)
-        return replace(costs, busiest_node_floats=node, busiest_link_floats=link)
+        return Sent(replace(costs, busiest_node_floats=node, busiest_link_floats=link), ends, floats)
 
     def seconds(self, result: RoundResult, costs: Costs) -> tuple[float, float]:
         """(virtual seconds of a round, virtual seconds of its computation alone), by `system` and `topology`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from raylfl.core.algorithm import Info, ServerState, State
-from raylfl.core.costs import Costs
+from raylfl.core.costs import Costs, Sent
 from raylfl.core.deferred import Deferred
 from raylfl.core.population import Round
 from raylfl.heterogeneity.trace import Row
@@ -36,7 +36,7 @@ class Plans(Protocol):
 class Counts(Protocol):
     """The cost model, which counts the costs of rounds (`CostModel`)."""
 
-    def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Costs:
+    def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Sent:
         """The floats, local steps and gradients of a round."""
 
     def seconds(self, result: RoundResult, costs: Costs) -> tuple[float, float]:

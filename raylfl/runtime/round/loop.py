@@ -235,9 +235,10 @@ class Federation:
         if state.average is not None:
             state.average = state.average.with_(after["x"])
         second = None if answered is None else self.algorithm.second_broadcast(after)
-        costs = self.costs.of_round(result, broadcast, second)
+        costs, ends, floats = self.costs.of_round(result, broadcast, second)
         whole, computation = self.costs.seconds(result, costs)
         state.costs = state.costs.add(costs)
+        state.links = state.links and state.links.add(ends, floats)
         state.seconds += whole
         state.computation_seconds += computation
         losses = result.reports.losses(received)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from raylfl.core.algorithm import ServerState, State
 from raylfl.core.costs import Costs
+from raylfl.core.links import Links
 from raylfl.core.population import Round
 from raylfl.runtime.workers.backend import Handle
 from raylfl.runtime.workers.task import ClientReports
@@ -41,7 +42,8 @@ class FederationState:
     server: the algorithm's server state; buffers: the module's averaged buffers [b]; moments: the averaged state of the
     local optimizer [m], empty unless it is averaged; clients: handles of the states of
     clients that have taken part; changed: clients whose state is newer than the last checkpoint; seconds: the virtual
-    clock; average: of iterates, where a run measures it.
+    clock; average: of iterates, where a run measures it; links: floats along each link, None: not counted from the
+    first round on.
     """
 
     round: int
@@ -55,6 +57,7 @@ class FederationState:
     last_finite_loss: float = float("nan")
     moments: Tensor = field(default_factory=lambda: torch.empty(0))
     average: Average | None = None
+    links: Links | None = field(default_factory=Links)
 
 
 @dataclass

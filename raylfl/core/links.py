@@ -1,0 +1,94 @@
+"""Messages and floats along each link of a run, in each direction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raylfl.core.population import Floats, Ints
+
+SERVER = -1  # the number of a server as an end of a link
+HEAD = "from,to,messages,floats\n"
+
+
+def _none() -> Ints:
+    return np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Links:
+    """Totals of the links that have carried messages: codes of the ends (from, to) [L], ascending; totals [L]."""
+
+    codes: Ints = field(default_factory=_none)
+    messages: Ints = field(default_factory=_none)
+    floats: Floats = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def ends(self) -> Ints:
+        """(from, to) of each link [L, 2]; -1: a server."""
+        return np.column_stack([self.codes >> 32, self.codes & 0xFFFFFFFF]) - 1
+
+    def add(self, ends: Ints, floats: Floats) -> Links:
+        """The totals with these messages: ends [M, 2], floats [M].
+
+        >>> two = Links().add(np.array([[-1, 0], [0, -1], [-1, 0]]), np.array([5.0, 3.0, 5.0]))
+        >>> two.ends.tolist(), two.messages.tolist(), two.floats.tolist()
+        ([[-1, 0], [0, -1]], [2, 1], [10.0, 3.0])
+        """
+        codes = (ends[:, 0] + 1 << 32) + ends[:, 1] + 1
+        at = np.searchsorted(self.codes, codes)
+        if len(self.codes) and (self.codes[np.minimum(at, len(self.codes) - 1)] == codes).all():
+            known = self
+        else:
+            every = np.union1d(self.codes, codes)
+            old, messages, carried = np.searchsorted(every, self.codes), np.zeros_like(every), np.zeros(len(every))
+            messages[old], carried[old] = self.messages, self.floats
+            known, at = Links(every, messages, carried), np.searchsorted(every, codes)
+        count = len(known.codes)
+        return Links(
+            known.codes,
+            known.messages + np.bincount(at, minlength=count),
+            known.floats + np.bincount(at, floats, count),
+        )
+
+    def busiest(self) -> tuple[int, int, float] | None:
+        """(end, other end, floats) of the link that carried most, both directions together; None: nothing was sent."""
+        if not len(self.codes):
+            return None
+        pairs, at = np.unique(np.sort(self.ends, axis=1), axis=0, return_inverse=True)
+        carried = np.bincount(at.ravel(), self.floats)
+        k = int(carried.argmax())
+        return int(pairs[k, 0]), int(pairs[k, 1]), float(carried[k])
+
+    def csv(self) -> str:
+        """The content of edges.csv, one line for each link and direction."""
+        rows = zip(self.ends.tolist(), self.messages.tolist(), self.floats.tolist(), strict=True)
+        lines = (f"{end_name(a)},{end_name(b)},{messages},{whole(floats)}\n" for (a, b), messages, floats in rows)
+        return HEAD + "".join(lines)
+
+    def columns(self) -> dict[str, NDArray[np.generic]]:
+        """The arrays by name, for a checkpoint; `of_columns` is the inverse."""
+        return {"codes": self.codes, "messages": self.messages, "floats": self.floats}
+
+    @staticmethod
+    def of_columns(columns: Mapping[str, NDArray[np.generic]]) -> Links:
+        """The totals in these arrays. Raises ValueError if they are none."""
+        found = Links(**{name: np.asarray(values) for name, values in columns.items()})
+        lengths = {len(values) for values in found.columns().values()}
+        kinds = [values.dtype for values in found.columns().values()]
+        if len(lengths) != 1 or kinds != [np.int64, np.int64, np.float64] or (np.diff(found.codes) <= 0).any():
+            raise ValueError("its floats of links are no table")
+        return found
+
+
+def end_name(client: int) -> str:
+    """A link's end as text: a client's number, or `server`."""
+    return "server" if client == SERVER else str(client)
+
+
+def whole(floats: float) -> str:
+    """A number of floats as text; a mean over clients may be no whole number."""
+    return str(int(floats)) if floats == int(floats) else repr(floats)

@@ -1,0 +1,50 @@
+"""The table that compares star, chain and graph: floats, virtual seconds, the busiest node and the busiest link."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from raylfl.report.derived import PEER, cost
+from raylfl.report.runs import Group, RunRecord
+from raylfl.report.tables import Column, Table
+from raylfl.report.wording import number
+
+
+def link_table(groups: Sequence[Group]) -> Table | None:
+    """One row for the first seed of each setting; None if no client sends to another one in any run."""
+    runs = [(group.label, group.runs[0]) for group in groups]
+    if not any(np.nanmax(run.column(PEER), initial=0.0) > 0 for _, run in runs):
+        return None
+    columns = [
+        Column("setting", "setting"),
+        Column("floats", "floats sent", number, "min", numeric=True),
+        Column("seconds", "virtual s", number, "min", numeric=True),
+        Column("node", "busiest node's floats", number, "min", numeric=True),
+        Column("link", "busiest link"),
+        Column("carried", "its floats", number, "min", numeric=True),
+    ]
+    caption = (
+        "What each setting sends, by its first seed. The busiest node is that of each round; the busiest link is that "
+        "of the whole run, both directions together (edges.csv has all links)."
+    )
+    return Table("links", caption, columns, [{"setting": label, **_row(run)} for label, run in runs])
+
+
+def _row(run: RunRecord) -> dict[str, Any]:
+    """The cells of a run; those that it has not recorded are left out."""
+    totals = {"floats": cost(run, "floats"), "seconds": cost(run, "virtual"), "node": run.metrics.get(NODE)}
+    row: dict[str, Any] = {
+        key: float(values[-1]) for key, values in totals.items() if values is not None and len(values)
+    }
+    found = run.summary.get("busiest_link")
+    try:
+        ends, floats = found["between"], float(found["floats"])  # type: ignore[index]
+        return {**row, "link": " – ".join(map(str, ends)), "carried": floats}
+    except (TypeError, KeyError, ValueError):  # unfinished, from before this record, or damaged
+        return row
+
+
+NODE = "cost/busiest_node_floats"
