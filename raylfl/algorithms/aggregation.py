@@ -7,7 +7,8 @@
     anonymous_importance  s_i w_i / (M p_i)                    [3] eq. (20)
     full                  w_i                                  [3] eq. (21)
 
-Each rule is an object with its coefficients and their expectation; the surrogate weights follow from the latter.
+R: the received clients; s_i: times that client i was drawn; M: all draws of the round; w_i: importance weights; p_i:
+sampling probabilities. Each rule also gives the expectation of its c_i, from which the surrogate weights follow.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ class AggregationRule(ABC):
 
     @abstractmethod
     def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        """Expected coefficients E[c_i 1{i in R}] up to a common factor, [N]; marginals: E[s_i] before links.
+        """Expected coefficients E[c_i 1{i in R}] [N] up to a common factor.
 
-        independent: clients are sampled independently, at most once each (Bernoulli or Markov availability, and no
-        choice by the server). None if the rule has a random denominator of unknown distribution.
+        marginals: E[s_i] [N], lost uploads included. independent: clients are sampled independently, at most once each
+        (Bernoulli or Markov availability, and no choice by the server). None if the rule has a random denominator of
+        unknown distribution.
         """
 
     def sum(self, updates: Tensor, r: Round) -> Tensor:
@@ -171,7 +173,7 @@ def _fixed(received: Floats) -> bool:
 
 
 def expected_share(marginals: Floats, independent: bool) -> Floats:
-    """Expected shares E[s_i / M] up to a common factor, [N]: the marginals E[s_i] themselves for a fixed M."""
+    """Expected shares E[s_i / M] [N] up to a common factor, from the marginals E[s_i]; equal to them for a fixed M."""
     return inverse_count(marginals) if independent else marginals
 
 

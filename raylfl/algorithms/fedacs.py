@@ -16,10 +16,11 @@ A client with q_i = 1 or |a_i|_1 = 0 is excluded: no p_i makes it count.
 
 `estimate: ema` estimates q and a from what the server observes (empty rounds included, so that q_i can grow):
 
-    i sampled    q_i <- q_i + max(rate, 1/(n+1)) (1{lost} - q_i), n = times_sampled, with one received upload assumed
-    i received   a_i <- a_i + max(rate, 1/n) (|a_i|_1 - a_i), n = times_received; before the first, the others' mean
+    i sampled    q_i <- q_i + max(rate, 1/(n+1)) (1{lost} - q_i), n = times_sampled
+    i received   a_i <- a_i + max(rate, 1/n) (|a_i|_1 - a_i), n = times_received
 
 These are plain means up to 1/rate observations and exponential moving averages after; rate = 0: always plain means.
+The mean of q_i counts one received upload in advance. Until i is received, a_i is the mean of the other clients' a.
 """
 
 from __future__ import annotations

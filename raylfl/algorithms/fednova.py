@@ -12,7 +12,7 @@ Assumes  nothing about K_i. received: full participation, or sampling with E[c_i
              received   x <- x - gamma eta tau sum_R w'_i n_i,       tau = sum_R w'_i |a_i|_1
              sent       x <- x - gamma eta tau (1/M) sum_R s_i n_i,  tau = sum w (1-q) |a|_1 / sum w (1-q)
 
-The sums of the last tau go over all N. A client that took no step has n_i = 0.
+The sums without an index set go over all N clients. A client that took no step has n_i = 0.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Sent     rows between neighbours (`cost/peer_floats`), nothing to or from a serv
 Assumes  what the method assumes of its matrices (`raylfl.core.mixing`); with importance weights w the gradient of
          client i is multiplied by N w_i.
 
-Rows stay with blocks of nodes, on Ray with the workers of these nodes (`raylfl.runtime.round.homes`).
+Rows are kept in blocks of nodes, on Ray each block at a worker (`raylfl.runtime.round.homes`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class GraphAlgorithm(Algorithm):
     family: ClassVar[Family] = "doubly"
     """The matrices that the method mixes with: `doubly` stochastic, `column` stochastic, or a `pair` (R, C)."""
     biased_by_rows: ClassVar[bool] = False
-    """Whether row-stochastic weights are allowed in place of doubly stochastic ones: another objective is minimised."""
+    """Whether the weights may be row-stochastic instead of doubly stochastic; another objective is then minimised."""
     tracked: ClassVar[str | None] = None
     """The row that tracks the mean of a quantity of all nodes, for the metric `algo/tracking_error`."""
 
@@ -63,12 +63,12 @@ class GraphAlgorithm(Algorithm):
         """The new rows of the working nodes, from their own and the mixed messages, [C, ...] each."""
 
     def matrix(self, message: str, parts: Sequence[Part]) -> Part:
-        """The matrix by which this message is mixed, of those of the family; default: the first."""
+        """The matrix that mixes this message, one of the family's (parts); default: the first."""
         return parts[0]
 
     @property
     def exchanges_first(self) -> bool:
-        """Whether messages travel before the local work of a round, not after it."""
+        """Whether nodes exchange messages before the local work of a round instead of after it."""
         return False
 
     def parameters(self, rows: State) -> Tensor:
@@ -132,7 +132,7 @@ class Tracking(GraphAlgorithm):
 
 
 def tracking_rows(x: Tensor, count: int) -> State:
-    """The rows y and g_prev [N, d] before round 0: 0."""
+    """The rows y and g_prev [N, d] before round 0, which are 0."""
     zeros = x.new_zeros(count, x.numel())
     return {"y": zeros, "g_prev": zeros.clone()}
 

@@ -1,13 +1,13 @@
 """ProxSkip on a graph: local steps with a dual variable, and an exchange with probability p after each of them.
 
-Mishchenko et al., ICML 2022, Sec. 5; Guo, Alghunaim, Yuan, Condat & Cao, 2023. The server's form is `scaffnew`.
+Mishchenko et al., ICML 2022, Sec. 5; Guo, Alghunaim, Yuan, Condat & Cao, 2023. `scaffnew` is the form with a server.
 
 State    node x_i, e_i [d], e = 0 at first.
 Sent     d floats along each edge (phi).
 Assumes  W symmetric and doubly stochastic; the same K at every client, drawn by one coin for all nodes.
 
     local    phi_i = x_i;  phi_i <- phi_i - eta grad f_i(phi_i) - p e_i, K times;  K ~ Geometric(p)
-    mixing   x <- W~ phi;  e <- e + phi - W~ phi:  as in `led`, with h_i = -(p/eta) e_i in Scaffnew's words
+    mixing   x <- W~ phi;  e <- e + phi - W~ phi:  as in `led`; Scaffnew's h_i is -(p/eta) e_i
     always   sum_i e_i = 0
 
 A round spans the steps between two heads of the coin, P(K = k) = p (1-p)^(k-1); `local.steps` does not apply.

@@ -59,6 +59,6 @@ class SplitFed(FedAvg):
 
 
 def check_cut(cut: str | None) -> None:
-    """Checks that a cut is given; raises BadValue otherwise. That the layer exists is checked with the model."""
+    """Checks that a cut is given; raises BadValue otherwise. The model decides later whether the layer exists."""
     if not cut:
         raise BadValue("cut", got=cut, need="the name of a layer, layers.relu1 say", hint="after it the model is cut")

@@ -1,7 +1,8 @@
 """The surrogate objective sum_i Omega_i f_i that a method minimises, and its distance from F = sum_i w_i f_i.
 
-FedACS [3], sec. 4 and App. B: the expected server step is -eta_eff T_eff sum_i Omega_i grad f_i with
-Omega_i ~ E[c_i 1{i in R}] |a_i|_1, eqs. (5)-(7); Thm. 2 bounds the error left by chi2(w||Omega) kappa^2.
+FedACS [3], sec. 4 and App. B: the expected server step goes along -sum_i Omega_i grad f_i with
+Omega_i ~ E[c_i 1{i in R}] |a_i|_1, eqs. (5)-(7). Thm. 2 bounds the remaining error by chi2(w||Omega) kappa^2, where
+kappa^2 bounds the heterogeneity of the gradients.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from raylfl.core.reduce import BLOCK, square_norms, weighted_sum
 def update_metrics(mean: Tensor, squares: Floats, weights: Floats) -> dict[str, float]:
     """Metrics `update/norm` = |sum w_i U_i| and `update/diversity` = sqrt(sum w_i |U_i|^2 / |sum w_i U_i|^2) >= 1.
 
-    mean: sum w_i U_i of the received updates, weights normalised [d]; squares: |U_i|^2; weights: w_i, normalised here.
-    FedAWARE [4] eq. (3). The diversity is omitted if the mean update is exactly 0.
+    mean: sum w_i U_i [d] of the received updates, with normalised weights; squares: |U_i|^2 [R]; weights: w_i [R],
+    normalised here. FedAWARE [4] eq. (3). The diversity is omitted if the mean update is exactly 0.
     """
     mean_square = float((torch.from_numpy(squares) * torch.from_numpy(normalised(weights))).sum())
     mean_norm = float(torch.from_numpy(square_norms(mean[None])).sqrt())

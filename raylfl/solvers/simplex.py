@@ -29,11 +29,11 @@ EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)
 EXCHANGES = 20  # largest number of steps of block pivoting
 MOVES = 128  # largest number of pairwise moves, as a multiple of n
-SOLVES = 300_000_000  # bound of the sum of k^3 over the exact steps of one active-set call, k the free weights
+SOLVES = 300_000_000  # bound of the sum of k^3 over the exact steps of one active-set call; k: number of free weights
 
 
 def near_zero(tol: float) -> float:
-    """The ratio value / size^2 up to which a hull counts as containing 0; 0.0 for a tolerance below rounding."""
+    """The largest |v|^2 / (sum_i lambda_i |m_i|)^2 at which a hull counts as containing 0; 0 for tol below rounding."""
     return tol**2 if tol**2 > EPS else 0.0
 
 
@@ -110,7 +110,7 @@ class _Problem:
     def start(self) -> Floats:
         """The starting point: the centre, or else the better of the shortest vector and lambda_i ~ 1/G_ii.
 
-        The latter is the minimum for orthogonal vectors, and close to it for most vectors of high dimension.
+        lambda_i ~ 1/G_ii is the minimum for orthogonal vectors, and close to it for most vectors of high dimension.
         """
         if self.centre is not None:
             return self.centre.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Links, which determine the uploads that are received; one file for each kind."""
+"""Links from clients to the server, which determine the received uploads; one file for each kind."""
 
 from raylfl.heterogeneity.links.base import LINKS, Link
 

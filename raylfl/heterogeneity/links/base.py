@@ -1,4 +1,4 @@
-"""The contract of links, which determine the uploads that are received.
+"""The contract of links, which determine the received uploads.
 
 Links fail independently for each client and round.
 """

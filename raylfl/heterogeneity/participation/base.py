@@ -34,7 +34,7 @@ ATTEMPTS = 100  # largest number of draws under `on_empty: resample`; then the r
 class Draw:
     """The sampled clients of a round.
 
-    ids: distinct client ids, int64 [C], ascending unless replayed; draws: s_i >= 1, int64 [C].
+    cohort: distinct client ids, int64 [C], ascending unless replayed from a record; draws: s_i >= 1, int64 [C].
     """
 
     cohort: Ints
@@ -52,7 +52,7 @@ def sample_with_replacement(
     """A draw of M = size clients i.i.d. from p [N], normalised over the available clients.
 
     p >= 0 need not sum to 1. available: bool [N]; None: all. A client drawn s_i times appears once, with draws = s_i;
-    clients with p_i = 0 never appear. The draw is empty if no available client has p_i > 0. attempt: the key of a
+    clients with p_i = 0 never appear. The draw is empty if no available client has p_i > 0. attempt: number of the
     redraw.
     """
     p = np.asarray(p, dtype=np.float64) if available is None else np.where(available, p, 0.0)
@@ -78,9 +78,9 @@ class Participation(Options, ABC):
 
     def draw(self, r: int, world: RunContext) -> Draw:
         """The sampled clients of round r and their draws, a function of (seed, r)."""
-        return self._until_someone(lambda attempt: self.attempt(r, world, attempt))
+        return self._until_nonempty(lambda attempt: self.attempt(r, world, attempt))
 
-    def _until_someone(self, one: Callable[[int], Draw]) -> Draw:
+    def _until_nonempty(self, one: Callable[[int], Draw]) -> Draw:
         drawn = one(0)
         for attempt in range(1, ATTEMPTS if self.on_empty == "resample" else 1):
             if len(drawn.cohort):
@@ -90,7 +90,7 @@ class Participation(Options, ABC):
 
     @abstractmethod
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
-        """The draw of round r under key number `attempt`, from 0."""
+        """The draw of round r; attempt: 0, then the number of the redraw."""
 
     @abstractmethod
     def check(self, world: RunContext) -> None:
@@ -113,7 +113,7 @@ class Availability(Participation):
 
     @abstractmethod
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
-        """The mask of available clients, bool [N]; attempt: the key of a redraw."""
+        """The mask of available clients, bool [N]; attempt: number of the redraw."""
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         return Draw.once(np.flatnonzero(self.available(r, world, attempt)))
@@ -180,7 +180,7 @@ class Sampler(Participation):
     def draw_from(self, p: Floats, r: int, world: RunContext) -> Draw:
         """A draw of M available clients with replacement, from an algorithm's own p [N]; `on_empty` applies."""
         size = self.cohort_size(world)
-        return self._until_someone(
+        return self._until_nonempty(
             lambda attempt: sample_with_replacement(p, size, r, world, self.eligible(r, world, attempt), attempt)
         )
 

@@ -23,8 +23,8 @@ PAPER = {"ranges": [{"fraction": 0.9, "uniform": [0.1, 0.3]}, {"fraction": 0.1, 
 class Bernoulli(Independent):
     """Each client takes part with its own probability p_i, independently.
 
-    p: 0.3, a list, or {ranges: [...]}, drawn once per run; null: as in
-    FOCUS's experiments, U(0.1, 0.3) for 90 % of the clients and U(0.1, 0.9) for 10 %.
+    p: one value per client, drawn once per run; null: as in FOCUS's experiments, U(0.1, 0.3) for 90 % of the clients
+    and U(0.1, 0.9) for 10 %.
     """
 
     p: ValuePerClient = None  # the default is not PAPER itself, because a config's own mapping would be merged into it

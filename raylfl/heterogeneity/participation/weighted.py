@@ -1,12 +1,12 @@
 """Weighted sampling of M clients: the "passive arbitrary participation" of FOCUS.
 
 Ying, Li & Yang, NeurIPS 2025, Assumption 1, Case 3. Without replacement, clients are drawn one after the other, each
-with probability proportional to its weight among the remaining clients (as numpy's `choice` does). This is the order
-of independent exponential variables with rates q_i (Efraimidis & Spirakis 2006), so
+with probability proportional to its weight q_i among the remaining clients (as numpy's `choice` does). This is the
+order of independent exponential variables with rates q_i (Efraimidis & Spirakis 2006), so
 
     S_r = the M smallest of -log(u_i)/q_i,  u_i ~ U(0, 1) keyed by (seed, round, client)
 
-and leaving out the variables of unavailable clients is sampling among the available clients.
+Sampling among the available clients leaves out the variables of the others.
 """
 
 from __future__ import annotations

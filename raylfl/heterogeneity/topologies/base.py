@@ -33,21 +33,21 @@ RECENT = 3  # rounds whose edges are cached, of a graph that changes
 
 @dataclass(kw_only=True)
 class Graph(Options, ABC):
-    """A graph on the N clients, constant or one that changes every round; edges are a function of (seed, round)."""
+    """A graph on the N clients, constant or changing every round; its edges are a function of (seed, round)."""
 
     weights: Annotated[
         Weights,
         Doc(
-            "of the rows that nodes exchange; auto: what the method needs, `metropolis`, `column_stochastic` or `pair` "
+            "the weights of exchanged rows; auto: what the method needs, `metropolis`, `column_stochastic` or `pair` "
             "(R row-stochastic, C column-stochastic)"
         ),
     ] = "auto"
     latency: Annotated[
         ValuePerClient,
-        Doc("virtual seconds of a message, to and from a server too; between clients the longer"),
+        Doc("virtual seconds of a client's messages, also to and from a server; between two clients, the larger value"),
     ] = 0.0
     bandwidth: (
-        Annotated[ValuePerClient, Doc("floats a second on one edge, the smaller of its two clients'; null: infinite")]
+        Annotated[ValuePerClient, Doc("floats a second of a message; between two clients, the smaller; null: infinite")]
         | None
     ) = None
     edge_latency: (
@@ -97,7 +97,7 @@ class Graph(Options, ABC):
         self.pairs(0, world)
 
     def check_links(self, world: RunContext) -> None:
-        """Checks that links are those of clients and edges that exist; raises BadValue."""
+        """Checks that values per client fit N, and that the edges in the file `links` exist; raises BadValue."""
         for values in filter(None, (self._latency, self._bandwidth)):
             values.check(world.count)
         if self._links is not None:
@@ -114,7 +114,7 @@ class Graph(Options, ABC):
         return self._pairs[key]
 
     def edges(self, r: int, world: RunContext, link: Link) -> Edges:
-        """The edges of round r, and which of their messages arrive; the last object if it has the same edges."""
+        """The edges of round r, and which of their messages arrive; the previous object if it is equal."""
         pairs = self.pairs(r, world)
         arrives = ~self.lost(r, pairs, world, link)
         last = self._edges
@@ -130,7 +130,7 @@ class Graph(Options, ABC):
         return keyed_uniform(world.seed, "edge", r, pairs @ np.array([world.count, 1])) < q
 
     def seconds(self, ends: Ints, floats: Floats, world: RunContext) -> Floats:
-        """Virtual seconds of so many floats [M] along the edges between these clients [M, 2]; -1: a server."""
+        """Virtual seconds [M] of messages of `floats` [M] floats between the clients `ends` [M, 2]; -1: a server."""
         clients = np.arange(world.count)
         latency: Floats = np.append(self._latency.at(0, clients, world), 0.0)[ends].max(axis=1)
         rate: Floats = np.full(len(ends), np.inf)

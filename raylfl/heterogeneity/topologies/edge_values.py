@@ -4,8 +4,8 @@
     {uniform: [lo, hi]}          U(lo, hi) of each edge
     {lognormal: [mean, sigma]}   exp(mean + sigma z), z ~ N(0, 1)
 
-An edge's value is drawn once per run, is the same in both directions, and depends on the seed and its two clients only:
-edges of a graph that changes keep theirs. Single edges have values of their own in the file of `topology.links`.
+An edge's value is drawn once per run, is the same in both directions, and depends on the seed and its two clients only,
+also in a graph that changes. The file `topology.links` sets values of single edges.
 """
 
 from __future__ import annotations

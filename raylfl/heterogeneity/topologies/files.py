@@ -13,7 +13,7 @@ from raylfl.core.population import Bools, Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.links.base import Link
 from raylfl.heterogeneity.topologies.base import TOPOLOGIES, Graph
-from raylfl.heterogeneity.topologies.links_file import told, words
+from raylfl.heterogeneity.topologies.links_file import reading, words
 from raylfl.heterogeneity.world import RunContext
 from raylfl.options import Doc
 
@@ -52,7 +52,7 @@ class File(Graph):
 
 
 def _read_edges(path: str) -> list[tuple[int, int]]:
-    with told("path", path, "a text file with two client numbers a line"):
+    with reading("path", path, "a text file with two client numbers a line"):
         edges = [(int(a), int(b)) for a, b in words(path)]
     if any(min(edge) < 0 for edge in edges):
         raise BadValue("path", got=path, need="client numbers from 0")

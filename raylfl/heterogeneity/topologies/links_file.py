@@ -21,7 +21,7 @@ KEY = "links"
 
 @dataclass(frozen=True)
 class EdgeLinks:
-    """Edges (the smaller client first) [L, 2] with seconds and floats a second [L] each."""
+    """Lines of a file: ends [L, 2] (smaller client first), latency [L] in seconds, bandwidth [L] in floats a second."""
 
     path: str
     ends: Ints
@@ -31,7 +31,7 @@ class EdgeLinks:
     @staticmethod
     def read(path: str) -> EdgeLinks:
         """The links in a file. Raises BadValue."""
-        with told(KEY, path, "a text file with two client numbers, seconds and floats a second a line"):
+        with reading(KEY, path, "a text file with lines of two client numbers, seconds and floats a second"):
             rows = [(int(a), int(b), float(seconds), float(rate)) for a, b, seconds, rate in words(path)]
         ends = np.sort(np.array([row[:2] for row in rows], dtype=np.int64).reshape(-1, 2), axis=1)
         latency, bandwidth = np.array([row[2:] for row in rows]).reshape(-1, 2).T
@@ -48,7 +48,10 @@ class EdgeLinks:
         return EdgeLinks(path, ends, latency, bandwidth)
 
     def check(self, count: int, pairs: Ints | None) -> None:
-        """Checks that the clients exist, and that the edges are those of a constant graph (pairs); raises BadValue."""
+        """Checks that the clients exist, and the edges too if the graph is constant; raises BadValue.
+
+        pairs: the edges of the constant graph; None: the graph changes.
+        """
         beyond = self.ends[:, 1] >= count
         if beyond.any():
             need = f"edges between clients 0..{count - 1}"
@@ -61,7 +64,7 @@ class EdgeLinks:
                 )
 
     def of(self, ends: Ints, count: int) -> tuple[Bools, Ints]:
-        """(which of these pairs of clients [M, 2] have a line, the numbers of these lines)."""
+        """(a mask [M] of the pairs of clients `ends` [M, 2] that have a line, the numbers of these lines)."""
         own, wanted = _codes(self.ends, count), _codes(ends, count)
         order = np.argsort(own)
         at = np.searchsorted(own, wanted, sorter=order).clip(max=max(len(own) - 1, 0))
@@ -72,8 +75,8 @@ class EdgeLinks:
 
 
 @contextmanager
-def told(key: str, path: str, need: str) -> Iterator[None]:
-    """Errors of reading a file as BadValue with this key."""
+def reading(key: str, path: str, need: str) -> Iterator[None]:
+    """A context that turns errors of reading a file into BadValue for this key."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -81,13 +84,13 @@ def told(key: str, path: str, need: str) -> Iterator[None]:
 
 
 def words(path: str) -> list[list[str]]:
-    """The words of each line of a text file that has some, without comments."""
+    """The words of each line of a text file, without comments and empty lines."""
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     return [found for line in lines if (found := line.partition("#")[0].split())]
 
 
 def _codes(ends: Ints, count: int) -> Ints:
-    """A number for each pair of clients, in either order; negative for a server's end."""
+    """A number for each pair of clients, the same in either order; -1 for a pair with a server."""
     low, high = np.minimum(ends[:, 0], ends[:, 1]), np.maximum(ends[:, 0], ends[:, 1])
     return np.where(low < 0, -1, low * count + high)
 

@@ -58,7 +58,7 @@ class ErdosRenyi(RandomGraph):
 @TOPOLOGIES.register("random_regular")
 @dataclass(kw_only=True)
 class RandomRegular(RandomGraph):
-    """Every node has `degree` neighbours, drawn uniformly among all such graphs (asymptotically)."""
+    """Every node has `degree` neighbours; the graph is uniform among all such graphs, asymptotically."""
 
     degree: Annotated[int, Ge(1), Doc("neighbours of a node; N times degree is even")] = 4
 
@@ -74,7 +74,7 @@ class RandomRegular(RandomGraph):
 @TOPOLOGIES.register("small_world", paper="Watts & Strogatz 1998")
 @dataclass(kw_only=True)
 class SmallWorld(RandomGraph):
-    """A ring of nodes with `degree` nearest neighbours, each of whose edges gets a random end with probability p."""
+    """A ring of nodes with edges to `degree` nearest neighbours; each edge gets a random end with probability p."""
 
     degree: Annotated[int, Ge(2), Doc("nearest neighbours, half of them on either side")] = 4
     p: Annotated[float, Ge(0), Le(1), Doc("the probability that an edge is rewired")] = 0.2

@@ -32,7 +32,7 @@ def graph_row(round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mix
 
 
 class GraphLines:
-    """Lines of topology.jsonl; what does not change from round to round is written once."""
+    """Lines of topology.jsonl; the text of a line is reused while graph, nodes and matrices stay the same."""
 
     def __init__(self) -> None:
         self._last: tuple[tuple[object, ...], bytes, str] = (), b"", ""

@@ -68,9 +68,7 @@ class DirectedRing(Graph):
 class Grid(Graph):
     """A rectangle of rows times N/rows nodes, each with its neighbours left, right, above and below."""
 
-    rows: Annotated[int, Ge(1), Doc("of the rectangle, a divisor of N; null: the largest one up to sqrt(N)")] | None = (
-        None
-    )
+    rows: Annotated[int, Ge(1), Doc("the rows, a divisor of N; null: the largest one up to sqrt(N)")] | None = None
     periodic: ClassVar[bool] = False
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
@@ -120,7 +118,7 @@ class Hypercube(Graph):
 
 
 def circulant(count: int, steps: Sequence[int]) -> nx.DiGraph[int]:
-    """Edges from i to i + k modulo N for each of the steps k; networkx's `circulant_graph` adds those to i - k."""
+    """Edges from i to i + k modulo N for each of the steps k; unlike networkx's `circulant_graph`, none to i - k."""
     import networkx as nx
 
     found = nx.empty_graph(count, create_using=nx.DiGraph)

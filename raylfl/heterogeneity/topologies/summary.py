@@ -1,4 +1,4 @@
-"""Numbers of a graph: degrees, diameter, spectral gap, and the mixing rate with absent nodes and lost messages."""
+"""Properties of a graph: degrees, diameter, spectral gap, and the mixing rate with absent nodes and lost messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXACT = 1e-12  # norms below it are zero up to rounding
 
 
 def numbers(graph: Graph, world: RunContext, family: Family) -> dict[str, int | float | str]:
-    """The numbers of the graph of round 0 if every node works and every message arrives."""
+    """Size, degrees, diameter and spectral gap of the graph of round 0, if all nodes work and all messages arrive."""
     import networkx as nx
 
     drawn, pairs = whole(graph, world), graph.pairs(0, world)
@@ -57,12 +57,11 @@ def weights(graph: Graph, world: RunContext, family: Family) -> Floats:
 
 
 def mixing_rate(graph: Graph, world: RunContext, family: Family, participation: Participation, link: Link) -> float:
-    """The mixing rate: 1 minus the factor per round by which differences between the nodes shrink, over the first
-    rounds.
+    """The mixing rate: 1 minus the mean factor per round by which differences between nodes shrink.
 
-    It is 1 - |(I - 11^T/N) W_{T-1} ... W_0|^(1/T), in the spectral norm, with the working nodes and the received
-    messages; for column-stochastic matrices it measures differences of columns. At 1 the differences vanish, as after a
-    sequence that averages exactly.
+    It is 1 - |(I - 11^T/N) W_{T-1} ... W_0|^(1/T) over the first T rounds, in the spectral norm, with the working nodes
+    and received messages of each round; for column-stochastic matrices it measures differences of columns. It is 1 if
+    the differences vanish, as after a sequence that averages exactly.
     """
     n, rounds = world.count, min(ROUNDS, world.rounds)
     product: Floats = np.eye(n)
