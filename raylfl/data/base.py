@@ -20,7 +20,7 @@ Count = Annotated[int, Ge(1)]
 
 
 class DataSource(Arguments):
-    """Attributes that a run reads; the constructor's arguments are the options.
+    """The attributes of a data set that a run reads; the constructor's arguments are the options.
 
     num_clients: the number of clients N.
     rows_per_client: samples of each client.
@@ -29,7 +29,7 @@ class DataSource(Arguments):
     num_classes: the number of classes; labels are 0..num_classes - 1.
 
     train_dataset: a map-style data set whose samples are tuples of tensors; one with a method `rows(indices)`, which
-    returns a batch as arrays, is read by index where the samples lie. test_dataset: another one, or None.
+    returns a batch as arrays, is read by index where the samples lie. test_dataset: a second such data set, or None.
     targets: the label of each training sample, int64 [n], for partitions by label; None: unlabelled.
     client_indices: one list of sample indices per client, for `partition: natural`; None: no clients are defined.
     client_nodes: for each of these clients the name of the nodes that have its samples, a custom resource of Ray; None:

@@ -60,9 +60,9 @@ class MappedArrays(Dataset[Any]):
 
 
 class ClientArrays(Dataset[Any]):
-    """The samples of clients whose .npy files are in a folder each, `<path>/<client>/`, client after client.
+    """The samples of all clients, one client after the other; each client's .npy files are in `<path>/<client>/`.
 
-    A process opens the folders of those clients only whose samples it reads; the others need not exist there.
+    A process opens only the folders of clients whose samples it reads; other folders need not exist on its machine.
     """
 
     def __init__(self, path: Path, names: Sequence[str], sizes: Sequence[int], like: Columns):

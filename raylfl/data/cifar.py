@@ -29,7 +29,7 @@ class CifarImages(ImageData):
         mean: tuple[float, ...],
         std: tuple[float, ...],
     ) -> None:
-        """Reads both halves. Raises DataMissing if files are absent or differ from the published files."""
+        """Reads training and test images. Raises DataMissing if files are absent or differ from the published ones."""
         require("torchvision", what=f"data.name={self.name}")
         from torchvision import datasets  # imported late: listing the data sets does not need it
 

@@ -1,4 +1,4 @@
-"""CINIC-10: 180,000 png files, decoded once and then memory-mapped from one file for each half."""
+"""CINIC-10: 180,000 png files, decoded once into one file for training and one for testing, which are memory-mapped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data that live apart: each client's arrays in a folder of its own, on the machines that may read it.
+"""Data that stay on their machines: each client's arrays in a folder that only certain machines can read.
 
     python -m raylfl.data.client_files /data/private --node hospital_a > hospital_a.json
 

@@ -1,4 +1,4 @@
-"""Images in folders named after their classes, a folder or a tar file: `<half>/<class>/<image>`, JPEG or PNG."""
+"""Images in folders named after their classes, `<half>/<class>/<image>`; a half is the training or the test set."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _cache_place(cache: str | None) -> Path:
 
 
 def _keep(place: Path, halves: Sequence[Half], classes: Sequence[str]) -> None:
-    """Completes the cache, whose pixels are written already."""
+    """Completes the cache with labels and classes; its pixels are written already."""
     for i, half in enumerate(halves):
         if isinstance(pixels := half["x"], np.memmap):
             pixels.flush()

@@ -23,8 +23,8 @@ TEST_SHARE = 0.2
 class Texts(DataSource):
     """Texts, cut into windows of characters: from each character the next one is to be predicted.
 
-    Samples are (x [length], y [length]), numbers of characters, y one character further than x. The last fifth of each
-    text is for the test. A client is a text (`partition: natural`); labels are the texts, for partitions by label.
+    Samples are (x [length], y [length]) as numbers of characters; y is x moved on by one character. The last fifth of
+    each text is the test set. A client is a text (`partition: natural`); labels are the texts, for partitions by label.
     path: a folder of `*.txt` files in UTF-8; null: beginnings of eight works in the public domain, 16 kB.
     length: the length of a window; training windows overlap by half.
     """

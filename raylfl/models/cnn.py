@@ -52,7 +52,7 @@ class CnnFedaware(Classifier):
 
 @MODELS.register("cnn_fedacs_mnist", paper="FedACS table 3")
 class CnnFedacsMnist(Classifier):
-    """C(1,10) - C(10,20) - DL(50) - L(10), convolutions 3x3 with padding 1, dropout 0.2.
+    """C(1,10) - C(10,20) - DL(50) - L(10): convolutions C 3x3 with padding 1, dropout D 0.2, linear layers L.
 
     786,480 parameters on MNIST. The paper's string, read literally, has no activation: apart from dropout the network
     is a linear map of rank at most 10.
@@ -71,7 +71,7 @@ class CnnFedacsMnist(Classifier):
 
 @MODELS.register("cnn_fedacs_cifar", paper="FedACS table 3")
 class CnnFedacsCifar(Classifier):
-    """C(3,32) - RMC(32,32) - RML(256) - RL(64) - RL(10): convolutions 3x3 with padding 1, R ReLU, M max-pool.
+    """C(3,32) - RMC(32,32) - RML(256) - RL(64) - RL(10): convolutions C 3x3 with padding 1, ReLU R, max-pool M.
 
     551,786 parameters on CIFAR-10.
     """

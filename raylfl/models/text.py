@@ -41,7 +41,7 @@ class Perplexity(Metric):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); a character attends to itself and those before it."""
+    """A transformer block: x + attention(norm(x)), then x + mlp(norm(x)); attention is causal."""
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The constants of an experiment: exact if its f_i are quadratic, otherwise estimates at x0."""
+"""The constants of an experiment: exact for quadratic f_i, bounds for softmax regression, otherwise estimates at x0."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _all(
 
 
 def of_softmax(problem: SoftmaxProblem, start: Floats, facts: Facts) -> Iterator[Constant]:
-    """The constants of softmax regression: bounds that hold for all x, and what follows from x* where it is known."""
+    """The constants of softmax regression: bounds for all x, and quantities at x* where x* is known."""
     smoothness, decay, weights = problem.smoothness, problem.decay, problem.weights
     yield Constant("L", float(smoothness.max()), "smoothness, largest of all f_i", EVERYWHERE)
     yield Constant("L_i min", float(smoothness.min()), "smoothness, smallest of all f_i", EVERYWHERE)
@@ -152,7 +152,7 @@ def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Fa
 
 
 def estimates(objectives: Objectives, facts: Facts) -> Iterator[Constant]:
-    """At x0, for any model: curvature by Lanczos, dispersion of gradients, gradient noise."""
+    """Estimates at x0 for any model: curvature by Lanczos, dispersion of gradients, gradient noise."""
     x, count = objectives.start, objectives.count
     some = sorted(keyed(objectives.seed, "theory/clients").permutation(count)[:MOST_CLIENTS].tolist())
     gradients = objectives.gradients(x)

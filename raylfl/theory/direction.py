@@ -1,4 +1,4 @@
-"""What FedAWARE's theorem [4] says of an experiment: the length of its steps, which a Pareto-stationary point ends."""
+"""FedAWARE's theorem [4] applied to an experiment: a bound on the lengths of the server's steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raylfl.theory.statements import Line, Promise
 
 
 def momentum_factor(experiment: Experiment, facts: Facts) -> float | None:
-    """beta = (1 - alpha) p; None where the theorem does not apply.
+    """The theorem's beta = (1 - alpha) p; None where the theorem does not apply.
 
     It needs Alg. 1 (normalize=false), the same p for all clients, no lost uploads, and all clients in round 0.
     """

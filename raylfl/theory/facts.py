@@ -17,12 +17,12 @@ from raylfl.diagnostics.surrogate import surrogate_weights
 from raylfl.parts import Experiment
 from raylfl.runtime.round.plan import Planner
 
-LARGEST = 10**6  # numbers of rounds times clients up to which the system is computed for every round
+LARGEST = 10**6  # largest product of rounds and clients with which the system of every round is computed
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """The system of every round: expected weights E[c_i 1{i in R}] of the clients, and |a_i|_1, [R, N] each."""
+    """The system of every round: expected coefficients E[c_i 1{i in R}] and |a_i|_1, [rounds, N] each."""
 
     shares: Floats
     a_norm: Floats
@@ -32,8 +32,10 @@ class Rounds:
 class Facts:
     """The quantities of a run that appear in theorems.
 
-    takes_part: the probability of each client's upload, [N]; over_rounds: for methods whose server step is
-    x - sum c_i U_i with sum c_i <= 1, constant surrogate weights, and known expected c_i; otherwise None.
+    system, steps, batch_sizes: of round 0. takes_part: the probability that a client's upload is received [N].
+    coefficients: E[c_i 1{i in R}] [N] up to a common factor. Both are None if unknown. cohort: the number of sampled
+    clients. over_rounds: for methods whose server step is x - sum c_i U_i with sum c_i <= 1, constant surrogate
+    weights, and known expected c_i; otherwise None.
     """
 
     system: SystemInfo
@@ -118,12 +120,12 @@ def broken_assumptions(experiment: Experiment, facts: Facts) -> Iterator[str]:
     """The properties of this run that the theorems exclude."""
     yield from plain_sgd(experiment)
     if experiment.config.local.dynamic or getattr(experiment.link, "dynamic", False):
-        yield "the system changes over the rounds: that of round 0 is taken"
+        yield "the system changes over the rounds: round 0 is used"
     if facts.coefficients is None and overrides(experiment.algorithm, "expected_coefficients"):
         yield "the expected weight of a client has no closed form here: no limit is predicted"
     if not facts.equal_steps:
         least = facts.steps.min()
-        yield f"local steps differ between clients ({least} to {facts.tau}): the largest is taken, in [3] each one's"
+        yield f"local steps differ between clients ({least} to {facts.tau}): [1] and [2] use the largest, [3] uses all"
     if isinstance(experiment.algorithm, (FedAvg, SFL)) and not (facts.even and facts.equal_steps):
         yield "the bounds of [2] need equal weights, local steps and chances to take part: they are left out"
     full = (facts.batch_sizes >= experiment.setup.population.sizes).all()
@@ -132,7 +134,7 @@ def broken_assumptions(experiment: Experiment, facts: Facts) -> Iterator[str]:
 
 
 def plain_sgd(experiment: Experiment) -> Iterator[str]:
-    """The options by which the local step is not plain SGD with one step size."""
+    """The options of this run that make its local step other than plain SGD with one step size."""
     rule = experiment.rule
     if rule.momentum:
         yield "local.momentum: the theorems are about plain SGD"

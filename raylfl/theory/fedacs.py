@@ -31,10 +31,10 @@ def descent_error(u: Floats | float) -> Floats:
 
 
 def surrogate_step(L: float, A: float, beta: float, theorem: str = "[3] Thm 1") -> StepBound:
-    """The step sizes of Theorem 1, "sufficiently small" in words: beta^2 c(eta L A) <= 1/4, c of `descent_error`.
+    """The step sizes of Theorem 1: beta^2 c(eta L A) <= 1/4 with c of `descent_error`.
 
-    App. F.2 asks for c <= 1/4; the step from eq. 73d to 73e turns -1/2 into -beta^2/2, which is a bound for beta = 1
-    only, and with -1/2 kept the factor beta^2 >= 1 remains.
+    The theorem says "sufficiently small", and App. F.2 asks for c <= 1/4. Its step from eq. 73d to 73e turns -1/2 into
+    -beta^2/2, which is a bound for beta = 1 only; with -1/2 kept, the factor beta^2 >= 1 remains.
     """
     u = float(brentq(lambda u: beta**2 * float(descent_error(u)) - 0.25, 0.0, 0.5))
     return StepBound(theorem, "non-convex", over(u, L * A), "beta^2 c(eta L A) <= 1/4, c(u) = (1+2u)u^2/(1-2u^2)+u")
@@ -79,9 +79,7 @@ def true_gradient_bound(surrogate_gradient: float, chi2: float, beta: float, kap
 
 
 def distance_bound(gradient: float, L: float) -> float:
-    """The lower bound |grad F(x~)| / L on the distance of the surrogate's minimiser x~ from the true one (Corollary
-    2.1).
-    """
+    """The lower bound |grad F(x~)| / L on the distance of the surrogate's minimiser x~ from x* (Corollary 2.1)."""
     return gradient / L
 
 
@@ -99,7 +97,7 @@ def consistency(q: Floats, a_norm: Floats) -> float:
 
 
 def local_map(problem: QuadraticProblem, steps: Ints, eta: float, prox: float = 0.0) -> Floats:
-    """The matrices K_i [N, d, d] with which T_i local steps from x move client i by K_i (b_i - H_i x) (App. C, eq. 33).
+    """The matrices K_i [N, d, d]: T_i local steps from x move client i by K_i (b_i - H_i x) (App. C, eq. 33).
 
     K_i = eta sum_{t < T_i} (I - eta (H_i + prox I))^t, which for invertible H_i + prox I is the paper's
     (I - (I - eta prox I - eta H_i)^{T_i}) (H_i + prox I)^-1.
@@ -138,8 +136,9 @@ def limit(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, pr
 
 
 def contraction(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0) -> float:
-    """The contraction factor of E[x_r] towards `limit` per round, the spectral radius of I - M; arguments as in
-    `mean_step`.
+    """The contraction factor of E[x_r] towards `limit` per round: the spectral radius of I - M.
+
+    The arguments are those of `mean_step`.
     """
     matrix, _ = mean_step(problem, shares, steps, eta, prox)
     return float(np.abs(np.linalg.eigvals(np.eye(problem.dim) - matrix)).max())

@@ -1,4 +1,4 @@
-"""What FedACS's theorems [3] say of an experiment: FedAvg and related methods as descent on a surrogate objective."""
+"""FedACS's theorems [3] applied to an experiment: FedAvg and related methods as descent on a surrogate objective."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ def promises(
 def _of_rounds(
     experiment: Experiment, facts: Facts, constants: Constants, gap: float, same: bool, inside: set[tuple[str, str]]
 ) -> Iterator[Promise]:
-    """[3] Theorems 1 and 3: the mean of |grad F~|^2 over the rounds; a line if F~ is F. gap: F~(x0) - F~*."""
+    """The bound of [3] Theorems 1 and 3 on the mean of |grad F~|^2 over the rounds.
+
+    gap: F~(x0) - F~*. same: whether F~ = F; the bound is then drawn as a line.
+    """
     theorem = next((name for name, _ in inside if name in ("[3] Thm 1", "[3] Thm 3")), None)
     system, eta = facts.over_rounds, experiment.rule.lr
     if theorem is None or system is None:
@@ -116,5 +119,5 @@ def _as_eta_vanishes(
 
 
 def _unless_rounding(value: float) -> float:
-    """The value, or 0 where it is a rounding error of 0: such a line would stretch an axis over 15 decades."""
+    """The value, or 0 if it is only rounding, as a line at 1e-15 would stretch a logarithmic axis."""
     return value if value > 1e-12 else 0.0

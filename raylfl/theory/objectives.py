@@ -85,7 +85,7 @@ class Objectives:
         return SoftmaxProblem(found, classes, self.decay, self.weights)
 
     def _inputs(self, client: int) -> tuple[Floats, Ints] | None:
-        """(inputs [n, p], labels [n]) of a client's shard, where its batches are such pairs."""
+        """(inputs [n, p], labels [n]) of a client's shard; None if its batches are no such pairs."""
         content = self._worker.measured.batch(self._worker.setup.shards[client]).content
         if not isinstance(content, (tuple, list)) or len(content) != 2:
             return None

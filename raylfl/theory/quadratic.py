@@ -33,7 +33,7 @@ class QuadraticProblem:
         return int(self.linear.shape[1])
 
     def gradients(self, x: Floats) -> Floats:
-        """grad f_i(x) = H_i x - b_i, [N, d]."""
+        """The gradients grad f_i(x) = H_i x - b_i, [N, d]."""
         return np.asarray(self.hessians @ x - self.linear)
 
     def value(self, x: Floats) -> float:
@@ -47,28 +47,28 @@ class QuadraticProblem:
 
     @cached_property
     def hessian(self) -> Floats:
-        """sum_i w_i H_i [d, d]."""
+        """The Hessian of F, sum_i w_i H_i [d, d]."""
         return np.asarray(np.einsum("i,ijk->jk", self.weights, self.hessians))
 
     @cached_property
     def optimum(self) -> Floats:
-        """x* = argmin F, [d]; the one of least norm if F is not strictly convex."""
+        """The minimiser x* of F, [d]; the minimiser of least norm if F is not strictly convex."""
         b = self.weights @ self.linear
         return np.asarray(np.linalg.lstsq(self.hessian, b, rcond=None)[0])
 
     @cached_property
     def smoothness(self) -> Floats:
-        """L_i [N]: the largest absolute eigenvalue of H_i."""
+        """The smoothness L_i of f_i, [N]: the largest absolute eigenvalue of H_i."""
         return np.asarray(np.abs(np.linalg.eigvalsh(self.hessians)).max(axis=1))
 
     @cached_property
     def convexity(self) -> Floats:
-        """mu_i [N]: the smallest eigenvalue of H_i; negative if f_i is not convex."""
+        """The convexity mu_i of f_i, [N]: the smallest eigenvalue of H_i; negative if f_i is not convex."""
         return np.asarray(np.linalg.eigvalsh(self.hessians).min(axis=1))
 
     @property
     def global_convexity(self) -> float:
-        """mu of F, which is its PL constant beta in [1]: the smallest eigenvalue of sum_i w_i H_i."""
+        """The strong convexity mu of F, also its PL constant (beta in [1]): the smallest eigenvalue of its Hessian."""
         return float(np.linalg.eigvalsh(self.hessian)[0])
 
     @property

@@ -108,8 +108,9 @@ def nonconvex_bound(setting: Setting, R: int, *, L: float, A: float, sigma: floa
 
 
 def average_weights(setting: Setting, R: int, mu: float) -> Floats:
-    """The weights of x_0, ..., x_R in xbar, [R+1], sum 1: proportional to (1 - mu e / 2)^-(r+1), e the effective step
-    size (Theorem 1); uniform for mu = 0.
+    """The weights of x_0, ..., x_R in xbar, [R+1], sum 1 (Theorem 1); uniform for mu = 0.
+
+    The weight of x_r is proportional to (1 - mu e / 2)^-(r+1), e the effective step size.
     """
     logs = -np.arange(1, R + 2) * np.log1p(-mu * setting.effective / 2)
     w: Floats = np.exp(logs - logs.max())
@@ -144,11 +145,10 @@ def tuned_rate(
 
 
 def cyclic_rate(method: str, R: int, *, M: int, K: int, L: float, mu: float, sigma: float, zeta: float) -> float:
-    """The rate that App. B derives from Cho et al. 2023, Theorem 2 (cyclic participation), full participation, without
-    constants, logarithms and the optimisation term.
+    """The rate of cyclic participation that App. B derives from Cho et al. 2023, Theorem 2, if all clients take part.
 
-    method: `sfl` (M groups of one client) or `pfl` (one group of all). SFL's is never the smaller one, unlike in
-    `tuned_rate`.
+    Constants, logarithms and the optimisation term are left out. method: `sfl` (M groups of one client) or `pfl` (one
+    group of all). SFL's rate is never the smaller one, unlike in `tuned_rate`.
     """
     both = L**2 * zeta**2 / (mu**3 * M**2 * R**2)
     if method == "pfl":

@@ -1,8 +1,9 @@
 """Softmax (logistic) regression as a problem of N clients: its minimiser, and bounds that hold for all x.
 
-The gradient of a sample's loss is (p - e_y) (x) a with a 1 appended to its input a, and |p - e_y|^2 <= 2. The data's
-part of grad f_i is therefore at most B_i = sqrt(2) mean_j |a_j|, for all x, and the decay's part is the same for all
-clients, so that differences of gradients are bounded by the B_i alone.
+The gradient of a sample's loss is (p - e_y) (x) a, with p the predicted probabilities, e_y the label as a unit vector,
+and a the input with a 1 appended; |p - e_y|^2 <= 2. The norm of the data's part of grad f_i is therefore at most
+B_i = sqrt(2) mean_j |a_j|, for all x. The decay's part is the same for all clients, so that the B_i alone bound
+differences of gradients.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class SoftmaxProblem:
 
     @cached_property
     def smoothness(self) -> Floats:
-        """L_i [N]."""
+        """The smoothness L_i of every f_i, for all x [N]."""
         return np.array([softmax.smoothness(rows, self.decay) for rows, _ in self.shards])
 
     @cached_property
     def slopes(self) -> Floats:
-        """B_i [N]: bounds of the data's part of grad f_i."""
+        """Bounds B_i of the norm of the data's part of grad f_i, for all x [N]."""
         means = [float(np.linalg.norm(softmax.extended(rows), axis=1).mean()) for rows, _ in self.shards]
         return np.array([np.sqrt(2) * mean for mean in means])
 
@@ -50,7 +51,7 @@ class SoftmaxProblem:
         return np.asarray((1 - self.weights) * self.slopes + others)
 
     def dissimilarity(self, weights: Floats) -> float:
-        """sqrt(sum_i w_i B_i^2), a bound of the root of sum_i w_i |grad f_i - grad F|^2 (beta = 0), for all x."""
+        """The bound sqrt(sum_i w_i B_i^2) of sqrt(sum_i w_i |grad f_i - grad F|^2), for all x (zeta at beta = 0)."""
         return float(np.sqrt(weights @ np.square(self.slopes)))
 
     def values(self, x: Floats) -> tuple[Floats, Floats]:
@@ -60,7 +61,7 @@ class SoftmaxProblem:
 
     @cached_property
     def optimum(self) -> Floats | None:
-        """x* [d]; None without decay, where there may be none, and for large problems."""
+        """The minimiser x* [d]; None for large problems, and without decay, as there may be no minimiser."""
         numbers = sum(rows.size for rows, _ in self.shards) * self.classes
         if self.decay <= 0 or numbers > LARGEST:
             return None

@@ -41,5 +41,5 @@ def distances(what: str, scale: float, of: Callable[[Floats], Floats | float]) -
 
 
 def size_of(optimum: Floats) -> float:
-    """|x*|, the unit of relative distances; 1 for x* = 0."""
+    """The norm |x*|, the unit of relative distances; 1 for x* = 0."""
     return float(np.linalg.norm(optimum)) or 1.0

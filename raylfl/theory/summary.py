@@ -41,7 +41,7 @@ class Theory:
 
 
 def theory_of(experiment: Experiment) -> Theory:
-    """The theory of an experiment; exact for quadratics, otherwise estimates at x0."""
+    """The theory of an experiment; its constants are exact, bounds or estimates (`raylfl.theory.constants`)."""
     objectives, facts = Objectives(experiment), facts_of(experiment)
     problem = objectives.quadratic()
     constants = constants_of(objectives, facts, problem)
