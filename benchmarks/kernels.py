@@ -21,36 +21,36 @@ from raylfl.runtime.workers.backend import LocalBackend
 
 ROUNDS, WARM_UP = 12, 4
 SHOWN = 6  # calls shown of each step
-PAGE = """# Kernels, and everything else
+PAGE = """# Where the time of a round goes: kernels and the rest
 
 Written by `python -m benchmarks.kernels` on a machine with one of its cores in use: torch {torch}, {processor}. One
 thread reaches {gigaflops:.0f} GFLOP/s in a matrix product of {square} x {square} float32 numbers, and {gigabytes:.0f}
 GB/s in copies within its caches; both are measured beside the steps. "At peak" is the time that each call's operations
 or bytes would take at that speed, whichever is more. The modules are user code (`benchmarks/users.py`), one client at a
-time, each step a replay of its recording: the default forms of W1 (batch innermost) and of W3 and W4 (whole cohorts, in
-which W4 takes half the time) are faster and not shown. Times of rounds are lower quartiles of processor time, and times
+time, each step a replay of its recording. The default forms of W1 (samples innermost) and of W3 and W4 (whole cohorts,
+which halve W4's time) are faster and not shown. Times of rounds are lower quartiles of processor time, and times
 of calls are their shortest times: cache misses caused by other work in between count as "rest".
 
 {table}
 
-- **kernels**: time within the calls of the recorded list. **list**: Python between these calls. **rest**: everything
-  else in a round: batches, seeds, the step itself, checks, uploads, the server.
+- **calls a step**: operator calls in the recording of a local step. **kernels**: time within these calls. **list**:
+  Python between them. **rest**: everything else in a round: batches, seeds, checks, uploads, the server.
 - **x peak**: the time within the calls, as a multiple of their time at the machine's peak.
 
 Summary: {lesson}
 
 ## What was learnt
 
-- **Ray.** With one worker, a round lasts as long as the worker's local work and the way from its answer to its next
-  call: the answer's transport, the sum, the server step, the commit, the next call. Nothing can overlap that way, as
-  the next local work needs its result. Within the local work there are no page faults, no garbage collections and no
-  calls of Ray.
-- **Dispatch.** Calls that no gradient is needed of go below autograd; with small tensors that is a noticeable share.
-- **Dropout.** Random bits are drawn one by one, as the bits of a run depend on their order; no generator that gives
-  the same bits (numpy's, Python's) is faster than torch's.
-- **Batch normalisation in a cohort.** vmap hands a transposed gradient to its backward pass, for which torch has a slow
-  kernel only. The fast kernel has other last bits; the slow one's sums, computed by other calls, take as long.
-- **Products.** They are near the peak in W2 and W5, and a cohort's are as fast as one by one.
+- **Ray.** With one worker, a round lasts as long as the worker's local work plus the time from its answer to its next
+  call: the answer's transport, the sum, the server step, the commit, the next call. These steps cannot overlap with
+  local work, because the next local work needs the new model. During local work there are no page faults, no garbage
+  collections and no calls of Ray.
+- **Dispatch.** Calls whose gradients are not needed bypass autograd, which saves a noticeable share with small tensors.
+- **Dropout.** Random bits are drawn one by one, because a run must not depend on the way in which they are drawn; other
+  generators with the same bits (numpy's, Python's) are no faster than torch's.
+- **Batch normalisation in a cohort.** vmap passes a transposed gradient to the backward pass, for which torch has only
+  a slow kernel. The fast kernel gives other last bits, and the sums of the slow kernel take as long in other calls.
+- **Matrix products.** They are near the peak in W2 and W5. Batched products of a cohort are as fast as single ones.
 
 ## The most expensive calls
 
