@@ -4,13 +4,14 @@ Node i replaces its row by W_ii x_i + sum_j W_ij x_j, a sum over the nodes j who
 families of matrices, and each method states the family that its proof needs:
 
     doubly    rows and columns of W sum to 1: the average of the rows is kept    DSGD and gradient tracking
-    row       rows of R sum to 1: a consensus stays one; a node knows the messages that it receives
-    column    columns of C sum to 1: the sum of the rows is kept; a node knows the messages that arrive (push-sum)
+    row       rows of R sum to 1: equal rows stay equal; a node must know which messages it receives
+    column    columns of C sum to 1: the sum of the rows is kept; a node must know which of its messages arrived
 
 A node that does not work in a round neither computes nor exchanges. Weights come from the remaining graph: its rows
-and columns have the sums of their family in every round. For `doubly` an undirected edge carries if both of its
+and columns have the sums of their family in every round. For `doubly` an undirected edge counts if both of its
 messages arrive. Over a directed graph W is doubly stochastic while every message arrives, since every node has as many
-edges in as out. In other rounds the two ends of each edge that carries exchange rows, at half its weight each way.
+edges in as out. In other rounds the two ends of each edge whose message arrives exchange rows, at half its weight each
+way.
 
 Sources: Metropolis weights, Xiao, Boyd & Lall, IPSN 2005; exchanges in pairs, Boyd et al., IEEE Trans. IT 2006.
 """
@@ -36,7 +37,7 @@ Family = Literal["doubly", "column", "pair"]
 DOUBLY: tuple[Weights, ...] = ("metropolis", "max_degree", "lazy")
 DENSE = 32  # mean number of edges into a node above which rows are mixed by products
 KEPT = 8  # matrices and messages that `Edges` keeps
-FLOATS = 2**18  # of the rows under way at a time, which stay in the caches
+FLOATS = 2**18  # numbers in the rows that are mixed at a time; they fit in the caches
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,15 @@ class Mixing:
         return len(self.sources) > DENSE * len(self.own)
 
     def needs(self, targets: Ints) -> Ints:
-        """The nodes from whose rows the new rows of these targets come, themselves included, in ascending order."""
+        """The nodes whose rows the new rows of these targets depend on, the targets included, in ascending order."""
         if self.dense:
             return np.arange(len(self.own))
         return np.union1d(targets, self.sources[np.isin(self.targets, targets)])
 
     def part(self, targets: Ints, needs: Ints) -> Part:
-        """The rows of W of these targets (distinct), over the nodes `needs`, which hold at least `self.needs(targets)`.
+        """The rows of W of these distinct targets, over the rows of the nodes `needs`, which include `needs(targets)`.
 
-        A row of the result has the same bits in every part.
+        A new row has the same bits in every part.
         """
         row = np.full(len(self.own), -1, dtype=np.int64)
         row[targets] = np.arange(len(targets))
@@ -97,10 +98,11 @@ class Mixing:
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of a mixing matrix, for T of the nodes of a round over S rows: own = weights of the rows `here` [T].
+    """T rows of a mixing matrix, for the new rows of T targets from the rows of S nodes.
 
-    The other entries of target t are weights[e] at the rows sources[e], first[t] <= e < first[t + 1], in the order of
-    the nodes. dense: whether they are products with whole rows. place: where each of the S rows is; None: in order.
+    Target t gets own[t] times row here[t], plus weights[e] times row sources[e] for first[t] <= e < first[t + 1], in
+    the order of the nodes. dense: whether a target is one product with all rows. place: the position of each of the S
+    rows; None: in order.
     """
 
     own: Floats
@@ -112,16 +114,16 @@ class Part:
     place: Ints | None = None
 
     def __call__(self, *pieces: Tensor) -> Tensor:
-        """The new rows [T, ...] from rows [S, ...], which come in one tensor or in several, one after the other.
+        """The new rows [T, ...] from the rows [S, ...], given in one tensor or in several consecutive ones.
 
-        A sum's order depends on the entries of its target only. Products with whole rows have that of a product; sums
-        over edges in single precision are fused, from the own row on along the neighbours; others, and plain sums (all
-        weights 1), as of FOCUS's server, are pairwise (`tree_sum`).
+        The order of a sum depends on the entries of its target only. There are three: that of a matrix-vector product
+        (dense); the own row first, then the neighbours, with fused products (single precision); pairwise as in
+        `tree_sum` (double precision, and sums with all weights 1, as at FOCUS's server).
         """
         return self.mixed(pieces, [len(self.own)])[0]
 
     def mixed(self, pieces: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-        """The new rows, in tensors of these numbers of rows: several smaller ones reuse memory that was freed."""
+        """The new rows, in tensors of these numbers of rows; several small tensors can reuse freed memory."""
         import torch  # not before: a config is checked, and names its graph, without torch
 
         if not self.dense and pieces[0].dtype == torch.float32:
@@ -143,7 +145,7 @@ class Part:
 
     @cached_property
     def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows, weights, and the first entry of each target [T + 1]: the own row, unless its weight is 0; others."""
+        """Rows, weights, and the first entry of each target [T + 1]; own rows come first, unless their weight is 0."""
         import torch
 
         kept = np.insert(np.ones(len(self.sources), dtype=bool), self.first[:-1], self.own != 0)
@@ -153,7 +155,7 @@ class Part:
         return torch.from_numpy(sources), torch.from_numpy(weights).float(), torch.from_numpy(first)
 
     def _fused(self, pieces: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-        """Sums over edges, in blocks of columns that stay in the caches; one read of a row for each of its edges."""
+        """The new rows by sums over edges, in blocks of columns that fit in the caches."""
         import torch
         from torch.nn.functional import embedding_bag
 
@@ -198,7 +200,7 @@ class Part:
         return mixed
 
     def over(self, order: Ints) -> Part:
-        """The same rows of W, bits included, over rows in another order: row k is now that of number order[k]."""
+        """The same part, with the same bits, for rows in another order: row k is the former row order[k]."""
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         if self.dense:  # products with whole rows are summed in the order of the nodes
@@ -210,9 +212,9 @@ class Part:
         return replace(self, own=(1 + self.own) / 2, weights=self.weights / 2)
 
     def _product(self, rows: Tensor) -> Tensor:
-        """One product of a matrix and a vector for each target and block of columns.
+        """The new rows by one matrix-vector product for each target and block of columns.
 
-        The bits of a row of a product of two matrices may depend on how many other rows it has.
+        In a product of two matrices, the bits of a row may depend on the number of other rows.
         """
         import torch
 
@@ -267,7 +269,7 @@ class Edges:
         return Mixing(share, sources, targets, share[targets])
 
     def column(self, nodes: Ints) -> Mixing:
-        """C of these nodes: 1 / (1 + messages that arrive) for each receiver, and for the sender itself."""
+        """C of these nodes: a sender's weights are 1 / (1 + its messages that arrive), for each receiver and itself."""
         if self.weights in DOUBLY:
             return self.doubly(nodes)
         sources, targets = self._at(nodes, self.arrives).T
@@ -275,7 +277,7 @@ class Edges:
         return Mixing(share, sources, targets, share[sources])
 
     def once(self, name: str, nodes: Ints, family: Family, make: Callable[[], Any]) -> Any:
-        """What `make` returns, made once for the same nodes; the last few results are kept."""
+        """The result of `make` for these nodes, from a cache of the last few results."""
         key = (name, family, nodes.tobytes())
         found = self._made.get(key)
         if found is None:
@@ -309,7 +311,7 @@ class Edges:
         sources, targets = pairs.T
         degrees = np.bincount(targets, minlength=len(nodes))
         most = np.maximum(degrees[sources], degrees[targets])
-        if self.weights == "max_degree":  # of the graph, which every node knows
+        if self.weights == "max_degree":  # the maximum over the whole graph
             most = np.full(len(pairs), self._most())
         return _stochastic(len(nodes), sources, targets, 1.0 / (1 + most))
 
