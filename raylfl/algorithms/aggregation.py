@@ -51,7 +51,7 @@ class AggregationRule(ABC):
 
 
 class Mean(AggregationRule):
-    """c_i = s_i / sum_R s_j.
+    """The rule c_i = s_i / sum_R s_j.
 
     The expectation is known for a fixed received set, for equal probabilities and for independent clients.
     """
@@ -68,7 +68,7 @@ class Mean(AggregationRule):
 
 
 class Weighted(AggregationRule):
-    """c_i = w_i / sum_R w_j.
+    """The rule c_i = w_i / sum_R w_j.
 
     The expectation is known for a fixed received set, and for equal weights, where the rule equals `Mean`.
     """
@@ -84,7 +84,7 @@ class Weighted(AggregationRule):
 
 
 class Anonymous(AggregationRule):
-    """c_i = s_i / M."""
+    """The rule c_i = s_i / M for M draws."""
 
     def coefficients(self, r: Round) -> Floats:
         return r.draws / r.total_draws
@@ -94,7 +94,7 @@ class Anonymous(AggregationRule):
 
 
 class AnonymousUniform(AggregationRule):
-    """c_i = (N/M) w_i."""
+    """The rule c_i = (N/M) w_i for M draws from N clients."""
 
     def coefficients(self, r: Round) -> Floats:
         # M, not |R|: [3] eq. (19) prints the received count, its derivation (24) uses the sampled count.
@@ -105,7 +105,7 @@ class AnonymousUniform(AggregationRule):
 
 
 class AnonymousImportance(AggregationRule):
-    """c_i = s_i w_i / (M p_i)."""
+    """The rule c_i = s_i w_i / (M p_i) for M draws with probabilities p_i."""
 
     def coefficients(self, r: Round) -> Floats:
         if not np.isfinite(r.inclusion).all():
@@ -122,7 +122,7 @@ class AnonymousImportance(AggregationRule):
 
 
 class Full(AggregationRule):
-    """c_i = w_i."""
+    """The rule c_i = w_i."""
 
     def coefficients(self, r: Round) -> Floats:
         return r.weights

@@ -29,7 +29,7 @@ from raylfl.core.mixing import Part
 @ALGORITHMS.register("exact_diffusion", paper="Yuan et al. 2019")
 @dataclass
 class ExactDiffusion(GraphAlgorithm):
-    """Exact diffusion: diffusion with a correction by the last adapted point; exact."""
+    """Exact diffusion: adapt-then-combine DSGD whose error is cancelled by a correction with the last adapted point."""
 
     own_step: ClassVar[bool] = True
     one_step: ClassVar[bool] = True

@@ -37,7 +37,7 @@ class LocalDual(GraphAlgorithm):
 
     @property
     def share(self) -> float | None:
-        """The part of e that a local step subtracts; None: 1/K."""
+        """The part of the dual variable e that a local step subtracts; None: 1/K."""
         return None
 
     def init_nodes(self, x: Tensor, count: int) -> State:

@@ -100,7 +100,7 @@ class Algorithm(Options, ABC):
 
     @property
     def proximal(self) -> float:
-        """The mu of a proximal local objective f_i + mu/2 |x - x_r|^2, for the accumulation vector; 0 without one."""
+        """The mu of a proximal term mu/2 |x - x_r|^2 in the local objectives, for the accumulation vectors; 0: none."""
         return 0.0
 
     @property

@@ -18,7 +18,7 @@ HALF, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)  # to split a random 64-bit wor
 
 
 class BatchOrders(ABC):
-    """The samples of each client of a cohort at local step t of round r.
+    """The order in which the clients of a cohort use their samples in round r.
 
     reshuffle: a new permutation of the n_i samples in every epoch and round, cut into batches (the last one may be
     smaller). with_replacement: B_i samples drawn uniformly. A batch of n_i samples is the shard itself, in its order.
@@ -80,7 +80,7 @@ class AlikeOrders(BatchOrders):
 
 
 class MixedOrders(BatchOrders):
-    """Batch orders of clients with different numbers of samples or batch sizes, which are concatenated."""
+    """Batch orders of clients with different numbers of samples or batch sizes: one array with all their samples."""
 
     def __init__(self, *given: Any):
         super().__init__(*given)

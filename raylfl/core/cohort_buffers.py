@@ -51,5 +51,5 @@ class CohortBuffers:
                 held[rows] = new
 
     def reorder(self, order: Tensor) -> None:
-        """Puts the clients in this order."""
+        """Reorders the clients: row k becomes the former row order[k]."""
         self.held = [b[order] for b in self.held]

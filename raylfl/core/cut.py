@@ -20,7 +20,7 @@ from raylfl.errors import BadConfig
 
 @dataclass(frozen=True)
 class Cut:
-    """The sizes that a cut implies.
+    """The size of the client's half of a cut model, and the traffic through the cut.
 
     client_width: parameters before the cut, the client's half. floats_per_sample: entries of one sample's activation
     at the cut; each step sends as many floats up (activations) as down (their gradients).

@@ -57,7 +57,7 @@ class Mixing:
         return w
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """W rows, for rows [C, ...]."""
+        """The product of W and the rows [C, ...]."""
         everyone = np.arange(len(self.own))
         return self.part(everyone, everyone)(rows)
 
@@ -86,7 +86,7 @@ class Mixing:
         return Part(self.own[targets], at[0], first, at[1], self.weights[kept], self.dense)
 
     def lazy(self) -> Mixing:
-        """(I + W) / 2."""
+        """The matrix (I + W) / 2."""
         return Mixing((1 + self.own) / 2, self.sources, self.targets, self.weights / 2)
 
     @cached_property
@@ -145,7 +145,7 @@ class Part:
 
     @cached_property
     def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows, weights, and the first entry of each target [T + 1]; own rows come first, unless their weight is 0."""
+        """(rows, weights, each target's first entry [T + 1]); the own row comes first, if its weight is not 0."""
         import torch
 
         kept = np.insert(np.ones(len(self.sources), dtype=bool), self.first[:-1], self.own != 0)
@@ -261,7 +261,7 @@ class Edges:
         return w.lazy() if self.weights == "lazy" else w
 
     def row(self, nodes: Ints) -> Mixing:
-        """R of these nodes: 1 / (1 + messages received) each."""
+        """R of these nodes: a receiver's weights are 1 / (1 + its messages that arrive), for each sender and itself."""
         if self.weights in DOUBLY:
             return self.doubly(nodes)
         sources, targets = self._at(nodes, self.arrives).T

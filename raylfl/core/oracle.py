@@ -76,7 +76,7 @@ class Oracle(ABC):
         """(losses [C], gradients [C, d]) of batch c at parameters x[c], with global generators seeded by seeds(c)."""
 
     def reorder(self, order: np.ndarray) -> None:  # noqa: B027 - most hold nothing
-        """Puts what the oracle holds for each client (buffers) in this order, in which later calls have the clients."""
+        """Reorders the state that the oracle holds for each client (buffers): row k becomes the former row order[k]."""
 
 
 class LoopOracle(Oracle):
@@ -107,10 +107,10 @@ class LoopOracle(Oracle):
             self.steps.refusal = "runtime.step=autograd"
 
     def through_training_step(self, reason: str, logs: bool) -> None:
-        """Turns off the order `batch_last`, and the replay as well unless the step only logs.
+        """Makes every later gradient come from a call of `training_step`, or, if it only logs, also from its replay.
 
-        Every later gradient then comes from a call of `training_step` (logs: or from its replay). reason: the side
-        effect that the faster forms would leave out, as the end of a sentence that begins with `training_step`.
+        reason: the side effect that the faster forms would leave out, as the end of a sentence that begins with
+        `training_step`. logs: whether logging is the only side effect.
         """
         if not logs:
             self.steps.refusal = reason
@@ -220,7 +220,7 @@ def seed_torch(seed: int) -> None:
 
 
 def seed_for(program: Program | Captured | None, seed: Callable[[], int]) -> None:
-    """Seeds the generators that a step may draw from; program: its replay, which draws from torch's if at all."""
+    """Seeds the generators that a step may draw from; program: the step's replay, which draws from torch's only."""
     if program is None:
         seed_everything(seed())
     elif program.draws:

@@ -44,7 +44,7 @@ def coefficients_of(method: Summing, server: ServerState, r: Round) -> dict[str,
 
 
 def reads_rows(algorithm: Algorithm) -> str | None:
-    """The reason why the uploads of single clients must reach the server; None: it reads weighted sums only."""
+    """The reason why the uploads of single clients must reach the server; None: it needs weighted sums only."""
     if algorithm.__class__.server_step is not Summing.server_step:
         return "the method's server step reads the uploads of single clients"
     if algorithm.samples_by_norm:

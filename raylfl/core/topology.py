@@ -41,7 +41,7 @@ class Network(Protocol):
 
 
 class Topology(ABC):
-    """The exchange of one round, without state."""
+    """The exchange of models in a round; an object without state."""
 
     sequential: bool = False
     """Whether the clients of a cohort work one after the other, each from the result of the previous client."""

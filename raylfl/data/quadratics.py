@@ -31,7 +31,7 @@ class Quadratics(DataSource):
         self.client_indices = blocks(num_clients, 1)
 
     def optimum(self, weights: Sequence[float] | Tensor | None = None) -> Tensor:
-        """x* [d] = sum_m w_m E_m."""
+        """The optimum x* = sum_m w_m E_m, [d]."""
         return client_weights(weights, self.num_clients) @ self.centres
 
 
@@ -92,7 +92,7 @@ class DenseQuadratics(DataSource):
         self.client_indices = blocks(num_clients, 1)
 
     def optimum(self, weights: Sequence[float] | Tensor | None = None) -> Tensor:
-        """x* [d]: (sum_i w_i H_i) x* = sum_i w_i b_i."""
+        """The optimum x* [d], from (sum_i w_i H_i) x* = sum_i w_i b_i."""
         w = client_weights(weights, self.num_clients)
         x: Tensor = torch.linalg.solve(torch.einsum("i,ijk->jk", w, self.h), w @ self.b)
         return x

@@ -38,7 +38,7 @@ class Ridge(Problem):
         self.rows_per_client, self.lam = rows_per_client, lam
 
     def objective(self, batch: Sequence[Tensor]) -> Tensor:
-        """K mean_k (a_k.x - b_k)^2 + lam |x|^2."""
+        """The loss K mean_k (a_k.x - b_k)^2 + lam |x|^2 of a batch."""
         a, b = batch
         return self.rows_per_client * (a @ self.x - b).square().mean() + self.lam * self.x.square().sum()
 
@@ -71,6 +71,6 @@ class DenseQuadratic(Problem):
         super().__init__(dim, x0, lr)
 
     def objective(self, batch: Sequence[Tensor]) -> Tensor:
-        """mean_k (x^T H_k x / 2 - b_k^T x)."""
+        """The loss mean_k (x^T H_k x / 2 - b_k^T x) of a batch."""
         h, b = batch
         return (0.5 * (h @ self.x) @ self.x - b @ self.x).mean()

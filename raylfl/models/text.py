@@ -19,7 +19,7 @@ from raylfl.options import Doc, Ge
 
 
 class Perplexity(Metric):
-    """exp of the mean cross-entropy over all characters of an evaluation."""
+    """Perplexity: exp of the mean cross-entropy over all characters of an evaluation."""
 
     full_state_update = False
     total: Tensor
@@ -36,7 +36,7 @@ class Perplexity(Metric):
         self.count += count
 
     def compute(self) -> Tensor:
-        """The perplexity of what was added."""
+        """The perplexity of all characters added so far."""
         return torch.exp(self.total / self.count)
 
 

@@ -1,4 +1,4 @@
-"""The statements of a theorem: the largest step size it admits, and the terms of its bound."""
+"""The step sizes under which a theorem holds."""
 
 from __future__ import annotations
 

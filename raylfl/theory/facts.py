@@ -103,7 +103,7 @@ def _over_rounds(experiment: Experiment, planner: Planner, server: ServerState) 
 
 
 def _shares(algorithm: FedAvg | FedACS, planner: Planner, system: SystemInfo, server: ServerState) -> Floats | None:
-    """E[c_i 1{i in R}] [N] in a round; None if it is not known, or if sum c_i may exceed 1."""
+    """Expected coefficients E[c_i 1{i in R}] [N] of a round; None if unknown, or if sum c_i may exceed 1."""
     marginals = planner.marginals(system, server)
     if marginals is None or (planner.independent and (marginals % 1).any()):  # the size of the cohort is random
         return None

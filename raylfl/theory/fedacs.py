@@ -24,7 +24,10 @@ def gradient_bound(chi2: float, kappa: float) -> float:
 
 
 def descent_error(u: Floats | float) -> Floats:
-    """c(u) = (1 + 2u) u^2 / (1 - 2u^2) + u of eq. 73e, u = eta L A with A = max_i |a_i|_1; inf from u = 1/sqrt 2 on."""
+    """The function c(u) = (1 + 2u) u^2 / (1 - 2u^2) + u of eq. 73e; inf from u = 1/sqrt 2 on.
+
+    u = eta L A with A = max_i |a_i|_1.
+    """
     left = np.maximum(1 - 2 * np.square(u), 0)
     first: Floats = np.divide((1 + 2 * u) * np.square(u), left, out=np.full(np.shape(u), np.inf), where=left > 0)
     return first + u
@@ -115,10 +118,11 @@ def local_map(problem: QuadraticProblem, steps: Ints, eta: float, prox: float = 
 def mean_step(
     problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0
 ) -> tuple[Floats, Floats]:
-    """M = sum_i s_i K_i H_i [d, d] and v = sum_i s_i K_i b_i [d]: E[x_{r+1}] = (I - M) E[x_r] + v (App. C, eqs. 33-35).
+    """The mean round of FedAvg on quadratics: (M, v) with E[x_{r+1}] = (I - M) E[x_r] + v (App. C, eqs. 33-35).
 
-    shares: s_i = E[c_i 1{i in R}] [N], the expected coefficient of client i's update: p_i (1 - q_i) times the server's
-    scale; steps: T_i [N]; prox: the factor mu of FedProx; K_i: of `local_map`.
+    M = sum_i s_i K_i H_i [d, d], v = sum_i s_i K_i b_i [d]. shares: s_i = E[c_i 1{i in R}] [N], the expected
+    coefficient of client i's update: p_i (1 - q_i) times the server's scale; steps: T_i [N]; prox: the factor mu of
+    FedProx; K_i: of `local_map`.
     """
     maps = local_map(problem, steps, eta, prox)
     matrix = np.einsum("i,ijk,ikl->jl", shares, maps, problem.hessians)

@@ -24,7 +24,7 @@ def diversity(gradients: Floats, weights: Floats, surrogate: Floats | None = Non
 
 
 def global_variance(gradients: Floats, weights: Floats) -> float:
-    """sigma_g^2 at x: sum_i lambda_i |grad f_i - grad f|^2 (Assumption 3.1)."""
+    """The variance sigma_g^2 = sum_i lambda_i |grad f_i - grad f|^2 of the gradients at x (Assumption 3.1)."""
     return float(weights @ np.square(gradients - weights @ gradients).sum(axis=1))
 
 

@@ -75,7 +75,7 @@ def gradient_as_printed(
 
 
 def harmonic(weights: Floats, steps: Floats) -> float:
-    """K_h = 1 / sum_i (lambda_i / K_i): the number of local steps of the mean update in units of grad f."""
+    """The weighted harmonic mean K_h = 1 / sum_i (lambda_i / K_i) of the numbers of local steps."""
     return 1 / float((weights / steps).sum())
 
 
@@ -87,7 +87,7 @@ def direction_step(L: float, weights: Floats, steps: Floats, eta: float, beta: f
 
 
 def local_error(eta_l: float, steps: Floats, weights: Floats, *, L: float, sigma: float, G: Floats | float) -> float:
-    """R: the bound on sum_i v_i E|g_i - eta_l K_i grad f_i(x)|^2, for eta_l <= 1/(8 L K_i).
+    """The bound R on sum_i v_i E|g_i - eta_l K_i grad f_i(x)|^2, for eta_l <= 1/(8 L K_i).
 
     10 eta_l^4 L^2 K_i^2 (K_i - 1) (sigma^2 + 6 K_i G_i^2) + 2 eta_l^2 K_i sigma^2 for each client: the drift of Lemma
     A.1 in K_i - 1 steps, and the noise of K_i; G: bounds G_i on |grad f_i(x)|.
@@ -112,5 +112,5 @@ def direction_bound(
 
 
 def _shares(weights: Floats, steps: Floats) -> Floats:
-    """v_i = K_h lambda_i / K_i [N], sum 1."""
+    """The weights v_i = K_h lambda_i / K_i [N], sum 1."""
     return np.asarray(harmonic(weights, steps) * weights / steps)

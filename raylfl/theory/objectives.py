@@ -28,7 +28,7 @@ LINEAR = 1e-7  # relative deviation up to which gradients count as linear in x
 
 
 class Objectives:
-    """f_i(x) + weight_decay |x|^2 / 2 of every client, over its whole shard, in evaluation mode."""
+    """The objectives f_i(x) + weight_decay |x|^2 / 2 of all clients, over their whole shards, in evaluation mode."""
 
     def __init__(self, experiment: Experiment):
         setup = experiment.setup
@@ -46,14 +46,14 @@ class Objectives:
         return len(self.start)
 
     def of(self, client: int, x: Floats) -> tuple[float, Floats]:
-        """(f_i(x), grad f_i(x) [d])."""
+        """The value and gradient (f_i(x), grad f_i(x) [d]) of a client's objective."""
         broadcast = {"x": torch.from_numpy(np.array(x)), BUFFERS: self._worker.buffers0}
         [(value, gradient)] = self._worker.objective(broadcast, [[client]])
         n = self.count  # the worker applies the weight 1/N
         return n * value + self.decay / 2 * float(x @ x), n * gradient.double().numpy() + self.decay * x
 
     def gradients(self, x: Floats, clients: Sequence[int] | None = None) -> Floats:
-        """grad f_i(x) of these clients, or of all, [C, d]."""
+        """The gradients grad f_i(x) [C, d] of these clients, or of all clients."""
         return np.stack([self.of(i, x)[1] for i in (range(self.count) if clients is None else clients)])
 
     def quadratic(self) -> QuadraticProblem | None:
@@ -119,7 +119,7 @@ class Objectives:
         return float(eigsh(operator, k=1, which="LA", tol=1e-2, v0=first, return_eigenvectors=False)[0])
 
     def sample_variance(self, client: int, x: Floats) -> float:
-        """E|grad f_i(x; sample) - grad f_i(x)|^2 over the client's samples, or over the first SAMPLES of them."""
+        """The variance E|grad f_i(x; sample) - grad f_i(x)|^2 over the client's samples, at most SAMPLES of them."""
         worker, shard = self._worker, self._worker.setup.shards[client][:SAMPLES]
         at = torch.from_numpy(np.array(x))[None]
         worker.flat.module.eval()

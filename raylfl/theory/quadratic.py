@@ -73,16 +73,16 @@ class QuadraticProblem:
 
     @property
     def zeta_star(self) -> float:
-        """zeta_* of [2], Assumption 3b: zeta_*^2 = sum_i w_i |grad f_i(x*)|^2."""
+        """The heterogeneity zeta_* at x* ([2], Assumption 3b): zeta_*^2 = sum_i w_i |grad f_i(x*)|^2."""
         return float(np.sqrt(self.weights @ np.square(self.gradients(self.optimum)).sum(axis=1)))
 
     def dissimilarity(self, beta2: float | None = None) -> tuple[float, float]:
-        """(beta, zeta) of [2], Assumption 3a: sum_i w_i |grad f_i - grad F|^2 <= beta^2 |grad F|^2 + zeta^2 for all x.
+        """The dissimilarity constants (beta, zeta) of [2], Assumption 3a.
 
-        With G_i = H_i - H, g_i = grad f_i(x*), A = sum w_i G_i^2 and h = sum w_i G_i g_i, the least zeta^2 for a beta^2
-        with P = beta^2 H^2 - A > 0 is h^T P^-1 h + sum w_i |g_i|^2. beta2: beta^2; default: twice its least possible
-        value. [3] Assumption 3 holds with beta^2 + 1 and the same kappa = zeta. inf if H is singular and the H_i
-        differ.
+        sum_i w_i |grad f_i - grad F|^2 <= beta^2 |grad F|^2 + zeta^2 for all x. With G_i = H_i - H, g_i = grad f_i(x*),
+        A = sum w_i G_i^2 and h = sum w_i G_i g_i, the least zeta^2 for a beta^2 with P = beta^2 H^2 - A > 0 is h^T P^-1
+        h + sum w_i |g_i|^2. beta2: beta^2; default: twice its least possible value. [3] Assumption 3 holds with beta^2
+        + 1 and the same kappa = zeta. inf if H is singular and the H_i differ.
         """
         away = self.hessians - self.hessian
         at_optimum = self.gradients(self.optimum)
@@ -103,19 +103,20 @@ class QuadraticProblem:
         return float(np.sqrt(beta2)), float(np.sqrt(h @ np.linalg.solve(p, h) + base))
 
     def deviation(self, radius: float) -> Floats:
-        """D_i [N] of [3], Assumption 4, within |x - x*| <= radius: |grad f_i - grad F| <= |H_i - H| radius + |g_i|.
+        """The bounds D_i = |H_i - H| radius + |grad f_i(x*)| of |grad f_i - grad F| within |x - x*| <= radius, [N].
 
-        Its maximum is sigma_G of [1], Assumption 5. It is independent of the radius if all H_i are equal.
+        [3], Assumption 4. Their maximum is sigma_G of [1], Assumption 5. They are independent of the radius if all H_i
+        are equal.
         """
         spread = np.linalg.norm(self.hessians - self.hessian, ord=2, axis=(1, 2))
         return np.asarray(spread * radius + np.linalg.norm(self.gradients(self.optimum), axis=1))
 
     def gradient_bound(self, radius: float) -> float:
-        """G of [3], Assumption 7, within |x - x*| <= radius: max_i |H_i| radius + |grad f_i(x*)|."""
+        """The bound G = max_i |H_i| radius + |grad f_i(x*)| of |grad f_i|, |x - x*| <= radius ([3], Assumption 7)."""
         return float((self.smoothness * radius + np.linalg.norm(self.gradients(self.optimum), axis=1)).max())
 
     def sampling_bias(self, shares: Floats, radius: float) -> float:
-        """delta_q of [1], eq. 37, within |x - x*| <= radius: |sum_i (s_i - w_i) grad f_i(x)|.
+        """The bound delta_q of |sum_i (s_i - w_i) grad f_i(x)| within |x - x*| <= radius ([1], eq. 37).
 
         shares: expected shares of the clients in the average, [N], sum 1.
         """

@@ -17,7 +17,7 @@ from raylfl.core.population import Floats, Ints
 
 
 def smoothness(inputs: Floats, decay: float) -> float:
-    """L_i of a client with these inputs a_j [n, p]."""
+    """The smoothness L_i of a client with these inputs a_j [n, p]."""
     rows = extended(inputs)
     return float(np.linalg.eigvalsh(rows.T @ rows / len(rows))[-1]) / 2 + decay
 

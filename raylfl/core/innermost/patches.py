@@ -34,7 +34,7 @@ class Convolution:
     def backward(
         self, g: Tensor, patches: Tensor, shape: Sequence[int], weight: Tensor, out: Sequence[Tensor], wanted: bool
     ) -> Tensor | None:
-        """The gradient of the input, of this shape, if it is wanted; overwrites the patches.
+        """The gradient of the input, in its shape `shape`, or None unless `wanted`; overwrites the patches.
 
         out: where the gradients of weight and bias are written.
         """
@@ -82,7 +82,7 @@ class Pool:
     stride: tuple[int, ...]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(output, indices): torch sees channels-last images whose channels are the samples."""
+        """(output, indices), by torch's kernel for channels-last images, whose channels are the samples here."""
         pooled, indices = F.max_pool2d(x.permute(0, 3, 1, 2), self.size, self.stride, return_indices=True)
         return pooled.permute(0, 2, 3, 1), indices
 

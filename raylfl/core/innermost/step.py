@@ -1,4 +1,4 @@
-"""A translated step: a list of functions on values in the order `samples innermost`."""
+"""A translated step: a list of functions on values whose last dimension is the samples of a batch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Innermost:
         return bool(self.convolutions) and all(c.channels <= FEW for c in self.convolutions)
 
     def gradients(self, content: Sequence[Tensor], weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
-        """The loss of one client's batch (x [B, ...], y [B]), or the losses [C] of C batches.
+        """Computes gradients; returns the loss of a client's batch (x [B, ...], y [B]), or the losses [C] of C batches.
 
         weights: the parameters, or rows [C, *shape] of them; out: where their gradients are written.
         """

@@ -23,7 +23,7 @@ class InnermostSteps:
     """The translated training step of a module, for each kind of batch (inputs, labels) and mode of the module."""
 
     def __init__(self, module: Any, cohort: bool = False):
-        """cohort: steps of several clients at once."""
+        """Translated steps of this module; cohort: for several clients at once."""
         self.module, self.cohort = module, cohort
         self.parameters = list(module.parameters())
         self.possible = _possible(module, cohort)

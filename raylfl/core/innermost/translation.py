@@ -30,7 +30,7 @@ class Translation:
     """
 
     def __init__(self, recording: Recording, parameters: Sequence[Tensor], cohort: bool):
-        """cohort: for several clients at once."""
+        """A translation of this recording; cohort: for several clients at once."""
         self.cohort, self.parameters = cohort, parameters
         self.plan = reduced(recording)
         self.calls, self.geometry = pools_first(self.plan.calls, self.plan.geometry, self.plan.wanted)

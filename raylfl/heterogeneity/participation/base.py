@@ -167,7 +167,7 @@ class Sampler(Participation):
         self._process = None if self.availability is None else _availability(self.availability)
 
     def cohort_size(self, world: RunContext) -> int:
-        """The cohort size M, or the number of draws of an algorithm that samples itself (fedacs, optimal_sampling)."""
+        """The cohort size M, or the number of draws if the algorithm samples the clients (fedacs, optimal_sampling)."""
         if self.size is None:
             assert self.fraction is not None
             return max(1, math.floor(self.fraction * world.count + 0.5))
