@@ -353,7 +353,7 @@ def test_what_cannot_run_on_a_graph_is_refused(settings, message):
 @pytest.mark.parametrize(
     ("lines", "settings", "message"),
     [
-        ("0 1 1", ["algorithm=dsgd"], "topology.links=.*two client numbers, seconds and floats a second a line"),
+        ("0 1 1", ["algorithm=dsgd"], "topology.links=.*lines of two client numbers, seconds and floats a second"),
         ("0 1 1 0", ["algorithm=dsgd"], "with edge 0 1, but must be floats a second above 0"),
         ("0 1 -1 1", ["algorithm=dsgd"], "with edge 0 1, but must be seconds of at least 0"),
         ("0 1 nan 1", ["algorithm=dsgd"], "with edge 0 1, but must be seconds of at least 0"),
