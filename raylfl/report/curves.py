@@ -24,7 +24,7 @@ LOG = ("loss", "distance", "distance_abs", "grad_norm", "gap", "drift", "local_d
 
 @dataclass(frozen=True)
 class Curve:
-    """The mean over seeds and the band around it along one axis: arrays [P], in the order of rounds."""
+    """The mean over seeds with a band around it, along one axis; arrays [P] in the order of rounds."""
 
     x: Floats
     mean: Floats
@@ -123,12 +123,12 @@ def _line(ax: Axes, item: Curve, line: Line, scale: float, offset: float, log: b
         ax.fill_between(*_thin_band(x, floor, high), color=line.hex, alpha=0.16, linewidth=0)
     x, mean = _thin(x, mean)
     step = max(len(x) // 7, 1)
-    first = int(offset * step)  # staggered, so that the markers of equal curves show all of them
+    first = int(offset * step)  # shifted, so that the markers of coinciding curves do not hide each other
     ax.plot(x, mean, markevery=(first, step), zorder=3, **line.options())
 
 
 def _thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """At most MAX_POINTS points, the lowest and highest of every bin, so that no peak is lost."""
+    """Reduces a line to MAX_POINTS points or fewer: the lowest and highest of every bin, so that no peak is lost."""
     if len(x) <= MAX_POINTS:
         return x, y
     bins = np.array_split(np.arange(len(x)), MAX_POINTS // 2)
@@ -168,9 +168,9 @@ def _cap(ax: Axes, curves: Sequence[Curve]) -> None:
 
 
 def log_axis(axis: Axis, low: float, high: float) -> None:
-    """Sets the ticks of a log axis: powers of ten over two decades or more, else 1, 2, 5, or plain steps if short.
+    """Sets the ticks of a log axis: powers of ten from two decades on, else 1, 2, 5, or equal steps on a short axis.
 
-    Labels have as many digits as it takes to tell a tick from the next: at least 3.
+    Labels have at least 3 digits, and more if neighbouring ticks would otherwise have the same label.
     """
     decades = math.log10(high / low)
     axis.set_minor_formatter(NullFormatter())

@@ -1,4 +1,4 @@
-"""Figures derived from the rounds of pooled seeds: costs to a target, last-k means, bests, moving averages.
+"""Statistics of pooled seeds: costs to a target, last-k means, best values, moving averages.
 
 Conventions:
     std is the sample standard deviation (ddof 1), nan for a single value;
@@ -41,7 +41,7 @@ AXES = {
         Axis("steps", "local steps", ("cost/local_steps",)),
         Axis("virtual", "virtual time (s)", ("time/virtual",)),
         Axis("link", "floats on each round's busiest link", ("cost/busiest_link_floats",)),
-        Axis("computation", "computation time (virtual s)", ("time/computation",)),  # [3]'s tables: all clients' sum
+        Axis("computation", "computation time (virtual s)", ("time/computation",)),  # FedACS's: all clients' sum
     )
 }
 
@@ -175,7 +175,7 @@ def moving_average(values: npt.ArrayLike, window: int) -> Floats:
     """
     data = np.asarray(values, dtype=np.float64)
     seen = np.isfinite(data)
-    padded = np.zeros((2, window + len(data)))  # one window too many, so that empty data have one too
+    padded = np.zeros((2, window + len(data)))  # a window before the first entry, so that empty data work
     padded[:, window:] = np.where(seen, data, 0.0), seen
     sums, counts = np.lib.stride_tricks.sliding_window_view(padded, window, axis=1).sum(axis=2)[:, 1:]
     return np.where(seen, sums / np.maximum(counts, 1), data)

@@ -1,4 +1,4 @@
-"""Facets: the settings of one figure, one facet for each world, with the best tuning of each method as a line."""
+"""Facets: the settings that share a world (data, model, participation, ...; see `labels`), drawn in one figure."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Facet:
         return Facet(label, list(groups), dict(zip(groups, names, strict=True)))
 
     def best(self, metric: str, last: int) -> tuple[Facet, str]:
-        """(facet with as many settings as one figure can show, a sentence on the selection; "" for all settings).
+        """(this facet with few enough settings for one figure, a sentence on the selection; "" if all are shown).
 
-        At most `MAX_LINES` settings are shown: otherwise the best of each method by the last-k mean, or the best few of
-        a single method. They keep their names.
+        Of more than `MAX_LINES` settings, the best of each method by the last-k mean is kept, or the best few of a
+        single method. Names stay the same.
         """
         total = len(self.groups)
         if total <= MAX_LINES:

@@ -1,4 +1,4 @@
-"""The figures of a report: blocks of panels under one legend, composed for print or single for the page."""
+"""The figures of a report: blocks of panels with one legend, whole for print or panel by panel for the page."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Block:
 class Look:
     """The settings of all figures of a report: metric, last k, target, window (None: automatic) and styles.
 
-    promises: theorems' lines beside the curves.
+    promises: bounds from theorems, as lines beside the curves.
     """
 
     metric: str
@@ -64,7 +64,7 @@ class Look:
     promises: Promises | None = None
 
     def promised(self, part: Facet, metric: str, axis: str = "rounds") -> list[tuple[str, Curve, Line]]:
-        """(text of the legend, curve, style) of the promises about the settings of a facet."""
+        """The bounds that theorems give for the settings of a facet: (legend text, curve, style)."""
         if self.promises is None:
             return []
         lines = line_styles(part.groups, self.methods)
@@ -94,7 +94,7 @@ def measured_in(groups: Sequence[Group]) -> list[str]:
 
 
 def leading(part: Facet, look: Look) -> list[str]:
-    """The metrics shown first: the main metric, the losses, and those about which a theorem promises something."""
+    """The metrics shown first: the main metric, the losses, and metrics that a theorem bounds."""
     first = [look.metric, *losses(part.groups, look.metric)]
     return list(dict.fromkeys([*first, *(n for n in measured_in(part.groups) if look.promised(part, n))]))
 
@@ -175,8 +175,8 @@ def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
     title = f"{metric_name(look.metric)} by world and method"
     panel = Panel(title, lambda ax: draw_heat_map(ax, parts, look.metric, look.last), size)
     caption = (
-        f"Mean of {metric_name(look.metric)} over seeds and {last_text(look.last)}; of each method its best "
-        "tuning. Bold: best method of the row; the lighter the better."
+        f"Mean of {metric_name(look.metric)} over seeds and {last_text(look.last)}; each method at its best "
+        "tuning. Bold: the best method of a row; lighter is better."
     )
     return Block("heatmap", "", caption, [panel])
 
@@ -189,7 +189,7 @@ def tuning(groups: Sequence[Group], look: Look) -> list[Block]:
 
 def trends(groups: Sequence[Group], look: Look) -> list[Block]:
     """Profiles over numeric keys of the world, which show the effect of heterogeneity on each method."""
-    caption = f"Mean ± std over seeds and {last_text(look.last)}; of each method its best tuning."
+    caption = f"Mean ± std over seeds and {last_text(look.last)}; each method at its best tuning."
     return [block for key in world_keys(groups) if (block := _profile(groups, look, key, caption, best=False))]
 
 

@@ -1,4 +1,4 @@
-"""Graphs of runs without a server in a report: the last round's graph with coloured nodes, and a table of the nodes."""
+"""Pictures of decentralised runs: the graph of the last round with coloured nodes, and a table of the nodes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from raylfl.report.wording import axis_name, is_percent, number
 from raylfl.runtime.records.lines import last_row
 
 RECORD = "topology.jsonl"
-COLOURED = ("accuracy", "distance", "loss", "from_mean")  # metrics of nodes, the first that was measured is shown
+COLOURED = ("accuracy", "distance", "loss", "from_mean")  # metrics of nodes; the first measured one gives the colours
 WORKED = "rounds at work"
 
 
 @dataclass(frozen=True)
 class LastGraph:
-    """The graph of a run's last recorded round; name: of the topology, rows: of a grid; working: bool [N]."""
+    """The graph of a run's last recorded round; name: the topology's; rows: of a grid; working: taking part [N]."""
 
     net: Net
     name: str

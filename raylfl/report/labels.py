@@ -107,7 +107,7 @@ def varying(flats: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     keys = dict.fromkeys(key for flat in flats for key in flat)
     differ = [key for key in keys if len({canonical(flat.get(key)) for flat in flats}) > 1]
-    return sorted(differ, key=lambda key: (key != METHOD, not is_world(key)))  # stable: config order within
+    return sorted(differ, key=lambda key: (key != METHOD, not is_world(key)))  # stable sort: config order within a role
 
 
 def labels(flats: Sequence[Mapping[str, Any]]) -> list[str]:

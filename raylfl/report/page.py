@@ -1,4 +1,4 @@
-"""`raylfl report`: one self-contained page from run directories, with its figures and tables as files beside it."""
+"""`raylfl report`: a self-contained page about run directories, with every figure and table also as a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from raylfl.report.tables import Table
 from raylfl.report.wording import metric_name, target_text
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-MAX_DETAILED = 3  # largest number of worlds with diagnostics; with more worlds only curves are drawn
+MAX_DETAILED = 3  # largest number of worlds whose diagnostics are drawn; with more worlds, only the leading curves are
 
 
 def write_report(
@@ -44,8 +44,8 @@ def write_report(
     target: target of the main metric, a fraction for accuracies (None: `default_target`). last: rounds of the last-k
     mean (None: `default_last`). metric: the main metric (None: `main_metric`). window: measured rounds in the moving
     average, 1 for no smoothing (None: `default_window`). band: `minmax` or `std` over seeds. pdf: figures also as PDF,
-    which doubles the time. theory: theorems' promises as lines beside the curves. Raises
-    BadValue if there is no run, or if no run has measured the metric.
+    which doubles the time. theory: bounds from theorems as lines beside the curves.
+    Raises BadValue if there is no run, or if no run has measured the metric.
     """
     runs, left_out = read_runs(paths)
     groups, look = _look(runs, target, last, metric, window, band)
@@ -97,7 +97,7 @@ def _look(
     window: int | None,
     band: str,
 ) -> tuple[list[Group], Look]:
-    """(groups of the runs, look of the figures with all defaults filled in). Raises BadValue for bad options."""
+    """(groups of the runs, settings of the figures with all defaults filled in). Raises BadValue for bad options."""
     groups = group_runs(runs)
     metric = metric or main_metric(runs)
     measured = figures.measured_in(groups)
@@ -119,16 +119,14 @@ def _title(runs: Sequence[RunRecord]) -> str:
 
 
 def _summary(sheet: Sheet, parts: Sequence[Facet], look: Look) -> Table:
-    """Adds and returns the summary of the settings in the curves; if there are more settings, a folded table of all
-    follows.
-    """
+    """Adds the summary table of the settings in the curves and returns it; a folded table has all settings, if more."""
     best = [part.best(look.metric, look.last)[0] for part in parts]
     summary = tables.summary(best, look.metric, last=look.last, target=look.target)
     shown = sheet.table(summary)
     total = sum(len(part.groups) for part in parts)
     if total > len(summary.rows):
         full = tables.summary(parts, look.metric, last=look.last, target=look.target, name="settings")
-        shown += [{"kind": "text", "text": "Of many settings of a method the best by the last-k mean is shown."}]
+        shown += [{"kind": "text", "text": "Where a method has many settings, its best by the last-k mean is shown."}]
         shown += folded(f"All {total} settings", sheet.table(full))
     sheet.section("summary", "Summary", shown)
     return summary

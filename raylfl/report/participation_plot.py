@@ -1,6 +1,6 @@
 """Figures of participation: raster, frequencies against their nominal values, gaps between rounds.
 
-They are drawn from the rows of a `participation.jsonl`, so that they show the clients really sampled.
+Drawn from the rows of a `participation.jsonl`, they show the clients that were really sampled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raylfl.report.style import INK, MUTED, PALETTE, Drawing, rc
 
 IDLE, LOST, RECEIVED = 0, 1, 2  # entries of `states`
 _ASKED, _LOST = PALETTE[0], PALETTE[1]
-_CELLS = (360, 900)  # clients x rounds that a printed raster resolves; larger rasters are averaged
+_CELLS = (360, 900)  # largest raster, clients x rounds, that print resolves; larger ones are averaged
 _LINEAR_GAPS = 40  # longest gap with a separate bar
 
 
@@ -116,7 +116,7 @@ def _pooled(image: Floats, cells: int, axis: int) -> Floats:
 
 
 def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Floats | None) -> None:
-    """Draws the empirical frequency of every client; with nominal frequencies, clients are sorted and a band shown.
+    """Draws the empirical frequency of every client; nominal frequencies sort the clients and add a band.
 
     The band is +-2 standard deviations of the mean of R independent rounds. Wider scatter means that rounds depend on
     each other (markov), or that the draws are wrong.

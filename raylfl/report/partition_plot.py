@@ -28,7 +28,7 @@ from raylfl.report.style import INK, PALETTE, PAPER, Drawing, rc
 MAX_BUBBLES = 60  # columns or rows; with more, bubbles would be dots
 MAX_COLUMNS = 600  # with more, columns would be thinner than a printed dot
 MAX_NUMBERS = 12  # largest number of columns and rows of a heat-map with numbers
-_TEN = (*PALETTE, "#8a9a2e", "#a97b50")  # olive and brown: most data here has ten classes
+_TEN = (*PALETTE, "#8a9a2e", "#a97b50")  # olive and brown added: most data sets have ten classes
 _HEAT = LinearSegmentedColormap.from_list("heat", [to_rgba(PALETTE[0], alpha) for alpha in (0.0, 1.0)])
 # from transparent, so that an empty cell has the colour of the page, light or dark
 
@@ -79,7 +79,7 @@ def stacked(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> Non
     edges = np.arange(len(order))[:, None] + np.array([-0.5 + gap, 0.5 - gap])
     for c, color in enumerate(colors):
         low, high = tops[:, c] - counts[order, c], tops[:, c]
-        # one shape for all bars of a class, because N K single shapes would take seconds
+        # one shape for all bars of a class: N K single shapes would take seconds
         ax.fill_between(*_steps(edges, low, high), color=color, linewidth=0)
     _class_key(ax, names, colors)
     _label_clients(ax, counts)
@@ -156,7 +156,7 @@ def _circles(ax: Axes, counts: Ints, diameters: Floats, centres: Floats, colors:
 
 
 def _class_key(ax: Axes, names: Sequence[str], colors: Floats) -> None:
-    """Draws the key of class colours to the right of the axes, stacked like the bars; only a few of many classes."""
+    """Draws the key of class colours to the right of the axes, stacked like the bars; of many classes only a few."""
     few = len(names) if len(names) <= 2 * len(_TEN) else 8
     some = np.linspace(0, len(names) - 1, few).round().astype(int)
     handles = [Patch(facecolor=colors[c], label=names[c]) for c in some[::-1]]

@@ -64,16 +64,16 @@ def partition_drawer(groups: Sequence[Group]) -> Callable[[Axes], None] | None:
 
 def _draw_partition(ax: Axes, counts: Ints, classes: list[str]) -> None:
     partition_plot.bubble(ax, counts, classes)
-    if len(counts) <= partition_plot.MAX_BUBBLES:  # with fewer labels than in a separate figure
+    if len(counts) <= partition_plot.MAX_BUBBLES:  # fewer labels than in a figure of its own
         ax.xaxis.set_major_locator(MaxNLocator(10, integer=True, steps=[1, 2, 5, 10]))
 
 
 def _distinct(
     groups: Sequence[Group], config_groups: Sequence[str], name: str, content: Callable[[RunRecord], Any]
 ) -> list[tuple[str, str, RunRecord]]:
-    """(file name, label, run) of worlds with distinct content; runs of equal seed are compared.
+    """(file name, label, run) of each distinct content, compared between runs of one seed.
 
-    The label names the world, and also the method if methods of one world differ (because they sample themselves).
+    The label names the world, and also the method if the methods of a world differ (some sample clients themselves).
     """
     keys = [key for key in world_keys(groups) if key.split(".")[0] in config_groups]
     found = []

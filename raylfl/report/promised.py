@@ -17,18 +17,18 @@ from raylfl.theory.facts import plain_sgd
 from raylfl.theory.statements import Line as Promised
 from raylfl.theory.summary import theory_of
 
-POINTS = 200  # of a line
+POINTS = 200  # points of a line
 
 
 @dataclass(frozen=True)
 class Promises:
-    """The lines (theorem, line) of each setting, and a sentence for each setting without lines."""
+    """The lines (theorem, line) of each setting; refused: a sentence for each setting that has none."""
 
     lines: Mapping[Group, Sequence[tuple[str, Promised]]]
     refused: Sequence[str]
 
     def drawn(self, group: Group, metric: str, axis: str, style: Line) -> list[tuple[str, Curve, Line]]:
-        """Triples (text of the legend, curve, style) of the bounds on a metric; they exist over rounds only."""
+        """The bounds on a metric as (legend text, curve, style); none on an axis other than rounds."""
         own = [(theorem, line) for theorem, line in self.lines.get(group, ()) if line.metric == metric]
         end = max((run.rounds[-1] for run in group.runs if run.measured(metric)), default=-1)
         if axis != "rounds" or not own or end < 0:
@@ -81,4 +81,4 @@ def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Promise
     if theory.steps and not any(bound.admits(theory.eta) for bound in theory.steps):
         most = max(theory.steps, key=lambda bound: bound.largest)
         return found, f"local.lr={theory.eta:g} is above what {most.theorem} admits, {most.largest:.3g}"
-    return found, "; ".join(theory.notes) or "its theorems promise nothing that can be computed for this model"
+    return found, "; ".join(theory.notes) or "its theorems give no bound that can be computed for this model"

@@ -64,7 +64,7 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has finished: `summary.json`, its last file, exists."""
+        """Whether the run has finished: `summary.json`, the file written last, exists."""
         return bool(self.summary)
 
     @property
@@ -120,7 +120,7 @@ class RunRecord:
                 return None
             counts, names = np.array(data["counts"]), [str(name) for name in data["classes"]]
             if counts.dtype.kind != "i" or counts.shape != (len(counts), len(names)) or counts.min() < 0:
-                raise ValueError("counts are no table of whole numbers")
+                raise ValueError("the counts are not a table of whole numbers")
         except (*UNREADABLE, KeyError, TypeError):
             self.faults.append(f"{path.name} cannot be read")
             return None
@@ -198,8 +198,8 @@ def is_run(folder: Path) -> bool:
 def find_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The run directories at and below the given paths, each once, sorted within each path.
 
-    Raises BadValue for a path that is no directory, and if no path holds a run. Some paths may hold none, such as a
-    report in `runs/digits/*`.
+    Raises BadValue for a path that is no directory, and if no path holds a run. A path without a run is skipped, such
+    as a report in `runs/digits/*`, as long as another path holds one.
     """
     given = [Path(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     found: dict[Path, Path] = {}
@@ -230,7 +230,7 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
     """
     groups: dict[str, Group] = {}
     for run in runs:
-        key = canonical(flatten(identity(filled(run.config), of="group")))  # a run of an earlier version lacks options
+        key = canonical(flatten(identity(filled(run.config), of="group")))  # older runs lack newer options
         groups.setdefault(key, Group("", run.setting)).runs.append(run)
     for group in groups.values():
         by_seed: dict[str, RunRecord] = {}
@@ -254,7 +254,7 @@ def _config(path: Path) -> dict[str, Any]:
             raise ValueError(f"config.yaml is nested deeper than {DEEPEST} levels")
     config = _sound(yaml.load(text, Loader=_Loader) or {})
     if not isinstance(config, dict):
-        raise ValueError(f"config.yaml is no mapping but {type(config).__name__}")
+        raise ValueError(f"config.yaml must be a mapping, but is {type(config).__name__}")
     refuse_other(config.pop(KEY, FORMAT), path.name)
     for key, most in (("num_clients", 10**7), ("rounds", 2**53)):
         value = config.get(key)

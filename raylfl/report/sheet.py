@@ -1,4 +1,4 @@
-"""The page of a report and the files beside it; `page.html.j2` determines the appearance of tables and figures."""
+"""The page of a report and the files beside it; the template `page.html.j2` lays them out."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PIXELS = 110  # on the page, for one inch of a figure
 class Sheet:
     """The page's folder (created if missing) and its sections so far.
 
-    pdf: whether figures are also saved as vector graphics, which takes as long as all the rest. `table`, `block` and
-    `pictures` write their files and return the parts for a section.
+    pdf: whether figures are also saved as vector graphics, which takes as long as the rest of a report. `table`,
+    `block` and `pictures` write their files and return the parts for a section.
     """
 
     def __init__(self, folder: Path, pdf: bool = True):
@@ -65,7 +65,7 @@ class Sheet:
         return [part | {"text": block.caption, "files": files}]
 
     def pictures(self, pictures: Sequence[Picture]) -> list[Part]:
-        """Figures of the clients as bitmaps, because they may have thousands of cells."""
+        """The parts of figures as bitmaps, for figures of clients that may have thousands of cells."""
         shown = []
         for picture in pictures:
             files = self._save(picture.figure, picture.name)

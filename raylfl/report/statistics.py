@@ -36,7 +36,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Level:
-    """The final level of a series: mean and std of its values, and their effective number of independent values."""
+    """The final level of a series: mean, standard deviation, and effective number of independent values."""
 
     mean: float
     std: float
@@ -44,7 +44,7 @@ class Level:
 
 
 def level(values: npt.ArrayLike) -> Level:
-    """The level of a run's rounds, with their `effective_count`."""
+    """The mean, standard deviation and effective number of independent values of a run's rounds."""
     data = _values(values)
     std = float(data.std(ddof=1)) if len(data) > 1 else math.nan
     return Level(float(data.mean()), std, effective_count(data))
@@ -54,7 +54,7 @@ def level(values: npt.ArrayLike) -> Level:
 class Equivalence:
     """Two one-sided tests of |difference| < margin (Schuirmann 1987): the difference ours - theirs, and the larger p.
 
-    difference: with its 1 - 2 alpha interval, which is within the margins if and only if `holds`.
+    difference: its 1 - 2 alpha interval lies within the margins if and only if `holds`.
     """
 
     difference: Interval
@@ -68,7 +68,7 @@ class Equivalence:
 
 
 def bootstrap_mean(runs: Sequence[npt.ArrayLike], level: float = 0.95, seed: int = 0, draws: int = DRAWS) -> Interval:
-    """The mean of the runs' means, with a percentile interval."""
+    """The mean of the runs' means, with its percentile bootstrap interval."""
     rows = [_values(run) for run in runs]
     if not rows:
         raise BadValue("runs", got=0, need="at least one run")
@@ -123,7 +123,7 @@ def _two_sided(
 
 
 def seeds_needed(difference: float, std: float, power: float = 0.8, alpha: float = 0.05, most: int = 10_000) -> int:
-    """The seeds that a paired two-sided t test needs to find a mean difference whose std over seeds is `std`.
+    """The number of seeds with which a paired two-sided t test detects a mean difference; std: its std over seeds.
 
     The power is that of the noncentral t distribution. Raises BadValue for a difference of 0, or if `most` seeds do not
     suffice.

@@ -1,4 +1,4 @@
-"""Figures of a graph: nodes, coloured by a value if there is one, and edges with the weights of their matrix."""
+"""Figures of a graph: nodes, coloured by a value if one is given, and edges as wide as their weights."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from raylfl.core.population import Bools, Floats, Ints
 from raylfl.report.curves import log_axis
 from raylfl.report.style import INK, MUTED, PALETTE, PAPER, Drawing, rc
 
-MOST = 2000  # nodes that a figure shows
-APART = 200  # nodes up to which they are placed by their edges, or on a circle
-NAMED = 40  # nodes up to which their numbers are written
-WEIGHED = 14  # edges up to which their weights are written
-ARROWS = 2000  # edges up to which directions are drawn
+MOST = 2000  # largest number of nodes in a figure
+APART = 200  # largest number of nodes that are placed by their edges or on a circle
+NAMED = 40  # largest number of nodes that are numbered
+WEIGHED = 14  # largest number of edges whose weights are written
+ARROWS = 2000  # largest number of edges that are drawn as arrows
 SPREAD = ("grid", "torus", "hypercube", "erdos_renyi", "random_regular", "file", "recorded")  # not drawn on a circle
 LATTICES = ("grid", "torus", "hypercube")
 CLEAR = 500  # opacity times edges, so that many edges do not hide each other
-FAR = 20  # ratio of values from which their colours are on a log scale
+FAR = 20  # ratio of the values from which the colour scale is logarithmic
 
 
 @dataclass(frozen=True)
 class Net:
-    """The edges (from, to) [E, 2] of a graph of `count` nodes, an undirected edge once or twice; weights [E], 0 where
-    nothing arrives.
+    """A graph of `count` nodes; pairs: its edges (from, to) [E, 2], undirected ones once or twice; weights [E]: 0 on an
+    edge that carries nothing.
     """
 
     count: int
@@ -49,7 +49,7 @@ class Net:
 
 @dataclass(frozen=True)
 class Shade:
-    """Values of the nodes [N] (nan: unknown) as colours, the lighter the better; label: of the colour bar."""
+    """Values of the nodes [N] (nan: unknown) as colours, lighter for better values; label: of the colour bar."""
 
     values: Floats
     label: str
@@ -57,7 +57,7 @@ class Shade:
     percent: bool = False
 
     def scale(self) -> ScalarMappable:
-        """Values to colours; on a log scale if they are far apart."""
+        """The map from values to colours; logarithmic if the values are far apart."""
         scaled = self.values * (100 if self.percent else 1)
         found = scaled[np.isfinite(scaled)]
         low, high = (float(found.min()), float(found.max())) if len(found) else (0.0, 1.0)
@@ -92,7 +92,7 @@ def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said:
 def coloured_figure(net: Net, name: str, working: Bools, shade: Shade | None, rows: int | None = None) -> Figure:
     """The graph of a round with its nodes coloured by a value; nodes that did not work are hollow.
 
-    name, rows: of the topology; rows: those of a grid.
+    name: the topology's; rows: number of rows of a grid.
     """
     with rc():
         at = places(net, name, rows)
@@ -115,9 +115,9 @@ def coloured_figure(net: Net, name: str, working: Bools, shade: Shade | None, ro
 
 
 def places(net: Net, name: str, rows: int | None = None) -> Floats:
-    """The position of each node [N, 2]: on a circle, node 0 at the top; a star's centre in its middle; or spread.
+    """The position of each node [N, 2]: on a circle with node 0 at the top, around a star's centre, or by its edges.
 
-    Many nodes fill a rectangle line by line, to and fro, so that nodes of successive numbers are neighbours.
+    Many nodes fill a rectangle row by row, in alternating direction, so that successive nodes are neighbours.
     """
     import networkx as nx
 
@@ -141,7 +141,7 @@ def places(net: Net, name: str, rows: int | None = None) -> Floats:
 
 
 def _rows(count: int) -> int:
-    """The rows of a rectangle of so many nodes: the largest divisor up to the square root."""
+    """The number of rows of a rectangle of `count` nodes: the largest divisor up to the square root."""
     return max(k for k in range(1, int(count**0.5) + 1) if count % k == 0)
 
 
@@ -152,13 +152,13 @@ def _framed(ax: Axes) -> None:
 
 
 def _draw_edges(ax: Axes, net: Net, at: Floats, around: bool = True) -> None:
-    """Draws the edges; not around: without those that join opposite sides of a lattice, which hide all others."""
+    """Draws the edges; around=False leaves out edges between opposite sides of a lattice, which hide all others."""
     if not around:
         near = np.linalg.norm(np.diff(at[net.pairs], axis=1), axis=2)[:, 0] < 1.5
         net = replace(net, pairs=net.pairs[near], weights=net.weights[near])
     (sources, targets), weights = net.pairs.T, net.weights
     many = len(weights) > 2 * NAMED
-    if not (weights > 0).all():  # what carries nothing in this round
+    if not (weights > 0).all():  # edges that carry nothing in this round
         idle = list(at[net.pairs[weights == 0]])
         ax.add_collection(LineCollection(idle, colors=MUTED, linewidths=0.4, linestyles="dotted", alpha=0.6))
     widths = 0.4 + (0.8 if many else 2.0) * weights / max(float(weights.max(initial=0)), 1e-12)
@@ -183,7 +183,7 @@ def _draw_edges(ax: Axes, net: Net, at: Floats, around: bool = True) -> None:
 
 
 def _draw_nodes(ax: Axes, at: Floats, colors: Floats | None = None, working: Bools | None = None) -> None:
-    """Draws nodes, with their numbers if they are few; colors [N, 4], none for white ones with a blue edge."""
+    """Draws nodes, numbered if they are few; colors [N, 4]; None: white with a blue edge."""
     count = len(at)
     size = 260 if count <= NAMED else 40 if count <= APART else 12
     edges = np.repeat(to_rgba_array(PALETTE[0]), count, axis=0) if colors is None else colors

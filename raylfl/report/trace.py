@@ -1,4 +1,4 @@
-"""`raylfl trace`: the participation of a config, written and drawn without training."""
+"""`raylfl trace`: writes and draws the participation of a config without training."""
 
 from __future__ import annotations
 

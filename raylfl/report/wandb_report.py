@@ -1,7 +1,7 @@
-"""`raylfl report --wandb ENTITY/PROJECT`: a report of the same runs at wandb, with panels grouped by algorithm.
+"""`raylfl report --wandb ENTITY/PROJECT`: saves a report at wandb, with panels grouped by algorithm.
 
-The runs themselves must be at wandb (`wandb sync` sends offline runs); their group is the name of the experiment or
-sweep. It needs the package wandb-workspaces and a login to save; everything before the save works offline.
+The runs must be at wandb already (`wandb sync` sends offline runs); their group is the name of the experiment or
+sweep. Saving needs the package wandb-workspaces and a login; everything before it works offline.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def outline(paths: Sequence[Path]) -> Outline:
 
 
 def shared_keys(runs: Sequence[RunRecord]) -> list[str]:
-    """Config keys that all runs have and in which they differ, beside the algorithm."""
+    """Config keys that all runs have and whose values differ, without the algorithm."""
     settings = [run.setting for run in runs]
     return [key for key in varying(settings) if key != METHOD and all(key in setting for setting in settings)]
 

@@ -7,7 +7,7 @@ import math
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.derived import Stat
 
-_SUFFIXES = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # from, by, written
+_SUFFIXES = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # (from, divided by, suffix)
 NAMES = {
     "test/accuracy": "test accuracy",
     "test/loss": "test loss",

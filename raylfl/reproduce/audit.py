@@ -1,6 +1,6 @@
-"""An audit of public tables that disagree: SCAFFOLD under partial participation, FedNova under quantity skew.
+"""An audit of public results that contradict each other: SCAFFOLD with few clients a round, FedNova with unequal sizes.
 
-Each suspected departure of public code from the paper is an option, and is run beside the method as published.
+Each departure of public code from the paper that may explain them is an option, run beside the published method.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DISTANCE, ACCURACY = "global/distance", "test/accuracy"
 PLAIN, MOMENTUM, LONG = "SCAFFOLD", "SCAFFOLD, momentum 0.9", "SCAFFOLD, ten times the rate"
 MODEL, BOTH = "SCAFFOLD, variates from the model", "SCAFFOLD, both"
 AVERAGE, AVERAGE_MOMENTUM, PROX = "FedAvg", "FedAvg, momentum 0.9", "FedProx"
-TENFOLD = 10.0  # 1 / (1 - 0.9): the step that momentum makes of one gradient
+TENFOLD = 10.0  # 1 / (1 - 0.9): the total step that momentum 0.9 makes along one gradient
 DEPARTURES: dict[str, dict[str, Any]] = {
     PLAIN: {},
     MOMENTUM: {"algorithm.momentum": 0.9},
@@ -37,12 +37,12 @@ CONTROLS: dict[str, dict[str, Any]] = {
 LINES = {PLAIN: "scaffold", MOMENTUM: "fedavgm", LONG: "fedacs", MODEL: "focus", BOTH: "fedaware"}
 LINES |= {AVERAGE: "fedavg", AVERAGE_MOMENTUM: "mifa", PROX: "fedprox"}
 EARLY, LATE = 100, 300  # rounds
-LAST = 50  # rounds of a last mean
+LAST = 50  # rounds in the mean of the last rounds
 SEEDS = (0, 1, 2)
 
 
 def scaffold_lines(base: Setting, rate: float) -> list[Setting]:
-    """The settings of SCAFFOLD with each departure, at ten times the rate, and of the controls."""
+    """Settings of SCAFFOLD: with each departure, at ten times the learning rate, and the controls."""
     lines = {**DEPARTURES, LONG: {"local.lr": TENFOLD * rate}, **CONTROLS}
     return [base.with_(name, {"algorithm.name": "scaffold", "local.lr": rate, **own}) for name, own in lines.items()]
 
@@ -70,7 +70,7 @@ class ScaffoldAudit(PaperResult):
 
     @staticmethod
     def claims(at: Mapping[str, Mapping[int, float]]) -> list[Claim]:
-        """The claims on the cause of 10.0 % in public tables, judged by the distances after EARLY and LATE rounds."""
+        """The claims about why public tables show 10.0 %, judged by the distances after EARLY and LATE rounds."""
 
         def told(*names: str, after: int = LATE) -> str:
             return ", ".join(f"{name}: {_short(at[name][after])}" for name in names)
@@ -116,7 +116,7 @@ class Network(PaperResult):
         return {group.label: group for group in found}
 
     def base(self, cache: RunCache, options: Mapping[str, Any]) -> Setting:
-        """The setting that all lines share; on the few digits, 40 epochs have as many steps as ten on MNIST."""
+        """The setting shared by all lines; on the small set of digits, 40 epochs have as many steps as ten on MNIST."""
         smoke: dict[str, Any] = {"partition.min_size": 2, "participation.size": 5, "data.init_args.upscale": 28}
         smoke |= {"local.batch_size": 16, "local.epochs": 40}
         bases = ["reproduce/audit_network", cache.pick("reproduce/smoke", "reproduce/paper")]

@@ -69,9 +69,9 @@ class PaperResult(ABC):
         """Makes the runs and compares them. Raises BadConfig (DataMissing) before the first run starts."""
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-        """The cell that identifies a run in a ledger, from its config and the name of its folder.
+        """The keys that identify a run in the ledger, from its config and the name of its folder.
 
-        None if the run belongs to no cell of this experiment.
+        None if the run belongs to no cell of this experiment's table.
         """
         return {"run": name.rpartition("-s")[0] or name}
 
@@ -92,7 +92,7 @@ def find(name: str) -> PaperResult:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         raise BadConfig(
             f"no experiment {name}; "
-            + (f"did you mean {near[0]}?" if near else "`raylfl reproduce --list` shows what there is")
+            + (f"did you mean {near[0]}?" if near else "`raylfl reproduce --list` shows all names")
         )
     return EXPERIMENTS.get(name).cls()
 

@@ -13,10 +13,10 @@ from raylfl.errors import BadConfig
 
 @dataclass(frozen=True)
 class Choice:
-    """A selection of cells: for each key, patterns of which one must match; a key without patterns matches any value.
+    """A selection of cells: a cell must match one of the patterns of each key.
 
-    Values are compared as `plain` writes them, with the wildcards of file names: `mnist-*`. seen: the values that were
-    compared so far.
+    Patterns have the wildcards of file names (`mnist-*`), and match values as `plain` writes them. seen: key -> value
+    -> whether it matched, of all values so far.
     """
 
     patterns: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Choice:
         return all(self.seen[key][plain(value)] for key, value in cell.items() if key in self.patterns)
 
     def refuse_nothing(self) -> None:
-        """Raises BadConfig for a key of which no value so far was selected."""
+        """Raises BadConfig if none of the values that a key has had so far was selected."""
         for key, values in self.seen.items():
             if not any(values.values()):
                 raise BadConfig(f"--only {key}={','.join(self.patterns[key])}: no cell; there are {', '.join(values)}")
@@ -44,7 +44,7 @@ def choice(words: Sequence[str], keys: Sequence[str], name: str) -> Choice:
         key, equals, values = word.partition("=")
         if not equals or key not in keys:
             known = ", ".join(keys) or "nothing: its settings belong together"
-            raise BadConfig(f"--only {word}: {name} is chosen from by key=value,value; its keys: {known}")
+            raise BadConfig(f"--only {word}: {name} needs key=value,value; its keys: {known}")
         patterns.setdefault(key, []).extend(value.strip().lower() for value in values.split(","))
     return Choice(patterns)
 

@@ -20,7 +20,7 @@ from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult, fin
 from raylfl.reproduce.choice import choice
 
 VERDICTS = {True: "yes", False: "NO", None: "?"}
-WIDTH = 160  # columns without a terminal, wide enough for every table
+WIDTH = 160  # characters per line without a terminal, wide enough for every table
 SMOKE_NOTE = (
     "smoke: the paper's code and config on the bundled digits, fewer rounds, clients and seeds; its levels are not "
     "comparable with the published ones, only the order"
@@ -35,9 +35,9 @@ def reproduce(
     processes: int | None = None,
     estimate: bool = False,
 ) -> None:
-    """Carries out the experiments one by one; runs, tables, verdicts and figures are in runs/reproduce/NAME[/SCALE].
+    """Carries out the experiments one by one and writes runs and findings to runs/reproduce/NAME[/SCALE].
 
-    overrides: `key=value` for all runs. only: `key=value,value`, the cells to run. processes: number of runs at a time;
+    overrides: `key=value` for all runs. only: `key=value,value`, the cells to run. processes: runs at the same time;
     None: one per CPU. estimate: only estimate the duration of the runs. Raises BadConfig for an unknown name before
     anything is run.
     """
@@ -73,7 +73,7 @@ def _estimate(experiment: PaperResult, *options: Any) -> None:
     with suppress(Enough):
         experiment.run(cache)
     if not cache.waiting:
-        say("nothing to do: the runs are there")
+        say("nothing to do: all runs are done")
         return
     say(f"estimate of the {len(cache.waiting)} runs that come first (searches and further seeds follow them)")
     for line in estimate([job.config for job in cache.waiting], cache.processes):

@@ -35,10 +35,10 @@ class Plot:
     limits: tuple[float | None, float | None] = (
         None,
         None,
-    )  # limits of y; None: from the data; smaller values are drawn at the lower limit
+    )  # (lower, upper) limit of y; None: from the data; smaller values are drawn at the lower limit
     right: float | None = None  # upper limit of x
-    start: float | None = None  # the metric before round 0, if known
-    factors: Mapping[str, float] = field(default_factory=dict)  # factor of a line's costs, if counted differently
+    start: float | None = None  # value of the metric before round 0, if known
+    factors: Mapping[str, float] = field(default_factory=dict)  # line -> factor of its costs
 
 
 def curves(plots: Sequence[Plot], styles: Mapping[str, Line], size: tuple[float, float] = PANEL) -> Figure:
@@ -72,7 +72,7 @@ def _drawer(plot: Plot, looks: Mapping[str, Line]) -> Callable[[Axes], None]:
 
 
 def _counted(item: Curve, factor: float, bottom: float | None, start: float | None) -> Curve:
-    """The curve with its start point, costs times `factor`, and values not below `bottom`."""
+    """The curve with its start point, its costs times `factor`, and values below `bottom` raised to it."""
     first = [] if start is None else [start]
     floor = -np.inf if bottom is None else bottom
     x = np.concatenate([[0.0] * len(first), item.x * factor])
@@ -86,7 +86,7 @@ def sweeps(
     metric: str,
     label: str,
 ) -> Figure:
-    """A figure of a metric over a tuned value, by method: ours filled with solid lines, published hollow and dashed.
+    """A figure of a metric over a tuned option: our results filled and solid, published ones hollow and dashed.
 
     panels: heading -> method -> (ours, published), both value -> statistic; published may be empty.
     """
@@ -112,7 +112,7 @@ def sweeps(
 def beside(
     panels: Mapping[str, Mapping[str, Mapping[str, tuple[Stat, Stat]]]], looks: Mapping[str, Line], metric: str
 ) -> Figure:
-    """A figure of means with std for each cell and method, ours (filled) beside published (hollow).
+    """A figure of means and std per cell and method: our results (filled) beside the published ones (hollow).
 
     panels: heading -> cell -> method -> (ours, published).
     """

@@ -15,15 +15,15 @@ from raylfl.control import Callback
 from raylfl.report.labels import canonical
 from raylfl.runtime.records.summary import cpu_model
 
-LONG = 24.0  # hours above which a line says that this machine is too slow
-SHORT = 10.0  # seconds after which a short run ends; it has two rounds at least
+LONG = 24.0  # hours above which a line calls this machine too slow
+SHORT = 10.0  # seconds after which a short run ends, but not before its second round
 
 
 def estimate(configs: Sequence[dict[str, Any]], processes: int) -> Iterator[str]:
-    """One line for each kind of run (data, model, method, clients) as soon as it is known, and one for all runs.
+    """Yields one line per kind of run (data, model, method, clients) as soon as it is measured, then one for all runs.
 
-    Of each kind the run with the fewest local steps is made for a few rounds. The durations of the others are scaled by
-    their local steps, which is slightly too long, because the time of an evaluation does not grow with them.
+    For each kind, the run with the fewest local steps is measured for a few rounds. The other runs are assumed to take
+    time in proportion to their local steps: slightly too much, as evaluations do not take longer with more steps.
     """
     kinds: dict[str, list[dict[str, Any]]] = {}
     for config in configs:
@@ -42,7 +42,7 @@ def estimate(configs: Sequence[dict[str, Any]], processes: int) -> Iterator[str]
 
 
 class _Clock(Callback):
-    """The seconds of each round; ends the run after two rounds and `SHORT` seconds."""
+    """Records the seconds of each round; ends the run after two rounds and `SHORT` seconds."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -63,7 +63,7 @@ def _work(config: dict[str, Any]) -> float:
 def _per_round(config: dict[str, Any]) -> float:
     """Seconds per round of a short run in a temporary folder that evaluates every second round.
 
-    The difference between its rounds with and without evaluation counts once in `eval.every` rounds.
+    The time of an evaluation (rounds with one less rounds without) is spread over `eval.every` rounds.
     """
     short, clock = copy.deepcopy(config), _Clock()
     every = max(int(config["eval"]["every"]), 1)

@@ -21,7 +21,7 @@ class Quadratics(PaperResult):
 
     panels: ClassVar[Mapping[str, list[str]]]  # heading -> presets
     methods: ClassVar[Mapping[str, dict[str, Any]]]  # name -> options
-    looks: ClassVar[Mapping[str, str]]  # name -> the method whose line style it has
+    looks: ClassVar[Mapping[str, str]]  # name -> method that gives the line style
     rounds: ClassVar[int]
     tail: ClassVar[int]
     options: ClassVar[dict[str, Any]] = {}

@@ -47,8 +47,8 @@ class Limit:
     def predicted(self) -> Floats | None:
         """The minimiser [d] of the surrogate sum_i Omega_i f_i, [3] eqs. (4)-(6); None if Omega is not known.
 
-        If the system changes, Omega is the mean over the rounds of the tail. It is exact for eta -> 0; at eta > 0 a
-        client moves by 1 - (1-eta)^K instead of eta K.
+        If the system changes, Omega is the mean over the rounds of the tail. The prediction is exact for
+        eta -> 0; at eta > 0 a client moves by 1 - (1-eta)^K instead of eta K.
         """
         from raylfl.config.load import load_config
         from raylfl.diagnostics.surrogate import fixed_point, surrogate_weights

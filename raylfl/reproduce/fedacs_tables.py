@@ -28,7 +28,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "OS": {"algorithm.name": "optimal_sampling"},
 }
 LOOKS = {name: str(options["algorithm.name"]) for name, options in METHODS.items()}
-SEEDS = (0, 1, 2)  # the paper: "multiple runs"
+SEEDS = (0, 1, 2)  # the paper says "multiple runs"
 LAST = 5  # rounds whose mean is a method's accuracy (App. I.3.4)
 NEVER = math.inf  # a dash in the tables, as for FedAU everywhere
 Published = Mapping[str, tuple[float, float]]  # method -> rounds, seconds
@@ -110,7 +110,7 @@ class Efficiency(PaperResult):
         return setting("", bases, dict(task.options) | smoke)
 
     def claims(self, ours: Mapping[str, Mapping[str, Sequence[Stat]]]) -> list[Claim]:
-        """The claims of Sec. 6: FedACS needs the fewest rounds and the least computation, OS excepted."""
+        """The claims of Sec. 6: among all methods but OS, FedACS needs the fewest rounds and the least computation."""
         claims = []
         for task in self.tasks:
             spent = {name: _reached(stats[0]) for name, stats in ours[task.heading].items()}
@@ -126,7 +126,7 @@ class Efficiency(PaperResult):
         return claims
 
     def gains(self, ends: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
-        """The claims of figs. 6, 9, 10: FedACS ends with the highest accuracy, by so many points."""
+        """The claims of figs. 6, 9, 10: FedACS ends with the highest accuracy, and its lead in points."""
         claims = []
         for task in self.tasks:
             own = ends[task.heading]
@@ -141,7 +141,7 @@ class Efficiency(PaperResult):
     def rivals(
         self, ours: Mapping[str, Mapping[str, Sequence[Stat]]], ends: Mapping[str, Mapping[str, Stat]]
     ) -> list[Claim]:
-        """What Sec. 6 says of others: FedAU never reaches the target, c-a-FedAvg has more variance than FedAvg."""
+        """The claims of Sec. 6 about rivals: FedAU never reaches the target, c-a-FedAvg varies more than FedAvg."""
         reached = {task.heading: _reached(ours[task.heading]["FedAU"][0]) for task in self.tasks}
         told = ", ".join(f"{heading} {_count(value)}" for heading, value in reached.items())
         never = Claim("FedAU reaches no target", not any(map(math.isfinite, reached.values())), told)
@@ -300,12 +300,12 @@ class Table5(Efficiency):
 
 
 class Epochs(Efficiency):
-    """A table with local epochs in place of local steps: the other reading of App. I.3.1."""
+    """A table with T_m local epochs instead of local steps, the other reading of App. I.3.1."""
 
     def setting(self, cache: RunCache, task: Task) -> Setting:
-        made = super().setting(cache, task)  # in a smoke run one or two steps an epoch
+        made = super().setting(cache, task)  # in a smoke run, an epoch has one or two steps
         more = cache.pick({"local.batch_size": 64, "rounds": 40}, {})
-        return made.with_(made.label, {"local.steps": None} | more)  # of reproduce/fedacs_table1
+        return made.with_(made.label, {"local.steps": None} | more)  # conf/reproduce/fedacs_table1 sets local.steps
 
 
 @EXPERIMENTS.register("fedacs/table1-epochs", paper="FedACS [3] table 1, fig. 6")

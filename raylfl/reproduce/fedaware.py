@@ -50,9 +50,9 @@ SEARCH_SEED = 0
 def world(
     cache: RunCache, label: str, system: str, more: Sequence[str] = (), options: Mapping[str, Any] | None = None
 ) -> Setting:
-    """The setting of one of SYSTEMS at the cache's scale, with FedAvg as method; more: further configs on top."""
+    """The setting of one of SYSTEMS at the cache's scale, with FedAvg as method; more: configs merged on top."""
     bases = ["reproduce/fedaware_table1", SYSTEMS[system], *more, cache.pick("reproduce/smoke", "reproduce/paper")]
-    smoke: dict[str, Any] = {"local.lr": 0.05}  # 0.01 would have learnt nothing after 100 rounds
+    smoke: dict[str, Any] = {"local.lr": 0.05}  # with 0.01, 100 rounds are too few to learn anything
     if not more:
         smoke["data.init_args.upscale"] = 20  # the smallest images for which the paper's convolutions have an output
     if system != "statistical only":

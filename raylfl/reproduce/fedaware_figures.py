@@ -69,7 +69,7 @@ class Lines(Curves):
 
 
 def diverse(lines: Mapping[str, Group], rivals: Sequence[str], last: int) -> Claim:
-    """The claim of Sec. 5 that FedAWARE keeps a higher gradient diversity than the others."""
+    """The claim of Sec. 5 that FedAWARE keeps the highest gradient diversity."""
     values = {name: last_k(lines[name], DIVERSITY, last).mean for name in ("FedAWARE", *rivals)}
     order = sorted(values, key=lambda name: -values[name])
     told = ", ".join(f"{name} {number(values[name], 3)}" for name in order)
@@ -111,7 +111,7 @@ class Methods(Curves):
     metrics: ClassVar[Sequence[str]] = ("train/loss", ACCURACY, DIVERSITY)
     names: ClassVar[Sequence[str]] = tuple(METHODS)
     system: ClassVar[str] = "hybrid"
-    more: ClassVar[Sequence[str]] = ()  # configs on top: other data, another model
+    more: ClassVar[Sequence[str]] = ()  # configs merged on top: other data, another model
     options: ClassVar[Mapping[str, Any]] = {}  # changes at the paper's scale
 
     looks: ClassVar[Mapping[str, str]] = LOOKS
@@ -134,7 +134,7 @@ class Fig5(Methods):
     stem, metrics = "fig5", (DIVERSITY,)
 
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
-        """Also: FedAvgM and FedYogi are accurate with a low diversity."""
+        """The shared claims, and: FedAvgM and FedYogi are accurate with a low diversity."""
         ends = {name: last_k(group, DIVERSITY, cache.pick(20, 50)).mean for name, group in lines.items()}
         tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}
         low = all(ends[name] < ends["FedAvg"] for name in ("FedAvgM", "FedYogi"))
@@ -146,12 +146,12 @@ class Fig5(Methods):
 
 
 class Digits(Methods):
-    """Figures 8 and 9: pixels in 0..1, as in the paper's code; the loss as well."""
+    """Figures 8 and 9, on pixels in 0..1 as in the paper's code; they also show the loss."""
 
     options: ClassVar[Mapping[str, Any]] = {"data.init_args.mean": [0.0], "data.init_args.std": [1.0]}
 
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
-        """Also: FedAWARE's training loss is comparable with that of FedYogi."""
+        """The shared claims, and: FedAWARE's training loss is comparable with FedYogi's."""
         last = cache.pick(20, 50)
         own, other = (last_k(lines[name], "train/loss", last).mean for name in ("FedAWARE", "FedYogi"))
         told = f"FedAWARE {number(own, 3)}, FedYogi {number(other, 3)}"
@@ -175,7 +175,7 @@ class Fig9(Digits):
 
 @EXPERIMENTS.register("fedaware/fig6", paper="FedAWARE [4] fig. 6")
 class Fig6(Curves):
-    """FedAWARE against FedMGDA+ on CIFAR-10, hybrid system; FedMGDA+ at the best of five server learning rates."""
+    """FedAWARE against FedMGDA+, at its best of five server learning rates, on CIFAR-10 in the hybrid system."""
 
     stem, metrics = "fig6", (ACCURACY, DIVERSITY)
     looks: ClassVar = {"FedAWARE": "fedaware", "FedMGDA+": "fedmgda", "FedAvg": "fedavg"}

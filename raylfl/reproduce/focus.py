@@ -26,7 +26,7 @@ METHODS = {
 }
 EXACT = 1e-12  # relative distance that counts as exact; rounding allows about 1e-15
 GOALS = (1e-6, EXACT)
-# Fig. 4 counts the variates of ProxSkip as sent; ours follow from the next x, so that a run counts half of that
+# Fig. 4 counts ProxSkip's variates as sent; our clients compute them from the next x, so that a run counts half
 COUNTED = {"ProxSkip": 2.0}
 COUNTED_NOTE = "floats as the paper counts them: 2d each way for SCAFFOLD and ProxSkip (our ProxSkip sends d)"
 REMARKS = {
@@ -68,7 +68,7 @@ class Fig4(PaperResult):
         return Findings([_table(panels)], self.claims(panels), {"fig4": figure}, [COUNTED_NOTE])
 
     def claims(self, panels: Panels) -> list[Claim]:
-        """The claims of fig. 4: those about FOCUS first, the identities of the caption last."""
+        """The claims of fig. 4: first about FOCUS, last the identities in the caption."""
         within = {panel: rounds for panel, (_, rounds, _) in self.panels.items()}
         spent = {panel: _cost(lines, "FOCUS", EXACT, "rounds") for panel, lines in panels.items()}
         straight = {panel: straightness(_distance(lines["FOCUS"])) for panel, lines in panels.items()}

@@ -90,11 +90,11 @@ def fastest(panel: str, lines: Mapping[str, Group], last: int) -> Claim:
     return Claim(f"{panel}: FOCUS is the fastest, in rounds to {100 * target:.1f} %", holds, told)
 
 
-# the paper gives no rates; with these a client is on a fifth of the time, as in the Bernoulli runs, for 5 rounds
+# the paper gives no rates; here a client is on a fifth of the time, as in the Bernoulli runs, for 5 rounds at a time
 MARKOV = {"name": "markov", "p_on": 0.05, "p_off": 0.2}
 NOTES = [
-    "the paper's text has neither the Markov runs nor their rates: off to on 0.05, on to off 0.2 here; the logs are "
-    "the ones of the authors' public code",
+    "the paper's text has neither the Markov runs nor their rates: off to on 0.05, on to off 0.2 here; the logs "
+    "come from the authors' public code",
     "all methods have one learning rate, as in the logs, but FOCUS adds the gradients of 32 clients where FedAvg "
     "averages them: its step is 32 lr a round, that of FedAvg 3 lr (of 3 local steps), 10.7 times less",
     "the public code divides SCAFFOLD's server step by 10, however many clients take part; ours by their number",

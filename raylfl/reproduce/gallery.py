@@ -15,10 +15,10 @@ HEAD = "<!-- written by `raylfl publish` from results/; changes by hand are lost
 WORDS = {True: "yes", False: "**no**", None: "open"}
 INTRO = """# Results
 
-The papers' claims, our results, and whether the two agree. Every number comes from a run in the ledger (`results/`),
-which `raylfl publish` writes; the command beside a run repeats it. *open* means that the runs so far do not decide the
-claim. [Reproducing the papers](reproduce.md) explains how numbers are made; [Findings](findings.md) lists differences
-from the papers and their causes.
+The papers' claims, our results, and whether the two agree. *open* means that the runs so far do not decide the claim.
+Every number comes from a run in the ledger (`results/`), which `raylfl publish` writes; each run is listed with the
+command that repeats it. [Reproducing the papers](reproduce.md) explains how the numbers are obtained;
+[Findings](findings.md) lists differences from the papers and their causes.
 """
 
 
@@ -123,7 +123,7 @@ def _claims(claims: Sequence[dict[str, Any]]) -> list[str]:
 
 def _runs(rows: Sequence[Row]) -> list[str]:
     if not rows:
-        return ["None: the pictures are drawn from the config alone."]
+        return ["None: the figures are computed from the config, without a run."]
     lines = [
         "| run | seed | config | seconds | machine | torch | commit |",
         "| --- | --: | --- | --: | --- | --- | --- |",
@@ -136,7 +136,7 @@ def _runs(rows: Sequence[Row]) -> list[str]:
         torch = row.versions.get("torch", "–")
         lines.append(f"| {_cell(name)} | {row.seed} | `{row.digest}` | {seconds} | {machine} | {torch} | {commit} |")
     if rows[0].command:
-        told = "The command that repeats the first of these; `--only` names the others alike:"
+        told = "The command that repeats the first run; `--only` selects each of the others in the same way:"
         lines += ["", told, "", "```bash", rows[0].command, "```"]
     return lines
 

@@ -1,6 +1,6 @@
 """The ledger of results: `results/EXPERIMENT/runs.jsonl`, one row per published run, written by `raylfl publish`.
 
-A row contains everything that tables, curves and checks need: the cell of the table, the digest of the config, the
+A row contains everything that tables, curves and checks need: the cell of the table, the config's digest, the
 command that repeats the run, seed, machine, versions, commit, seconds, means over the last rounds, and a thinned curve.
 The raw `metrics.jsonl` files are not published.
 """
@@ -93,7 +93,7 @@ def refuse_parts(run: RunRecord) -> None:
         elif len(run.rounds) < run.config["rounds"]:
             problems.append(f"{run.path.name} has rows of {len(run.rounds)} of its {run.config['rounds']} rounds")
     if str(run.summary.get("git_commit")).endswith("+changes"):
-        problems.append(f"{run.path.name} was made from files that differ from their commit; commit them, run it again")
+        problems.append(f"{run.path.name} ran with files that differ from their commit; commit them and run it again")
     try:
         load_config(run.config)  # later versions may add keys; the digest in the name shows that none is missing
     except RaylflError as error:

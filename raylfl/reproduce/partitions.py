@@ -1,4 +1,4 @@
-"""Class counts of partitions of data sets whose labels are known without the files."""
+"""Class counts of partitions, from the known class sizes of a data set, without its files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 
 
 def counts_of(partition: Mapping[str, Any], sizes: Sequence[int], clients: int, seed: int = 0) -> Ints:
-    """Samples per client and class [N, K] of a partition with the options of a config; sizes: samples per class n_c."""
+    """The samples per client and class [N, K] of a partition; sizes: the samples n_c of each class in the data set."""
     from raylfl.config.components import build
     from raylfl.heterogeneity.partition.base import PARTITIONS, Samples
     from raylfl.heterogeneity.partition.stats import class_counts

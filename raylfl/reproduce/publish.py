@@ -1,4 +1,4 @@
-"""`raylfl publish`: adds finished runs to the ledger and regenerates tables, verdicts, figures and pages from it.
+"""`raylfl publish`: adds finished runs to the ledger, and regenerates from it the tables, verdicts, figures and pages.
 
 Only runs of `raylfl reproduce` at the paper's scale are published (at any scale, for experiments without scales). An
 experiment whose cells can be chosen by `--only` may be published in part; all others must be complete.
@@ -27,9 +27,10 @@ DPI = 100  # resolution of pictures in the repository
 def publish(
     targets: Sequence[str], to: str | None = None, results: Path = RESULTS, docs: Path = DOCS, tell: Any = say
 ) -> None:
-    """Adds experiments, by name, or run directories (to: their experiment) to the ledger, and regenerates its pages.
+    """Adds experiments (by name) or run directories to the ledger, and regenerates its pages.
 
-    Raises BadConfig for an incomplete run; nothing of its experiment is written then.
+    to: the experiment to which run directories belong. Raises BadConfig for an incomplete run, and then writes nothing
+    of its experiment.
     """
     for target in targets:
         path = Path(target)
@@ -54,14 +55,14 @@ def publish(
 
 
 class Found(RunCache):
-    """A cache of existing runs, which makes none; missing runs are an error unless the findings are partial."""
+    """A cache that only reads existing runs; missing runs are an error unless some may be missing."""
 
-    in_part = False  # whether missing runs are left out
+    in_part = False  # whether some runs may be missing, and are left out
 
     def _carry_out(self, jobs: Any) -> None:
         missing = [job.label for job in jobs.values() if not job.done]
         if missing and not (self.in_part and len(missing) < len(jobs)):
-            raise BadConfig(f"{len(missing)} runs are not there yet ({missing[0]}, ...); `raylfl reproduce` makes them")
+            raise BadConfig(f"{len(missing)} runs are missing ({missing[0]}, ...); `raylfl reproduce` makes them")
 
 
 def finished(name: str, experiment: PaperResult) -> list[RunRecord]:
@@ -76,7 +77,7 @@ def _runs(name: str, experiment: PaperResult) -> Path:
 
 
 def _found(name: str, experiment: PaperResult) -> Found:
-    scale = "paper" if experiment.scales else "smoke"  # experiments that are always run in full have no scale
+    scale = "paper" if experiment.scales else "smoke"  # experiments without scales are always run in full
     cache = Found(place(name, experiment, scale), scale, runs=_runs(name, experiment))
     cache.in_part = bool(experiment.choices)
     return cache
@@ -89,13 +90,13 @@ def _cells(experiment: PaperResult, runs: Sequence[RunRecord]) -> list[tuple[Run
 
 def _experiment_of(path: Path, to: str | None) -> tuple[str, PaperResult]:
     if to is None:
-        raise BadConfig(f"{path} is a run: --to says which experiment's ledger it belongs to")
+        raise BadConfig(f"{path} is a run: give its experiment with --to")
     experiment = find(to)
     if not experiment.stands_alone:
         raise BadConfig(f"--to {to}: its runs belong together; publish {to} as a whole")
     run = load_run(path)
     if experiment.cell(run.config, run.path.name) is None:
-        raise BadConfig(f"--to {to}: {path.name} is no cell of it (its data, model, partition or method is another)")
+        raise BadConfig(f"--to {to}: {path.name} is none of its cells (other data, model, partition or method)")
     return to, experiment
 
 

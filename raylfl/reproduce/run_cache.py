@@ -1,10 +1,10 @@
 """The cache of a reproduction's runs: existing runs are reused, others are resumed or run, several at a time.
 
 A run's folder is named after its setting and a digest of its config. A second call therefore repeats nothing, an
-interrupted run is resumed, and a changed setting is a new run. A run from before an option existed is the run that has
-its default: it keeps its name if it is finished, and takes today's if it is resumed, as its config is then completed.
-Runs with `runtime.backend: local` are distributed over processes, one per CPU; runs on Ray use one connection, one
-after the other.
+interrupted run is resumed, and a changed setting is a new run. An option that is newer
+than a run counts as having its default: a finished run keeps its name; one that is resumed gets its new name.
+Runs with `runtime.backend: local` are distributed over processes, one per CPU; runs on Ray go one after
+the other, on one connection.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from raylfl.reproduce.setting import Setting
 
 DIVERGED = "diverged.txt"  # marks the folder of a diverged run, which is not repeated
 MEASURES = ("test/accuracy", "test/loss", "train/loss", "global/distance", "global/distance_abs")
-FITTED = ("in_shape", "num_classes", "dim")  # arguments of models that raylfl/experiment.py fills in from the data
+FITTED = ("in_shape", "num_classes", "dim")  # a model's arguments that experiment.py takes from the data
 LINE_SECONDS = 2.0  # between progress lines
 
 
 @dataclass(frozen=True)
 class Job:
-    """A required run: its resolved config and its folder. older: the folder of its beginning, if that is another."""
+    """A required run: its resolved config and its folder. older: the folder in which it began, if a different one."""
 
     label: str
     config: dict[str, Any]
@@ -139,7 +139,7 @@ class RunCache:
 
 
 class Estimated(RunCache):
-    """A cache that makes no runs: the first ones that are not done become `waiting`, and Enough ends the experiment."""
+    """A cache that makes no runs: the first runs to do are kept in `waiting`, and Enough ends the experiment."""
 
     waiting: Sequence[Job] = ()
 
@@ -150,23 +150,23 @@ class Estimated(RunCache):
 
 
 class Enough(Exception):
-    """Ends an experiment whose next runs are known."""
+    """Raised to end an experiment as soon as its next runs are known."""
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
-    """A digest of eight hex digits of the resolved config's keys that its rows depend on, except the seed."""
+    """Eight hex digits: a digest of the keys of the resolved config on which the run's rows depend, except the seed."""
     return hashlib.sha256(canonical(flatten(identity(config, of="digest"))).encode()).hexdigest()[:8]
 
 
 def digests(config: Mapping[str, Any]) -> tuple[str, str]:
-    """The digests of a run's saved config: as it is, and without the model's arguments that come from the data."""
+    """The digests of a run's saved config: complete, and without the model's arguments taken from the data."""
     model = dict(config["model"])
     model["init_args"] = {key: value for key, value in model.get("init_args", {}).items() if key not in FITTED}
     return config_digest(config), config_digest({**config, "model": model})
 
 
 def _todays(run: Path) -> Sequence[str]:
-    """The digests of a run's config completed by the defaults of options that are younger than the run."""
+    """The digests of a run's config with newer options at their defaults; empty if it cannot be read."""
     try:
         return digests(load_config(load_run(run).config).resolved)
     except RaylflError:
@@ -195,7 +195,7 @@ def _check_data(jobs: Sequence[Job]) -> None:
         try:
             load_data(load_config(job.config))
         except DataMissing as error:
-            raise DataMissing(f"{error}\nor leave its cells out: --only chooses (`raylfl reproduce --help`)") from None
+            raise DataMissing(f"{error}\nor leave its cells out with --only (`raylfl reproduce --help`)") from None
 
 
 def _one_by_one(jobs: Sequence[Job]) -> Iterator[Job]:
@@ -231,7 +231,7 @@ def make_run(job: Job, watch: Any = None) -> None:
             api.run(config, (), watch)
     except NonFinite as error:
         (path / DIVERGED).write_text(f"{error}\n")
-        (path / "metrics.jsonl").touch()  # missing if not even round 0 was finished
+        (path / "metrics.jsonl").touch()  # does not exist if the run diverged in round 0
 
 
 def _as_override(value: Any) -> str:

@@ -31,7 +31,7 @@ TASKS: dict[str, list[str]] = {
 OPTIONS = {"MNIST, MLP": {"model.init_args.dropout": 0.5}}  # in the authors' code; the paper does not mention it
 VARIANTS = {
     "MNIST, MLP without dropout": "MNIST, MLP"
-}  # the network as the paper prints it -> the published row, which is that of its code
+}  # the network as printed in the paper -> the published row, which comes from the paper's code
 CHOICES = ("task", "classes", "steps", "method", "lr", "seed")
 SMOKE_MODEL: dict[str, dict[str, Any]] = {  # the paper's networks on 8x8 digits; deep ones are narrow
     "logistic": {},
@@ -85,7 +85,7 @@ class Cell:
 
 
 def cells(tasks: Iterable[str], classes: Sequence[int], steps: Sequence[int]) -> list[Cell]:
-    """The cells of all combinations, with the max norms of the paper's tables."""
+    """The cells of all combinations of task, classes, steps and method, with the max norms of the paper's tables."""
     return [
         Cell(task, c, k, method, CLIP[method]) for task in tasks for c in classes for k in steps for method in METHODS
     ]

@@ -1,4 +1,4 @@
-"""Our curves over the authors' curves: test accuracy by round, one panel per cell, from the ledger."""
+"""Figures of our curves over the authors': test accuracy by round from the ledger, one panel per cell."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def overlay(rows: Sequence[Row], refs: Mapping[str, Reference]) -> Figure:
         for ax in list(grid.flat)[len(shown) :]:
             ax.set_axis_off()
         for ax in list(grid.flat)[: len(shown)][-columns:]:
-            ax.tick_params(labelbottom=True)  # also above a place that stays empty
+            ax.tick_params(labelbottom=True)  # also above an empty place in the grid
         figure.supxlabel("rounds", size=8.5)
         figure.supylabel("test accuracy (%)", size=8.5)
         figure.suptitle("ours in full lines, the authors' logs dashed", size=8.5, color=MUTED, x=0.01, ha="left")

@@ -90,8 +90,8 @@ def cells_table(name: str, rows: Sequence[Row], refs: Mapping[str, Reference]) -
 CAPTION = (
     "Test accuracy in %, one run (seed 1234) a line. Last 40: the paper's measure. Last 400: our mean with a bootstrap "
     "interval of the run's level; the authors' mean with the standard deviation of its rounds, the spread that "
-    "`within` goes by. Difference: with the 90 % interval of two one-sided tests at ± 0.5 points, which `same` goes "
-    "by. Either interval speaks of these two runs, not of other seeds."
+    "decides `within`. Difference: with the 90 % interval of two one-sided tests at ± 0.5 points, which decides "
+    "`same`. Both intervals are about these two runs, not about other seeds."
 )
 
 
@@ -113,7 +113,7 @@ def _long(row: Row, ref: Reference | None) -> dict[str, str]:
 
 
 def cell_claims(rows: Sequence[Row], refs: Mapping[str, Reference]) -> list[Claim]:
-    """Counts of cells within the authors' spread, for the network of their code and for the network in the paper."""
+    """The claims that cells lie within the authors' spread, for their code's network and for the paper's."""
     judged = {row.key: (row, verdict(row, refs[key(row.cell)])) for row in rows if key(row.cell) in refs}
     claims = []
     for task in dict.fromkeys(row.cell["task"] for row, _ in judged.values()):
@@ -130,7 +130,7 @@ def _within(task: str, claim: str, words: Mapping[str, str]) -> Claim:
     """The claim that nine of ten cells of a task are `within`; words: the verdict of each cell by its name."""
     others = "".join(f"; {name} {word}" for name, word in words.items() if word != "within")
     count = sum(word == "within" for word in words.values())
-    remark = "as the paper prints the network; its code has dropout" if task in VARIANTS else ""
+    remark = "the network as printed in the paper, whose code has dropout" if task in VARIANTS else ""
     return Claim(f"{task}: {claim}", count >= 0.9 * len(words), f"{count} of {len(words)} cells{others}", remark)
 
 

@@ -1,7 +1,7 @@
 """The authors' own logs of SFL [2]: test accuracy by round, as data in RAYLFL_DATA/published.
 
-`sfl_test_accuracy.csv.gz` has one row per measurement. Several logs of one cell follow each other; the last complete
-one is used, which is the one in table 10.
+`sfl_test_accuracy.csv.gz` has one row per measurement. A cell may have several logs, one after the other; the last
+complete log is used, as in table 10.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def pairs(delta: float, zeta: float) -> Pairs:
 
 @dataclass(frozen=True)
 class Duel:
-    """The runs of one group of clients: all learning rates of both methods on one seed, the best on all seeds.
+    """The runs on one pair of clients: all learning rates of both methods on one seed, the best on all seeds.
 
     rates: method -> learning rate -> group.
     """
@@ -50,7 +50,7 @@ class Duel:
 
     @property
     def exact(self) -> bool:
-        """Whether both methods end in x*."""
+        """Whether both methods converge to x*."""
         return max(self.end(name) for name in METHODS) < EXACT
 
     def rounds_to(self, name: str, goal: float) -> float:
@@ -92,7 +92,7 @@ def duels(cache: RunCache, groups: Mapping[str, Pairs]) -> dict[str, Duel]:
 
 
 def _rank(group: Group) -> tuple[float, float]:
-    """A sort key, smaller is better: the final distance (all exact ones are equal), then the number of rounds."""
+    """A sort key, smaller is better: the final distance (all exact results are equal), then the number of rounds."""
     spent = to_target(group.runs[0], DISTANCE, EXACT)
     return max(last_k(group, DISTANCE, LAST).mean, EXACT), float("inf") if spent is None else spent
 
@@ -162,7 +162,7 @@ class Simulations(PaperResult):
             abs(group.runs[0].column(DISTANCE)[-1] - predicted_limit(duel.clients, lr)) / max(duel.clients[0][1], 1)
             for duel in found.values()
             for lr, group in duel.rates["PFL"].items()
-            if lr >= 0.03  # the smaller ones have not arrived after 500 rounds
+            if lr >= 0.03  # with smaller rates, 500 rounds do not reach the limit
         ]
         text = "PFL ends where the surrogate with weights (1 - (1 - 2 eta A)^K)/(2 eta A) has its minimum"
         return Claim(text, max(off) < 1e-9, f"{len(off)} runs, at most {max(off):.1g} zeta apart")
@@ -194,7 +194,7 @@ NOTE = "PFL has no random part here (both clients, full batches): one seed is ru
 
 
 def _plot(label: str, duel: Duel) -> draw.Plot:
-    """The panel of |x| over rounds; only the first rounds if both methods are exact, which they soon are."""
+    """The panel of |x| over rounds; only the first rounds if both methods converge to x*, which takes few."""
     from raylfl.reproduce import draw
 
     if duel.exact:

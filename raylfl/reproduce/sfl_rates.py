@@ -1,4 +1,4 @@
-"""SFL [2] (Li & Lyu, NeurIPS 2023): learning rates, clipping and local steps: tables 7 and 10, figures 2 and 3."""
+"""SFL [2] (Li & Lyu, NeurIPS 2023): learning rates, clipping, local steps; tables 7 and 10, figures 2 and 3."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Fig2(Table10):
     stem, tasks, smoke_tasks = "fig2", (VGG,), (VGG,)
 
     def claims(self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep]) -> list[Claim]:
-        """Also observation (ii) of Sec. 4.2: SFL's best learning rate falls with heterogeneity."""
+        """The claims of table 10, and observation (ii) of Sec. 4.2: SFL's best rate falls with heterogeneity."""
         rates: dict[int, dict[int, float]] = {}
         for cell, sweep in ours.items():
             if cell.method == "SFL":
@@ -199,7 +199,7 @@ class Table7(Rates):
         return f"{cell.row}, {word}"
 
     def claims(self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep]) -> list[Claim]:
-        """Also the observations of App. G.2."""
+        """The claims of a grid search, and the observations of App. G.2."""
         rates: dict[tuple[int, int, str], dict[int | None, float]] = {}
         for cell, sweep in ours.items():
             rates.setdefault((cell.classes, cell.steps, cell.method), {})[cell.clip] = best(sweep)

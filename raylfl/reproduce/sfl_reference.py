@@ -1,4 +1,4 @@
-"""The parts of the authors' logs of SFL's cells that the ledger keeps."""
+"""The excerpts of the authors' logs that SFL's ledger keeps, one per cell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT, LONG = 40, 400  # the paper averages 40 rounds; 400 rounds have ten times
 
 @dataclass(frozen=True)
 class Reference:
-    """The part of an authors' log that the tables need; last: window -> mean, std, values, effective count."""
+    """An excerpt of an authors' log; last: window -> mean, std, number of values, effective number of values."""
 
     cell: dict[str, Any]
     source: str

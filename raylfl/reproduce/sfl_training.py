@@ -26,8 +26,8 @@ class TrainingCurves(PaperResult):
     scales = SCALES
     stem: ClassVar[str]
     tasks: ClassVar[Sequence[str]]
-    stages: ClassVar[Sequence[tuple[int, int]]]  # of the search and, last, of the runs
-    share: ClassVar[float]  # of the data points, in the window of the moving average
+    stages: ClassVar[Sequence[tuple[int, int]]]  # (rounds, averaged last rounds) of the search, then of the runs
+    share: ClassVar[float]  # share of all measured points that a moving average covers
 
     def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw

@@ -1,4 +1,4 @@
-"""Figures from the papers' theory alone: bounds and predictions beside dense runs on small quadratics."""
+"""Figures of the papers' theory: bounds and predictions beside small quadratic runs, without the platform."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def moved(problem: QuadraticProblem, i: int, x: Floats, steps: int, eta: float) 
 
 
 class TheoryFigure(PaperResult):
-    """A figure of one panel, computed in seconds without a run. axes: their names; log: those on a log scale."""
+    """A figure of one panel, computed within seconds. axes: names of x and y; log: the axes on a log scale."""
 
     stem: ClassVar[str]
     axes: ClassVar[tuple[str, str]]
@@ -150,7 +150,7 @@ class FocusSpeedup(TheoryFigure):
 
 @EXPERIMENTS.register("theory/fedacs-bias", paper="FedACS [3] App. C, eq. 39; fig. 8")
 class FedacsBias(TheoryFigure):
-    """FedAvg's and FedACS's bias at a finite step: predicted by eq. 39, measured, and its limit as eta -> 0."""
+    """The bias of FedAvg and FedACS at a finite step size: predicted by eq. 39, measured, and its limit as eta -> 0."""
 
     stem, axes = "fedacs-bias", ("local learning rate", "distance of the limit from x*")
 

@@ -190,7 +190,7 @@ def test_every_row_of_the_committed_ledger_names_a_commit_without_changes():
     [
         (["sfl/nothing"], "no experiment"),
         (["sfl/table10"], "no finished runs"),
-        (["sfl/fig1"], "not there yet"),
+        (["sfl/fig1"], "are missing"),
     ],
 )
 def test_what_cannot_be_published_is_refused_and_nothing_is_written(words, message, tmp_path, monkeypatch, capsys):
