@@ -20,9 +20,9 @@ def defining(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def completed(before: Mapping[str, Any], objects: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a checkpoint with all of today's keys: one that it lacks, being newer, has its default.
+    """The config of a checkpoint, with newer keys at their defaults.
 
-    objects: what stands for class paths in it.
+    objects: class path -> object, for paths that cannot be imported.
     """
     return load_config(before, given=Given({}, dict(objects))).resolved
 
@@ -60,7 +60,7 @@ def differing(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str =
 
 
 def _refuse_moving_phases(config: Mapping[str, Any], rounds: int) -> None:
-    """Refuses more rounds for values in phases: phases end at fractions of `rounds`, so past rounds would change."""
+    """Checks that no value has phases: they end at fractions of `rounds`, so more rounds would change past ones."""
     for group, options in config.items():
         if _mentions(options, "phases"):
             raise BadConfig(

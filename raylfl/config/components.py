@@ -1,4 +1,4 @@
-"""Plain dicts to typed objects: checks types, and refuses an unknown key with the nearest known one."""
+"""Conversion of plain dicts to typed objects; the error for an unknown key names the nearest known key."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def mistakes(
         entry = registry.get(name)
     except BadValue as error:
         return error.at(place).problems
-    known = None if entry.origin else entry.options()  # a plug-in is checked when it is made
+    known = None if entry.origin else entry.options()  # a plug-in is checked when it is built
     if known is None:
         return []
     keys = known if inner else {**known, **dict.fromkeys(NAMING, Any)}

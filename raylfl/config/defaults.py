@@ -1,6 +1,6 @@
 """The defaults of options that are newer than a saved config.
 
-`changes.completed` takes them from the classes themselves; this module imports no class, so that reports are fast.
+They are read from source text, so that a report imports no class; `changes.completed` imports the classes instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raylfl.registries import REGISTRIES
 
 
 def filled(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with its missing options, except arguments of models and data, and components not of raylfl's own."""
+    """The config with missing options at their defaults, except in models, data and components outside raylfl."""
     whole = dict(config)
     for group in (*FIXED_GROUPS, *NAMED_GROUPS):
         own = config.get(group, None if group in NAMED_GROUPS else {})

@@ -59,6 +59,6 @@ def find_config(name: str | Path, beside: Path | None = None) -> Path:
     near = difflib.get_close_matches(text.removesuffix(".yaml"), names, n=1, cutoff=0.5)
     shown = ", ".join(n for n in names if "/" not in n)
     raise BadConfig(
-        f"no config {text}: not a file, nor a name under conf/; "
+        f"no config {text}: neither a file nor a name under conf/; "
         + (f"did you mean {near[0]}?" if near else f"there are {shown}")
     )

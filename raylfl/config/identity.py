@@ -21,7 +21,7 @@ RUNTIME_FREE = (  # keys of `runtime` that do not change the bits
     "step",
     "client_retries",
     "client_timeout",
-    "on_client_error",  # a failed run may be resumed with drop; with drop, no run fails
+    "on_client_error",  # a failed run may be resumed with `drop`, with which no run fails
     "on_nonfinite",
 )
 PLACE = ("name", "logging", "checkpoint")
@@ -33,7 +33,7 @@ UNCHOSEN = {  # the default of `topology`
     "bandwidth": None,
     "links": None,
 }
-LATER = ("edge_latency", "edge_bandwidth")  # options of `topology` that older runs lack; null: as before
+LATER = ("edge_latency", "edge_bandwidth")  # options of `topology` that older runs lack; null means the same
 LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
     "resume": (*PLACE, *FREE, "rounds", "eval", "stop"),
     "group": (*PLACE, "runtime", "seed"),
@@ -45,16 +45,16 @@ LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
 def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
     """The resolved config without the keys that do not matter for this purpose.
 
-    A topology that is left to the method is not a part of it: runs have the identity that they had without this group.
+    A topology at its default is left out, so that a run has the identity of one from before this group existed.
     """
     kept = _without(resolved, LEFT_OUT[of], "")
     topology = {key: v for key, v in kept.get("topology", {}).items() if key not in LATER or v is not None}
     if topology:
         kept["topology"] = topology
-    if topology.items() <= UNCHOSEN.items():  # a run from before an option has fewer of them
+    if topology.items() <= UNCHOSEN.items():  # an older run lacks newer options
         kept.pop("topology", None)
     runtime = kept.get("runtime", {})
-    if runtime.get("placement") != "pinned":  # only this value can change bits: pinned clients are not vectorised
+    if runtime.get("placement") != "pinned":  # pinned clients are not vectorised, which can change bits
         runtime.pop("placement", None)
     return kept
 

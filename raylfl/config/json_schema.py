@@ -1,4 +1,4 @@
-"""The JSON schema of a config file, from the annotations of its keys; editors check and complete with it."""
+"""The JSON schema of a config file, from the annotations of its keys, for checks and completion in editors."""
 
 from __future__ import annotations
 

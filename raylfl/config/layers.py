@@ -1,6 +1,6 @@
 """Layers of a config (files, their bases, `key=value` overrides): trees of plain values; later layers win.
 
-Inside the places of `MERGED` keys are merged; elsewhere a value replaces the earlier value, even if both are mappings
+Keys are merged inside the places of `MERGED`; elsewhere a value replaces the earlier value, even if both are mappings
 ({uniform: [1, 5]}). At the places of `NAMED` a plain string stands for `name`. A layer with another name or class_path
 replaces the whole place, so that options of the earlier algorithm, partition or model do not remain. Within one layer
 the order of keys has no effect, except that the last of several equal keys counts.
@@ -130,7 +130,7 @@ def _spread(place: Place, value: Any) -> Iterator[tuple[Place, Any]]:
     elif place in MERGED and isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from _spread((*place, key), inner)
-    elif len(place) > 1 or place not in MERGED or value is not None:  # `algorithm:` without a value has no effect
+    elif len(place) > 1 or place not in MERGED or value is not None:  # an empty group has no effect
         yield place, value
 
 

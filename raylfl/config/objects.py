@@ -2,7 +2,7 @@
 
 Where possible, an object is written into the config: an importable class or function by its `class_path`, an instance
 of a dataclass by its class and options. Other objects (classes of a notebook or of `__main__`, lambdas, instances of
-models and data) get a placeholder class path, and `registry.standing_for` maps this path to the object.
+models and data) get a made-up class path, which `registry.standing_for` maps to the object.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Layer = dict[str, Any]
 class Objects(TypedDict, total=False):
     """Keyword arguments of the Python interface that name components.
 
-    Each is a class, a factory function, an instance, or the form that a config has (a name, a mapping).
+    Each is a class, a factory function, an instance, or a value as in a config (a name, a mapping).
     """
 
     model: Any
@@ -74,7 +74,7 @@ def given(objects: Mapping[str, Any], paths: Mapping[str, str] | None = None) ->
 
 
 def _said(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
-    """The config entry of this object; an object that a config cannot name is added to `objects`."""
+    """The config entry of this object; adds it to `objects` if a config cannot name it."""
     if group not in NAMED_GROUPS and group != "availability":
         return _named(group, value, objects, path)
     place = "participation" if group == "availability" else group
@@ -91,13 +91,13 @@ def _said(group: str, value: Any, objects: dict[str, Any], path: str | None) -> 
         raise BadValue(group, got=repr(value), need=f"a class, an instance or a factory of {base().__qualname__}")
     options = options_of(value)
     if group == "availability":
-        del options["on_empty"]  # an option of the sampler, which draws again
+        del options["on_empty"]  # an option of the component that draws empty cohorts again, not of participation
     return {**_named(place, type(value), objects, path), **options}
 
 
 def _named(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
-    """The config entry `name` or `class_path` of an object; other objects than importable classes get a placeholder
-    path.
+    """The config entry `name` or `class_path` of an object; the path is made up unless the object is an importable
+    class.
     """
     name = REGISTRIES[group].name_of(value) if isinstance(value, type) else None
     if name is not None and value.__module__.partition(".")[0] == "raylfl":
@@ -140,7 +140,7 @@ def importable(value: Any) -> bool:
 
 
 def known_here(path: str, group: str) -> bool:
-    """Whether this process can import the class path, as the notebook that defined the class can."""
+    """Whether this process can import the class path; the notebook that defined the class can."""
     try:
         import_class(path, group)
     except BadValue:

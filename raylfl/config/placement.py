@@ -7,11 +7,11 @@ from raylfl.errors import BadConfig
 
 
 def is_pinned(runtime: RuntimeConfig, by_index: bool, apart: bool, impossible: str | None) -> bool:
-    """Whether each client has a home. `auto` is pinned for samples that are read by index; their clients go one by one
-    on any placement, so that the choice changes no bits. Raises BadConfig if the placement is impossible.
+    """Whether each client has a home worker. `auto` pins clients whose samples are read by index; they run one by one
+    with any placement, so that the choice changes no bits. Raises BadConfig if the placement is impossible.
 
-    by_index: samples are read by index from files; apart: they are on certain nodes only; impossible: the reason why
-    the method cannot have pinned clients, if there is one.
+    by_index: samples are read by index from files; apart: they are on certain nodes only; impossible: why the method
+    cannot have pinned clients, None if it can.
     """
     chosen = runtime.placement
     if chosen == "pinned":

@@ -1,4 +1,4 @@
-"""The config's fixed groups as dataclasses: their fields are the keys, their types and defaults the schema.
+"""The config's fixed groups as dataclasses, whose fields with types and defaults are the schema.
 
 Named groups (algorithm, partition, participation, link, topology) have the schema of the class they name; `model` and
 `data` have Lightning's form. The annotation of a field states its limits; `__post_init__` checks limits that involve

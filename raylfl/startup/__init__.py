@@ -1,12 +1,12 @@
 """Settings that must be made before torch or Lightning is imported, each with an off switch.
 
-Each setting works around a cost or a fault of a library. Its environment variable set to 0 switches it off (for actors,
-in the environment in which Ray starts):
+Each setting works around a cost or a fault of a library. It is off if its environment variable is 0 (for actors, in
+the environment in which Ray starts):
 
-    lazy_imports      RAYLFL_LAZY_IMPORTS      Lightning without parts that it imports but does not use
-    collector         RAYLFL_RARE_COLLECTIONS  rare garbage collections while libraries are imported
-    malloc            RAYLFL_KEEP_MEMORY       freed memory is kept by the process
-    torchvision_cpu   RAYLFL_TORCHVISION       torchvision beside a torch that its binary does not fit
+    lazy_imports      RAYLFL_LAZY_IMPORTS      imports Lightning without parts that it does not use
+    collector         RAYLFL_RARE_COLLECTIONS  makes garbage collections rare during imports
+    malloc            RAYLFL_KEEP_MEMORY       keeps freed memory in the process
+    torchvision_cpu   RAYLFL_TORCHVISION       lets torchvision be imported with a torch that its binary does not fit
 
 `python -m benchmarks.startup` measures the savings of each. `SEEN` holds the library versions last tested; if another
 version breaks a setting, tests/startup fails with a remedy.

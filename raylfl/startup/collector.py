@@ -1,7 +1,7 @@
 """Rare garbage collections while libraries are imported.
 
-Importing torch and Lightning makes hundreds of thousands of objects, none of them garbage, among which Python searches
-for garbage again and again: a sixth of the processor time of an actor's start (`python -m benchmarks.startup`).
+Importing torch and Lightning makes hundreds of thousands of objects, none of them garbage, and Python searches them
+again and again: a sixth of the processor time of an actor's start (`python -m benchmarks.startup`).
 RAYLFL_RARE_COLLECTIONS=0 switches it off. It applies to the command line and the actors, until their work begins.
 """
 
@@ -15,7 +15,7 @@ from raylfl.startup import enabled
 
 SWITCH = "RAYLFL_RARE_COLLECTIONS"
 RARE = 50_000  # new objects between two collections
-_before: int | None = None  # the process's own number, while collections are rare
+_before: int | None = None  # the process's usual threshold, while collections are rare
 
 
 def rarely() -> None:
@@ -27,7 +27,7 @@ def rarely() -> None:
 
 
 def as_usual() -> None:
-    """Restores the process's own frequency of collections; no effect if `rarely` was not called."""
+    """Restores the process's usual frequency of collections; no effect if `rarely` was not called."""
     global _before
     if _before is not None:
         gc.set_threshold(_before, *gc.get_threshold()[1:])
@@ -35,5 +35,5 @@ def as_usual() -> None:
 
 
 def in_an_actor() -> bool:
-    """Whether Ray started this process, in which torch is not imported yet."""
+    """Whether Ray started this process and torch is not imported yet."""
     return Path(sys.argv[0]).name == "default_worker.py" and "torch" not in sys.modules

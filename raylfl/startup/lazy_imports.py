@@ -42,7 +42,7 @@ def install() -> None:
 
 
 def _of_package(name: str, whole: Whole) -> Any:
-    """An attribute of torchmetrics: one of the two classes from its own module, any other from the whole package."""
+    """An attribute of torchmetrics: one of the two classes, from its module; any other, from the whole package."""
     if name in NEEDED:
         try:
             return getattr(import_module(NEEDED[name]), name)
@@ -112,7 +112,7 @@ class _SubmodulesOf(MetaPathFinder):
 
 
 def _undecorated(fn: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Replaces torch._dynamo.disable on a method of Lightning that raylfl never compiles."""
+    """Replaces the decorator torch._dynamo.disable; Lightning uses it on a method that raylfl never compiles."""
     return (lambda function: function) if fn is None else fn
 
 
@@ -175,7 +175,7 @@ class _WithoutCompiler(Loader):
 
 
 class _OnAccess(Loader):
-    """A loader that executes a module only when `part`, which looks up its attributes, needs the whole module."""
+    """A loader that delays a module: `part` looks up attributes, and executes the whole module only if it must."""
 
     def __init__(self, loader: Loader, part: Callable[[str, Whole], Any]):
         self.loader, self.part = loader, part

@@ -1,7 +1,7 @@
 """Malloc settings with which the process keeps freed memory for the next local step.
 
-By default glibc returns large blocks to the operating system as soon as they are freed. The blocks of the next step are
-then new pages with a page fault each, which takes much of the time of small convolutional networks on a CPU
+By default glibc returns large blocks to the operating system as soon as they are freed. The next step then gets new
+pages, each with a page fault; for small convolutional networks on a CPU this takes much of the time
 (`python -m benchmarks.startup` counts faults and time). RAYLFL_KEEP_MEMORY=0 switches it off. It applies to the command
 line and the actors; a program that only imports raylfl is not affected.
 

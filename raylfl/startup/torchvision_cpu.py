@@ -54,13 +54,13 @@ def _waits(finder: object) -> bool:
 def declare() -> bool:
     """Declares the operators if torchvision's library does not register them; returns whether that was needed.
 
-    The test is whether the library loads and registers its operators, not how the packages were built. torchvision
-    itself is not imported. Repeated calls are safe.
+    Tests whether the library loads and registers its operators, without importing torchvision itself. Repeated calls
+    are safe.
     """
     global _library
     import torch
 
-    sys.meta_path[:] = [f for f in sys.meta_path if not _waits(f)]  # otherwise the look-ups below would call it
+    sys.meta_path[:] = [f for f in sys.meta_path if not _waits(f)]  # else imports below would call `declare`
     if not enabled(SWITCH) or hasattr(torch.ops.torchvision, "nms") or not _installed() or operators_load():
         return False
     _library = torch.library.Library("torchvision", "FRAGMENT")

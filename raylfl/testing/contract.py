@@ -61,7 +61,7 @@ def documented(algorithm: Algorithm) -> None:
 
 
 def keeps_nothing_on_itself(algorithm: Algorithm) -> None:
-    """A run leaves the algorithm's fields unchanged; they are plain values that can be pickled."""
+    """A run leaves the algorithm's fields unchanged, and they can be pickled."""
     before = pickle.dumps(vars(algorithm))
     after_all(algorithm)
     must(
@@ -92,7 +92,7 @@ def an_empty_round_moves_no_vector(algorithm: Algorithm) -> None:
     after = all_but_counters(run.server)
     for name, value in before.items():
         must(name in after and same(value, after[name]), f"server[{name!r}] moved in an empty round")
-    must(same(clients, run.clients), "a client's state moved in an empty round")
+    must(same(clients, run.clients), "a client's state changed in an empty round")
 
 
 def leaves_its_inputs_alone(algorithm: Algorithm) -> None:
@@ -137,7 +137,7 @@ def its_sums_have_the_bits_of_its_rows(algorithm: Algorithm) -> None:
     rows.federation.dispatch.rows = "for comparison"
     for r in rounds_for(algorithm):
         alike = same(sums.run_round(r), rows.run_round(r))
-        must(alike, f"round {r.index} is another if the uploads are added up by workers")
+        must(alike, f"round {r.index} differs if workers add up the uploads")
 
 
 def keeps_the_dtype(algorithm: Algorithm) -> None:
@@ -212,7 +212,7 @@ def a_client_without_data_does_no_harm(algorithm: Algorithm) -> None:
     uploads, client_state = run.uploads(r)
     for name, rows in client_state.items():
         without = r.received_view.steps == 0
-        must(same(rows[without], before[name][without]), f"without a step its client_state[{name!r}] moved")
+        must(same(rows[without], before[name][without]), f"without a step its client_state[{name!r}] changed")
     if algorithm.uploads_update:
         must(bool((uploads["update"][r.cohort == 2] == 0).all()), "without a step it uploads an update")
     run.run_round(r)

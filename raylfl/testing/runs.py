@@ -56,7 +56,7 @@ Rows = Callable[[Experiment, RunDirectory, bool, Fault | None], Generator[Any, N
 
 
 class Killed(BaseException):
-    """An exception in place of SIGKILL: only `finally` blocks notice it."""
+    """An exception in place of SIGKILL; as a BaseException it passes `except Exception`."""
 
 
 def strike(phase: str, r: int, with_: BaseException | None = None) -> Fault:
@@ -70,7 +70,7 @@ def strike(phase: str, r: int, with_: BaseException | None = None) -> Fault:
 
 
 def killed(call: Callable[[], object]) -> None:
-    """Makes the call, which must end in `Killed`."""
+    """Calls a function that must end in `Killed`."""
     try:
         call()
     except Killed:
@@ -184,7 +184,7 @@ def has_the_same_bits_on_any_worker(settings: Sequence[str], folder: Path) -> No
     config = configured(settings).resolved
     carry_out(config, folder / "one")
     carry_out(config, folder / "crowd", rows=partial(inprocess.rows, make=Crowd))
-    _same_runs(folder / "one", folder / "crowd", "with seven workers the run is another")
+    _same_runs(folder / "one", folder / "crowd", "with seven workers the run differs")
 
 
 def resumes_after_a_kill_in_every_phase(settings: Sequence[str], folder: Path) -> None:
@@ -195,18 +195,18 @@ def resumes_after_a_kill_in_every_phase(settings: Sequence[str], folder: Path) -
         dying = partial(carry_out, config, folder / "killed", resume=r > 1, fault=strike(phase, r))
         killed(dying)
     carry_out(config, folder / "killed", resume=True)
-    _same_runs(folder / "clean", folder / "killed", "killed in every phase and resumed, the run is another")
+    _same_runs(folder / "clean", folder / "killed", "killed in every phase and resumed, the run differs")
 
 
 def its_saved_config_repeats_the_run(settings: Sequence[str], folder: Path) -> None:
     """A run of the `config.yaml` in a run directory has the bits of that run."""
     carry_out(configured(settings).resolved, folder / "first")
     carry_out(folder / "first" / "config.yaml", folder / "again")
-    _same_runs(folder / "first", folder / "again", "the run of its own config.yaml is another")
+    _same_runs(folder / "first", folder / "again", "a run of its own config.yaml differs")
 
 
 def refuses_what_is_no_option(settings: Sequence[str], folder: Path) -> None:
-    """Unknown options and values of a wrong type raise BadConfig."""
+    """Unknown options and values of the wrong type raise BadConfig."""
     algorithm = type(configured(settings).algorithm)
     for option in ("no_such_option", *(key for key in keys_of(algorithm) if key not in NAMING)):
         try:

@@ -94,7 +94,7 @@ class FunctionBackend(InProcess):
 
 
 class RecordedRounds:
-    """A planner that returns given rounds."""
+    """A planner that returns recorded rounds."""
 
     next: Round
 
@@ -219,7 +219,7 @@ class Simulation:
         return result.uploads, {name: torch.cat([s[name] for s in result.client_states]) for name in names}
 
     def _prepared(self, r: Round) -> Round:
-        """The round with the steps of the method, and of a single client for topology `Alone`."""
+        """The round with the method's steps; with topology `Alone`, the round of a single client."""
         steps = np.minimum(r.steps, 1) if self.algorithm.one_step else r.steps
         if self.merged:
             one = recorded_round(r.index, [0], self.backend.population, lr=r.lr, received=r.received.any())

@@ -2,8 +2,8 @@
 
 Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, Alg. 2, one bracket for each algorithm
 in each world. Ray Tune's scheduler decides trial by trial: with several seeds it would stop some seeds of a setting,
-finish others, and rank settings by different numbers of seeds. Here a seed that reaches a rung early is paused, which
-frees its place, until the last seed of the setting has reached the rung.
+finish others, and rank settings by different numbers of seeds. Here a seed that reaches a rung early is paused, and
+another trial takes its place, until the last seed of the setting has reached the rung.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class SettingAsha(FIFOScheduler):
     """ASHA over settings: a setting continues past a rung if its mean over seeds is in the best 1 / reduction so far.
 
     grace: rounds before the first rung; rounds: length of a run; seeds: number of seeds of each setting. Only settings
-    of one kind (`comparable`: the same algorithm in the same world) compete, so that a setting is not stopped because
-    its partition is harder.
+    of one kind (`comparable`: the same algorithm in the same world) compete, so that no setting is stopped because its
+    partition is harder.
     """
 
     def __init__(self, grace: int, reduction: float, rounds: int, seeds: int, places: Places):
@@ -43,7 +43,7 @@ class SettingAsha(FIFOScheduler):
         self._parked: dict[str, tuple[Any, int, int]] = {}  # trial id -> paused trial, its setting, its rung
         places.promised = self.waiting
 
-    # -- what Ray Tune calls -----------------------------------------------------------------------------------
+    # -- called by Ray Tune -------------------------------------------------------------------------------------
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         own = trial.config["trial"]
@@ -71,7 +71,7 @@ class SettingAsha(FIFOScheduler):
         self._parked.pop(trial.trial_id, None)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """The next trial: first paused seeds of settings that continue. Paused seeds of stopped settings end here."""
+        """The next trial; paused seeds of settings that continue come first. Ends paused seeds of stopped settings."""
         for trial, setting, rung in list(self._parked.values()):
             on = self.passed.get((setting, rung))
             if trial.status != "PAUSED" or on is None:
@@ -105,7 +105,7 @@ class SettingAsha(FIFOScheduler):
         return self.passed.get(place)
 
     def _enter(self, own: Mapping[str, Any], rung: int, on: bool | None) -> None:
-        """Enters the setting's mean at the rung; on: the decision of an earlier session, if there was one."""
+        """Records the setting's mean at the rung; on: the decision of an earlier session, if there was one."""
         place, kind = (own["setting"], rung), (comparable(own["values"]), rung)
         mean = float(np.mean(list(self._scores[place].values())))
         before = self._means[kind]
@@ -118,8 +118,8 @@ class SettingAsha(FIFOScheduler):
     def replay(self, runs: Iterable[tuple[Mapping[str, Any], Scores, str]]) -> None:
         """Restores the decisions of an interrupted sweep from its trials, their scores and their ends.
 
-        A setting continued past a rung if any of its seeds has more rounds, and was stopped there if one of its seeds
-        was stopped there. Open decisions are made when the seeds report again.
+        A setting continued past a rung if one of its seeds has more rounds, and was stopped at a rung if one of its
+        seeds was stopped there. Open decisions are made when the seeds report again.
         """
         known = [(own, list(scores), state) for own, scores, state in runs]
         for own, scores, state in known:

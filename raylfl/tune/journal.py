@@ -26,8 +26,8 @@ OVER = (FINISHED, STOPPED, DIVERGED)  # final states; a failed trial is repeated
 class Trial:
     """One run of a sweep.
 
-    id: the name of its run directory; setting: trials of one setting differ only in their seed; parent: the run of an
-    earlier stage that this one continues, if any.
+    id: the name of its run directory. setting: the number of its setting; the trials of a setting differ only in their
+    seed. parent: the run of an earlier stage that this one continues, if any.
     """
 
     id: str
@@ -59,8 +59,8 @@ def ends(folder: Path) -> dict[str, str]:
 class Journal:
     """The trials of a sweep directory, in the order in which they were planned, and their ends.
 
-    damaged: the numbers of lines that cannot be read or do not match their checksum. Their trials are planned again
-    and continue from their run directories.
+    damaged: the numbers of lines that cannot be read or do not match their checksum. The trials of
+    these lines are planned again and continue from their run directories.
     """
 
     def __init__(self, folder: Path):

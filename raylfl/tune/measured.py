@@ -1,4 +1,4 @@
-"""The check, before the first trial, that runs will measure the metric of a sweep."""
+"""A check before the first trial: will runs measure the metric of the sweep?"""
 
 from __future__ import annotations
 
@@ -70,4 +70,4 @@ def require_measured(metric: str, experiment: Experiment) -> None:
         needs["global"] = (experiment.optimum is not None, "data that know their optimum")
     met, need = needs.get(group, (True, ""))
     if not met:
-        raise BadConfig(f"metric={metric} is never measured here: it takes {need}")
+        raise BadConfig(f"metric={metric} is never measured here: it needs {need}")

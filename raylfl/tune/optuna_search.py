@@ -1,7 +1,7 @@
-"""Settings proposed by Optuna, an optional dependency; the mean of a setting's seeds is one observation.
+"""Settings proposed by Optuna, an optional dependency; the mean over a setting's seeds is one observation.
 
-Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019; its default sampler (TPE),
-seeded. Conditions are evaluated while values are drawn, so that no value is drawn for an inactive key.
+Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019. The sampler is Optuna's
+default (TPE), seeded. Conditions are evaluated while values are drawn, so that no value is drawn for an inactive key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def require_optuna() -> None:
 
 
 class OptunaSettings:
-    """Optuna's proposals of settings; it learns their scores, of which larger is better."""
+    """Optuna's proposals of settings, based on the scores reported so far; larger scores are better."""
 
     def __init__(self, space: Space, seed: int, base: Mapping[str, Any]):
         require_optuna()
@@ -49,7 +49,7 @@ class OptunaSettings:
             self.study.tell(trial, score)
 
     def remember(self, setting: int, values: Values) -> None:
-        """Restores a setting that was proposed before the sweep was interrupted, without a score."""
+        """Restores a setting that was proposed before the sweep was interrupted; its score is reported later."""
         named: dict[str, Any] = {}
 
         def note(key: str, domain: Domain) -> Any:
@@ -64,7 +64,7 @@ class OptunaSettings:
         self._asked[setting] = trial
 
     def name(self, key: str, domain: Domain) -> str:
-        """The name of an Optuna parameter; alternatives of one key have different names, as their ranges differ."""
+        """The name of a key's Optuna parameter; each alternative of the key has its own, because ranges differ."""
         domains = self.space.keys[key]
         return key if len(domains) == 1 else f"{key}#{domains.index(domain)}"
 

@@ -1,4 +1,4 @@
-"""Searchers that give the trials of a stage to Ray Tune one by one: planned trials, or settings from Optuna."""
+"""Searchers that pass the trials of a stage to Ray Tune one by one: planned trials, or Optuna's proposals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Planned(Searcher):
         return as_config(self.next(trial_id))
 
     def next(self, trial_id: str) -> Trial:
-        """The next trial, which Ray Tune knows by this id."""
+        """The next trial; trial_id: Ray Tune's id for it."""
         return self.waiting.pop(0)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
@@ -49,7 +49,7 @@ class Planned(Searcher):
 
 
 class Proposals(Planned):
-    """A searcher that returns Optuna's settings, seed by seed; open trials of an earlier session come first."""
+    """A searcher that returns Optuna's settings, seed by seed, after the open trials of an earlier session."""
 
     def __init__(self, stage: StageView, left: Sequence[Trial], places: Places):
         super().__init__(left, places)

@@ -1,6 +1,6 @@
 """Resources of a trial (one bundle for its server and one for each worker), and the number of trials that fit.
 
-Ray Tune waits for ever, with a warning, for a placement group that fits on no node; a sweep refuses it.
+Ray Tune would wait for ever, with a warning, for a placement group that fits on no node; a sweep ends with an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EPSILON = 1e-9
 
 
 def bundles(runtime: RuntimeConfig, workers: int) -> list[Bundle]:
-    """The bundles of a trial: first the server's (no CPU: it works while the workers wait), then one per worker.
+    """The bundles of a trial: the server's (without a CPU, as it works while the workers wait), then one per worker.
 
     With `runtime.backend=local` server and worker are one process with one bundle.
     """
@@ -43,7 +43,7 @@ def capacity(trial: Sequence[Bundle], nodes: Sequence[Bundle], most: int = 10_00
 
 
 def _whole_shares(node: Bundle, share: float) -> Bundle:
-    """The node without GPU remainders that no worker can use: three times 0.4 GPU need two GPUs."""
+    """The node without parts of GPUs that no worker can use: after two shares of 0.4, the last 0.2 of each GPU."""
     if not 0 < share < 1:
         return dict(node)
     a_gpu = math.floor(1 / share + EPSILON) * share
@@ -53,7 +53,8 @@ def _whole_shares(node: Bundle, share: float) -> Bundle:
 def choose_workers(runtime: RuntimeConfig, clients: int, concurrent: int | None, nodes: Sequence[Bundle]) -> int:
     """The number of workers of a trial: `runtime.workers`, or as many as `concurrent` trials leave room for, or one.
 
-    Many trials with one worker each wait least. Raises BadConfig, with the arithmetic, if not even one trial fits.
+    Many trials with one worker each leave the machine idle least. Raises BadConfig, with the arithmetic, if not even
+    one trial fits.
     """
     wanted = runtime.workers or 1
     if runtime.workers is None and concurrent is not None and runtime.backend == "ray":

@@ -17,7 +17,7 @@ from raylfl.tune.places import Places
 from raylfl.tune.score import SCORE, TIME
 from raylfl.tune.space import Domain, Space
 
-FIXED = ("algorithm.name",)  # keys that cannot change during a run, among the keys that PBT may change
+FIXED = ("algorithm.name",)  # keys that cannot change during a run, of those in the groups that PBT may change
 
 
 @dataclass
@@ -33,10 +33,10 @@ class Fifo(Options):
 
 @dataclass
 class Asha(Options):
-    """At rounds grace, grace * reduction, ... a setting continues if its mean is in the best 1 / reduction so far.
+    """ASHA: at rounds grace, grace * reduction, ... a setting continues if it is in the best 1 / reduction so far.
 
-    Rungs are at rounds grace, grace * reduction, ... Only settings with the same algorithm in the same world compete.
-    All seeds of a setting continue, or none.
+    Settings are compared by their means over seeds, and only with settings of the same algorithm in the same world. All
+    seeds of a setting continue, or none.
     """
 
     grace: Annotated[int, Ge(1), Doc("rounds before a setting may be stopped; null: a tenth of the rounds")] | None = (
@@ -52,7 +52,7 @@ class Asha(Options):
 
 @dataclass
 class Pbt(Options):
-    """PBT: every `interval` rounds the worst runs take the state of one of the best runs and mutate its values."""
+    """PBT: every `interval` rounds, each of the worst runs copies one of the best and mutates its values."""
 
     interval: Annotated[int, Ge(1), Doc("rounds between mutations; null: a tenth of the rounds")] | None = None
     quantile: Annotated[float, Gt(0), Le(0.5), Doc("the share of the runs that counts as worst, and as best")] = 0.25

@@ -40,10 +40,10 @@ class SweepConfig(Score):
 
 @dataclass
 class Stage(Options):
-    """One part of a coarse-then-fine search: settings within reach of the best continue in the next stage.
+    """One part of a coarse-then-fine search: settings close to the best continue in the next stage.
 
-    The SFL paper (app. G.3) has 1000 rounds and 3 points of accuracy, then 4000 rounds. The best setting is that of the
-    same algorithm in the same world, so that every algorithm keeps candidates.
+    The SFL paper (app. G.3) has 1000 rounds and 3 points of accuracy, then 4000 rounds. A setting is compared with the
+    best of the same algorithm in the same world, so that every algorithm keeps candidates.
     """
 
     rounds: Annotated[int, Ge(1), Doc("rounds of each run of the stage")]

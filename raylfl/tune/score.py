@@ -15,7 +15,7 @@ from raylfl.report.derived import best_value, tail, to_target
 from raylfl.report.runs import RunRecord
 
 TIME, SCORE = "round", "score"  # keys of a trial's report after a round
-WORST = -1e30  # score of a run that diverged; finite, so that percentiles are finite
+WORST = -1e30  # score of a diverged run; finite, because PBT computes percentiles
 
 
 @dataclass

@@ -13,10 +13,9 @@ from raylfl.core.oracle import private_randomness
 class SeededPBT(PopulationBasedTraining):
     """Ray Tune's PBT with two changes.
 
-    rounds: length of a run. Ray Tune would pause a run even at its last round and repeat its last rounds; here the run
-    ends. A run that diverged earlier (its report has a `state`) may still take the state of another run.
-    seed: determines, with the run and the round, the run that is copied and the mutations. Ray Tune draws from Python's
-    and numpy's global generators instead.
+    Runs end at their last round (`rounds`), where Ray Tune would pause them and repeat their last rounds; a run that
+    diverged earlier (its report has a `state`) may still take the state of another run. The run to copy and the
+    mutations are functions of (seed, run, round), where Ray Tune draws from the global generators of Python and numpy.
     """
 
     def __init__(self, rounds: int, seed: int, time_attr: str, **options: Any):

@@ -2,7 +2,7 @@
 
     space:
       algorithm.name: {grid: [focus, fedavg]}
-      local.lr:                                  # the first alternative whose `when` holds counts
+      local.lr:                                  # the first alternative whose `when` holds
         - {grid: [0.003, 0.01], when: {algorithm.name: focus}}
         - {loguniform: [0.01, 1]}
       algorithm.gamma: {uniform: [0.1, 1], when: {algorithm.name: [focus]}}   # else unchanged
@@ -131,7 +131,7 @@ class Space:
         return {domain.kind for domains in self.keys.values() for domain in domains}
 
     def points(self, samples: int, seed: int, base: Mapping[str, Any]) -> list[Values]:
-        """All grid points with `samples` draws of the other domains, each point once; base: the config's own values.
+        """Every grid point with `samples` draws of the other domains, without repetitions; base: the config's values.
 
         Draw k of a key is the same at all grid points, so that all algorithms get the same learning rates.
         """
@@ -183,7 +183,7 @@ def look_up(key: str, values: Values, base: Mapping[str, Any]) -> Any:
 
 
 def comparable(values: Values) -> str:
-    """The algorithm and world of a setting as a string; settings with equal strings are compared."""
+    """The algorithm and world of a setting as a string; only settings with equal strings are compared."""
     flat = flatten(values)
     return canonical({k: v for k, v in flat.items() if is_world(k) or k in (METHOD, METHOD.partition(".")[0])})
 

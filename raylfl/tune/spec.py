@@ -4,7 +4,7 @@
     space: {local.lr: {grid: [0.01, 0.03, 0.1]}}
     seeds: [0, 1, 2]                # a setting's seeds are pooled
 
-Everything is checked before Ray starts: a mistake costs seconds, not the first trial.
+Everything is checked before Ray starts: a mistake costs seconds instead of the first trial.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHECKED = 200  # largest number of settings that are checked before anything sta
 
 @dataclass(frozen=True)
 class Sweep:
-    """A checked sweep; base: the merged config, with interpolations unresolved, as `${seed}` differs between trials."""
+    """A checked sweep; base: the merged config; interpolations are unresolved, as `${seed}` differs between trials."""
 
     name: str
     options: SweepConfig
@@ -69,7 +69,7 @@ class Sweep:
         return int(self.base.get("seed", 0))
 
     def overrides(self, values: Values, seed: int, rounds: int) -> list[str]:
-        """The values of a trial as `key=value` items, groups before the keys inside them."""
+        """The values of a trial as `key=value` items; a group comes before keys inside it."""
         items = {"seed": seed, "rounds": rounds, **values}
         if isinstance(self.scheduler, Pbt):
             items["checkpoint.every"] = self.scheduler.every(rounds)
@@ -106,7 +106,7 @@ class Sweep:
         ]
 
     def points(self) -> list[Values]:
-        """The settings of grids and random draws, in order; for Optuna, random examples of its proposals."""
+        """The settings of grids and random draws, in order; for Optuna, random examples of what it may propose."""
         return self.space.points(self.options.samples, self.draws_from, self.plain)
 
 
@@ -228,9 +228,9 @@ def check_together(sweep: Sweep) -> None:
 
 
 def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:
-    """Checks the settings (at most `CHECKED` of them) for unknown keys and bad values, and returns one config.
+    """Checks the settings (at most `CHECKED` of them) for unknown keys and bad values, and returns the config of one.
 
-    Raises BadConfig that lists every mistake with the settings concerned.
+    Raises BadConfig that lists every mistake with its settings.
     """
     chosen = points[:: max(1, -(-len(points) // CHECKED))]
     problems: dict[str, list[Values]] = {}

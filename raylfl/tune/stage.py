@@ -34,7 +34,7 @@ SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
 
 
 class StageRun:
-    """One stage of a sweep; carries out the trials that are not over."""
+    """One stage of a sweep, which runs the trials that have not ended."""
 
     def __init__(self, sweep: Sweep, index: int, folder: Path, journal: Journal, trial: Sequence[Bundle], say: Say):
         """Stage number `index` of a sweep; trial: the bundles of one trial, for the server and each worker."""
@@ -48,7 +48,7 @@ class StageRun:
             self.total = sweep.options.samples * len(sweep.seeds(0))
 
     def carry_out(self) -> None:
-        """Runs until every trial is over or has failed. Raises KeyboardInterrupt if it is interrupted."""
+        """Runs until every trial has ended or failed. Raises KeyboardInterrupt if it is interrupted."""
         left = [trial for trial in self.journal.of_stage(self.index) if not self._is_over(trial)]
         if not left and not self.searching:
             return
@@ -62,7 +62,7 @@ class StageRun:
     def _searcher(self, left: Sequence[Trial]) -> Planned | None:
         """The searcher that returns the trials; None: Ray Tune's own list suffices. See `Places` and `Proposals`."""
         concurrent = self.sweep.options.concurrent
-        if self.searching:  # Optuna should learn from the first settings before it proposes the last ones
+        if self.searching:  # so that Optuna learns from the first settings before it proposes the last ones
             concurrent = concurrent or max(capacity(self.bundles, nodes_of_cluster()), 1)
             return Proposals(self, left, Places(concurrent))
         return Planned(left, Places(concurrent)) if isinstance(self.sweep.scheduler, Asha) else None
@@ -97,12 +97,12 @@ class StageRun:
         )
 
     def _is_over(self, trial: Trial) -> bool:
-        """Whether a trial needs no further work; notes runs that completed unnoticed or were damaged later."""
+        """Whether a trial needs no further work; records complete runs that the journal lacks; reports damaged ones."""
         complete = self.is_complete(trial)
         if complete and trial.id not in self.journal.ends:
             self.journal.end(trial.id, FINISHED)
         if self.journal.state(trial) == FINISHED and not complete:
-            self.say(f"{trial.id}  had finished, but its directory is damaged: run again from what is left")
+            self.say(f"{trial.id}  had finished, but its directory is damaged: run again from what can be read")
             return False
         return self.journal.is_over(trial)
 

@@ -1,4 +1,4 @@
-"""The interface of a stage for its parts (proposals, log)."""
+"""The interface of a stage that proposals and log use."""
 
 from __future__ import annotations
 

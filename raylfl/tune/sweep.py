@@ -97,7 +97,7 @@ def changed(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
 
 
 def tried(spec: Sweep) -> Experiment:
-    """Checks every setting and tries one of them on a first batch, so that mistakes are found before Ray starts."""
+    """Checks every setting and runs one of them on a first batch, so that mistakes are found before Ray starts."""
     from raylfl.api import checked
 
     if spec.options.search == "optuna":
@@ -122,7 +122,7 @@ def new_folder(spec: Sweep) -> Path:
             continue
         except OSError as error:
             raise BadConfig(f"logging.dir={base}: cannot make a sweep's directory there ({error.strerror})") from error
-    raise BadConfig(f"logging.dir={base} is full of sweeps of this second")
+    raise BadConfig(f"logging.dir={base} has too many sweeps that started in this second: try again")
 
 
 def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say) -> SweepResult:
@@ -177,13 +177,13 @@ def counted(count: int, what: str) -> str:
 
 
 def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
-    """Writes the trials of a stage to the journal: all settings in the first stage, later those close to the best."""
+    """Writes the trials of a stage to the journal: first all settings, in later stages those close to the best."""
     if index == 0:
         if spec.options.search == "random":
             for setting, values in enumerate(spec.points()):
                 journal.plan(*spec.trials(0, setting, values))
         for setting, values in {trial.setting: trial.values for trial in journal.of_stage(0)}.items():
-            journal.plan(*spec.trials(0, setting, values))  # seeds of Optuna's settings whose lines were damaged
+            journal.plan(*spec.trials(0, setting, values))  # replaces damaged lines of Optuna's settings
         return
     within = spec.stages[index - 1].within
     assert within is not None
@@ -215,7 +215,7 @@ def ended_by_signals() -> Iterator[None]:
     """A context in which SIGTERM (`ray job stop`, Slurm) acts as Ctrl-C: Ray Tune ends its trials and returns."""
 
     def as_interrupt(number: int, frame: FrameType | None) -> None:
-        handler = signal.getsignal(signal.SIGINT)  # ignored for jobs in the background, where SIGTERM must still count
+        handler = signal.getsignal(signal.SIGINT)  # background jobs ignore SIGINT, but must obey SIGTERM
         (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
     try:

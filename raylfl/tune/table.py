@@ -78,7 +78,7 @@ def _nan(run: RunRecord) -> Any:
 
 
 def setting_rows(sweep: Sweep, rows: Sequence[TrialRow], stage: int) -> list[SettingRow]:
-    """The settings of a stage, the best first: by number of scored seeds, then by mean; stopped settings last."""
+    """The settings of a stage, the best first: by number of scored seeds, then by mean; stopped ones come last."""
     groups: dict[int, SettingRow] = {}
     for row in rows:
         if row.trial.stage == stage:
@@ -97,7 +97,7 @@ def ranked(sweep: Sweep, group: SettingRow) -> float:
 
 
 def survivors(sweep: Sweep, groups: Sequence[SettingRow], within: float) -> list[SettingRow]:
-    """The settings within `within` of the best of the same algorithm in the same world, by setting number."""
+    """The settings at most `within` below the best of the same algorithm in the same world, by setting number."""
     alive = [group for group in groups if group.finished]
     best: dict[str, float] = {}
     for group in alive:

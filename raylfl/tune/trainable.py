@@ -1,4 +1,4 @@
-"""A run as a trainable function for your own `ray.tune.Tuner`, without raylfl's sweeps."""
+"""A trainable function for your own `ray.tune.Tuner`, without raylfl's sweeps: one call is one run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A trial: an ordinary run whose server is the trial's own process, and which reports after every round.
+"""A trial: an ordinary run whose server is the trial's process, and which reports to Ray Tune after every round.
 
-Ray Tune starts this process in the trial's placement group, which also holds its worker actors. A trial can be
-repeated at any time: it continues from its run directory.
+Ray Tune starts this process in the trial's placement group, which also holds the worker actors. A repeated trial
+continues from its run directory.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ Report = Callable[[dict[str, Any], Path | None], None]
 
 @dataclass(frozen=True)
 class Job:
-    """The data shared by all trials of a sweep: the content of sweep.yaml, its folder, and the workers of a trial.
+    """The data shared by all trials of a sweep: the content of sweep.yaml, its folder, the number of workers per trial.
 
-    command: the command line of the sweep; None: that of this process.
+    command: the command line of the sweep; None: this process's.
     """
 
     content: dict[str, Any]
@@ -52,7 +52,7 @@ class Job:
 
 
 def trainable(config: dict[str, Any], job: Job) -> None:
-    """Ray Tune's function: runs the trial in config["trial"], from another trial's checkpoint if PBT gives one."""
+    """The function that Ray Tune calls: runs the trial in config["trial"], from a checkpoint that PBT may give."""
     process.set_up()
     from ray import tune
 
@@ -78,7 +78,7 @@ def trainable(config: dict[str, Any], job: Job) -> None:
 def patient(function: Callable[[dict[str, Any]], None]) -> Any:
     """The trainable class of a function, with a cleanup that waits for the function's thread.
 
-    Ray Tune would end the process while a stopped trial still writes its checkpoint and closes its loggers.
+    Otherwise Ray Tune would end the process while a stopped trial writes its checkpoint and closes its loggers.
     """
     from ray.train._internal.session import get_session
     from ray.tune.trainable.function_trainable import wrap_function
@@ -95,11 +95,11 @@ def patient(function: Callable[[dict[str, Any]], None]) -> Any:
 
 
 def run_trial(job: Job, trial: Trial, report: Report, taken: Path | None = None) -> None:
-    """Runs a trial, or the rest of it; `report` gets one row per round, the last one after the run is complete.
+    """Runs a trial, or the rest of it; calls `report` once per round, for the last round after the run is complete.
 
-    taken: a snapshot to continue from instead of the run's own state. A run that diverges or has invalid values is
-    reported with that state, because a repetition would fail as well. Other errors are raised, so that Ray Tune
-    repeats the trial.
+    taken: a snapshot to continue from instead of the run's own state. The report of a run
+    that diverges or has invalid values contains that state, because a repetition would fail as well. Other errors are
+    raised, so that Ray Tune repeats the trial.
     """
     sweep, folder = make_sweep(job.content), Path(job.folder) / trial.id
     try:
@@ -132,7 +132,7 @@ def _rounds(
             if score is None:
                 continue
             last = {TIME: done, SCORE: score, sweep.score.metric: metrics.get(sweep.score.metric)}
-            if done < trial.rounds and (fresh or not every):  # PBT needs increasing rounds
+            if done < trial.rounds and (fresh or not every):  # PBT needs reports of increasing rounds
                 with snapshot(run_dir.path, due=bool(every) and done % every == 0) as copy:
                     report(last, copy)
     if last is None:
@@ -177,7 +177,7 @@ def make_backend(experiment: Experiment, run_dir: RunDirectory, workers: int) ->
     from raylfl.runtime.ray.stored import Stored
 
     if experiment.setup.nodes is not None:
-        raise BadConfig("a sweep does not place trials on the nodes of clients whose data live apart: use raylfl run")
+        raise BadConfig("a sweep cannot place trials on the nodes that hold the clients' data: use raylfl run")
     actors = start_workers(experiment.config.runtime, [None] * workers)
     return RayBackend(experiment, Stored.put(experiment, workers), actors, run_dir.log)
 
@@ -205,7 +205,7 @@ def opened(folder: Path, command: str | None) -> Iterator[RunDirectory]:
 
 
 def copy_state(source: Path, target: Path) -> None:
-    """Makes a run directory with the state of another, atomically."""
+    """Copies the state of a run into a new run directory, atomically."""
     aside = target.with_name(f".{target.name}.incoming")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -218,10 +218,10 @@ def copy_state(source: Path, target: Path) -> None:
 
 
 def continue_from(parent: Path, folder: Path, resolved: dict[str, Any]) -> None:
-    """Copies the state of a shorter run of the same setting; if that is refused, the run starts from round 0."""
+    """Copies the state of a shorter run of the same setting, or nothing if the run cannot continue from it."""
     try:
         refuse_changes(load_config(parent / "config.yaml").resolved, resolved)
-    except BadConfig:  # values in phases, which end at fractions of all rounds
+    except BadConfig:  # its values have phases, which end at fractions of all rounds
         return
     copy_state(parent, folder)
 
@@ -254,7 +254,7 @@ def take_over(folder: Path, taken: Path, resolved: dict[str, Any], values: str) 
 
 @contextmanager
 def snapshot(folder: Path, due: bool) -> Iterator[Path | None]:
-    """A context with a copy of the run's state, which Ray Tune stores meanwhile; None if none is due."""
+    """A context with a copy of the run's state, in which Ray Tune stores the copy; None if no copy is due."""
     if not due:
         yield None
         return

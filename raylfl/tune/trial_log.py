@@ -13,7 +13,7 @@ from raylfl.tune.score import TIME
 from raylfl.tune.stage_view import StageView
 
 Say = Callable[[str], None]
-PULSE_SECONDS = 30.0  # between lines about running trials
+PULSE_SECONDS = 30.0  # time between lines about running trials
 
 
 class TrialLog(Callback):
