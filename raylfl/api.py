@@ -35,7 +35,7 @@ Watch = Callable[["Progress"], None]
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress after each round: metrics, and lines for the user since the previous round.
+    """The progress of a run after a round: its metrics, and messages for the user since the previous round.
 
     params: flat [d]; None without callbacks or a stream, and for rounds that a resumed run had already completed.
     """
@@ -191,7 +191,7 @@ def resume(
 
 
 def saved(folder: Path, overrides: Sequence[str], trust: bool, objects: Objects) -> tuple[Config, Config]:
-    """(the config of a run directory, that config with these overrides and objects)."""
+    """(the config saved in a run directory, the same config with these overrides and objects)."""
     if not (folder / "config.yaml").is_file():
         raise BadConfig(f"{folder} is not a run directory: it has no config.yaml")
     again = _given_again(folder, trust, objects)
@@ -200,9 +200,9 @@ def saved(folder: Path, overrides: Sequence[str], trust: bool, objects: Objects)
 
 
 def _given_again(folder: Path, trust: bool, objects: Objects) -> Given:
-    """The objects that a run's config cannot name: passed by the caller, saved in its directory, or importable here.
+    """The objects that a run's config cannot name: passed by the caller, or saved in its directory.
 
-    Raises BadConfig for others.
+    Raises BadConfig if one is missing and cannot be imported either.
     """
     from raylfl.runtime.records.kept_objects import on_trust, read
 
@@ -228,7 +228,7 @@ def _given_again(folder: Path, trust: bool, objects: Objects) -> Given:
 
 
 def checked(config: Config) -> Experiment:
-    """Builds the experiment of a config and tries it on a first batch. Raises BadConfig if anything cannot work."""
+    """Builds the experiment of a config and runs a trial step on one batch. Raises BadConfig if that fails."""
     with one_at_a_time():
         return _checked(config)
 
@@ -294,12 +294,12 @@ def _rows_of(backend: str) -> Any:
     return remote.rows
 
 
-Rounds = Generator[Progress, str | None, None]  # a reason sent back ends the run early
+Rounds = Generator[Progress, str | None, None]  # sending a reason to the generator ends the run early
 
 
 @contextmanager
 def _saying_how_to_go_on(run_dir: RunDirectory) -> Iterator[None]:
-    """Adds the command that resumes the run to any error that does not name it already."""
+    """A context that adds the command for resuming the run to errors that do not name it."""
     from raylfl.runtime.records.record_file import Displaced
     from raylfl.runtime.session import Interrupted
 
@@ -323,7 +323,7 @@ def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced:
     with closing(rows):
         while True:
             try:
-                with one_at_a_time() if local else nullcontext():  # other backends compute in their own processes
+                with one_at_a_time() if local else nullcontext():  # Ray's workers compute in their own processes
                     metrics, messages, params = rows.send(reason)
             except StopIteration:
                 return

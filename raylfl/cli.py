@@ -73,7 +73,7 @@ class _Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         if self.takes_config:
-            from raylfl.config.schema import keys_text  # imported late: other commands do not need it
+            from raylfl.config.schema import keys_text  # imported here, because other commands do not need it
 
             self.epilog, self.formatter_class = keys_text(), argparse.RawDescriptionHelpFormatter
         return super().format_help()
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = with_config(command("run", commands.run, "one federated run"))
     sub.add_argument("--print-config", action="store_true", help="print the resolved config and stop")
-    sub = with_config(command("compare", commands.compare, "the same world for several algorithms, then one report"))
+    sub = with_config(command("compare", commands.compare, "run several algorithms on one config, then write a report"))
     sub.add_argument(
         "-a", "--algorithms", required=True, metavar="A,B,...", help="names of algorithms, compared on one config"
     )
@@ -114,13 +114,19 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("run_dir", metavar="RUN_DIR")
     sub.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="rounds may be raised")
     sub.add_argument(
-        "--trust", action="store_true", help="take classes of a notebook from the run's objects.pkl: runs code in it"
+        "--trust",
+        action="store_true",
+        help="load a notebook's classes from the run's objects.pkl, which executes code in it",
     )
-    sub = command("sweep", commands.sweep, "Ray Tune over any config keys; a table of trials, then a report")
+    sub = command(
+        "sweep", commands.sweep, "search over config keys with Ray Tune; writes a table of trials and a report"
+    )
     sub.add_argument("sweep", nargs="?", metavar="SWEEP", help="a path, or the name of a file under conf/sweep/")
     sub.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="keys of the sweep or of its config")
     sub.add_argument("--resume", metavar="DIR", help="continue the sweep in this directory")
-    sub = command("report", commands.report, "curves, tables and a page from runs; seeds of one setting are pooled")
+    sub = command(
+        "report", commands.report, "write curves, tables and a page about runs; seeds of one setting are pooled"
+    )
     sub.add_argument("paths", nargs="+", metavar="RUN_OR_SWEEP_DIR")
     sub.add_argument("-o", "--out", metavar="DIR", default="report")
     sub.add_argument("--target", type=float, help="accuracy (or distance) for `rounds to target`")
@@ -130,14 +136,14 @@ def _parser() -> argparse.ArgumentParser:
     sub = command(
         "reproduce",
         commands.reproduce,
-        "a paper's figure or table: runs it, prints our number beside the published one",
+        "reproduce a paper's figure or table; prints our numbers beside the published ones",
     )
     sub.add_argument(
-        "overrides", nargs="*", default=[], metavar="NAME", help="focus/fig4, ...; key=value is for every run"
+        "overrides", nargs="*", default=[], metavar="NAME", help="focus/fig4, ...; key=value applies to every run"
     )
-    sub.add_argument("--list", action="store_true", help="show the names (as without any)")
+    sub.add_argument("--list", action="store_true", help="list all names (also without NAME)")
     sub.add_argument(
-        "--scale", choices=("smoke", "paper"), default="smoke", help="of image classification (default: smoke)"
+        "--scale", choices=("smoke", "paper"), default="smoke", help="scale of image classification (default: smoke)"
     )
     sub.add_argument(
         "--only",
@@ -146,10 +152,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="key=value",
         help="cells of an experiment: task=mnist-*, steps=5,20 (SFL: task, classes, steps, method, lr, seed)",
     )
-    sub.add_argument("--processes", type=_positive, metavar="N", help="runs at a time without Ray (default: one a CPU)")
-    sub.add_argument("--estimate", action="store_true", help="say how long it would take here, from short runs")
+    sub.add_argument(
+        "--processes", type=_positive, metavar="N", help="runs at the same time without Ray (default: one per CPU)"
+    )
+    sub.add_argument(
+        "--estimate", action="store_true", help="only estimate the duration on this machine, from short runs"
+    )
     sub = command(
-        "publish", commands.publish, "finished runs of `reproduce` into the ledger in results/, and its pages"
+        "publish", commands.publish, "add finished runs of `reproduce` to the ledger in results/, and rewrite its pages"
     )
     sub.add_argument("targets", nargs="*", metavar="RUN_OR_EXPERIMENT", help="none: only regenerate the pages")
     sub.add_argument("--to", metavar="NAME", help="the experiment of a run directory")
@@ -159,33 +169,37 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for partition.json and partition.png")
     sub = with_config(command("trace", commands.trace, "draw the participation of a config without training"))
     sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for participation.jsonl and .png")
-    sub = with_config(command("topology", commands.topology, "print the numbers of a graph, and draw it"))
+    sub = with_config(command("topology", commands.topology, "print the properties of a graph, and draw it"))
     sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for topology.png")
     sub = with_config(
         command("profile", commands.profile, "time the phases of a round and the forms of the gradient oracle")
     )
-    sub.add_argument("--rounds", type=_positive, default=9, metavar="N", help="rounds timed of each form (default: 9)")
+    sub.add_argument(
+        "--rounds", type=_positive, default=9, metavar="N", help="rounds measured for each form (default: 9)"
+    )
     sub = with_config(
-        command("theory", commands.theory, "constants of a problem, and what the papers' theorems say of a run")
+        command(
+            "theory",
+            commands.theory,
+            "print the constants of a problem and what the papers' theorems state about a run",
+        )
     )
     sub.add_argument("--json", action="store_true", help="print plain values instead of tables")
-    sub = command("list", commands.list_all, "lists components, plug-ins and your own classes, one line each")
+    sub = command("list", commands.list_all, "list components, plug-ins and your own classes, one line each")
     what = f"{', '.join(commands.KINDS)}; or a module or class of your own (mine, mine.FedCM), with its options"
     sub.add_argument("what", nargs="*", metavar="KIND", help=what)
     sub = command("new", commands.new, "write a new component: its file, its yaml and a test that passes")
     sub.add_argument("kind", metavar="KIND", help="algorithm, partition, participation, link, model or data")
-    sub.add_argument("name", metavar="NAME", help="of the class: FedCM makes fedcm.py, fedcm.yaml, test_fedcm.py")
+    sub.add_argument("name", metavar="NAME", help="name of the class: FedCM makes fedcm.py, fedcm.yaml, test_fedcm.py")
     sub.add_argument("-o", "--out", metavar="DIR", default=".", help="where the files go (default: here)")
-    command(
-        "doctor", commands.doctor, "what is installed and found here; exit code 1 if `raylfl run digits` lacks anything"
-    )
-    sub = command(
-        "completion", _completion, "a script that completes commands, configs and keys: put it into ~/.bashrc"
-    )
+    command("doctor", commands.doctor, "check the installation; exit code 1 if `raylfl run digits` lacks anything")
+    sub = command("completion", _completion, "print a script that completes commands, configs and keys, for ~/.bashrc")
     sub.add_argument("shell", metavar="SHELL", help='bash or zsh: eval "$(raylfl completion bash)"')
-    sub = command("schema", commands.schema, "the JSON schema of a config, for editors that check and complete yaml")
+    sub = command(
+        "schema", commands.schema, "print the JSON schema of a config, for editors that check and complete yaml"
+    )
     sub.add_argument("--sweep", action="store_true", help="of a sweep file")
-    sub = command("runs", commands.runs, "runs with their state and key metrics")
+    sub = command("runs", commands.runs, "list runs with their state and main metrics")
     sub.add_argument("paths", nargs="*", metavar="DIR", help="default: runs")
     return parser
 

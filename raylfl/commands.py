@@ -1,6 +1,6 @@
-"""The commands of the command line, each a function of its parsed arguments; imports are late, so that a typo is quick.
+"""The commands of the command line, each a function of its parsed arguments that returns an exit code (None for 0).
 
-A command returns its exit code, None for 0.
+Imports are inside the functions, so that a mistake in the arguments is reported at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from raylfl.errors import BadConfig
 from raylfl.extras import EXTRAS, MissingExtra, require
 
 REGISTERED = ("algorithms", "partitions", "participation", "links", "topologies", "models", "data", "loggers")
-KINDS = (*REGISTERED, *FOLDERS)  # what `raylfl list` lists
+KINDS = (*REGISTERED, *FOLDERS)  # the arguments of `raylfl list`
 REPORT = EXTRAS["report"]
 
 
@@ -69,7 +69,7 @@ def _finished(result: Any) -> None:
 
 
 def _can_draw(say: Callable[[str], None]) -> bool:
-    """Whether the libraries of reports are installed; if not, one line says how to get them."""
+    """Whether the libraries of reports are installed; if not, says how to install them."""
     try:
         require(*REPORT, what="the report (logging.report)")
     except MissingExtra as error:
@@ -157,7 +157,7 @@ def publish(args: argparse.Namespace) -> None:
 def partition(args: argparse.Namespace) -> None:
     from raylfl.config.load import load_config
 
-    config = load_config(args.config, args.overrides)  # first: what follows imports torch
+    config = load_config(args.config, args.overrides)  # before torch is imported
     require(*REPORT, what="the figure of raylfl partition")
     from raylfl.console import rows_table, say
     from raylfl.data_source import load_data

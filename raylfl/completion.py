@@ -1,7 +1,8 @@
 """`raylfl completion bash|zsh`: a script that completes commands, options, configs, keys and names of components.
 
-The script contains all words, names of plug-ins included, so that completion starts no Python; files are completed as
-usual. bash splits `algorithm.name=foc` at the `=`; the key before the `=` determines the candidates after it.
+The script contains all words, names of plug-ins included, so that completion does not start Python; files are
+completed as usual. bash splits `algorithm.name=foc` at the `=`; the key before the `=` determines the candidates
+after it.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _keys() -> list[str]:
 
 
 def _values() -> Iterator[tuple[str, list[str]]]:
-    """Pairs (pattern of keys, the words that may follow)."""
+    """Pairs (shell pattern of keys, possible values)."""
     for group, registry in REGISTRIES.items():
         yield f"{group}|{group}.name", registry.names()
     yield "base", config_names()

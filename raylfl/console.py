@@ -1,4 +1,4 @@
-"""The output of the commands: live progress in a terminal, plain lines elsewhere, tables."""
+"""The output of commands: tables, and progress as a live display in a terminal or as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from raylfl.runtime.step_profile import StepProfile
     from raylfl.theory.summary import Theory
 
-PLAIN_SECONDS = 2.0  # between progress lines without a terminal
-UNFOLDED = 10_000  # columns without a terminal: one line per entry, for grep and awk
+PLAIN_SECONDS = 2.0  # time between progress lines without a terminal
+UNFOLDED = 10_000  # width without a terminal: one line per table row, for grep and awk
 SHOWN = (
     ("train/loss", "loss", "{:.4f}"),
     ("test/accuracy", "accuracy", "{:.2%}"),
@@ -39,7 +39,7 @@ SHOWN = (
 def console(highlight: bool = False, **options: Any) -> Console:
     """A console that has bars and colours only if stdout is a terminal.
 
-    FORCE_COLOR, which Jupyter sets for the commands of a notebook, would give them to files as well.
+    FORCE_COLOR is ignored: Jupyter sets it for a notebook's commands, and files would get colours, too.
     """
     return Console(highlight=highlight, force_terminal=sys.stdout.isatty(), force_jupyter=False, **options)
 
@@ -149,13 +149,13 @@ def workers_of(experiment: Experiment) -> str:
 
     try:
         count = count_workers(runtime, clients, resources_here())
-    except BadConfig:  # nodes were lost since the run began
+    except BadConfig:  # nodes were lost after the start of the run
         return "workers"
     return f"{count} worker{'s' * (count > 1)}"
 
 
 def print_table(table: Table) -> None:
-    """Prints a table: as wide as the terminal, or without a terminal one line per row of any length."""
+    """Prints a table, as wide as the terminal; without a terminal, each row is one line of any length."""
     terminal = console()
     if terminal.is_terminal:
         terminal.print(table)
@@ -166,7 +166,7 @@ def print_table(table: Table) -> None:
 
 
 def rows_table(rows: Sequence[dict[str, Any]]) -> None:
-    """Prints rows of equal keys as a table; columns with fractions have three decimals."""
+    """Prints dicts with equal keys as a table; columns with fractions have three decimals."""
     table = Table(box=None, pad_edge=False)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     for name in columns:
@@ -184,7 +184,7 @@ def _numbers(values: Sequence[Any]) -> list[str]:
 def profile_tables(
     timings: Sequence[Timing], kernels: Sequence[dict[str, Any]], replayed: tuple[Timing, StepProfile] | None
 ) -> None:
-    """Tables of a profile: settings by round time, phases, kernels, the recorded step, and the keys to set."""
+    """Prints a profile: settings by round time, phases, kernels, the recorded step, and the config keys to set."""
     best, rule = timings[0], next(t for t in timings if t.rule)
     say("Forms of the gradient oracle, one process, median rounds:")
     rows_table(
@@ -212,7 +212,7 @@ def profile_tables(
 
 
 def theory_tables(theory: Theory) -> None:
-    """Tables of the theory: constants, admissible step sizes, guaranteed rates, and violated assumptions."""
+    """Prints tables of constants, admissible step sizes, guaranteed rates, and violated assumptions."""
 
     def table(title: str, rows: Sequence[tuple[str, ...]], headers: tuple[str, ...]) -> None:
         out = Table(title=title, title_justify="left", box=None, pad_edge=False)
@@ -240,7 +240,7 @@ def theory_tables(theory: Theory) -> None:
 
 
 def _step_table(timing: Timing, step: StepProfile) -> None:
-    """The recorded calls with their times, and the share of a round that they take."""
+    """Prints the recorded calls with their times, and their share of a round."""
     say(f"\nThe recorded step of {timing.setting}, call by call:")
     rows_table([{k: float(v) if k.startswith("us") else escape(v) for k, v in row.items()} for row in step.calls])
     listed, kernels = (timing.steps_per_round * seconds / timing.median for seconds in (step.seconds, step.kernels))
@@ -263,7 +263,7 @@ def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
 
 
 def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]]) -> None:
-    """Prints one line per run: state, rounds done, algorithm, and the newest values of the most common metrics.
+    """Prints a line per run: state, rounds done, algorithm, and newest values of the most common metrics.
 
     ends: the final states of the trials of the sweep in a directory, by id; empty without a sweep.
     """

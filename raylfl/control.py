@@ -1,4 +1,4 @@
-"""Callbacks of a run, called after each round, and how they end a run early."""
+"""Callbacks, called after each round of a run, which may end the run early."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 
 class StopRun(RaylflError):
-    """Ends the run after this round, as early stopping does, if raised in a callback; its text is the reason."""
+    """Raised in a callback, ends the run after this round, as early stopping does; its text is the reason."""
 
 
 class Callback:
-    """Hooks of a run, called in the process that started it; the workers wait meanwhile, so that a stop acts at once.
+    """Hooks of a run, called in the process that started it.
 
-    An error raised in a callback ends the run, which can be resumed from its newest checkpoint.
+    The workers wait meanwhile, so that a stop takes effect at once. An error raised in a callback ends
+    the run, which can be resumed from its newest checkpoint.
     """
 
     def on_run_start(self, config: Config, run_dir: Path) -> None:

@@ -1,4 +1,4 @@
-"""The data of a run, from the user's data class: data sets or Lightning's data loaders."""
+"""The data of a run, read from a data class of yours or of raylfl: data sets, or Lightning's data loaders."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from raylfl.registries import REGISTRIES
 
 Collate = Callable[[list[Any]], Any]
 
-LIGHTNING = ("lightning.", "pytorch_lightning.")  # two distributions of the same classes
-# LightningDataModule's hooks that a run does not call; those on batches would change what is trained on
+LIGHTNING = ("lightning.", "pytorch_lightning.")  # two packages with the same classes
+# LightningDataModule's hooks that a run does not call; calling the ones about batches would change the training data
 REFUSED = {
     "on_before_batch_transfer": "use train_transform or collate_fn",
     "transfer_batch_to_device": "use collate_fn; a batch object may have a method `to`",
@@ -39,8 +39,8 @@ IGNORED = {
 class DataSource:
     """The content of a data class, whose attributes may be values or methods.
 
-    data: the object itself, for further attributes; it stays in the process that made it. client_nodes: for each client
-    the name of the nodes that have its samples, a custom resource of Ray; None: every node has all of them.
+    data: the object itself, for further attributes; it stays in the process that created it. client_nodes: for each
+    client, the custom resource of Ray that names the nodes with its samples; None: every node has all samples.
     """
 
     train: SampleSet
@@ -61,12 +61,12 @@ def class_of(config: Config, place: str) -> Any:
     component = getattr(config, place)
     if component.target is not None:
         return component.target
-    with torch_defaults():  # undoes torch settings that the file makes on import
+    with torch_defaults():  # undoes torch settings that the class's file makes on import
         return REGISTRIES[place].find(vars(component), place)
 
 
 def makes(given: Any) -> bool:
-    """Whether the object makes the model or the data, as a class or a function does; False for an instance."""
+    """Whether the object is a class or a function that creates the model or the data, not an instance."""
     return isinstance(given, type) or is_factory(given)
 
 
@@ -110,7 +110,7 @@ def _measured_on(data: Any, kind: str, transform: Any, warnings: list[str]) -> S
 
 
 def _offered(data: Any, kind: str, warnings: list[str]) -> tuple[Any, Collate | None]:
-    """(data set, collate function) of `<kind>_dataset`, or of the DataLoader from `<kind>_dataloader`."""
+    """(data set, collate function) from `<kind>_dataset`, or from the DataLoader that `<kind>_dataloader` returns."""
     collate = getattr(data, "collate_fn", None)
     dataset = _attribute(data, f"{kind}_dataset")
     if dataset is None and (loader := _loader(data, kind)) is not None:
@@ -143,7 +143,7 @@ def _own(data: Any, name: str) -> bool:
 
 
 def _uncalled(data: Any, hooks: Mapping[str, str]) -> list[str]:
-    """A line for each of these hooks that the data override."""
+    """A line for each of these hooks that the data class overrides."""
     return [f"{name} is not called: {note}" for name, note in hooks.items() if _own(data, name)]
 
 

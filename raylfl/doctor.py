@@ -1,6 +1,6 @@
 """`raylfl doctor`: checks installation, data and folders, and names the command that corrects each fault.
 
-Something that `raylfl run digits` requires is `missing` if it is absent; anything else is a `note`.
+Whatever `raylfl run digits` requires and does not find is `missing`; any other fault is a `note`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _program() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    distributions = metadata.packages_distributions()  # searches every installed package: done once
+    distributions = metadata.packages_distributions()  # called once, because it searches every installed package
     modules = dict.fromkeys(REQUIRED, "")
     modules |= {module: f" (extra {extra})" for extra, own in EXTRAS.items() for module in own}
     for module, extra in modules.items():

@@ -1,4 +1,4 @@
-"""The parts of a run from its config: data, partition, population, algorithm, processes, all plain objects."""
+"""The parts of a run, built from its config as plain objects: data, partition, population, algorithm, processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEFAULT_CLIENTS = 10  # N if neither the config nor the partition gives it
 def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | None:
     """The optimum from `data.optimum(weights)`, or from `data.optimum()` if it takes no weights; None without one.
 
-    An optimum with weights refers to the clients that the data define; it is used for `partition: natural` only.
+    An optimum that depends on weights is one for the clients that the data define: used only with `partition: natural`.
     """
     optimum = getattr(data, "optimum", None)
     if optimum is None:
@@ -49,7 +49,7 @@ def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | No
 
 
 def fitted_model(config: Config, data: Any) -> ModelConfig:
-    """The model's config; the arguments of a shipped model are completed by the data's in_shape, num_classes, dim."""
+    """The model's config; a shipped model gets missing arguments (in_shape, num_classes, dim) from the data."""
     if config.model.name is None:
         return config.model
     from raylfl.models.base import fitted_args
@@ -64,7 +64,7 @@ def check_without_data(config: Config) -> None:
     """Checks the config as far as possible without the data; raises BadConfig."""
     for place in ("model", "data"):
         component = getattr(config, place)
-        complete = place == "data" or component.class_path is not None  # a shipped model takes shapes from the data
+        complete = place == "data" or component.class_path is not None  # a shipped model gets shapes from the data
         cls = class_of(config, place)
         if makes(cls):
             check_arguments(cls, component.init_args, place, complete)

@@ -1,4 +1,4 @@
-"""Optional libraries: the extra that installs each, and the error if one is missing.
+"""Optional libraries: which extra installs each of them, and the error for a missing one.
 
 `pip install 'raylfl[ray,report]'` installs two extras, `raylfl[all]` all of them. Modules import an optional library
 only where they use it, after `require`.
@@ -69,7 +69,7 @@ def require(*modules: str, what: str, instead: str = "") -> None:
 def installed(module: str) -> bool:
     """Whether a module could be imported, without importing it."""
     if module in sys.modules:
-        return sys.modules[module] is not None  # None: an import that is blocked
+        return sys.modules[module] is not None  # None: the import is blocked
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # raised by a finder that blocks it

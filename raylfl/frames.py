@@ -159,7 +159,7 @@ class Run:
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False, **objects: Unpack[Objects]) -> Run:
-    """Reads the run in this directory; `trust` and objects have the meaning that they have in `resume`.
+    """Reads the run in this directory; `trust` and objects as in `resume`.
 
     Overrides and objects, such as `eval.batch_size=1000` or `data=Other()`, change later evaluations, not the run on
     disk.
@@ -180,8 +180,8 @@ def evaluate(
 def runs(path: str | Path = "runs") -> pd.DataFrame:
     """A table of the runs at and below a directory: path, state, config (`local.lr`), final and best metrics of each.
 
-    Columns of metrics are `final/test/accuracy`, `best/test/accuracy`, ...; the final values of an unfinished run are
-    its newest. A run that cannot be read is left out with a warning in the log.
+    Columns of metrics are `final/test/accuracy`, `best/test/accuracy`, ...; an unfinished run has its newest values as
+    final ones. A run that cannot be read is left out with a warning in the log.
     """
     from raylfl.report.labels import flatten
     from raylfl.report.runs import read_runs

@@ -48,7 +48,7 @@ def list_own(path: str, kinds: Sequence[str]) -> None:
     """
     found = list(_components(path, kinds))
     if not found:
-        raise BadConfig(f"list {path}: there is no component; docs/plugins.md says what makes a class one")
+        raise BadConfig(f"list {path}: no component found; docs/plugins.md says which classes are components")
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -82,7 +82,7 @@ def _components(path: str, kinds: Sequence[str]) -> Iterator[tuple[str, type]]:
     if _is_module(path):
         try:
             module = import_class(f"{path}.__dict__", "list")
-        except BadValue as error:  # which names a class
+        except BadValue as error:  # the message names a class
             raise BadConfig(f"list {path}: {error.hint}") from error
         classes = [value for value in module.values() if getattr(value, "__module__", None) == path]
     elif "." in path:

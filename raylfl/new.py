@@ -22,7 +22,7 @@ def new(kind: str, name: str, folder: Path) -> list[Path]:
     module = module_of(name)
     here = (folder / f"{module}.py").exists()
     if keyword.iskeyword(module) or (importlib.util.find_spec(module) is not None and not here):
-        raise BadConfig(f"new {kind} {name}: a module called {module} is there already, which its file would hide")
+        raise BadConfig(f"new {kind} {name}: its file would hide the existing module {module}")
     paths = {folder / form.format(module=module): ending for form, ending in FILES.items()}
     if taken := [str(path) for path in paths if path.exists()]:
         raise BadConfig(f"new {kind} {name}: {', '.join(taken)} exists: nothing was written")

@@ -134,9 +134,10 @@ def json_schema(hint: Any) -> dict[str, Any]:
 
 
 def words(hint: Any, bare: bool = False, docs: bool = True) -> str:
-    """A declared type in words: `a number in [0, 1), the decay of m`; bare: without the kind if there are limits.
+    """A declared type in words: `a number in [0, 1), the decay of m`.
 
-    docs: also the text of its `Doc`, up to a semicolon, if there are limits.
+    bare: leaves out the kind (`a number`) if there are limits. docs: if there are limits, adds the text of its `Doc` up
+    to a semicolon.
     """
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:

@@ -1,4 +1,4 @@
-"""The parts of a run: an experiment, and the part of it that workers need. Plain values, no config nodes."""
+"""The parts of a run as plain objects: the experiment, and the part of it that workers need."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from raylfl.heterogeneity.topologies.base import Graph
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
 
-# keys in broadcasts, uploads and client states that algorithms do not see
-BUFFERS = "buffers"  # of the module
+# keys of broadcasts, uploads and client states that are hidden from algorithms
+BUFFERS = "buffers"  # the module's buffers
 MOMENTS = "moments"  # the state of the local optimizer
-MEAN = "mean_update"  # the sum of a round's updates with the importance weights, for metrics
+MEAN = "mean_update"  # the updates of a round summed with the importance weights, for metrics
 UNSEEN = (BUFFERS, MOMENTS, MEAN)  # uploads and sums that algorithms do not handle
 
 
 class Initial(NamedTuple):
     """The initial state of a worker: parameters x [d], buffers [b], state of the local optimizer [m].
 
-    The last one is empty unless it outlives a client's local work.
+    The last one is empty unless it is kept after a client's local work.
     """
 
     x: Tensor
@@ -54,7 +54,7 @@ class WorkerSetup:
     rule: LocalRule
     sampling: str
     optimizer: str
-    inner: LocalOptimizer  # used unless `optimizer` is the module's
+    inner: LocalOptimizer  # not used if `optimizer` is the module's
     optimizer_state: str
     buffers: str
     population: Population
@@ -66,7 +66,7 @@ class WorkerSetup:
     val: SampleSet | None = None
     drift: bool = False  # whether clients measure their drift in every local step
     merged: bool = False  # a single client trains on the data of all N clients
-    pinned: bool = False  # each client's samples are read by the worker that is its home, and by no other
+    pinned: bool = False  # only a client's home worker reads its samples
     nodes: tuple[str, ...] | None = None  # of each client: the nodes that have its samples; None: any node
 
     @property
@@ -80,7 +80,7 @@ class WorkerSetup:
 
     @property
     def trial(self) -> Ints:
-        """Two samples for trials of the module: the first that have an owner, and are here."""
+        """The indices of two samples for a trial step: the first ones that a client owns and this process can read."""
         return (self.shards.indices if self.train.owned is None else self.train.owned)[:2]
 
     def fresh_state(self, initial: Initial) -> State:
@@ -108,9 +108,9 @@ class Experiment:
     """All parts of a run, built and checked before anything is started."""
 
     config: Config
-    labels: Ints | None  # of the training set [n]
+    labels: Ints | None  # labels of the training set [n]
     split: Split
-    optimum: Optimum | None  # of F with the run's weights, if known
+    optimum: Optimum | None  # minimiser of F with the run's weights, if known
     world: RunContext
     algorithm: Algorithm
     participation: Participation

@@ -24,7 +24,7 @@ class Plugin:
 
 
 def plugins(kind: str) -> dict[str, list[Plugin]]:
-    """The plug-ins of a kind, by name; several for a name that several packages declare."""
+    """The plug-ins of a kind by name; a name has several if several packages declare it."""
     return _found(kind, tuple(sys.path))
 
 
@@ -34,7 +34,7 @@ def _found(kind: str, path: tuple[str, ...]) -> dict[str, list[Plugin]]:
     for entry in entry_points(group=f"raylfl.{kind}"):
         plugin = Plugin(entry.name, entry.value.replace(":", "."), _origin(entry))
         same = found.setdefault(entry.name, [])
-        if plugin not in same:  # the same distribution, found in two folders of sys.path
+        if plugin not in same:  # a distribution may be found in two folders of sys.path
             same.append(plugin)
     return found
 

@@ -3,8 +3,8 @@
     pytest --raylfl-contract mine.FedCM
     pytest --raylfl-contract "mine.FedCM alpha=0.3" --raylfl-contract mine.FedCM tests/
 
-The entry point `pytest11` registers the plug-in. Without the option it imports nothing except pytest; without paths
-only the contract is tested.
+The entry point `pytest11` registers the plug-in. Without the option it imports nothing but pytest; with the
+option and without paths, pytest runs only the contract.
 """
 
 from __future__ import annotations

@@ -22,5 +22,5 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "model": MODELS,
     "data": DATA,
 }
-LOGGERS: Registry[Any] = Registry("loggers", "raylfl.runtime.records")  # `logging.loggers`, a list of them
-KINDS = {registry.kind: registry for registry in (*REGISTRIES.values(), LOGGERS)}  # by the headings of `raylfl list`
+LOGGERS: Registry[Any] = Registry("loggers", "raylfl.runtime.records")  # `logging.loggers` is a list of names
+KINDS = {registry.kind: registry for registry in (*REGISTRIES.values(), LOGGERS)}  # by heading in `raylfl list`

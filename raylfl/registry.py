@@ -50,7 +50,7 @@ class Entry(Generic[T]):
         return self.load()
 
     def about(self) -> str:
-        """The summary; a plug-in is imported for it. If it cannot be used, the reason."""
+        """The summary; for a plug-in that cannot be imported or used, the reason."""
         try:
             return source.first_line(self.cls.__doc__) if self.origin else self.summary
         except BadConfig as error:
@@ -70,14 +70,14 @@ class Choice(Generic[T]):
 
     @property
     def keys(self) -> dict[str, str]:
-        """The keys of the group that select the class, also in another process."""
+        """The keys of the group that select the class, in any process."""
         return {"name": self.name, **({} if self.class_path is None else {"class_path": self.class_path})}
 
 
 class Registry(Generic[T]):
     """The classes that `name:` can select in one group of the config.
 
-    base: returns the base class of all entries, which a class from a `class_path` must derive from.
+    base: returns the base class of all entries; a class from a `class_path` must derive from it.
     """
 
     def __init__(self, kind: str, package: str, base: Callable[[], type[T]] | None = None):
@@ -85,7 +85,7 @@ class Registry(Generic[T]):
         self._entries: dict[str, Entry[T]] = {}  # entries of imported classes
 
     def register(self, name: str, paper: str = "") -> Callable[[type[T]], type[T]]:
-        """Class decorator; the summary is the first line of the class's docstring."""
+        """A class decorator that registers the class; its summary is the first line of its docstring."""
 
         def add(cls: type[T]) -> type[T]:
             taken = name in self._entries and self._entries[name].cls.__qualname__ != cls.__qualname__
@@ -124,12 +124,12 @@ class Registry(Generic[T]):
         return {**{name: self._plugin(found) for name, found in plugins(self.kind).items()}, **self._own}
 
     def hidden(self) -> list[Plugin]:
-        """Plug-ins whose names raylfl itself uses: only their `class_path` selects them."""
+        """Plug-ins with the name of a class of raylfl, which can be selected only by their `class_path`."""
         own = self._own
         return [plugin for name, found in plugins(self.kind).items() if name in own for plugin in found]
 
     def _plugin(self, found: list[Plugin]) -> Entry[T]:
-        """The entry of the plug-ins of one name; loading it raises BadValue if there are several or the class does not
+        """The entry of a plug-in; loading it raises BadValue if several plug-ins have the name, or the class does not
         fit.
         """
         name, origin = found[0].name, " and ".join(plugin.origin for plugin in found)
@@ -228,7 +228,7 @@ _given: ContextVar[Mapping[str, Any]] = ContextVar("objects by the class paths t
 
 @contextmanager
 def standing_for(objects: Mapping[str, Any]) -> Iterator[None]:
-    """A context in which `import_class` returns these objects for their class paths, which cannot be imported."""
+    """A context in which `import_class` returns these objects for their class paths instead of importing them."""
     token = _given.set(objects)
     try:
         yield

@@ -1,7 +1,7 @@
 """The registrations in the source files of a package: names, summaries, papers and options.
 
-Nothing is imported, so that configs can be checked and components listed without torch. A type that only the imported
-module can resolve counts as Any here; it is checked when the class is built.
+Nothing is imported, so that configs can be checked and components listed without torch. A type that cannot be
+resolved without an import counts as Any here; it is checked when the class is built.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Declared:
             if isinstance(value, ast.Call):  # field(default=None, ...)
                 value = next((word.value for word in value.keywords if word.arg == "default"), value)
             if value is not None:
-                with suppress(ValueError):  # a factory
+                with suppress(ValueError):  # a default_factory
                     found[ast.unparse(part.target)] = ast.literal_eval(value)
         return found
 

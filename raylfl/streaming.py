@@ -1,4 +1,4 @@
-"""A run's rounds as an iterator: a loop of the caller instead of callbacks."""
+"""A run's rounds as an iterator, for a loop instead of callbacks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Stream:
         self._reason: str | None = None
         self._result: Result | None = None
         self._end = weakref.finalize(self, _left, self._thread, self._rounds, run)
-        self._end.atexit = False  # at exit, threads have already ended
+        self._end.atexit = False  # the run's thread has ended by then
 
     def __iter__(self) -> Stream:
         return self
