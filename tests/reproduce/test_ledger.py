@@ -203,12 +203,12 @@ def test_what_cannot_be_published_is_refused_and_nothing_is_written(words, messa
 
 def test_only_an_experiment_whose_cells_can_be_chosen_is_published_in_part(run, tmp_path):
     cache = Found(tmp_path)
-    with pytest.raises(BadConfig, match="1 runs are not there yet"):
+    with pytest.raises(BadConfig, match="1 runs are missing"):
         cache.groups([TOY], (0, 1))
     cache.in_part = True
     (group,) = cache.groups([TOY.with_("later", {"rounds": 5}), TOY], (0, 1))
     assert [one.path for one in group.runs] == [run.path]
-    with pytest.raises(BadConfig, match="not there yet"):
+    with pytest.raises(BadConfig, match="runs are missing"):
         cache.groups([TOY.with_("later", {"rounds": 5})])
 
 
