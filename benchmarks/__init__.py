@@ -1,1 +1,1 @@
-"""Speed, measured as ratios within one run: `python -m benchmarks` (or `make bench`)."""
+"""Benchmarks of speed, as ratios of times measured in one run: `python -m benchmarks` (or `make bench`)."""

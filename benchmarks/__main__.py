@@ -1,8 +1,8 @@
-"""Tables on stdout, numbers as JSON; all parts where none is named.
+"""`python -m benchmarks`: prints the benchmarks' tables; -o FILE also writes the numbers as JSON.
 
     python -m benchmarks [PART ...] [-o FILE] [--write]
 
-`--write` puts the numbers of `pinned`, `sums` and `nodes` into docs/scaling.md.
+Without PART, all parts are run. `--write` puts the numbers of `pinned`, `sums` and `nodes` into docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PAGES: dict[str, Callable[[Any], str]] = {"pinned": pinned.page, "sums": sums.pa
 
 
 def speed() -> list[dict[str, Any]]:
-    """W1 to W3, in process and on one and two Ray workers, against the floor."""
+    """Round times of W1 to W3, in process and on one and two Ray workers, relative to the floor."""
     settings: list[tuple[str, dict[str, Any]]] = [
         ("in process", {"backend": "local"}),
         ("ray, 1 worker", {"workers": 1}),
@@ -57,7 +57,7 @@ def speed() -> list[dict[str, Any]]:
 
 
 def users() -> list[dict[str, Any]]:
-    """W1 to W5 with modules as a user writes them, on one and two Ray workers, against the floor of the same module."""
+    """Round times of W1 to W5 with a user's modules, on one and two Ray workers, relative to their floor."""
     settings: list[tuple[str, dict[str, Any]]] = [("ray, 1 worker", {"workers": 1}), ("ray, 2 workers", {"workers": 2})]
     return [
         asdict(measure(w, label, runtime, rounds, of=USERS))
@@ -67,7 +67,7 @@ def users() -> list[dict[str, Any]]:
 
 
 def stateful() -> list[dict[str, Any]]:
-    """Algorithms with client or server memories on W1, one Ray worker, each between two runs of FedAvg."""
+    """Round times on W1 of algorithms with memories, one Ray worker, each between two runs of FedAvg."""
     return [beside_fedavg("W1", a, {"workers": 1}, ROUNDS["W1"]) for a in STATEFUL]
 
 

@@ -1,5 +1,6 @@
-"""`python -m benchmarks.bare FILE ROUNDS`: W1 as a bare Ray program of two actors with torch, without any platform; a
-line in FILE for every round. What start-up and memory of `raylfl run` are compared with.
+"""`python -m benchmarks.bare FILE ROUNDS`: W1 as a bare Ray program of two actors with torch, without a platform.
+
+It writes a line to FILE after every round. `processes.py` compares start-up and memory of `raylfl run` with it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ W1 = WORKLOADS["W1"]
 
 @ray.remote(num_cpus=1)
 class Trainer:
-    """Local SGD for the clients it is given, on a LeNet-5 of its own."""
+    """An actor that runs local SGD for given clients on its own LeNet-5."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""A plain loop on one device, eager or as a CUDA graph: what a round on a GPU is compared with."""
+"""The reference for a round on a GPU: a plain PyTorch loop on one device, eager or as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from benchmarks.floor import made
 from benchmarks.workloads import Workload
 
-RATE = 0.05  # of the workloads' local steps
+RATE = 0.05  # learning rate of the workloads' local steps
 
 
 def loop_seconds(workload: Workload, rounds: int, device: torch.device, graph: bool) -> list[float]:
-    """Seconds of each round of FedAvg; graph: a local step is captured once and replayed."""
+    """Seconds of each round of FedAvg; graph: whether a local step is captured once and replayed."""
     torch.manual_seed(0)
     model = made(workload).to(device)
     x = torch.randn(workload.samples, *workload.shape).to(device)

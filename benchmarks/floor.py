@@ -1,4 +1,4 @@
-"""The floor: a lean single-threaded eager PyTorch loop doing the same local SGD steps and averaging, no framework."""
+"""The floor: the same local SGD steps and averaging as a lean, single-threaded, eager PyTorch loop, no framework."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def floor_seconds(workload: Workload, rounds: int) -> list[float]:
 
 
 def floor_rounds(workload: Workload) -> Iterator[float]:
-    """One round after the other, and the seconds that it took."""
+    """Runs one round after the other; yields the seconds that each took."""
     torch.manual_seed(0)
     model = made(workload)
     x = torch.randn(workload.samples, *workload.shape)

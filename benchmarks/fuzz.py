@@ -1,13 +1,13 @@
-"""Random configs, command lines and damaged run directories: a refusal in words, a right run, or a repair that is told.
+"""Fuzzing with random configs, command lines and damaged run directories: each must end in a correct run or a message.
 
     python -m benchmarks.fuzz [--count 20000] [--seed 0] [--minutes M] [--write]
 
-One in two cases composes a random config, one in four is a command line, one in twenty a small run of a random
-config, and the others are runs that SIGKILL ends in a random phase of a random round, whose files are then changed at
-random, and which are resumed. A case fails that ends in anything but exit code 0, 1 or 2, in more than two lines on
-stderr, in a message that calls itself unexpected, or whose finished run differs from an undisturbed one. Failures are
-printed with the number of their case, which `--only NUMBER` repeats; the exit code is 1 where there are any.
-What a call counted is kept in `.fuzz/`, and `--write` puts the sum of all calls into docs/reliability.md.
+Half of the cases compose a random config, a quarter parse a random command line, and one in twenty is a small run of a
+random config. The others kill a run with SIGKILL in a random phase of a random round, change its files at random, and
+resume it. A case fails if its exit code is not 0, 1 or 2, if it prints more than two lines on stderr or a message that
+calls itself unexpected, or if its finished run differs from an undisturbed one. Failures are printed with the numbers
+of their cases; `--only NUMBER` repeats a case. The exit code is 1 if a case failed. Counts of each call are kept in
+`.fuzz/`, and `--write` puts their sum over all calls into docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ STRUCK = ("fedavg", "focus", "scaffold", "mifa", "fedadam", "feddyn")  # algorit
 KINDS = ("config", "command line", "run", "directory")
 ENDINGS = ("done", "ended in words", "refused")  # exit codes 0, 1 and 2
 CALLS = ROOT / ".fuzz" / "calls.jsonl"
-MEMORY = Path("/dev/shm")  # a kill ends a process, not the machine: files need no disk to outlive it
+MEMORY = Path("/dev/shm")  # files outlive a killed process without a disk
 PHASES = ("draw", "train", "collect", "aggregate", "commit", "log", "checkpoint")
-UNTOUCHED = ("config.yaml", "log.txt", ".lock", ".writing")  # damage to a config may well make another config
+UNTOUCHED = ("config.yaml", "log.txt", ".lock", ".writing")  # a damaged config may be another valid config
 ODD: list[Any] = [None, True, "", "full", "???", "${seed}", "${nope}", "1e9", "[", "{a: 1}", "nan", [], {}, [1, "x"]]
 ODD += [-1, 0, 1, 3, 2**31, -(2**70), 0.5, -0.1, 1e308, {"uniform": [1, 5]}, {"list": [1]}, {"phases": 3}, "é\x00"]
 
 
 class Fuzz:
-    """Cases by number: each is a function of the seed and its number."""
+    """The cases, each a function of the seed and its number."""
 
     def __init__(self, seed: int, folder: Path):
         self.seed, self.folder = seed, folder
@@ -92,27 +92,27 @@ class Fuzz:
         self.clean: dict[str, dict[str, Any]] = {}
 
     def case(self, number: int) -> tuple[str, str | None]:
-        """(kind and how it ended, what was wrong with that or None)."""
+        """Runs a case; returns (its kind and how it ended, what was wrong or None)."""
         rng = random.Random(f"{self.seed}/{number}")
         kind = rng.choices(KINDS, (50, 25, 5, 20))[0]
         code, wrong = dict(zip(KINDS, (self.config, self.command, self.run, self.directory), strict=True))[kind](rng)
         return f"{kind}: {ENDINGS[code] if code in (0, 1, 2) else code}", wrong
 
     def config(self, rng: random.Random) -> tuple[int, str | None]:
-        """A yaml file with some random keys."""
+        """Loads a yaml file with random keys."""
         path = self.folder / "case.yaml"
         path.write_text(yaml.safe_dump(nested(self.settings(rng)), allow_unicode=True))
         return self.call("run", "--print-config", str(path))
 
     def command(self, rng: random.Random) -> tuple[int, str | None]:
-        """Overrides in any order, sometimes torn or garbled."""
+        """Parses a command line of random overrides, sometimes torn or garbled."""
         items = [f"{key}={text(rng.choice(self.values))}" for key, _ in self.settings(rng).items()]
         if rng.random() < 0.3:
             items.append("".join(rng.choices("=.[]{}:,'\"$ a1é-", k=rng.randrange(1, 9))))
         return self.call("run", "--print-config", "digits", *(item for item in items if not item.startswith("-")))
 
     def run(self, rng: random.Random) -> tuple[int, str | None]:
-        """A run of a few rounds with some random keys."""
+        """Runs a few rounds with random keys."""
         config = nested({**flat(WORLD), **self.settings(rng)})
         runtime = config.get("runtime") if isinstance(config.get("runtime"), dict) else {}
         safe = {"backend": "local", "client_timeout": 20}
@@ -123,7 +123,7 @@ class Fuzz:
         return self.call("run", str(path))
 
     def directory(self, rng: random.Random) -> tuple[int, str | None]:
-        """A run killed at a random moment, its files changed at random, resumed."""
+        """Resumes a run that was killed at a random moment and whose files were then changed at random."""
         algorithm = rng.choice(STRUCK)
         clean = self.undisturbed(algorithm)
         run = self.struck(algorithm, rng)
@@ -136,7 +136,7 @@ class Fuzz:
             return self.call("resume", str(run))
         code, wrong = self.call("resume", str(run))
         if wrong is None and code == 0 and everything(run) != clean:
-            wrong = f"{algorithm}: the resumed run is not the undisturbed one, see {run}"
+            wrong = f"{algorithm}: the resumed run differs from the undisturbed one, see {run}"
         return code, wrong or self.call("runs", str(run))[1]
 
     # -- parts ---------------------------------------------------------------------------------------------------
@@ -149,21 +149,21 @@ class Fuzz:
         return {"dir": str(self.folder), "id": run_id, "report": False}
 
     def written(self, algorithm: str, run_id: str) -> Path:
-        """The config file of the small world with this algorithm."""
+        """The config file of the small test run with this algorithm."""
         path = self.folder / f"{algorithm}-{run_id}.yaml"
         path.write_text(yaml.safe_dump({**WORLD, "algorithm": {"name": algorithm}, "logging": self.place(run_id)}))
         return path
 
     def undisturbed(self, algorithm: str) -> dict[str, Any]:
-        """The outcome of an undisturbed run of the small world with this algorithm."""
+        """The outcome of an undisturbed small test run with this algorithm."""
         if algorithm not in self.clean:
             assert self.call("run", str(self.written(algorithm, f"clean-{algorithm}"))) == (0, None)
             self.clean[algorithm] = everything(self.folder / "fuzz" / f"clean-{algorithm}")
         return self.clean[algorithm]
 
     def struck(self, algorithm: str, rng: random.Random) -> Path:
-        """A run of the world that SIGKILL ended in a random place. The first to be ended there is kept, as it was
-        left: the next one is a copy of it.
+        """A run directory as SIGKILL left it in a random phase of a random round; later cases with the same place get a
+        copy of the first.
         """
         run, at = self.folder / "fuzz" / "struck", blow(rng)
         kept = self.folder / "kept" / f"{algorithm}-{at.replace(':', '-')}"
@@ -210,7 +210,7 @@ def options(registry: Any) -> list[str]:
 
 
 def nested(settings: dict[str, Any]) -> dict[str, Any]:
-    """{"a.b": 1} as {"a": {"b": 1}}; a key within a value that is no group is lost."""
+    """{"a.b": 1} as {"a": {"b": 1}}; a key inside a value that is not a group is dropped."""
     out: dict[str, Any] = {}
     for key, value in settings.items():
         *path, last = key.split(".")
@@ -283,7 +283,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so long")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no case after M minutes")
     parser.add_argument("--only", type=int, help="the number of one case, to repeat it")
     parser.add_argument("--write", action="store_true", help="put the sum of all calls into docs/reliability.md")
     args = parser.parse_args()
@@ -292,13 +292,13 @@ def main() -> int:
     ended, wrong, started = Counter[str](), 0, time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="raylfl-fuzz-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
         fuzz = Fuzz(args.seed, Path(folder))
-        gc.freeze()  # so that collecting garbage in a fork copies no memory
+        gc.freeze()  # garbage collection in a fork then copies no memory
         for number in [args.only] if args.only is not None else range(args.count):
             if time.perf_counter() - started > 60 * args.minutes:
                 break
             try:
                 kind, fault = fuzz.case(number)
-            except Exception as error:  # of the case itself, or an error that the command line let through
+            except Exception as error:  # an error of the case, or one that the command line did not catch
                 kind, fault = "escaped", f"{type(error).__name__}: {error}"
             ended[kind] += 1
             if fault is not None:
@@ -317,7 +317,7 @@ def main() -> int:
 
 
 def table(calls: list[dict[str, Any]]) -> str:
-    """How many cases of each kind ended how; the longest call of each seed counts."""
+    """A table of cases by kind and ending; of each seed the longest call counts."""
     longest: dict[int, dict[str, Any]] = {}
     for call in sorted(calls, key=lambda call: sum(call["ended"].values())):
         longest[call["seed"]] = call

@@ -1,7 +1,7 @@
-"""Hashes of short runs of every algorithm and shipped model, to hold a change of the code to the same bits.
+"""Hashes of short runs of every algorithm and shipped model, to check that a change of the code keeps their bits.
 
     python -m benchmarks.golden write FILE    before the change
-    python -m benchmarks.golden check FILE    after it; exit 1 names each run whose bits moved
+    python -m benchmarks.golden check FILE    after it; names each run whose bits changed, with exit code 1
 
 Hashes depend on the machine (its BLAS kernels), so they are kept outside the repository.
 """
@@ -17,9 +17,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: the same sums on every machine load
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: sums do not depend on the machine's load
 
-LATER = ("cost/busiest",)  # metrics that came after the reference
+LATER = ("cost/busiest",)  # metrics that are newer than the reference hashes
 
 DIGITS: dict[str, Any] = {
     "base": ["data/digits", "model/mlp"],
@@ -65,7 +65,7 @@ def configs() -> dict[str, dict[str, Any]]:
             algorithm["cut"] = "layers.relu1"
         participation = {"participation": sampled} if name in SAMPLERS else {}
         runs[f"digits/{name}"] = {**DIGITS, "algorithm": algorithm, **participation}
-        if name not in ("ssl", "splitfed", "centralized"):  # no layers to cut; one client has no groups of steps
+        if name not in ("ssl", "splitfed", "centralized"):  # the first two need layers to cut, the last has one client
             runs[f"quadratics/{name}"] = {**PROBLEM, "algorithm": algorithm}
     for name in MODELS.names():
         if name not in ("quadratic", "dense_quadratic", "ridge", "vgg9", "text_lm"):

@@ -1,7 +1,8 @@
-"""`python -m benchmarks.gpu [-o FILE]`: on one GPU, within ten minutes, measurements that need a GPU, in one table.
+"""`python -m benchmarks.gpu [-o FILE]`: a table of all measurements that need a GPU, on one GPU within ten minutes.
 
-Every algorithm and every kind of local work against the host's results; halves of a cohort that does not fit into
-memory; several workers on one GPU; rounds of W1 to W3 and of ResNet-18 against a plain CUDA loop, eager and as a graph.
+It compares every algorithm and every kind of local work with the CPU's results, halves a cohort that does not fit into
+memory, runs several workers on one GPU, and compares rounds of W1 to W3 and ResNet-18 with a plain CUDA loop, eager and
+as a graph.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import LocalBackend
 
 LIMIT = 570  # seconds, after which the remaining parts are left out
-FAR = 2e-2  # of the largest parameter: a device's sums have another order, and rounds multiply the difference
+FAR = 2e-2  # tolerance, relative to the largest parameter: the order of sums differs, and rounds amplify that
 GIB = 2**30
-ROOM = 1.5  # GiB that the cohort of `halving` does not fit into
+ROOM = 1.5  # GiB of memory in `halving`, too little for its cohort
 RESNET18 = Workload("ResNet-18", "50 clients, 10 a round", "resnet18", (3, 32, 32), 5_000, 50, 10, 5, 20)
 SPEED = {**{name: WORKLOADS[name] for name in ("W1", "W2", "W3")}, "ResNet-18": RESNET18}
 ROUNDS = 12
-KINDS: dict[str, dict[str, Any]] = {  # beside those of `golden`
+KINDS: dict[str, dict[str, Any]] = {  # kinds of local work in addition to those of `golden`
     "one by one, autograd": {"runtime": {"vectorize": "never", "step": "autograd"}},
     "one by one, recorded": {"runtime": {"vectorize": "never", "step": "recorded"}},
     "one by one, no graphs": {"runtime": {"vectorize": "never", "graphs": "never"}},
@@ -56,14 +57,14 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class Device:
-    """Where runs are measured. runtime: what a config adds for it; within: the context of such a run."""
+    """The device of the measured runs. runtime: keys that a config needs for it; within: a context for its runs."""
 
     device: torch.device = field(default_factory=lambda: torch.device("cuda", 0))
     runtime: dict[str, Any] = field(default_factory=lambda: {"gpus_per_worker": 1})
     within: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def run(self, config: dict[str, Any], here: bool = False, **runtime: Any) -> raylfl.Result:
-        """A run in this process on the device, or on the host."""
+        """Runs a config in this process on the device, or on the host if `here`."""
         place = {} if here else self.runtime
         full = {"backend": "local", **config.get("runtime", {}), **place, **runtime}
         with tempfile.TemporaryDirectory() as folder, nullcontext() if here else self.within():
@@ -80,8 +81,8 @@ def cases() -> dict[str, dict[str, Any]]:
 
 
 def compared(device: Device, name: str, config: dict[str, Any]) -> Row:
-    """A run on the device against the host's."""
-    if name == "work/autocast" or name == "work/dropout":  # other numbers by design: only that it runs
+    """Compares a run on the device with the same run on the host."""
+    if name == "work/autocast" or name == "work/dropout":  # numbers differ by design: checks only that it runs
         result = device.run(config)
         return _row("against the host", name, bool(np.isfinite(result.params.numpy()).all()), "finite")
     here, there = device.run(config, here=True).params, device.run(config).params
@@ -90,7 +91,7 @@ def compared(device: Device, name: str, config: dict[str, Any]) -> Row:
 
 
 def halving(device: Device) -> Row:
-    """A cohort in one call that does not fit into memory, against one in small calls."""
+    """Compares a cohort in one call, which does not fit into memory, with the same cohort in small calls."""
     cuda = device.device.type == "cuda"
     sizes = {"clients": 64, "hidden": 4096} if cuda else {"clients": 12, "hidden": 16}
     model = {"name": "mlp", "init_args": {"hidden": [sizes["hidden"]]}}
@@ -103,7 +104,7 @@ def halving(device: Device) -> Row:
 
 
 def _rounds(device: Device, config: dict[str, Any], calls: int, squeezed: bool) -> tuple[torch.Tensor, float]:
-    """(the parameters after the run, how many clients a call holds in the end), with too little memory if squeezed."""
+    """(parameters after the run, largest number of clients in a call that fits); squeezed: in too little memory."""
     runtime = {"backend": "local", "vectorize": "always", "micro_cohort": calls, **device.runtime}
     with device.within():
         experiment = assemble(load_config({**config, "runtime": runtime, "eval": {"every": 0}}))
@@ -117,7 +118,7 @@ def _rounds(device: Device, config: dict[str, Any], calls: int, squeezed: bool) 
 
 
 class _little_memory:
-    """A context in which the GPU has `ROOM`; without a GPU, calls of more than four clients raise as on one."""
+    """A context in which the GPU has only `ROOM` of memory; without a GPU, calls of more than four clients raise."""
 
     def __init__(self, device: Device, backend: LocalBackend):
         self.cuda, self.oracle = device.device.type == "cuda", backend.worker.oracle
@@ -142,14 +143,14 @@ class _little_memory:
 
 
 def sharing(device: Device) -> Row:
-    """Three workers on one GPU against one: the same bits."""
+    """Compares the bits of a run with three workers on one GPU and with one worker."""
     config = {**DIGITS, "algorithm": {"name": "scaffold"}}
     one, three = (device.run(config, backend="ray", workers=n, gpus_per_worker=1 / n).params for n in (1, 3))
     return _row("workers on one GPU", "three against one", torch.equal(one, three), "the same bits")
 
 
 def speed(device: Device, workload: Workload, rounds: int = ROUNDS) -> Iterator[Row]:
-    """A round of ours against the plain loop's, eager and as a graph."""
+    """Compares the time of our round with the plain loop's, eager and as a graph."""
     with device.within():
         ours = median(run_seconds(workload, rounds, {"backend": "local", **device.runtime}))
     for graph in (False, True):
@@ -171,7 +172,7 @@ def _row(part: str, case: str, good: bool | None, detail: str) -> Row:
 
 
 def rows(device: Device, workloads: dict[str, Workload], named: dict[str, Any], limit: float = LIMIT) -> Iterator[Row]:
-    """All parts, speed first; a failure is a row, and parts after the limit are left out."""
+    """Rows of all parts, speed first; a failure is a row too, and parts after the time limit are left out."""
     begun = time.perf_counter()
     several = [sharing] if device.device.type == "cuda" else []
     jobs: list[tuple[str, Callable[[], Iterable[Row]]]] = [

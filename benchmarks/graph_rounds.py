@@ -2,11 +2,11 @@
 
     python -m benchmarks.graph_rounds [ROUNDS]
 
-prints the median seconds of a round of FedAvg and of methods on graphs, and the median of their ratios: processor time
-of rounds in turns in one process, wall time of one run after the other on Ray with two workers. Every client takes five
-local steps of 20 samples a round: 64 nodes with LeNet-5, 200 with the MLP 784-128-10, and 1,000 with a small MLP
-(64-64-10), whose rows are small work for the caches but large beside its gradients. About five minutes for 10 rounds on
-a quiet machine.
+It prints median times of rounds of FedAvg and of methods on graphs, and the median of their ratios. In one process
+the rounds take turns and processor time is measured; on Ray with two workers, runs follow each other and wall time is
+measured. Every client takes five local steps of 20 samples a round: 64 nodes with LeNet-5, 200 with the MLP 784-128-10,
+and 1,000 with a small MLP (64-64-10), for which messages are expensive compared with gradients. It takes about five
+minutes for 10 rounds on a quiet machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PLACES: tuple[tuple[int, str, dict[str, Any], dict[str, Any]], ...] = (
     (200, "784-128-10", MLP, HERE),
     (1000, "64-64-10", SMALL, HERE),
 )
-FIRST = 3  # rounds that are not measured: recordings and cold caches
+FIRST = 3  # first rounds, not measured: they record steps and fill caches
 METHODS = (("fedavg", "star"), ("dsgd", "ring"), ("led", "torus"), ("push_pull", "exponential"))
 
 

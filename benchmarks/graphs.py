@@ -1,10 +1,11 @@
-"""Which methods stay exact when nodes come and go: the worst node's distance from the optimum, by method and process.
+"""Exactness of methods on graphs when nodes come and go: the worst node's distance from the optimum.
 
     python -m benchmarks.graphs [ROUNDS [METHODS]]
 
-runs every method without a server, and FedAvg and FOCUS beside them, on strongly convex quadratics with full gradients
-(8 nodes, R^5, condition 2), under five processes of nodes and messages, and prints the table of docs/graphs.md. About
-five minutes for 800 rounds on a quiet machine. The bias of the methods that are not exact follows, in closed form:
+It runs every method without a server, and FedAvg and FOCUS for comparison, on strongly convex quadratics with full
+gradients (8 nodes, R^5, condition number 2) under five random processes of nodes and messages, and prints the table of
+docs/graphs.md. It takes about five minutes for 800 rounds on a quiet machine. The bias of the methods that are not
+exact is computed in closed form by
 
     python -m benchmarks.graphs 0
 """
@@ -58,7 +59,7 @@ SERVER = ("fedavg", "focus")
 
 
 def distance(algorithm: str, process: dict[str, Any], rounds: int, folder: str) -> str:
-    """The last relative distance of the worst node (of the server's model, where there is a server), as text."""
+    """The final relative distance of the worst node (or of the server's model, if there is a server), as text."""
     import raylfl
     from raylfl.errors import NonFinite
 

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.in_turns [W1 ...]`: rounds in turns with the raw loop's, each side on one thread of its own.
+"""`python -m benchmarks.in_turns [W1 ...]`: compares our rounds with the floor's, one round of each in turn.
 
-Two processes take turns, round by round, and count seconds of the processor: other work on the machine hardly matters.
-Ours is set up as raylfl's processes are (`raylfl.startup.process`), the raw loop's is any Python program's.
+Two processes of one thread each take turns, round by round, and count processor seconds, so that other work on the
+machine hardly matters. Only our process uses raylfl's start-up settings (`raylfl.startup.process`).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def our_rounds(workload: Workload, **runtime: Any) -> Iterator[object]:
 
 
 def side(pipe: Connection, workload: Workload, runtime: dict[str, Any] | None) -> None:
-    """A process that takes one round for each message, and answers (seconds of the processor, minor page faults).
+    """The main function of a process: runs a round per message and answers (processor seconds, minor page faults).
 
-    runtime: entries of `runtime` for a run of ours; None: the raw loop.
+    runtime: keys of `runtime` for our run; None: the floor.
     """
     if runtime is not None:
         from raylfl.startup.process import set_up
@@ -57,7 +57,7 @@ def side(pipe: Connection, workload: Workload, runtime: dict[str, Any] | None) -
 
 
 def compared(workload: Workload, runtime: dict[str, Any]) -> dict[str, Any]:
-    """One row of the table."""
+    """Compares a workload's rounds with the floor's; returns a row of the table."""
     pipes, taken = [], ([], [])  # type: ignore[var-annotated]
     for setting in (runtime, None):
         ours, theirs = multiprocessing.get_context("spawn").Pipe()

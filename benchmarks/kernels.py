@@ -1,7 +1,7 @@
-"""`python -m benchmarks.kernels [FILE]`: where a round's time goes, kernels against everything else, as a page.
+"""`python -m benchmarks.kernels [FILE]`: writes the page docs/kernels.md, a round's time in kernels and elsewhere.
 
-W1 to W5 with modules as users write them, one process and one thread, one client at a time, steps replayed. FILE:
-docs/kernels.md by default.
+W1 to W5 with a user's modules are run in one process and thread, one client at a time, with replayed steps. FILE: the
+page to write instead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ of calls are their shortest times: cache misses caused by other work in between 
 
 Summary: {lesson}
 
-## What was learnt
+## Findings
 
 - **Ray.** With one worker, a round lasts as long as the worker's local work plus the time from its answer to its next
   call: the answer's transport, the sum, the server step, the commit, the next call. These steps cannot overlap with
@@ -88,7 +88,7 @@ def measured(workload: Workload, peak: Peak) -> tuple[dict[str, Any], StepProfil
 
 
 def most_expensive(found: StepProfile) -> list[dict[str, Any]]:
-    """The operators that take most of a step, all their calls together."""
+    """The operators with the largest share of a step, summed over their calls."""
     total: dict[str, list[float]] = {}
     for row in found.calls:
         entry = total.setdefault(row["operator"], [0, 0.0, 0.0])
@@ -110,7 +110,7 @@ def as_table(rows: list[dict[str, Any]]) -> str:
 
 
 def lesson(rows: list[dict[str, Any]]) -> str:
-    """One sentence on the extremes."""
+    """Sentences on the workloads with the extreme values."""
     most = max(rows, key=lambda row: int(row["rest"].rstrip("%")))
     far = max(rows, key=lambda row: float(row["x peak"]))
     near = min(rows, key=lambda row: float(row["x peak"]))

@@ -1,4 +1,4 @@
-"""A round on 64 GPUs of 8 nodes, extrapolated: what each link carries, counted on the trees of random cohorts."""
+"""An extrapolation to 64 GPUs on 8 nodes: traffic of each link in a round, counted on trees of random cohorts."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from raylfl.core.partial_sums import SumPlan, depth_first
 from raylfl.core.population import Ints
 
 NODES, WORKERS, CLIENTS, UPLOADS, DRAWS = 8, 64, 10**6, 640, 5
-VECTOR = 4 * WIDTH / 1e9  # GB
+VECTOR = 4 * WIDTH / 1e9  # GB of one upload
 LINK = 12.5  # GB/s, 100 Gbit/s
 
 
 def nodes_of(workers: Ints) -> Ints:
-    """The node of each of these workers; workers of a node have consecutive numbers."""
+    """The node of each of these workers; the workers of a node have consecutive numbers."""
     return workers * NODES // WORKERS
 
 
 def vectors(nodes: Ints) -> int:
-    """The vectors that all nodes have after each has joined its own; nodes: that of each of the tree's rows."""
+    """The number of vectors left on all nodes after each has summed its own; nodes: the node of each row."""
     plan = SumPlan.of(np.arange(len(nodes)), {"a": ("up", np.ones(len(nodes)))}, torch.float32)
     every = [np.flatnonzero(nodes == k).tolist() for k in range(NODES)]
     return sum(len(roots) for own in every for roots in plan.parts(own, [{"up": torch.zeros(len(own), 1)}]) if own)
@@ -35,7 +35,7 @@ def vectors(nodes: Ints) -> int:
 
 @cache
 def counts() -> dict[str, float]:
-    """Mean vectors of all nodes by the rule that places the clients of a cohort, drawn uniformly."""
+    """The mean number of vectors on all nodes, by the rule that places clients, for uniformly drawn cohorts."""
     rng, order = np.random.default_rng(0), depth_first(UPLOADS)
     home = assigned(np.ones(CLIENTS, dtype=np.int64), WORKERS)
     pinned, ranges, neighbours = list[int](), list[int](), list[int]()
@@ -54,14 +54,14 @@ def counts() -> dict[str, float]:
 
 
 def busiest(homes: int, uploads: int) -> float:
-    """The mean number of clients of the busiest home, among as many homes, of clients drawn uniformly."""
+    """The mean number of sampled clients at the busiest home, for uniformly drawn clients."""
     drawn = np.random.default_rng(0).multinomial(uploads, np.full(homes, 1 / homes), size=1000)
     return float(drawn.max(axis=1).mean())
 
 
 def ways(found: dict[str, float]) -> list[dict[str, Any]]:
-    """What the busiest link of a node, or of the server, carries one way in a round, by way of the uploads."""
-    share = (NODES - 1) / NODES / NODES  # of all vectors, that a node sends or receives if columns are divided
+    """The traffic in one direction of the busiest link of a node or the server, for each way that uploads travel."""
+    share = (NODES - 1) / NODES / NODES  # share of all vectors that a node sends or receives if columns are divided
     cases = [
         ("rows to the server", UPLOADS, UPLOADS, False),
         ("sums, `shared`", 1, found["shared"] * share, True),

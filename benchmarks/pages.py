@@ -1,4 +1,4 @@
-"""Parts of pages in docs/ that commands write."""
+"""Functions that write parts of pages in docs/."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def write_part(name: str, text: str, page: Path = PAGE) -> None:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table in Markdown, with one column a key of the first row."""
+    """A Markdown table with one column per key of the first row."""
     lines = [list(rows[0]), ["---"] * len(rows[0]), *([str(cell) for cell in row.values()] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

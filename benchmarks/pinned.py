@@ -1,4 +1,4 @@
-"""Pinned clients: 10^6 clients, of which 1,000 take part in a round, and the bytes that each worker is given."""
+"""Pinned clients: memory and round times of 10^6 clients, of which 1,000 take part in a round."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ROUNDS = 4
 
 
 def parts(workers: int) -> dict[str, Any]:
-    """Seconds to find the homes, megabytes of the samples of the largest home, and of what all workers share."""
+    """Seconds to find the homes, megabytes of the largest home's samples, and megabytes that all workers share."""
     setup = assemble(load_config(MANY)).setup
     started = time.perf_counter()
     homes = homes_of(setup, workers)
@@ -69,7 +69,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def rounds(workers: int) -> dict[str, Any]:
-    """A run on Ray: seconds of a round, and the resident memory of the largest worker."""
+    """Seconds per round of a run on Ray, and the resident memory of its largest worker."""
     resident: list[int] = []
 
     def watch(progress: Any) -> None:

@@ -1,4 +1,4 @@
-"""Start-up and memory of a real command: seconds to the first finished round, peak memory of the process tree."""
+"""Start-up and memory of `raylfl run`: seconds to the first finished round, peak memory of the process tree."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from benchmarks.workloads import WORKLOADS
 
 
 def start_up_and_memory(workers: int, rounds: int = 60) -> dict[str, Any]:
-    """`raylfl run` of W1 on Ray, and before and after it a bare Ray program of two actors that does the same work:
-    seconds to the first finished round, peak memory, and both as ratios to the bare program's.
+    """Seconds to the first finished round and peak memory of `raylfl run` of W1 on Ray, and their ratios to the same
+    numbers of a bare Ray program (`bare.py`), run before and after it.
     """
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "w1.yaml"
@@ -39,9 +39,10 @@ def start_up_and_memory(workers: int, rounds: int = 60) -> dict[str, Any]:
 
 
 def watched(module: list[str], folder: str, rows: str) -> tuple[float, float]:
-    """(seconds until a file by this pattern has a first line, peak PSS in GB: shared pages once) of `python -m module`.
+    """(seconds until a file of this pattern has a line, peak PSS in GB) of `python -m module`.
 
-    Memory is looked at from that line on: reading it costs the processes more than a tenth of a second.
+    PSS counts shared pages once. It is read only after that line, because each reading delays the processes by more
+    than a tenth of a second.
     """
     started = time.perf_counter()
     run = subprocess.Popen([sys.executable, "-m", *module], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -58,7 +59,7 @@ def watched(module: list[str], folder: str, rows: str) -> tuple[float, float]:
 
 
 def tree_bytes(pid: int) -> float:
-    """Proportional memory of a process and all below it."""
+    """The PSS of a process and its descendants, in bytes."""
     total = 0
     try:
         root = psutil.Process(pid)

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.profiles [-o FOLDER]`: where the server's and a worker's time goes, as text files.
+"""`python -m benchmarks.profiles [-o FOLDER]`: profiles of a worker and of the server, as text files.
 
-worker-W1.txt, ...: the kernels of a round, the round in process, by torch's profiler. server-W1.txt, ...: the round
-loop's own functions while one worker actor is at work, by cProfile, in the process that plays the server.
+worker-W1.txt, ...: the kernels of a round in process, by torch's profiler. server-W1.txt, ...: the functions of the
+round loop on Ray with one worker, by cProfile in the process that acts as the server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from raylfl.startup import malloc
 
 WARM_UP = 5
 ROUNDS = 30
-FUNCTIONS = 25  # shown
+FUNCTIONS = 25  # number of functions shown
 
 
 def worker_profile(workload: Workload) -> str:

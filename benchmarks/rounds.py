@@ -17,7 +17,7 @@ WARM_UP = 3  # rounds of a run that are not counted: first allocations, first ca
 
 @dataclass(frozen=True)
 class Measured:
-    """Medians in milliseconds, their quartiles, and the ratio to the floor measured around the run."""
+    """Median milliseconds per round, quartiles, and the ratio to the floor measured before and after the run."""
 
     workload: str
     setting: str
@@ -35,7 +35,7 @@ def measure(
     *overrides: str,
     of: Mapping[str, Workload] = WORKLOADS,
 ) -> Measured:
-    """A floor block, a run, a floor block again."""
+    """Measures the floor, a run, and the floor again."""
     workload = of[name]
     before = floor_seconds(workload, rounds // 2)
     ours = run_seconds(workload, rounds, runtime, *overrides)
@@ -46,8 +46,8 @@ def measure(
 
 
 def beside_fedavg(name: str, algorithm: str, runtime: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Medians in milliseconds of a round, and of FedAvg's in a run before and one after; their ratio."""
-    small = "local.lr=0.005"  # at which all of them stay finite: numbers that overflow are slow
+    """Median milliseconds of a round, of FedAvg's rounds in runs before and after, and their ratio."""
+    small = "local.lr=0.005"  # small enough that all stay finite: overflowing numbers are slow
     before, ours, after = (
         run_seconds(WORKLOADS[name], rounds, runtime, f"algorithm.name={a}", small)
         for a in ("fedavg", algorithm, "fedavg")
@@ -63,14 +63,15 @@ def beside_fedavg(name: str, algorithm: str, runtime: dict[str, Any], rounds: in
 
 
 def evaluated(name: str, runtime: dict[str, Any], rounds: int, *overrides: str) -> dict[str, Any]:
-    """Medians in milliseconds of a round alone, of one whose model is evaluated on 10,000 test samples, and of that
-    evaluation alone, on all workers; hidden: the share of it that costs no time.
+    """Median milliseconds of a round, of a round with an evaluation on 10,000 samples, and of the evaluation alone.
+
+    All workers evaluate; hidden: the share of the evaluation that overlaps with local work.
     """
     workload = WORKLOADS[name]
     tested = ["data.init_args.num_test=10000", *overrides]
     alone = median(run_seconds(workload, rounds, runtime, *tested))
     both = median(run_seconds(workload, rounds, runtime, "eval.every=1", *tested))
-    nothing = ["participation.size=1", "local.steps=1", "local.batch_size=1"]  # or all but nothing
+    nothing = ["participation.size=1", "local.steps=1", "local.batch_size=1"]  # next to no local work
     evaluation = median(run_seconds(workload, rounds, runtime, "eval.every=1", *tested, *nothing))
     return {
         "workload": name,

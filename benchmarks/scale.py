@@ -1,4 +1,4 @@
-"""Scale: 1,000 and 100,000 virtual clients; a model of 11 million parameters; a cohort of 1,000 tiny clients."""
+"""Scaling: 1,000 and 100,000 virtual clients; a model of 11 million parameters; a cohort of 1,000 tiny clients."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ print(json.dumps({"clients": clients, "algorithm": algorithm, "setup_seconds": r
 
 
 def scale(clients: int, algorithm: str) -> dict[str, Any]:
-    """Runs in a separate process, so that peak memory is that of the run."""
+    """Runs PROGRAM in a separate process, whose peak memory is then the run's."""
     import json
 
     done = subprocess.run(
@@ -79,11 +79,11 @@ OFF = {"eval": {"every": 0, "inconsistency": False}, "checkpoint": {"every": 0},
 
 
 def against_the_oracle(name: str, config: dict[str, Any], workers: int, rounds: int) -> dict[str, Any]:
-    """A round on Ray against the time that its gradients take in a process of their own, whose memory is managed as a
-    worker's is, before the run and after it; with 0 workers, a round in process against its own gradients.
+    """Compares a round on Ray with the time of its gradients alone, measured in a separate process before and after.
 
-    platform_share: of a round in process or on one worker; throughput: client-steps a second, relative to the
-    oracle's alone; vmap_ms, against_vmap: the same for torch.func's vmap, where the model has a faster form.
+    With 0 workers, a round in process is compared with its own gradients. platform_share: share of a round (in process
+    or on one worker) that is not gradients; throughput: client-steps per second, relative to gradients alone; vmap_ms,
+    against_vmap: the same with torch.func's vmap, if the model has a faster form.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=malloc.keep) as own:
         alone = own.submit(in_process_seconds, config, rounds).result()
@@ -110,9 +110,9 @@ def against_the_oracle(name: str, config: dict[str, Any], workers: int, rounds: 
 
 
 def in_process_seconds(config: dict[str, Any], rounds: int, by_hand: bool = True) -> list[tuple[float, float]]:
-    """(seconds in `Oracle.gradients`, seconds in all) of each round but the first; one process, one thread.
+    """(seconds in `Oracle.gradients`, seconds in total) of each round but the first, in one process with one thread.
 
-    by_hand: False: by vmap; nothing where the model goes one client at a time.
+    by_hand: False: uses vmap; empty if the model runs one client at a time.
     """
     experiment = assemble(load_config({**config, **OFF, "rounds": rounds + 1, "runtime": {"backend": "local"}}))
     backend = LocalBackend(experiment.setup)

@@ -1,12 +1,12 @@
-"""`make soak`: a run on Ray under a random schedule of kills, resumed until it ends, in the bits of an undisturbed one.
+"""`make soak`: runs on Ray under random kills, resumed until they finish with the bits of an undisturbed run.
 
     python -m benchmarks.soak [--minutes 60] [--seed 0] [--rounds 1500]
 
-Until the time is up: a run starts; every few rounds a fault is injected (a worker, the server actor, the driver or
-everything is killed, a signal is sent, the newest checkpoint is damaged); after the loss of the driver,
-`raylfl resume` follows, with any number of workers. A finished run must equal the same config carried out in process.
-Then a long undisturbed run must not grow in memory. It ends with a table, and with exit code 1 if anything
-differed; runs that differed or hung stay on disk.
+Runs follow each other until the time is up. Every few rounds a fault is injected: a worker, the server actor, the
+driver or everything is killed, a signal is sent, or the newest checkpoint is damaged. After the loss of the driver,
+`raylfl resume` continues the run with a random number of workers. A finished run must equal a run of its config in
+process. Finally, the memory of a long undisturbed run must not grow. The program prints a table; its exit code is 1 if
+a run differed or hung, and such runs stay on disk.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ CONFIG: dict[str, Any] = {
     "logging": {"report": False},
 }
 ALGORITHMS = ("focus", "fedvarp", "sfl", "scaffold", "fedaware")
-WORKERS = (1, 2, 3)  # a resumed run has any of these
-PATIENCE = 300  # seconds without a new round, a fault or a new driver that count as a hang
+WORKERS = (1, 2, 3)  # possible numbers of workers of a resumed run
+PATIENCE = 300  # a run hangs after so many seconds without a new round, a fault or a new driver
 
 
 class Soak:
@@ -79,13 +79,13 @@ class Soak:
                 raise TimeoutError(f"{self.folder}: no new round for {PATIENCE} s")
             pause = self.rng.uniform(0.0, 0.2)
             time.sleep(pause)
-            waited += pause  # not by the clock: a pause of this process may have paused the others as well
+            waited += pause  # not the clock's time: a pause of this process may have paused the others, too
             if next_blow() and time.monotonic() < until and self.driver.poll() is None:
                 self.strike()
                 next_blow, waited = self._aim(), 0.0
 
     def _aim(self) -> Callable[[], bool]:
-        """The time of the next fault: after some more rounds or (one in five) after some seconds."""
+        """A condition for the next fault: some more rounds or (one in five) some seconds have passed."""
         if self.rng.random() < 0.2:
             moment = time.monotonic() + self.rng.uniform(0.5, 20.0)
             return lambda: time.monotonic() > moment
@@ -99,7 +99,7 @@ class Soak:
         return self._start("resume", str(self.folder), f"runtime.workers={self.rng.choice(WORKERS)}")
 
     def _again(self) -> subprocess.Popen[bytes]:
-        """Removes a run that ended before it had a config: it cannot be resumed, and its id is taken."""
+        """Starts a new run in place of one that ended before it had a config, and cannot be resumed."""
         if self.folder.exists():
             self.folder.rename(self.folder.with_name(f"{self.folder.name}-stillborn-{time.monotonic_ns()}"))
         return self._start("run", str(self.config))
@@ -123,7 +123,7 @@ class Soak:
             self.struck[name] += 1
 
     def left(self) -> list[str]:
-        """Names of the run's processes that still live, though it has ended; Ray's own take a minute to notice."""
+        """Names of processes that still live after the run has ended; Ray's own processes end within a minute."""
         _, alive = psutil.wait_procs(self.seen, timeout=120)
         return [p.name() for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
@@ -182,7 +182,7 @@ def rounds_done(folder: Path) -> int:
 
 
 def differences(folder: Path, clean: raylfl.Result) -> list[str]:
-    """The differences of a finished run from the undisturbed one."""
+    """The differences between a finished run and the undisturbed one."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     pairs = {
         "metrics": ([timeless(r) for r in rows], [timeless(r) for r in clean.metrics]),
@@ -199,7 +199,7 @@ def timeless(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def flat(folder: Path, rounds: int) -> list[str]:
-    """Memory, open files and objects of every process of an undisturbed run on Ray, early and late."""
+    """Lines on memory, open files and objects of every process of an undisturbed run on Ray, early and late."""
     config = {**CONFIG, "rounds": rounds, "algorithm": {"name": "focus"}}
     config["logging"] = {**CONFIG["logging"], "dir": str(folder), "id": "flat"}
     seen: dict[int, dict[str, tuple[float, int]]] = {}
@@ -224,7 +224,7 @@ def flat(folder: Path, rounds: int) -> list[str]:
 
 
 def weights_of(process: psutil.Process) -> dict[str, tuple[float, int]]:
-    """(MiB, open files) of this process, of the server and worker actors, and of the object store's keeper."""
+    """(MiB, open files) of this process, of the server and worker actors, and of the raylet with its object store."""
     out: dict[str, tuple[float, int]] = {}
     for p in [process, *process.children(recursive=True)]:
         text = " ".join(command_of(p))

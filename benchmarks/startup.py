@@ -1,6 +1,6 @@
-"""`python -m benchmarks.startup`: what each setting of raylfl/startup saves, in processes with and without it.
+"""`python -m benchmarks.startup`: the savings of each setting of raylfl/startup.
 
-Every number is the smallest of REPEATS processes; those with and without a setting take turns.
+Each number is the smallest of REPEATS processes; processes with and without a setting take turns.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ SETTINGS = (
 
 
 def measured(code: str, switch: str, value: str) -> dict[str, float]:
-    """The numbers that a process prints, with this value of the environment variable."""
+    """The numbers that a process running `code` prints, with this value of the environment variable."""
     isolated = [sys.executable, "-S", "-c", f"import site, sys; sys.path += {sys.path!r}\n{code}"]  # -S: no .pth files
     done = subprocess.run(isolated, capture_output=True, text=True, env={**os.environ, switch: value})
     if done.returncode:
@@ -87,7 +87,7 @@ def measured(code: str, switch: str, value: str) -> dict[str, float]:
 
 
 def rows() -> list[dict[str, Any]]:
-    """One row a setting and measure: without it, with it, and the difference."""
+    """One row per setting and quantity: its value without the setting, with the setting, and the difference."""
     table = []
     for setting, switch, code in SETTINGS:
         pairs = [(measured(code, switch, "0"), measured(code, switch, "1")) for _ in range(REPEATS)]

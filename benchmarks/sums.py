@@ -1,7 +1,7 @@
 """Sums at the workers: the server's memory and time in a round of 64 clients with vectors as large as ResNet-18.
 
-A stand-in takes the place of the network, so that a round is about the uploads: its gradient costs one pass over the
-parameters. The process that measures is the server.
+The network is a stand-in whose gradient costs one pass over the parameters, so that uploads dominate a round. The
+measuring process is the server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from raylfl.startup import process
 
 WIDTH = 11_173_962  # parameters of ResNet-18 for ten classes
 CLIENTS, WORKERS, ROUNDS = 64, 4, 4
-WATCHED = 1  # the last round whose memory is sampled, and whose time is not measured
+WATCHED = 1  # last round of which memory is sampled instead of time
 CONFIG: dict[str, Any] = {
     "name": "bench-sums",
     "rounds": ROUNDS,
@@ -65,17 +65,17 @@ class Vector(LightningModule):
 
 
 def of_server(algorithm: str, placement: str, rows: bool) -> dict[str, Any]:
-    """The server's largest memory above what it had before the run, in vectors, and its processor time in a round.
+    """The growth of the server's memory in a run, in vectors, and its processor time per round.
 
-    own: in its own memory; mapped: pages of the object store that it wrote or read. rows: every upload reaches the
-    server. The processor time includes Ray's threads in the server's process.
+    own: private memory; mapped: pages of the object store that it wrote or read. rows: every upload goes to the server.
+    The processor time includes Ray's threads in the server's process.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=process.set_up) as own:
         return own.submit(_measured, algorithm, placement, rows).result()
 
 
 def _measured(algorithm: str, placement: str, rows: bool) -> dict[str, Any]:
-    """`of_server` in this process, which is the server: memory in the first rounds, time in the others."""
+    """Measures `of_server` in this process, the server: memory in the first rounds, time in the later ones."""
     import ray
 
     experiment = assemble(load_config(CONFIG, [f"algorithm.name={algorithm}", f"runtime.placement={placement}"]))

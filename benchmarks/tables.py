@@ -1,4 +1,4 @@
-"""Rows of numbers as tables of text."""
+"""Tables of numbers for the terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.table import Table
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
-    """One column a key of the first row, three digits a number, words to the left."""
+    """A table with one column per key of the first row; numbers have three digits, words are left-aligned."""
     table = Table(title=title, title_justify="left")
     for name, value in rows[0].items():
         table.add_column(name, justify="left" if isinstance(value, str) else "right")

@@ -1,9 +1,9 @@
-"""The papers' theorems against runs on thousands of random problems: the property tests of tests/theory, more often.
+"""Tests of the papers' theorems on thousands of random problems: the property tests of tests/theory, repeated.
 
     python -m benchmarks.theorems [--count 300] [--only NAME] [--write]
 
-`--count` problems for each test. A problem whose run exceeds its bound is printed as the test's failure, and the exit
-code is 1. `--write` puts the counts into docs/theory.md.
+Each test gets `--count` problems. If a run exceeds its bound, the test's failure is printed, and the exit code is 1.
+`--write` puts the counts into docs/theory.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Modules as users write them, independent of this platform: layers, a forward pass, a training step."""
+"""Lightning modules as a user writes them, without use of raylfl: layers, a forward pass, a training step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Classifier(LightningModule):
-    """Cross-entropy of `forward`."""
+    """A module whose loss is the cross-entropy of `forward`."""
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         x, y = batch
@@ -22,7 +22,7 @@ class Classifier(LightningModule):
 
 
 class LeNet(Classifier):
-    """W1."""
+    """The LeNet-5 of W1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class LeNet(Classifier):
 
 
 class CNN(Classifier):
-    """W2."""
+    """The CNN of W2."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class CNN(Classifier):
 
 
 class Logistic(Classifier):
-    """W3."""
+    """The logistic regression of W3."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Logistic(Classifier):
 
 
 class Residual(Classifier):
-    """W4: two hidden layers with batch normalisation, GELU and dropout, the second added to its input."""
+    """The network of W4: two hidden layers with batch normalisation, GELU and dropout, and a skip over the second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Residual(Classifier):
 
 
 class Rows(Classifier):
-    """W5: a transformer encoder over the 28 rows of an image."""
+    """The transformer encoder of W5, over the 28 rows of an image."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The workloads: sizes as other platforms were measured on, data synthetic so that nothing is downloaded."""
+"""The workloads: sizes on which other platforms were measured, with synthetic data, so that nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Workload:
-    """One setting: `config` for raylfl, and what the floor needs to do the same steps. model: a shipped one's name, or
-    a class path.
-    """
+    """One setting, for raylfl (`config`) and for the floor. model: the name of a shipped model, or a class path."""
 
     name: str
     title: str
@@ -23,7 +21,7 @@ class Workload:
     batch_size: int
 
     def config(self, rounds: int, **runtime: Any) -> dict[str, Any]:
-        """A run of so many rounds with evaluation and checkpoints off."""
+        """The config of a run of `rounds` rounds, without evaluation and checkpoints."""
         return {
             "name": f"bench-{self.name}",
             "rounds": rounds,
@@ -51,7 +49,7 @@ WORKLOADS = {
     )
 }
 
-USERS = {  # the same with modules as a user writes them, and two more
+USERS = {  # W1 to W3 with modules as a user writes them, and two more
     w.name: w
     for w in (
         Workload("W1", "a user's LeNet-5", "benchmarks.users.LeNet", (1, 28, 28), 30_000, 500, 10, 5, 20),

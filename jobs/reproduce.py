@@ -3,7 +3,7 @@
     ray job submit --working-dir . --runtime-env jobs/runtime_env.yaml -- \\
         python jobs/reproduce.py sfl/table3 --scale paper data.init_args.root=/shared/data
 
-Takes the arguments of `raylfl reproduce`. Submitted again, it continues: finished runs are not repeated.
+Takes the arguments of `raylfl reproduce`. A job that is submitted again continues: finished runs are not repeated.
 """
 
 from __future__ import annotations

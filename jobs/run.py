@@ -41,5 +41,5 @@ if __name__ == "__main__":
     try:
         chosen = command(sys.argv[1:])
     except (BadConfig, ImportError):
-        chosen = ["run", *sys.argv[1:]]  # reports the mistake
+        chosen = ["run", *sys.argv[1:]]  # `raylfl run` reports the mistake
     sys.exit(main(chosen))

@@ -1,8 +1,8 @@
 #!/bin/bash
 # sbatch jobs/slurm.sh digits rounds=500 logging.id=first
 #
-# A Ray cluster for the length of a Slurm job, and one run on it. With a fixed logging.id a requeued job goes on
-# with its run; for a sweep replace jobs/run.py by jobs/sweep.py --resume DIR.
+# Starts a Ray cluster for the duration of a Slurm job, and one run on it. With a fixed logging.id, a requeued job
+# resumes its run; for a sweep, replace jobs/run.py by jobs/sweep.py --resume DIR.
 #SBATCH --job-name=raylfl
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
