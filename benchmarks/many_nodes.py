@@ -89,18 +89,18 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         f"""**Broadcast.** {1e3 * VECTOR:.0f} MB go to each node, {NODES * VECTOR:.2f} GB through the server's link.""",
         f"""**Rows break first**: {gigabytes:.0f} GB to the server in every round, for methods whose server reads single
         uploads (FedAWARE, FedMGDA+, memories).""",
-        f"""**Pinned sums are long.** The nodes join {UPLOADS} uploads to {found["pinned"]:.0f} vectors only, because
-        the tree of a sum is fixed by the cohort. Homes that are ranges of clients would leave {found["ranges"]:.0f}:
-        of a cohort in the order of its clients the tree adds uploads k and k + {UPLOADS // 2} first. If it added
+        f"""**Pinned sums are long.** The nodes can only reduce {UPLOADS} uploads to {found["pinned"]:.0f} vectors, because
+        the cohort fixes the tree of a sum. If homes were ranges of clients, {found["ranges"]:.0f} would remain: the
+        tree first adds uploads k and k + {UPLOADS // 2} of the cohort in the order of its clients. If it first added
         neighbours, ranges would leave {found["neighbours"]:.0f}, but every run would have other bits. Columns are
         independent in any tree: each node completes an eighth of them, and all links share the vectors.""",
         f"""**Sums that do not depend on grouping** (fixed-point or binned accumulators) would let a node send one
-        accumulator, in 64-bit fixed point as large as 2 vectors, in place of {sent:.0f} vectors. raylfl does not have
-        them. They would save {sent * VECTOR / LINK:.2f} s a round on the links; every run would have other bits, with
-        an error that depends on a scale, and a scale for all workers takes one more pass over the uploads and one more
+        accumulator, in 64-bit fixed point as large as 2 vectors, instead of {sent:.0f} vectors. raylfl does not have
+        them. They would save {sent * VECTOR / LINK:.2f} s a round on the links. But every run would have other bits,
+        with an error that depends on a scale, and a common scale needs one more pass over the uploads and one more
         exchange before they are added up.""",
-        f"""**Object store.** With pinned clients a node has the sums of its workers, {own} vectors at most, the pieces
-        that it cuts of them, and those that it receives, {3 * own * VECTOR:.0f} GB at most. Rows take
+        f"""**Object store.** With pinned clients a node has the sums of its workers, at most {own} vectors, the pieces
+        into which it cuts them, and the pieces that it receives: at most {3 * own * VECTOR:.0f} GB. Rows take
         {own * VECTOR:.1f} GB on each node, and {gigabytes:.0f} GB on the server's. `runtime.object_store_mb` sets the
         size of the store; beyond it Ray spills to disk, and rounds slow down to the disk's speed.""",
         f"""**Memory of a worker.** It keeps the uploads of its clients of a round, {each} vectors here, until it adds
@@ -108,8 +108,8 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         f"""**Busiest home.** A pinned round is as long as its busiest home. Of {UPLOADS} clients drawn at random for
         {WORKERS} homes, {each} each on average, the busiest has {busiest(WORKERS, UPLOADS):.0f}: the GPUs work
         {mean[UPLOADS]:.0%} of the time ({mean[WORKERS]:.0%} with one client per GPU, {mean[100 * WORKERS]:.0%} with
-        100). With `shared` each has {each}. Where data allow it, a cohort drawn by homes would mend this; raylfl does
-        not have it.""",
+        100). With `shared` each has {each}. Drawing the cohort by homes would correct this if the data allow it; raylfl
+        does not have it.""",
     ]
     text = [
         textwrap.fill(" ".join(f"- {point}".replace("%", " %").split()), 116, subsequent_indent="  ")

@@ -30,7 +30,7 @@ from tests.shares import one_in
 
 DEEP, LONG = "[" * 100_000, "9" * 5000
 CONFIGS = {  # a config.yaml that cannot be one, and the word that says why
-    "list": (b"- 1\n- 2\n", "no mapping"),
+    "list": (b"- 1\n- 2\n", "must be a mapping"),
     "no_yaml": (b"{a: 1", "expected"),
     "bytes": (b"a: \xff\xfe", "codec"),
     "nested": (f"a: {DEEP}".encode(), "nested"),
@@ -119,7 +119,7 @@ def test_damaged_runs_do_not_end_the_list_of_runs(tmp_path, capsys):
 def test_where_no_run_can_be_read_all_are_named(tmp_path):
     for name in ("a", "b"):
         (write_run(tmp_path / name, rows_of([0.3])) / "config.yaml").write_text("- 1\n")
-    with pytest.raises(BadConfig, match=r"a is left out: .*no mapping.*\n.*b is left out"):
+    with pytest.raises(BadConfig, match=r"a is left out: .*must be a mapping.*\n.*b is left out"):
         write_report(tmp_path, tmp_path / "out")
 
 

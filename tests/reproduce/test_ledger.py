@@ -214,9 +214,9 @@ def test_only_an_experiment_whose_cells_can_be_chosen_is_published_in_part(run, 
 
 def test_a_run_is_published_to_the_experiment_that_it_belongs_to(run, tmp_path):
     places = {"results": tmp_path / "results", "docs": tmp_path / "docs"}
-    with pytest.raises(BadConfig, match="--to says which"):
+    with pytest.raises(BadConfig, match="give its experiment with --to"):
         publish([str(run.path)], **places)
-    with pytest.raises(BadConfig, match="no cell of it"):
+    with pytest.raises(BadConfig, match="none of its cells"):
         publish([str(run.path)], "sfl/table10", **places)
     with pytest.raises(BadConfig, match="belong together"):
         publish([str(run.path)], "sfl/fig1", **places)
