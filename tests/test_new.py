@@ -71,7 +71,7 @@ def test_files_are_styled(here):
     [
         ("algorithm fedcm", "the name of a class is needed, such as FedCM"),
         ("algorithm Fed-CM", "the name of a class is needed"),
-        ("algorithm Json", "a module called json is there already"),
+        ("algorithm Json", "its file would hide the existing module json"),
         ("optimiser FedCM", "new optimiser: there are templates of algorithm, data,"),
     ],
 )

@@ -28,11 +28,11 @@ from raylfl.runtime.workers.task import Chunk
 from raylfl.runtime.workers.worker import Worker
 
 T = TypeVar("T")
-WARM_UP_SECONDS = 60.0  # on top of runtime.client_timeout
+WARM_UP_SECONDS = 60.0  # added to runtime.client_timeout
 
 
 def check(experiment: Experiment) -> None:
-    """Tries the experiment's parts together; raises BadConfig if model, data, algorithm or participation do not fit."""
+    """Runs the trial; raises BadConfig if model, data, algorithm or participation do not fit together."""
     check_sampling(experiment)
     if experiment.config.runtime.backend == "ray":
         check_resources(experiment.config.runtime, experiment.clients)
@@ -110,7 +110,7 @@ def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
 
 def _few(samples: Any, indices: np.ndarray) -> SampleSet:
     if samples.by_index:
-        blank = getattr(samples.items, "blank", None)  # data that this process cannot read have two of zeros instead
+        blank = getattr(samples.items, "blank", None)  # zeros in place of samples that are on other nodes
         rows = samples.items.rows(indices) if blank is None else blank(len(indices))
         return SampleSet(tuple(rows), None, samples.transform)
     if samples.arrays is not None:

@@ -1,4 +1,4 @@
-"""A run in the calling process: the same session, without Ray."""
+"""A run in the calling process: the session of `runtime.session`, without Ray."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ def rows(
     paced: bool = False,
     make: Callable[[WorkerSetup], LocalBackend] | None = None,
 ) -> Generator[tuple[Metrics, list[str], Tensor | None], str | None, None]:
-    """Yields (metrics, messages, parameters) of each round; a reason sent back ends the run there, as early stopping
-    does.
+    """Yields (metrics, messages, parameters) of each round; sending a reason to the generator ends the run after it.
 
     paced: the next round starts only when the caller requests it, and new rounds come with their parameters. make:
-    makes the backend; None: a backend with one worker.
+    creates the backend; None: a backend with one worker.
     """
     backend = (make or LocalBackend)(experiment.setup)
     try:

@@ -25,14 +25,14 @@ from raylfl.runtime.workers.backend import LocalBackend
 
 WARM_UP = 2  # rounds of each setting that are not counted (first allocations, first calls)
 TURNS = 3  # blocks of rounds for each setting, interleaved, so that all settings are measured under the same load
-PHASES = {  # kill point of the round loop -> the phase that begins there
+PHASES = {  # kill point of the round loop -> name of the phase that begins there
     "collect": "local work",
     "aggregate": "server step",
     "commit": "commit",
     "draw": "next draw",
     "train": "metrics",
 }
-KERNELS = 12  # rows shown
+KERNELS = 12  # number of operators shown
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,10 @@ class Candidate:
 def profile(
     experiment: Experiment, rounds: int
 ) -> tuple[list[Timing], list[dict[str, Any]], tuple[Timing, StepProfile] | None]:
-    """Measures the forms of the gradient oracle: (timings, fastest first; kernels of the fastest; its recorded step).
+    """Measures the forms of the gradient oracle: (timings, fastest first; kernels of the fastest; recorded step).
 
-    The recorded step is that of the fastest form that replays any; None if no form does.
-
-    rounds: number of measured rounds of each form. Everything runs in this process with the config's threads.
+    The recorded step is the one of the fastest form that replays steps; None if no form does. rounds: number of
+    measured rounds of each form. Everything runs in this process, with the config's number of threads.
     """
     rule = Candidate(experiment, "auto", "auto").form
     candidates: dict[tuple[bool, str], Candidate] = {}
@@ -109,7 +108,7 @@ def profile(
     for vectorize, layout in product(forms, LAYOUTS):
         try:
             candidate = Candidate(experiment, vectorize, layout)
-        except BadConfig:  # this model cannot have this layout
+        except BadConfig:  # the model does not support this layout
             continue
         candidates.setdefault(candidate.form, candidate)
     for candidate in candidates.values():

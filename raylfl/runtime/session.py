@@ -1,4 +1,4 @@
-"""A run at the server, on any backend, from its first round or its newest checkpoint to its summary."""
+"""A run in the process of the round loop, from its first round or newest checkpoint to its summary."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Session:
         self.checkpoints = Checkpoints(run_dir, experiment, self.say)
         self.messages: list[str] = []
         self.early = EarlyStop(experiment.config.stop)
-        self.fresh = False  # whether the newest row is of a round of this session, not one from before a resume
+        self.fresh = False  # whether the newest row is from this session, not from before a resume
         self._stop = threading.Event()
 
     def say(self, text: str) -> None:
@@ -61,7 +61,7 @@ class Session:
         self.messages.append(text)
 
     def stop(self) -> None:
-        """Requests an end: the current round is finished, a checkpoint written, and Interrupted raised."""
+        """Requests a stop: after the current round a checkpoint is written and Interrupted raised."""
         self._stop.set()
 
     @property
@@ -112,7 +112,7 @@ class Session:
             loggers.close()
 
     def _next(self, rounds: Iterator[Done]) -> Done | None:
-        """Carries out one round; before a stop, or after a failed round, it saves the state before that round."""
+        """Carries out the next round; saves the state instead if a stop was requested, or after an error."""
         state = self.federation.state
         if self._stop.is_set() and state.round < self.e.config.top.rounds:
             self.checkpoints.save(self.federation.collected(), self.backend)
@@ -125,7 +125,7 @@ class Session:
             raise
 
     def _write_down(self, metrics: Metrics, row: Row, graph_line: str | None) -> None:
-        """Appends the round to the records; if these were deleted or moved, saves the state if possible."""
+        """Appends the round to the records; saves the state, if possible, if they were deleted or moved."""
         self.run_dir.append("participation.jsonl", encode_row(row))
         if graph_line is not None:
             self.run_dir.append(OF_GRAPHS, graph_line)

@@ -40,7 +40,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class StepProfile:
-    """A step's calls in order, with `us` and `us at peak`; seconds: time of one whole replay, Python included."""
+    """A step's calls in order, with microseconds `us` and `us at peak`; seconds: one whole replay, Python included."""
 
     calls: list[dict[str, Any]]
     seconds: float
@@ -103,7 +103,7 @@ def operations(name: str, given: Sequence[Geometry], made: Sequence[Geometry]) -
         return 2 * math.prod(made[0].shape) * given[-1].shape[-2]
     if name == "convolution":
         return 2 * math.prod(made[0].shape) * math.prod(given[1].shape[1:])
-    if name == "convolution_backward":  # each of the two gradients, of input and weight, needs as many
+    if name == "convolution_backward":  # the gradients of input and weight need as many each
         wanted = len([g for g in made if len(g.shape) > 1])
         return 2 * wanted * math.prod(given[0].shape) * math.prod(given[2].shape[1:])
     return 0.0

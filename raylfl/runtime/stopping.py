@@ -62,7 +62,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         try:
             yield
         finally:
-            signal.setitimer(signal.ITIMER_REAL, left, interval)  # restores an outer alarm, late rather than never
+            signal.setitimer(signal.ITIMER_REAL, left, interval)  # restarts an outer alarm, which may be late
 
 
 @contextmanager

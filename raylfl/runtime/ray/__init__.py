@@ -2,5 +2,5 @@
 
 from raylfl.startup import collector
 
-if collector.in_an_actor():  # Ray imports the class of an actor, and torch with it, before the actor can do anything
+if collector.in_an_actor():  # Ray imports the actor's class, and with it torch, before any of its code runs
     collector.rarely()

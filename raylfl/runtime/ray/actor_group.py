@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class ServerActor:
-    """The round loop as an actor. It holds the client states and carries out one run after another."""
+    """An actor with the round loop, which owns the client states and carries out one run after another."""
 
     def __init__(self) -> None:
         process.set_up()
         import torch
 
         import raylfl.runtime.ray.backend
-        import raylfl.runtime.session  # noqa: F401 - loaded before they are needed
+        import raylfl.runtime.session  # noqa: F401 - loaded in advance
 
         torch.set_num_threads(1)
         collector.as_usual()
         self._session: Session | None = None
         self._asked_to_stop = False
-        self._news: deque[str] = deque()  # lines about workers, not yet passed on
+        self._news: deque[str] = deque()  # lines about workers that were not yet passed on
         self._answers: SimpleQueue[str | None] = SimpleQueue()  # lets the next round of a paced run start
 
     def rows(
@@ -49,7 +49,7 @@ class ServerActor:
         from raylfl.runtime.session import Session
 
         experiment = ray.get(stored.experiment)
-        run_dir = RunDirectory(Path(folder))  # the lock stays with the process that started the run
+        run_dir = RunDirectory(Path(folder))  # the process that started the run keeps the lock
 
         def notify(text: str) -> None:
             run_dir.log(text)
@@ -90,12 +90,12 @@ class ServerActor:
 
 @dataclass(frozen=True)
 class ActorGroup:
-    """Handles of a server actor and of worker actors, and the settings with which the workers were started."""
+    """A server actor and worker actors, with the settings with which the workers were started."""
 
     server: Any
     workers: list[Any]
     share: tuple[float, float]  # CPUs and GPUs of a worker
-    nodes: tuple[str | None, ...]  # the custom resource that the node of each worker has
+    nodes: tuple[str | None, ...]  # for each worker, the custom resource of its node
 
     @staticmethod
     def start(runtime: RuntimeConfig, nodes: tuple[str | None, ...]) -> ActorGroup:
@@ -129,7 +129,7 @@ def _start_server() -> Any:
 
 
 def _this_node() -> Any:
-    """Ray's scheduling strategy for this node; within a placement group, for the group's bundle on this node."""
+    """Ray's scheduling strategy for this node; in a placement group, for the group's bundle here."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 

@@ -1,4 +1,4 @@
-"""Worker actors: Ray actors around the plain worker; their methods take and return packed states."""
+"""Worker actors: Ray actors around `Worker`, whose methods take and return packed states."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import collector, process
 
 Packed = dict[str, np.ndarray]
-NODE_SHARE = 0.001  # of a node's custom resource that a worker takes: the resource is a name, not a quantity
+NODE_SHARE = 0.001  # amount that a worker takes of a node's custom resource, which is a name, not a quantity
 
 
 def pack(state: State) -> Packed:
@@ -54,10 +54,10 @@ def unpack_roots(packed: Sequence[Any]) -> list[Roots]:
 
 
 class Work(NamedTuple):
-    """What a call of `run` is to do, beside broadcast and client states.
+    """The arguments of `WorkerActor.run` besides broadcast and client states.
 
-    keeps: whether clients have states. known: for each client in order, the position of its state in the call; -1: it
-    has none yet. apart: whether sums are a result of their own, since they are too large for an answer.
+    keeps: whether clients have states. known: for each client, the position of its state among the arguments; -1: it
+    has none yet. apart: whether sums are a separate result, because they are too large for the first one.
     """
 
     tasks: Sequence[Task]
@@ -72,17 +72,17 @@ class Work(NamedTuple):
 class WorkerActor:
     """A worker as an actor.
 
-    Every method takes `shared`, a list of a reference to the experiment and, for pinned clients, a home and a reference
-    to its samples (`Stored.given`). It builds the worker if this process has none for them. A new or restarted actor
-    therefore needs no set-up call, and one that takes over the clients of a lost actor reads their samples.
+    Every method's first argument is `shared`, references to the experiment and, for pinned clients, to the home's
+    samples (`Stored.given`). The method builds the worker if this process has none for them. A new or restarted actor
+    therefore needs no set-up call, and an actor that takes over the clients of a lost one reads their samples.
     """
 
     def __init__(self) -> None:
-        self._workers: dict[int | None, Worker] = {}  # by home: its own, and one whose clients it has taken over
+        self._workers: dict[int | None, Worker] = {}  # by home: its own, and that of a lost actor
         self._reference: Any = None
         self.fault = kill_point()
         process.set_up()
-        import lightning.pytorch  # noqa: F401 - loaded before it is needed
+        import lightning.pytorch  # noqa: F401 - loaded in advance
 
         collector.as_usual()
 
@@ -100,12 +100,12 @@ class WorkerActor:
         return self._workers[home]
 
     def ping(self, shared: list[Any]) -> str:
-        """Builds the worker; a result means that this actor can be called: the id of its node."""
+        """Builds the worker, so that this actor can be called; returns the id of its node."""
         self.worker(shared)
         return str(ray.get_runtime_context().get_node_id())
 
     def initial(self, shared: list[Any]) -> Packed:
-        """The initial module, as `Initial`."""
+        """The fields of `Initial`, packed."""
         return pack(self.worker(shared).initial._asdict())
 
     def traits(self, shared: list[Any]) -> tuple[str | None, frozenset[str], Cut | None, int | None]:
@@ -123,11 +123,11 @@ class WorkerActor:
         packed: Packed,
         *client_states: Packed,
     ) -> Any:
-        """(reports of all tasks, uploads of each task, widths, sums), then one state per client.
+        """Returns (reports of all tasks, uploads of each task, widths, sums), then the states of the clients, if any.
 
-        work: pickled `Work`, since Ray's own pickling of small objects takes three times as long. sums: the packed
-        roots of all tasks together, if uploads are added up; None if they are a result of their own, the second.
-        widths: floats of each upload that was added up. States: if the algorithm keeps any.
+        work: pickled `Work`, because Ray's own pickling of small objects takes three times as long. widths: floats of
+        each upload that was added up. sums: the packed partial sums of all tasks, if uploads are added up; None if they
+        are a separate result, which is then the second.
         """
         tasks, keeps, known, apart = Work(*pickle.loads(work))
         worker = self.worker(shared)
@@ -151,11 +151,11 @@ class WorkerActor:
         return tuple(out) if len(out) > 1 else head
 
     def join(self, shared: list[Any], count: int, *parts: list[Any]) -> list[Any]:
-        """Partial sums [roots of each term] of `count` rows as one, for the parts on this node."""
+        """The parts on this node, partial sums of `count` rows [roots of each term], added up as far as possible."""
         return pack_roots(joined([unpack_roots(part) for part in parts], count))
 
     def columns(self, shared: list[Any], count: int, pieces: int, *parts: list[Any]) -> Iterator[Any]:
-        """`join` in so many pieces of columns, made one after the other; the first value is None."""
+        """Yields None, then the result of `join` in pieces of columns, one after the other."""
         yield None
         whole = [unpack_roots(part) for part in parts]
         for k in range(pieces):
@@ -171,7 +171,7 @@ class WorkerActor:
         known: int,
         *client_states: Packed,
     ) -> Any:
-        """(reports, uploads, client state) of one client of a ring; previous: the broadcast or the previous upload."""
+        """Returns (reports, uploads, state) of a client of a ring; previous: the broadcast or the previous upload."""
         if not previous:
             return ClientReports.failed(task.clients, "the previous client of the ring sent nothing"), {}, {}
         broadcast = unpack(previous) if first else first_row(unpack(previous))
@@ -180,7 +180,7 @@ class WorkerActor:
         return reports, pack(uploads), pack(new[0]) if new and keeps else {}
 
     def at_home(self, shared: list[Any], operation: str, attempts: int, job: Any, *states: Packed) -> Any:
-        """(a value, *states): an operation on a block of nodes (`raylfl.runtime.workers.nodes`)."""
+        """Carries out an operation on a block of nodes (`raylfl.runtime.workers.nodes`); returns (a value, *states)."""
         worker = self.worker(shared)
         assert isinstance(worker.algorithm, GraphAlgorithm)
         site = Site(worker.algorithm, partial(attempted, worker, attempts))
@@ -209,7 +209,7 @@ class WorkerActor:
 
 
 def attempted(worker: Worker, attempts: int, task: Task, broadcast: State, states: Sequence[State]) -> TaskResult:
-    """The result of a task that may fail `attempts` - 1 times."""
+    """The result of a task, which is attempted at most `attempts` times."""
     for _ in range(attempts):
         result = TaskResult(task, *worker.run(task, broadcast, states))
         if not result.failed:
@@ -218,10 +218,9 @@ def attempted(worker: Worker, attempts: int, task: Task, broadcast: State, state
 
 
 def start_workers(runtime: RuntimeConfig, nodes: Sequence[str | None]) -> list[Any]:
-    """Starts one worker actor for each entry, in the caller's placement group if there is one; returns their handles at
-    once.
+    """Starts a worker actor per entry of `nodes`, in the caller's placement group if there is one, without waiting.
 
-    nodes: the custom resource that the node of each worker must have; None: any node.
+    nodes: for each worker, the custom resource that its node must have; None: any node. Returns the handles.
     """
     options: dict[str, Any] = {
         "num_cpus": runtime.cpus_per_worker,

@@ -1,4 +1,4 @@
-"""The backend of worker actors: one call per worker and round, broadcasts and client states by reference."""
+"""The backend on worker actors: one call per worker and round, with broadcasts and client states by reference."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from raylfl.runtime.workers.full_gradients import weighted
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk, Task, TaskResult
 
-COPIES = 2**20  # bytes of a broadcast summed over all calls, beyond which one shared object is faster
-HEAP = 2**30  # bytes of all clients' states, beyond which they go to the object store, which can spill
+COPIES = 2**20  # bytes of all calls' copies of a broadcast from which one shared object is faster
+HEAP = 2**30  # bytes of all clients' states from which they go to the object store, which can spill to disk
 
 
 class RayBackend(Backend):
@@ -91,7 +91,7 @@ class RayBackend(Backend):
     ) -> Deferred[list[TaskResult]]:
         """Submits the whole ring at once: each upload goes to the next worker by reference.
 
-        Only one worker of a ring is busy at a time, so half of the workers are left to an evaluation in progress.
+        Only one worker of a ring is busy at a time, so an evaluation in progress gets half of the workers.
         """
         chain = RingInFlight(self.channel, tasks, broadcast, client_states, received, self._ring_workers)
         return Deferred(chain.results)
@@ -100,7 +100,7 @@ class RayBackend(Backend):
         return self._halves()[0] if self._measuring else self.pool.available()
 
     def _halves(self) -> tuple[list[int], list[int]]:
-        """(workers of a ring, workers of an evaluation) while both are in progress."""
+        """(workers for a ring, workers for an evaluation) while both are in progress."""
         here = self.pool.available()
         middle = (len(here) + 1) // 2
         return here[:middle], here[middle:] or here
@@ -120,7 +120,7 @@ class RayBackend(Backend):
     def _objective_at_homes(
         self, broadcast: State, groups: Sequence[Sequence[int]]
     ) -> Deferred[list[tuple[float, Tensor]]]:
-        """The same sums, in the same order, of gradients that each client's home computes."""
+        """The sums of `objective`, in the same order, from gradients that each client's home computes."""
         clients = [c for group in groups for c in group]
         homes = [self._stored.home_of(c) for c in clients]
         pairs = self._spread("client_objectives", broadcast, clients, [1] * len(clients), homes)
@@ -202,7 +202,7 @@ class RayBackend(Backend):
 
 
 def in_hands(homes: Sequence[int | None], workers: int) -> list[list[int]]:
-    """The numbers of the items of each call: one call per home, and the items without one dealt to the workers in turn.
+    """The items of each call, by number: a call per home; items without a home go to the workers in turn.
 
     >>> in_hands([None, None, 4, None, 4, 1], 2)
     [[0, 3], [1], [2, 4], [5]]

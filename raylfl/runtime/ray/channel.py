@@ -1,4 +1,4 @@
-"""The part that all calls of a run share: the workers, the limits of a call, and storage of client states."""
+"""The part that all calls of a run share: workers, limits of a call, storage of client states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raylfl.runtime.workers.task import Task
 
 @dataclass(frozen=True)
 class Channel:
-    """Access to the workers of a run.
+    """Access to the workers of a run, with the settings of its calls.
 
     attempts: largest number of attempts at a task; timeout: seconds per call, None: no limit; keeps: whether clients
     have states; state_bytes: size of one state; spills: whether all states together are too large for the server's
@@ -42,7 +42,7 @@ class Channel:
         return stored is not None and stored.homes is not None and any(stored.homes.nodes)
 
     def stored(self, states: Sequence[Any]) -> list[Any]:
-        """References to new client states. Small ones are kept in this process unless all of them would not fit."""
+        """References to new client states. Small states are kept in this process, unless all of them would not fit."""
         if not self.spills:
             return list(states)
         self.traffic.given(states, self.traffic.here)

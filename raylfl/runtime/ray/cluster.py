@@ -1,4 +1,4 @@
-"""The Ray cluster of a run (the caller's, a given one, or one started for the run) and the actors of the run."""
+"""The Ray cluster of a run (the caller's, one at a given address, or a new one) and the actors of the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.connection import OWN_CLUSTER, address_of, join, listens, start
 from raylfl.runtime.ray.resources import nodes_of_workers, resources_here
 
-HEAD = ("gcs_server", "raylet")  # Ray on one machine is lost without these processes
+HEAD = ("gcs_server", "raylet")  # processes without which a Ray on one machine is lost
 SILENT_SECONDS = (
     30  # seconds without an answer until a given cluster is abandoned; after 60 s Ray would end this process
 )
@@ -33,21 +33,20 @@ class RayLost(RaylflError):
 class Connection:
     """The connection of this process to Ray, shared by all of its runs, also in other threads.
 
-    ours: whether this process started Ray, which then ends with the connection's last user. head: the processes of that
-    Ray.
+    ours: whether this process started Ray, and ends it after the last use. head: Ray's own processes in that case.
     """
 
     ours: bool
     head: list[psutil.Process] = field(default_factory=list)
 
 
-_lock = threading.RLock()  # while Ray is started or ended
+_lock = threading.RLock()  # held while Ray is started or ended
 _connection: Connection | None = None
-_users = 0  # clusters in use
+_users = 0  # number of clusters in use
 
 
 class Cluster:
-    """Ray and its actors for the runs of a block; they are kept from one run to the next."""
+    """Ray and its actors for the runs of a `with` block, kept from one run to the next."""
 
     def __init__(self, runtime: RuntimeConfig):
         self.runtime = runtime
@@ -76,7 +75,7 @@ class Cluster:
                 os.environ.setdefault(name, value)
         import ray
 
-        if ray.is_initialized():  # only the caller may end it
+        if ray.is_initialized():  # the caller's session, which only the caller may end
             return Connection(ours=False)
         if address:
             join(self.runtime, address)
@@ -127,7 +126,7 @@ class Cluster:
             raise RaylflError(f"the Ray cluster at {address} has not answered for {SILENT_SECONDS} s")
 
     def start_again(self) -> None:
-        """Replaces a Ray that died by a new one without actors, which another run may have started already."""
+        """Connects to a new Ray, without actors, in place of one that died; another run may have started it already."""
         import ray
 
         global _connection

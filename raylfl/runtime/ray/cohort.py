@@ -20,7 +20,7 @@ Share = list[int]  # the numbers of the tasks in one call
 
 
 class CohortInFlight:
-    """The calls of one cohort, in waves of one call per worker, so that a call that kills its worker harms no other."""
+    """The calls of a cohort, in waves of one call per worker: a call that kills its worker then affects no other."""
 
     def __init__(
         self, channel: Channel, tasks: Sequence[Task], broadcast: Any, states: Sequence[Sequence[Handle | None]]
@@ -28,9 +28,9 @@ class CohortInFlight:
         """Sends the first wave; broadcast: in the form that calls take; states: the client states of each task."""
         self.channel, self.tasks, self.broadcast, self.states = channel, tasks, broadcast, states
         self.done: dict[int, TaskResult] = {}
-        self.parts = list[Part]()  # partial sums that are with the workers
-        self.arrived = list[list[Roots]]()  # those that came with an answer
-        self.sums, self.widths = list[Roots](), dict[str, int]()  # all of these that were added up
+        self.parts = list[Part]()  # partial sums that are still on the workers
+        self.arrived = list[list[Roots]]()  # partial sums that came with an answer
+        self.sums, self.widths = list[Roots](), dict[str, int]()  # all partial sums, added up
         self.tries = [0] * len(tasks)
         self._send(self._first_shares())
 
@@ -48,7 +48,7 @@ class CohortInFlight:
         return [self.done[k] for k in range(len(self.tasks))]
 
     def _fetch_sums(self) -> list[Share]:
-        """Adds up the partial sums of all calls; the shares of tasks whose sums were lost with their node."""
+        """Adds up the partial sums of all calls; returns the tasks whose sums were lost with their node, as shares."""
         parts, arrived, self.parts, self.arrived = self.parts, self.arrived, [], []
         if not (parts or arrived) or (plan := self.tasks[0].sums) is None:
             return []
@@ -57,7 +57,7 @@ class CohortInFlight:
         return [[k] for k in lost]
 
     def _first_shares(self) -> list[Share]:
-        """The tasks of each home; tasks that any worker can do in as many shares as there are workers."""
+        """One share per home, and as many shares as workers of the tasks that any worker can do."""
         by_home: dict[int | None, Share] = {}
         for k in range(len(self.tasks)):
             by_home.setdefault(self._home([k]), []).append(k)
@@ -98,9 +98,9 @@ class CohortInFlight:
         return Call("run", (work, self.broadcast, *given), returns, channel.timeout, self._home(share))
 
     def _sums_apart(self, tasks: Sequence[Task]) -> bool:
-        """Whether the sums of these tasks are too large for an answer, as the broadcast itself may be for a call.
+        """Whether the sums of these tasks are too large for an answer, and become separate objects.
 
-        Objects of their own can be joined by a worker of their node; if they are lost, only their tasks are repeated.
+        A worker of their node can join such objects; if one is lost, only its tasks are repeated.
         """
         plan, broadcast = tasks[0].sums, self.broadcast
         if plan is None or not isinstance(broadcast, Mapping):
@@ -132,9 +132,7 @@ class CohortInFlight:
             self.parts.append(Part(others[0], sent.worker, node, added, max(widths.values())))
 
     def _failed(self, share: Share, answer: Any) -> list[Share]:
-        """The failed tasks of a share as shares of one task each, because a lost worker does not tell which task killed
-        it.
-        """
+        """The failed tasks of a share, one per share, because it is unknown which task killed a worker."""
         shared = isinstance(answer, WorkerLost) and len(share) > 1
         failed = [k for k in share if self.done[k].failed]
         for k in failed:
@@ -143,19 +141,19 @@ class CohortInFlight:
 
 
 def in_tree_order(tasks: Sequence[Task]) -> list[int] | None:
-    """The tasks ordered so that neighbours add up in the tree of the round's sums; None: their uploads are rows."""
+    """The order of tasks in which the tree of the round's sums adds neighbours first; None: uploads are rows."""
     plan = tasks[0].sums if tasks else None
     if plan is None:
         return None
     place = dict(zip(plan.clients.tolist(), depth_first(len(plan.clients)).tolist(), strict=True))
-    last = len(place)  # after all others: tasks of which no upload is received
+    last = len(place)  # tasks without a received upload come last
     return sorted(range(len(tasks)), key=lambda k: min(place.get(c, last) for c in tasks[k].clients))
 
 
 def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None = None) -> list[Share]:
-    """Shares of the tasks, every share in task order: runs of this order, if they are about as even as `even_shares`.
+    """Shares of the tasks: ranges of `order` if no range has more than 1.05 times the largest load of `even_shares`.
 
-    That is, if no worker has more than 1.05 times the largest load of `even_shares`. None: even shares.
+    Otherwise, or if order is None, `even_shares`. Each share is in task order.
     """
     even = even_shares(loads, workers)
     if order is None:
@@ -172,7 +170,7 @@ def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None = Non
 
 
 def even_shares(loads: Sequence[int], workers: int) -> list[Share]:
-    """Shares of the tasks: largest tasks first, each to the worker with the least load; every share in task order."""
+    """Shares of about equal load, each in task order; the largest task goes first, to the least loaded worker."""
     heap = [(0, w) for w in range(workers)]
     dealt: list[Share] = [[] for _ in range(workers)]
     for k in sorted(range(len(loads)), key=lambda k: -loads[k]):

@@ -19,13 +19,13 @@ DIRECT = "RAY_max_direct_call_object_size"  # bytes up to which Ray sends values
 GCS_WAIT = "RAY_gcs_server_port_wait_time_s"
 OWN_CLUSTER = {  # Ray's settings on a cluster started for a run, unless the environment sets them
     DIRECT: "1000000",  # Ray's default: 100 KiB; calls are faster than the object store and do not load the raylet
-    "RAY_worker_niceness": "0",  # Ray's default: 15, which gives workers almost no CPU time beside two busy processes
+    "RAY_worker_niceness": "0",  # Ray's default: 15, with almost no CPU time beside two busy processes
     "RAY_worker_register_timeout_seconds": "600",  # Ray's default: 60, too short for a start on a busy machine
     GCS_WAIT: "120",  # Ray's default: 20, too short for its head process on a busy machine
 }
 ATTACH_SECONDS = "5"  # attempts, one per second, to reach the head of a given cluster (Ray's default: 20)
-ANSWER_SECONDS = 10.0  # for the first bytes from the head of a given cluster
-SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # of HTTP/2, empty: 3 bytes of length, type 4, flags, stream 0
+ANSWER_SECONDS = 10.0  # limit for the first bytes from the head of a given cluster
+SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # HTTP/2, empty: 3 bytes of length, type 4, flags, stream 0
 HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS_FRAME
 SHARED_MEMORY = Path("/dev/shm")  # Ray's object store on Linux
 LEAST_STORE = 80 * 2**20  # bytes; Ray refuses less than 75 MiB

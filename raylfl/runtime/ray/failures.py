@@ -13,8 +13,8 @@ from raylfl.extras import missing_package
 def loss_behind(error: Exception) -> Exception:
     """The lost actor or lost object at the root of `error`.
 
-    Re-raises any other root cause as it was raised inside the actor, or inside an actor that this one called. Raises
-    RaylflError for an actor that could not start, because a restart would fail as well.
+    Any other root cause is raised again as it was in the actor (or in an actor that it called). Raises RaylflError for
+    an actor that could not start, because a restart would fail as well.
     """
     cause = error
     while isinstance(inner := getattr(cause, "cause", None), Exception):

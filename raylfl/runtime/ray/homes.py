@@ -1,4 +1,4 @@
-"""Calls of blocks of nodes at their homes: the same worker in every round, and another one while that is away."""
+"""Calls for blocks of nodes at their homes: the same worker in every round, or another one while it is lost."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from raylfl.runtime.workers.backend import HomeCall
 
 
 class HomesInFlight:
-    """Calls under way; those whose worker is lost are repeated."""
+    """Calls in flight; calls whose worker is lost are repeated."""
 
     def __init__(self, channel: Channel, calls: Sequence[HomeCall]):
         self.channel, self.calls = channel, calls
         self.sent = self._send(calls)
 
     def results(self) -> list[Any]:
-        """For each call [a value, *references to rows]."""
+        """The result of each call, [a value, *references to rows]."""
         out = self.channel.pool.results(self.sent)
         for _ in range(self.channel.attempts):
             lost = [k for k, answer in enumerate(out) if isinstance(answer, WorkerLost)]

@@ -1,4 +1,4 @@
-"""A run on Ray from the process that started it: receives its rounds and restarts lost actors."""
+"""A run on Ray, seen from the process that started it: receives rounds and restarts lost actors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Rows = Generator[Item, str | None, None]
 def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: bool = False) -> Rows:
     """Yields (metrics, messages, parameters) of each round; restarts lost actors from the newest checkpoint.
 
-    A reason sent back and `paced` have the meaning that they have in `inprocess.rows`.
+    `paced`, and a reason sent to the generator, have the same meaning as in `inprocess.rows`.
     """
     with cluster_for(experiment.config.runtime) as cluster:
         yield from RemoteRun(cluster, experiment, run_dir, resume, paced).rows()
@@ -52,7 +52,7 @@ class RemoteRun:
         self._news: Any = None  # a reference to lines requested from the server
 
     def rows(self) -> Rows:
-        self.cluster.ready()  # before signals are handled, so that Ctrl-C still ends at once
+        self.cluster.ready()  # before signals are handled: Ctrl-C still ends the run at once
         from ray.exceptions import RayActorError, RayTaskError
 
         for note in self.cluster.notes:
@@ -88,7 +88,7 @@ class RemoteRun:
             stream = call.remote(self._stored, group.workers, str(self.run_dir.path), self.resume, self.paced)
             for metrics, messages, params in self._items(stream):
                 self._unsaid += messages
-                if metrics["round"] > self._seen:  # rounds repeated after a restart were yielded already
+                if metrics["round"] > self._seen:  # rounds repeated after a restart have been yielded before
                     self._seen, self._restarts = metrics["round"], 0
                     said, self._unsaid = self._unsaid, []
                     reason = yield metrics, said, None if params is None else as_tensor(params)
@@ -99,13 +99,13 @@ class RemoteRun:
                     group.server.proceed.remote(self._end[1] if self._end is not None and ended else None)
             reusable = not self._asked_to_stop
         except Exception:
-            self.cluster.check()  # raises RayLost if that is the cause of the error
+            self.cluster.check()  # raises RayLost if Ray itself caused the error
             raise
         finally:
             self._group = self._news = None
             if reusable:
                 self.cluster.give_back(group)
-            elif self.cluster.lost() is None:  # otherwise the actors end with it
+            elif self.cluster.lost() is None:  # if Ray is lost, its actors are, too
                 group.dismiss()
 
     def _items(self, stream: Any) -> Iterator[Item]:

@@ -30,7 +30,7 @@ def count_workers(runtime: RuntimeConfig, clients: int, resources: dict[str, flo
 
 
 def nodes_of_workers(runtime: RuntimeConfig, setup: WorkerSetup, resources: dict[str, float]) -> tuple[str | None, ...]:
-    """For each worker of a run, the nodes on which it must be; None: any node. Raises BadConfig if they cannot fit."""
+    """For each worker, the name of the nodes on which it must be; None: any. Raises BadConfig if they cannot fit."""
     names = sorted(set(setup.nodes or ()))
     missing = [name for name in names if name not in resources]
     if missing:
@@ -59,13 +59,13 @@ def workers_that_fit(runtime: RuntimeConfig, resources: dict[str, float]) -> int
     by_cpus = math.floor(resources.get("CPU", 0.0) / runtime.cpus_per_worker + 1e-9)
     if share == 0:
         return by_cpus
-    if share < 1:  # a worker's share is of one GPU, so shares do not add up across GPUs
+    if share < 1:  # a share lies on one GPU: what is left of several GPUs does not add up
         return min(by_cpus, math.floor(1 / share + 1e-9) * math.floor(gpus))
     return min(by_cpus, math.floor(gpus / share))
 
 
 def has_room(runtime: RuntimeConfig, homes: Homes | None, resources: dict[str, float]) -> bool:
-    """Whether the cluster has the resources for one worker, and a node of every name that has clients' data."""
+    """Whether the cluster has the resources for one worker, and a node for every name under which there are data."""
     names = {name for name in homes.nodes if name} if homes is not None else set()
     return workers_that_fit(runtime, resources) > 0 and names <= resources.keys()
 

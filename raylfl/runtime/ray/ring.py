@@ -29,16 +29,16 @@ class RingInFlight:
         received: Sequence[bool],
         workers: Callable[[], list[int]],
     ):
-        """Submits the ring; received: whether the next client gets each task's upload; workers: returns the workers for
-        it.
+        """Submits the ring; received: whether the upload of each task reaches the next client; workers: returns the
+        workers to use.
         """
         self.workers = workers
         self.channel, self.tasks, self.states, self.received = channel, tasks, states, received
         self.start: Any = pack(broadcast)
-        self.last: Any = self.start  # the last upload
+        self.last: Any = self.start  # the newest upload, from which the next task starts
         self.sender = 0  # the task that sent `last`
-        self.hops = list[tuple[str | None, str | None]]()  # (from, to): nodes between which uploads were passed on
-        self.node: str | None = None  # of the worker that sent `last`
+        self.hops = list[tuple[str | None, str | None]]()  # (from, to): nodes between which uploads went
+        self.node: str | None = None  # node of the worker that sent `last`
         self.attempt = 0  # attempts at the first call without a result
         self.done: list[TaskResult] = []
         self.links = self._hand_out()
@@ -96,9 +96,9 @@ class RingInFlight:
         traffic = self.channel.traffic
         traffic.given([self.last], traffic.here)
         final = ray.get(self.last)
-        handed_on = max(sum(self.received) - 1, 0)  # from each worker to the next
+        handed_on = max(sum(self.received) - 1, 0)  # uploads that went from worker to worker
         traffic.count(sent=weight(final) * handed_on, received=weight(final))
-        through = weight(final) <= direct_bytes()  # this process, within results and calls
+        through = weight(final) <= direct_bytes()  # small ones go through this process, in results and calls
         for source, target in self.hops:
             traffic.crossed(weight(final), traffic.here if through else source, target)
         self.done[self.sender].uploads = unpack(final)

@@ -1,4 +1,4 @@
-"""A run's experiment in Ray's object store: as a whole, or for pinned clients the samples of each home apart."""
+"""A run's experiment in Ray's object store; for pinned clients, the samples of each home are separate objects."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from raylfl.runtime.ray.resources import homes_of
 
 @dataclass(frozen=True)
 class Stored:
-    """References to an experiment, which are the first argument of every call of a worker.
+    """References to an experiment, the first argument of every call of a worker.
 
-    experiment: without training samples if clients are pinned. homes: of pinned clients. parts: the training samples of
-    each home; samples that are read by index are represented by their indices.
+    experiment: has no training samples if clients are pinned. homes: the homes of pinned clients. parts: the training
+    samples of each home; samples that are read by index are represented by their indices.
     """
 
     experiment: Any
@@ -37,7 +37,7 @@ class Stored:
         return Stored(ray.put(rest), homes, tuple(ray.put(samples_of(setup, homes, w)) for w in range(workers)))
 
     def given(self, home: int) -> list[Any]:
-        """The first argument of a call that works with the samples of this home, whose references Ray leaves alone."""
+        """The first argument of a call with the samples of this home; Ray does not resolve references inside a list."""
         return [self.experiment] if self.homes is None else [self.experiment, home, self.parts[home]]
 
     def home_of(self, client: int | None) -> int | None:
@@ -46,7 +46,7 @@ class Stored:
 
 
 def samples_of(setup: WorkerSetup, homes: Homes, worker: int) -> SampleSet:
-    """The samples of the clients of this home; a worker without any client has two samples for trials of the module."""
+    """The samples of the clients of this home; a worker without clients gets two samples for trial steps."""
     shards = [setup.shards[int(c)] for c in homes.clients(worker)]
     own = np.sort(np.concatenate(shards)) if shards else setup.trial
     return setup.train.part(own if len(own) else setup.trial)

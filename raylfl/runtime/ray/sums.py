@@ -1,8 +1,8 @@
-"""Partial sums on their way to the server: workers join those of their node, and complete the sums of several nodes.
+"""The way of partial sums to the server: a worker joins the sums of its node; nodes complete each other's by columns.
 
-The columns of a sum are independent. If several nodes have partial sums, a worker of each node joins its node's and
-cuts them into pieces of columns, one for each node; the node of a piece receives it from all others, completes its
-columns and sends them to the server. So the server receives one vector per sum, and every link carries about the same.
+The columns of a sum are independent. If several nodes have partial sums, a worker of each node joins them and cuts the
+result into pieces of columns, one piece per node. Each node receives its piece from all other nodes, completes these
+columns, and sends them to the server. The server thus receives one vector per sum, and all links carry about the same.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Part:
-    """The partial sums of one call: a reference to its packed roots, the worker, and the tasks that they add up.
+    """The partial sums of one call: a reference to the packed roots, the worker, and the tasks that they add up.
 
-    node: the worker's; width: floats of the longest vector.
+    node: the worker's node; width: floats of the longest vector.
     """
 
     reference: Any
@@ -40,9 +40,9 @@ class Part:
 
 
 def fetch(channel: Channel, parts: Sequence[Part], count: int) -> tuple[list[list[Roots]], list[int]]:
-    """(the roots of these parts of `count` rows, the tasks whose uploads were lost with their node).
+    """(the roots of these partial sums of `count` rows, the tasks whose uploads were lost with their node).
 
-    Parts in object stores are joined by workers of their nodes. If that fails, the server fetches each.
+    Workers join the parts in their nodes' object stores. If that fails, the server fetches each part.
     """
     longest, nodes = max((part.width for part in parts), default=0) * FLOAT, by_node(parts)
     if longest <= direct_bytes():
@@ -63,7 +63,7 @@ def fetch(channel: Channel, parts: Sequence[Part], count: int) -> tuple[list[lis
 def _by_columns(channel: Channel, nodes: Sequence[Sequence[Part]], pieces: int, count: int) -> list[Roots] | None:
     """The joined roots of the parts of several nodes; None: a worker or an object was lost.
 
-    pieces: of columns, each completed on another node.
+    pieces: number of pieces of columns, each completed on a different node.
     """
     cuts = [Call("columns", (count, pieces, *references(own)), 1 + pieces) for own in nodes]
     cut = _answers(channel, nodes, cuts)
@@ -75,7 +75,7 @@ def _by_columns(channel: Channel, nodes: Sequence[Sequence[Part]], pieces: int, 
 
 
 def _answers(channel: Channel, nodes: Sequence[Sequence[Part]], calls: Sequence[Call]) -> list[Any]:
-    """The results of one call per node, by the worker of its first part; None: a worker or an object was lost."""
+    """The results of one call per node, made by the worker of its first part; None: a worker or an object was lost."""
     sent = [channel.pool.submit(own[0].worker, call) for own, call in zip(nodes, calls, strict=True)]
     out = list[Any]()
     for call in sent:
@@ -91,7 +91,7 @@ def _answers(channel: Channel, nodes: Sequence[Sequence[Part]], calls: Sequence[
 
 
 def _each(channel: Channel, parts: Sequence[Part]) -> tuple[list[list[Roots]], list[int]]:
-    """(the roots of these parts, which the server fetches one by one, the tasks of those that were lost)."""
+    """Fetches the parts one by one: (their roots, the tasks of lost parts)."""
     found, lost = list[Any](), list[int]()
     for part in parts:
         try:

@@ -1,4 +1,4 @@
-"""Counters of the bytes that calls carry to workers and back."""
+"""Counters of the bytes that calls send to workers and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.workers.task import ClientReports
 
-KEPT = 2**16  # results whose node is remembered
+KEPT = 2**16  # number of results whose node is remembered
 
 
 @dataclass
@@ -25,9 +25,9 @@ class Traffic:
     once per call. Repeated local work counts again. Tensors and reports count; the overhead of a call, a few hundred
     bytes, does not.
 
-    between_nodes: bytes that crossed from one node to another: values in calls and results, and objects of which the
-    node of a call has no copy, by Ray's record of their sizes and places; without the samples at the start of a run.
-    here: the server's node.
+    between_nodes: bytes sent from one node to another, in calls, in results, and as objects of which the node of a call
+    has no copy (by Ray's record of their sizes and places); without the samples at the start of a run. here: the
+    server's node.
     """
 
     here: str | None = None
@@ -35,7 +35,7 @@ class Traffic:
     received: int = 0
     between_nodes: int = 0
     _coming: set[tuple[bytes, str | None]] = field(default_factory=set)  # (object, node): copies that Ray may not list
-    _came: set[tuple[bytes, str | None]] = field(default_factory=set)  # those before the last `take`
+    _came: set[tuple[bytes, str | None]] = field(default_factory=set)  # copies before the last `take`
     _made: dict[bytes, str | None] = field(default_factory=dict)  # nodes of the newest results that Ray does not list
 
     def count(self, sent: int = 0, received: int = 0) -> None:
@@ -44,13 +44,13 @@ class Traffic:
         self.received += received
 
     def given(self, values: Sequence[Any], node: str | None) -> None:
-        """Counts what crosses to this node for these arguments of a call: values of this process, and references."""
+        """Counts the bytes sent to this node for these arguments of a call: values in this process, and references."""
         for value in values:
             if not isinstance(value, ray.ObjectRef):
                 self.crossed(weight(value), self.here, node)
                 continue
             places, size = located(value)
-            if not places and size <= direct_bytes():  # a value in this process, which travels within the call
+            if not places and size <= direct_bytes():  # a value in this process, sent within the call
                 self.crossed(size, self.here, node)
                 continue
             holders: Sequence[str | None] = places or [self._made.get(value.binary(), self.here)]
@@ -60,9 +60,9 @@ class Traffic:
                 self.between_nodes += size
 
     def answered(self, value: Any, others: Sequence[Any], node: str | None) -> None:
-        """Counts what the result of a call on this node carries: a value, and others as far as they are small.
+        """Counts the bytes of the results of a call on this node: a value, and other results if they are small.
 
-        Ray may list the place of a large one late, and for a node that joined after the loss of another one never.
+        Ray may list the place of a large result late, or never for a node that joined after the loss of another one.
         """
         small = 0
         for other in others:
@@ -92,7 +92,7 @@ class Traffic:
 
 
 def located(reference: Any) -> tuple[list[str], int]:
-    """(the nodes that have the object in their store, its bytes); no nodes and 0 bytes while it is not there yet."""
+    """(the nodes that have the object in their store, its bytes); no nodes and 0 bytes before the object exists."""
     found = get_local_object_locations([reference])[reference]
     return found["node_ids"], found["object_size"] or 0
 

@@ -1,7 +1,7 @@
 """The worker pool of a run: available workers, calls in flight, and calls whose worker died or hung.
 
-A restart of an actor repeats its constructor only, and a call may have been carried out although its result was lost.
-Every call is therefore a pure function of its arguments and can be repeated on another worker.
+Ray restarts a lost actor by calling its constructor, and a call may have been carried out although its result was lost.
+Every call is therefore a pure function of its arguments, which can be repeated on another worker.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from raylfl.runtime.ray.failures import is_restarting, lines_of, reason_of_start
 from raylfl.runtime.ray.stored import Stored
 from raylfl.runtime.ray.traffic import Traffic
 
-START_SECONDS = (
-    10  # seconds to wait for the other workers after the first: on a cluster that lost nodes not all of them fit
-)
+START_SECONDS = 10  # seconds to wait for the other workers after the first; if nodes were lost, not all of them fit
 NOTICE_SECONDS = 30  # seconds between two lines for the user during a wait
-NO_ROOM_SECONDS = 180  # seconds after which a run ends on a cluster without room for a single worker
+NO_ROOM_SECONDS = 180  # seconds without room for a single worker after which a run ends
 UNAVAILABLE_SECONDS = 2.0  # seconds between two pings of a worker that Ray is restarting
-MOST_STARTS = 8  # failed starts of a worker in a row, after which the run ends
+MOST_STARTS = 8  # consecutive failed starts of a worker after which the run ends
 
 
 @dataclass(frozen=True)
 class Call:
     """A call of a worker: method, arguments, number of returned values, and time limit in seconds (None: no limit).
 
-    home: the home of the clients whose samples it needs; None: it needs none, or every worker has all.
+    home: the home of the clients whose samples the call needs; None: any worker can carry it out.
     """
 
     method: str
@@ -62,8 +60,8 @@ class WorkerLost:
 class WorkerPool:
     """The worker actors of one run, which share an experiment by reference.
 
-    Pinned clients have a home, the worker of that number. While it is lost, other workers with access to the same
-    samples read them and take over.
+    The home of a pinned client is the number of a worker. While this worker is lost, another one with access to the
+    same samples reads them and takes over.
     """
 
     def __init__(
@@ -77,7 +75,7 @@ class WorkerPool:
         """A pool of these actors.
 
         stored: the experiment, the first argument of every call; notify: called with one line for the user; has_room:
-        whether the cluster has the resources for a worker; traffic: counts what calls carry between nodes.
+        whether the cluster has the resources for a worker; traffic: counts the bytes of calls.
         """
         self.actors, self.stored, self.notify, self.has_room = list(actors), stored, notify, has_room
         self.traffic = Traffic() if traffic is None else traffic
@@ -103,14 +101,12 @@ class WorkerPool:
         return Sent(call, worker, self._restarts[worker], [references] if call.returns == 1 else references)
 
     def send(self, calls: Sequence[Call], workers: Sequence[int] = ()) -> list[Sent]:
-        """Submits call k to its home, or to the k-th of these workers (default: the available workers), modulo their
-        number.
-        """
+        """Submits each call to its home; calls without a home go to these workers (default: all available) in turn."""
         here = workers or self.available()
         return [self.submit(self.place(call.home, here[k % len(here)]), call) for k, call in enumerate(calls)]
 
     def place(self, home: int | None, otherwise: int) -> int:
-        """The worker for a call with this home: the home itself, or while it is lost a worker with the same samples."""
+        """The worker for a call with this home: the home or, while it is lost, one that can read the same samples."""
         if home is None:
             return otherwise
         assert self.stored is not None
@@ -124,7 +120,7 @@ class WorkerPool:
         return [None] if self.stored is None else self.stored.given(home)
 
     def results(self, sent: Sequence[Sent]) -> list[Any]:
-        """The results in the order of the calls: the returned value, `WorkerLost` if the call was lost.
+        """The results in the order of the calls: the returned value, or `WorkerLost` if the call was lost.
 
         A call with several returned values gives [the first value, *references to the others].
         """
@@ -134,7 +130,7 @@ class WorkerPool:
             limits = [sent[k].call.timeout for k in waiting.values()]
             longest = None if None in limits else max(limit for limit in limits if limit is not None)
             ready, _ = ray.wait(list(waiting), num_returns=1, timeout=longest)
-            if not ready:  # these workers are stuck in the user's code
+            if not ready:  # these workers hang in the user's code
                 for k in waiting.values():
                     out[k] = self._kill_hanging(sent[k])
                 break
@@ -175,7 +171,7 @@ class WorkerPool:
     # -- availability ------------------------------------------------------------------------------------------
 
     def available(self, among: Sequence[int] | None = None) -> list[int]:
-        """The workers that can be called now, of these or of all; if all of them are starting, waits for the first.
+        """The workers that can be called now, among these or all; if all of them are starting, waits for the first.
 
         Ray restarts lost workers by itself, slowly on a busy machine. The wait has no limit as long as the cluster has
         room for a worker; a line for the user reports it every half minute.
@@ -219,7 +215,7 @@ class WorkerPool:
     def _start_failed(self, worker: int, error: RayActorError) -> None:
         """Pings the worker again, later if Ray is restarting it. Raises RaylflError if no attempt can succeed.
 
-        An answer that Ray is restarting the worker, however slowly, is no failed start.
+        If Ray answers that it is restarting the worker, however slowly, this does not count as a failed start.
         """
         if error.actor_init_failed:
             raise RaylflError(f"worker {worker} could not be started: {reason_of_start(error)}") from error
@@ -239,7 +235,7 @@ class WorkerPool:
     # -- losses ------------------------------------------------------------------------------------------------
 
     def _note_death(self, sent: Sent, error: Exception) -> WorkerLost:
-        """Notes the loss of a worker, which Ray restarts; until then other workers take its work."""
+        """Records the loss of a worker; other workers take its work until Ray has restarted it."""
         first = lines_of(error)[0]
         self._note_loss(sent, f"worker {sent.worker} was lost ({first}): its work goes elsewhere")
         return WorkerLost(f"the worker was lost: {first}")

@@ -7,9 +7,9 @@ checkpoints/round_000100/ holds
     manifest.json       sha256 of every file, the round, the definition of the run (its config and sha256, the sha256
                         of the partition), versions, size and sha256 of the record files up to this round, and the
                         checkpoint that holds each client's newest state
-A checkpoint is complete once its folder has its final name. Kept are the newest `keep` checkpoints and every older one
-that still holds the newest state of a client. If a checkpoint or its records are damaged, a warning is given and the
-previous checkpoint is used.
+A checkpoint is complete once its folder has its final name. The newest `keep` checkpoints are kept, and every older
+one that still holds the newest state of a client. If a checkpoint or its records are damaged, the previous one is used,
+with a warning.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from raylfl.runtime.records.summary import versions
 from raylfl.runtime.round.state import FederationState
 from raylfl.runtime.workers.backend import Backend
 
-FOLD_AFTER = 20  # older checkpoints still needed for client states, after which all states are written again
+FOLD_AFTER = 20  # if client states are spread over more older checkpoints, all states are written again
 SAME_BITS = ("raylfl", "torch", "numpy")  # packages whose version may change the bits
 
 
@@ -71,7 +71,7 @@ class Checkpoints:
         self.run_dir.check()
         name = folder_of(state.round)
         final, aside = self.folder / name, self.folder / f".{name}.tmp"
-        if final.exists():  # the state of a round is always the same, and this one is saved already
+        if final.exists():  # already saved: the state of a round is always the same
             return
         try:
             self.folder.mkdir(exist_ok=True)
@@ -120,7 +120,7 @@ class Checkpoints:
         return holders
 
     def _prune(self) -> None:
-        """Deletes all but the newest `keep` checkpoints and those whose client states they need."""
+        """Deletes all checkpoints except the newest `keep` and the ones whose client states these need."""
         folders = self._folders()
         kept = folders[-self.keep :]
         needed = {folder.name for folder in kept}
@@ -144,7 +144,7 @@ class Checkpoints:
         fresh: the state before round 0, for keys and shapes. Records written after the checkpoint are removed. Raises
         BadConfig if the definition of the run has changed.
         """
-        for leftover in self.folder.glob(".round_*.tmp"):  # left by a process that was killed while it wrote
+        for leftover in self.folder.glob(".round_*.tmp"):  # left by a killed process
             discard(leftover)
         for folder in reversed(self._folders()):
             try:

@@ -35,7 +35,7 @@ class _Limited(BytesIO):
 
 @dataclass(frozen=True)
 class KeptObjects:
-    """The index of saved objects; left_out: class path -> the reason why the object was not saved, None if it was."""
+    """The index of a run's objects; left_out: class path -> the reason why it was not saved, None if it was saved."""
 
     left_out: dict[str, str | None]
     sha256: str | None

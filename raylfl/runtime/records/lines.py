@@ -1,4 +1,4 @@
-"""JSON-lines records: append-only files of one object per line. Damaged lines are left out and their numbers kept."""
+"""JSON-lines records: append-only files with one object per line, read without their damaged lines."""
 
 from __future__ import annotations
 

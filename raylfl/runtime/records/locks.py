@@ -33,7 +33,7 @@ class Locks:
         return True
 
     def note(self, name: str, text: str) -> None:
-        """Writes the text into the file of a lock that is held."""
+        """Writes text into the lock file of a lock that this process holds."""
         self._held[name].truncate(0)
         self._held[name].write(text.encode())
 

@@ -1,7 +1,7 @@
 """Loggers beside metrics.jsonl: Lightning's CSV and TensorBoard loggers, wandb, and your own classes.
 
-They are opened only in the process of the round loop. A logger that fails is closed with a one-line message and never
-stops a run: metrics.jsonl is always written, and the other records can be rebuilt from it.
+They are opened only in the process of the round loop. A logger that fails is closed with a one-line message, and
+the run continues: metrics.jsonl is always written, and other logs can be rebuilt from it.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Csv(LightningLogger):
 class TensorBoard(LightningLogger):
     """TensorBoard's event files: tensorboard/.
 
-    A resumed run adds a file, and TensorBoard shows both as one.
+    A resumed run adds a file, which TensorBoard joins with the earlier one.
     """
 
     def __init__(self, config: Config, run_dir: RunDirectory, say: Say):

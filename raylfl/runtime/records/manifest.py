@@ -30,8 +30,8 @@ class Definition(TypedDict):
 class Manifest(TypedDict):
     """The files of a checkpoint with their checksums, the definition of its run, and the record files at its round.
 
-    clients: checkpoint -> the clients whose newest state it holds. records, records_sha256: size and sha256 of each
-    record file (the latter since 0.1).
+    clients: checkpoint -> the clients whose newest state it holds. records: size of each record file; records_sha256:
+    its sha256.
     """
 
     __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]

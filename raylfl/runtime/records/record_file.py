@@ -47,7 +47,7 @@ class RecordFile:
         return Prefix(self.size, self._sha256.hexdigest())
 
     def append(self, data: bytes) -> None:
-        """Appends the bytes, at once visible to readers. On a full disk raises OSError; the file stays unchanged."""
+        """Appends bytes, which readers see at once. Raises OSError on a full disk; the file is then unchanged."""
         rest = data
         try:
             while rest:
@@ -86,7 +86,7 @@ class RecordFile:
             )
 
     def _put_back(self) -> None:
-        """Restores a deleted file under its name, from the handle that still holds its content."""
+        """Restores a deleted file from the open handle, which still has its content."""
         with os.fdopen(open_plain(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:
             self.file.seek(0)
             shutil.copyfileobj(self.file, copy)

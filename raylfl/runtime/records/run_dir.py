@@ -34,13 +34,13 @@ from raylfl.runtime.records.locks import Locks, is_locked
 from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, open_plain
 
 RECORDS = ("metrics.jsonl", "participation.jsonl", "topology.jsonl")
-OF_GRAPHS = "topology.jsonl"  # a record of methods without a server only
+OF_GRAPHS = "topology.jsonl"  # only methods without a server have this record
 LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 WAIT_SECONDS = 60  # longest wait, in seconds, for the round loop of a driver that has ended
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Writes a file by a temporary file, sync and rename, so that it holds the old or the new content, never a part."""
+    """Writes a file through a temporary file, sync and rename: it has either its old or its new content."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with open(aside, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -69,7 +69,7 @@ class RunDirectory:
         self.path = path
         self._locks = Locks(path)
         self._files: dict[str, RecordFile] = {}
-        self._place: int | None = None  # a handle of the directory itself, wherever it is moved
+        self._place: int | None = None  # an open handle of the directory, valid after a move
 
     @staticmethod
     def create(base: Path, name: str, run_id: str | None, seed: int) -> RunDirectory:
@@ -102,7 +102,7 @@ class RunDirectory:
         """
         try:
             free = self._locks.take(".lock")
-            if not free:  # `in_use` takes it for a moment
+            if not free:  # `in_use` may hold it for a moment
                 time.sleep(0.1)
                 free = self._locks.take(".lock")
         except OSError as error:
@@ -136,7 +136,7 @@ class RunDirectory:
                 if time.monotonic() > deadline:
                     raise RaylflError(f"a process of an earlier run still writes to {self.path} after {WAIT_SECONDS} s")
                 time.sleep(0.05)
-            for leftover in self.path.glob(".*.tmp"):  # left by a process that was killed while it wrote
+            for leftover in self.path.glob(".*.tmp"):  # left by a killed process
                 discard(leftover)
         except OSError as error:
             raise RaylflError(f"{self.path} cannot be written ({error.strerror})") from error
@@ -179,7 +179,7 @@ class RunDirectory:
     # -- records -------------------------------------------------------------------------------------------------
 
     def append(self, name: str, line: str) -> None:
-        """Appends a line to metrics.jsonl or participation.jsonl, at once visible to readers.
+        """Appends a line to a record such as metrics.jsonl; readers see it at once.
 
         The line is written as a whole or not at all. Raises RaylflError if the disk is full.
         """
@@ -265,7 +265,7 @@ class RunDirectory:
         self.write("summary.json", json.dumps(jsonable({**summary, "command": self.command}), indent=2) + "\n")
 
     def unfinish(self) -> None:
-        """Removes the mark of a finished run, because more rounds follow; final.pt stays until the next one."""
+        """Removes summary.json, the mark of a finished run, because more rounds follow; final.pt stays."""
         (self.path / "summary.json").unlink(missing_ok=True)
 
     def unwritten(self, name: str, error: OSError) -> RaylflError:

@@ -19,8 +19,8 @@ from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.round.state import Average, FederationState
 from raylfl.runtime.workers.backend import Backend, Handle
 
-CHUNK_BYTES = 64 * 2**20  # bytes of client states that are in memory at a time
-COUNTED_LATER = ("busiest_node_floats", "busiest_link_floats")  # older checkpoints have none
+CHUNK_BYTES = 64 * 2**20  # bytes of client states in memory at the same time
+COUNTED_LATER = ("busiest_node_floats", "busiest_link_floats")  # costs that older checkpoints lack
 NUMBERS = ("seconds", "computation_seconds", "last_finite_loss")
 
 
@@ -99,7 +99,7 @@ def _links(saved: dict[str, Tensor]) -> Links:
 
 
 def _average(saved: dict[str, Any] | None, fresh: Average | None) -> Average | None:
-    """The average of iterates; None where it was not kept from x_0 on with the same rho. Raises ValueError."""
+    """The average of iterates; None unless it was kept from x_0 on with the same rho. Raises ValueError."""
     if saved is None or fresh is None or saved["rho"] != fresh.rho:
         return None
     _same_form(saved, vars(fresh), "average")
@@ -124,7 +124,7 @@ def load(path: Path) -> Any:
     try:
         return torch.load(path, weights_only=True)
     except Exception as error:
-        if isinstance(error, MemoryError) or "memory" in str(error):  # a fault of this machine, not of the file
+        if isinstance(error, MemoryError) or "memory" in str(error):  # not a damaged file
             raise
         raise Damaged(f"{_shown(path)} cannot be read: {type(error).__name__}") from error
 

@@ -34,7 +34,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def step_summary(ways: Counter[Way]) -> list[dict[str, Any]]:
-    """The numbers of local steps by way (recorded, autograd, batch_last, cohort) and reason, most frequent first."""
+    """The number of local steps by way (recorded, autograd, batch_last, cohort) and reason, most frequent first."""
     return [{"step": way.name, "count": count, "why": way.why} for way, count in ways.most_common()]
 
 

@@ -1,7 +1,7 @@
 """The wandb logger: the run's config, its rounds, and at the end a figure and a table.
 
 It logs offline unless the user is logged in; `wandb sync` sends an offline run later. It never stops a run and delays
-it by seconds at most: it logs offline if the server does not answer, and waits at most FINISH_SECONDS at the end.
+it by less than a minute: it logs offline if the server does not answer, and waits at most FINISH_SECONDS at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raylfl.config.load import Config
 from raylfl.registries import LOGGERS
 from raylfl.runtime.records.run_dir import RunDirectory
 
-ANSWER_SECONDS = 5.0  # limit for wandb's server to answer at all
+ANSWER_SECONDS = 5.0  # limit for the first answer of wandb's server
 INIT_SECONDS = 20.0  # limit for the server to accept the run; after that it is logged offline
 FINISH_SECONDS = 30.0  # limit for sending the rest at the end; `wandb sync` sends what is still on disk
 TABLE_ROWS = 1000  # rounds in the table at the end, evenly spaced
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 class WandbRun:
     """Weights & Biases: rounds, config, a table and a picture; offline unless you are logged in.
 
-    Its group is the experiment, its job_type the algorithm. The run directory keeps its id.
+    Its group is the experiment's name, its job_type the algorithm. The run directory keeps its wandb id.
     """
 
     def __init__(self, config: Config, run_dir: RunDirectory, say: Say):
@@ -80,8 +80,8 @@ class WandbRun:
                 raise
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             self.say(f"wandb does not take the run ({reason}): logged offline, `wandb sync` sends it later")
-            with suppress(Exception, SystemExit):  # raised if wandb's service has died
-                wandb.teardown()  # the service still holds the id
+            with suppress(Exception, SystemExit):  # raised if wandb's service process has ended
+                wandb.teardown()  # otherwise the service would still hold the id
             return wandb.init(**options, mode="offline")
 
     def log(self, metrics: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ def logged_in() -> bool:
         return True
     hosts = {urlparse(base_url()).hostname or ""}
     if not os.environ.get("WANDB_BASE_URL"):
-        hosts.add("api.wandb.ai")  # two names of one service
+        hosts.add("api.wandb.ai")  # another name of the same service
     try:
         known = netrc.netrc(os.environ.get("NETRC"))
     except (OSError, netrc.NetrcParseError):

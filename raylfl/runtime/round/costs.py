@@ -27,7 +27,7 @@ class CostModel:
         algorithm, r, reports = self.e.algorithm, result.round, result.reports.rows
         sampled, steps, down, up = len(r.cohort), int(r.steps.sum()), floats_in(broadcast), result.up_floats
         gradients, exchanged = int(reports["gradients"].sum()), 0
-        if self.cut is not None:  # only the client's half of the model moves; activations up, gradients down
+        if self.cut is not None:  # the client's half of the model travels, and activations up, gradients down
             down = up = self.cut.client_width
             exchanged = gradients * self.cut.floats_per_sample
         sent = algorithm.topology.traffic(sampled, up, down)
@@ -52,7 +52,7 @@ class CostModel:
         sent = costs.uplink_floats + costs.downlink_floats + costs.peer_floats
         up: Floats = np.full(len(r.cohort), sent / len(r.cohort))
         down: Floats = np.zeros(len(r.cohort))
-        if r.edges is not None:  # what each node sends and receives
+        if r.edges is not None:  # a graph: messages between nodes
             ends = self._messages(r).T
             up, down = (np.bincount(end, minlength=len(up)).astype(np.float64) * result.up_floats for end in ends)
         waits = self._waits(result, costs)
@@ -62,7 +62,7 @@ class CostModel:
     def _links(self, result: RoundResult, costs: Costs) -> tuple[Ints, Floats, Ints]:
         """The messages of a round: ends [M, 2] (clients; -1: the server), floats [M], and the client that waits [M].
 
-        A client with a server waits for both of its messages; a node on a graph for the slowest of its links.
+        With a server, a client waits for both of its messages; on a graph, a node waits for its slowest link.
         """
         r = result.round
         if r.edges is not None:
@@ -102,17 +102,17 @@ class CostModel:
 
 
 def _of_node(ends: Ints, floats: Floats) -> int:
-    """The most floats into and out of one node."""
+    """The largest number of floats that a node sends and receives."""
     return int(np.bincount(ends.ravel() + 1, np.repeat(floats, 2), 1).max())
 
 
 def _of_link(ends: Ints, floats: Floats) -> int:
-    """The most floats along one link, both ways."""
+    """The largest number of floats on a link, both directions together."""
     return int(np.bincount(_distinct(ends)[1], floats, 1).max())
 
 
 def _distinct(ends: Ints) -> tuple[Ints, Ints]:
-    """The distinct links [L, 2], the smaller number first, of messages with these ends; that of each message [M]."""
+    """The distinct links [L, 2], smaller end first, of messages with these ends, and the link of each message [M]."""
     low, high = np.minimum(ends[:, 0], ends[:, 1]), np.maximum(ends[:, 0], ends[:, 1])
     codes = (low + 1) * (high.max(initial=0) + 2) + high + 1  # -1: the server
     _, first, at = np.unique(codes, return_index=True, return_inverse=True)

@@ -28,14 +28,14 @@ from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import Executor
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, widths
 
-LARGE = 32 * 2**20  # bytes of a block from which malloc returns freed memory to the system
+LARGE = 32 * 2**20  # bytes from which malloc returns a freed block to the system
 
 
 class Dispatch:
     """Submits a round's local work to a backend; `collect` assembles the round result.
 
-    ways: the number of local steps taken in each way. rows: the reason why uploads reach the server as rows; None: in
-    sums, if the algorithm reads nothing else. The bits are the same.
+    ways: the number of local steps taken in each way. rows: the reason why every upload reaches the server as a row;
+    None: uploads arrive as sums if the algorithm reads sums only. The bits are the same.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Dispatch:
         homes: Homes | None = None,
         rows: str | None = None,
     ):
-        """homes: of the nodes of a method without a server."""
+        """homes: where the nodes of a method without a server are."""
         self.homes = homes
         self.algorithm, self.backend, self.runtime = algorithm, backend, runtime
         self.uploads, self.ways = UploadMemory(), Counter[Way]()
@@ -74,7 +74,7 @@ class Dispatch:
         return work.then(collected)
 
     def _of_nodes(self, r: Round, worked: Worked, last_loss: float) -> RoundResult:
-        """The round result of a method without a server; the rows stay where they are."""
+        """The round result of a method without a server; the rows of its nodes stay on the workers."""
         self.ways.update(worked.reports.ways)
         events = self._failures(r, worked.reports, last_loss)
         got = dropped(r, set(worked.reports.bad["client"].tolist())) if events else r
@@ -96,7 +96,7 @@ class Dispatch:
     def _collect(self, r: Round, results: Sequence[TaskResult], last_loss: float) -> RoundResult:
         """The round result: received uploads in cohort order.
 
-        `runtime.on_client_error` and `runtime.on_nonfinite` determine the treatment of failures.
+        `runtime.on_client_error` and `runtime.on_nonfinite` decide what happens to failures.
         """
         reports = ClientReports.joined([result.reports for result in results])
         events = self._failures(r, reports, last_loss)
@@ -124,7 +124,7 @@ class Dispatch:
         )
 
     def _upload_floats(self, widths: Mapping[str, int]) -> int:
-        """Floats of one client's upload, without those that do not travel."""
+        """Floats that one client uploads."""
         one = {name: torch.zeros(1, 1).expand(1, width) for name, width in widths.items()}
         own = {name: rows for name, rows in one.items() if name not in UNSEEN}
         return self.algorithm.sent_floats(own) + floats_in({k: one[k] for k in one.keys() - own.keys()})
@@ -153,7 +153,7 @@ class Dispatch:
 
 
 def sum_plan(algorithm: Algorithm, broadcast: State, server: ServerState, r: Round) -> SumPlan:
-    """The sums that the server computes from the uploads of a round: the algorithm's, the mean buffers, metrics."""
+    """The sums over uploads that the server needs in a round: for the algorithm, the mean buffers, and metrics."""
     assert isinstance(algorithm, Summing)
     received, count = r.received_view, int(r.received.sum())
     if not count:
@@ -189,14 +189,14 @@ class UploadMemory:
         if memory is None or taken or memory.size < size or memory.dtype != dtype:
             memory = self._memory[name] = np.empty(size, dtype=dtype)
         part = memory[:size]
-        self._in_use[name] = weakref.ref(part)  # the tensor, and every view of it, keeps this alive
+        self._in_use[name] = weakref.ref(part)  # alive as long as the tensor or a view of it
         return torch.cat(list(pieces), out=torch.from_numpy(part).view(shape))
 
 
 def homes_of(
     algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig, count: int, optimum: Tensor | None = None
 ) -> Homes | None:
-    """The homes of N nodes, in blocks of one vectorised call each; None for a method with a server."""
+    """The homes of N nodes, one block per vectorised call; None for a method with a server."""
     if not isinstance(algorithm, GraphAlgorithm):
         return None
     return Homes(algorithm, backend, count, calls(count, len(backend.initial().x), runtime), optimum)

@@ -14,7 +14,7 @@ def diversity_metrics(rows: Tensor, weights: Floats) -> dict[str, float]:
     """Gradient diversity and its largest surrogate. rows: w_i grad f_i(x) [N, d]; weights: w_i [N].
 
     global/diversity            D(x) = sqrt(sum_i w_i |grad f_i|^2) / |sum_i w_i grad f_i| (eq. 3)
-    global/surrogate_diversity  the same over |sum_i l_i grad f_i| (eq. 6), l the min-norm weights (eq. 8): its maximum
+    global/surrogate_diversity  the same over |sum_i l_i grad f_i| (eq. 6), largest at the min-norm weights l (eq. 8)
     global/surrogate_chi2       sum_i (l_i / w_i)^2 (Theorem 4.1)
 
     A quotient by 0 is left out. Clients of weight 0 do not count.

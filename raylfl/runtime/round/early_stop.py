@@ -18,12 +18,12 @@ class EarlyStop:
     def __init__(self, config: StopConfig):
         self.config = config
         self.reason: str | None = None
-        self._best, self._best_round = math.nan, -1  # none yet
+        self._best, self._best_round = math.nan, -1  # no value yet
         better = config.mode == "max" or (config.mode == "auto" and higher_is_better(config.metric or ""))
         self._sign = 1.0 if better else -1.0
 
     def see(self, metrics: dict[str, Any]) -> None:
-        """Takes the metrics of one round. Raises BadConfig if the first round lacks the metric."""
+        """Updates the rule with the metrics of a round. Raises BadConfig if the first round lacks the metric."""
         metric, r = self.config.metric, int(metrics["round"])
         if metric is None:
             return

@@ -1,13 +1,13 @@
-"""The rounds of a method without a server: rows stay with blocks of nodes, and only messages travel between them.
+"""The rounds of a method without a server: the states of nodes stay on workers, and only messages travel.
 
-The nodes are cut into blocks, a function of the config, and each block has a home: a worker, as long as that lives. In
-a round every block carries out the local work of its nodes and hands the messages that other blocks need to them, by
-reference; then every block mixes its own rows. This process knows the graph, the reports and the measures of the
-blocks, among them the sum of their rows for the reported mean, but no node's rows (`raylfl.runtime.workers.nodes`).
-Where all homes are the calling process, the messages of all blocks are mixed by one call, without copies.
+The nodes are divided into blocks, as a function of the config, and each block has a home: a worker, replaced by another
+one only while it is lost. In a round every block carries out the local work of its nodes and passes messages to the
+blocks that need them, by reference; then every block mixes its own rows (`raylfl.runtime.workers.nodes`). The process
+of the round loop knows the graph, and reports and measures of blocks (such as the sum of their rows, for the reported
+mean), but not the rows. If all blocks are in the calling process, one call mixes the messages of all, without copies.
 
-Since the rows of a block are a value behind a reference, and each call is a function of its arguments, a call whose
-worker dies is repeated on another worker, and a checkpoint collects the blocks.
+The rows of a block are a value behind a reference, and each call is a function of its arguments. A call whose worker is
+lost is therefore repeated on another worker, and a checkpoint collects the rows of all blocks.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from raylfl.runtime.workers.nodes import Exchange, Measure, Mix, NodeWork, Sendi
 from raylfl.runtime.workers.task import ClientReports, Task
 
 HOMES = "homes"  # in the server state: the handles of the blocks
-ALL = -1  # the receiver of messages that go to the mixing of all blocks
+ALL = -1  # the receiver of messages that are mixed for all blocks at once
 
 
 class Plan:
-    """Which rows of which block each block needs in a round; nodes are positions in the cohort of the round."""
+    """The rows that each block needs from each other block in a round; nodes are positions in the round's cohort."""
 
     def __init__(self, r: Round, blocks: Ints, rows: Ints, mixings: Sequence[Mixing], shared_memory: bool):
-        """blocks, rows: the block of each of the N nodes, and its row there; shared_memory: of all blocks."""
+        """blocks, rows: each node's block, and its row there, [N]; shared_memory: whether all blocks share memory."""
         self.mixings, self.cohort, home, row = mixings, r.cohort, blocks[r.cohort], rows[r.cohort]
         self._parts: dict[int, tuple[Part, ...]] = {}
         self.nodes = {b: np.flatnonzero(home == b) for b in np.unique(home).tolist()}
         self.blocks = list(self.nodes)
         self.rows = {b: row[nodes] for b, nodes in self.nodes.items()}
         self.needs: dict[int, Ints] = {}
-        self.into: dict[int, dict[int, Ints]] = {b: {} for b in self.blocks}  # that sends to it: positions in `needs`
-        self.out: dict[int, dict[int, Ints]] = {b: {} for b in self.blocks}  # receiver: positions in `nodes`
+        self.into: dict[int, dict[int, Ints]] = {b: {} for b in self.blocks}  # receiver -> sender -> places in `needs`
+        self.out: dict[int, dict[int, Ints]] = {b: {} for b in self.blocks}  # sender -> receiver -> places in `nodes`
         self.exchange: Exchange | None = None
         if shared_memory and self.blocks:
             order = np.concatenate(list(self.nodes.values()))
@@ -57,7 +57,7 @@ class Plan:
             self._choose(home)
 
     def _choose(self, home: Ints) -> None:
-        """The rows that each block needs of each other one."""
+        """Chooses the rows that each block needs from each other block."""
         place = np.zeros(len(home), dtype=np.int64)
         for nodes in self.nodes.values():
             place[nodes] = np.arange(len(nodes))
@@ -69,7 +69,7 @@ class Plan:
                     self.out[c][b] = place[needs[self.into[b][c]]]
 
     def parts(self, b: int) -> tuple[Part, ...]:
-        """The rows of the matrices for block b, over its own rows and then those of each piece that arrives."""
+        """The rows of the matrices for block b; columns are its own rows, then the rows of each piece that arrives."""
         if b not in self._parts:
             nodes, needs = self.nodes[b], self.needs[b]
             order = np.concatenate([np.flatnonzero(np.isin(needs, nodes)), *self.into[b].values()])
@@ -77,12 +77,12 @@ class Plan:
         return self._parts[b]
 
     def sending(self, b: int, local: Ints | None) -> Sending:
-        """What block b sends; local: its rows of the local work, if that comes first."""
+        """The messages of block b; local: its rows in the local work's result, if that precedes the messages."""
         return Sending(self.rows[b], local, tuple(self.out[b].values()))
 
 
 class Piece(NamedTuple):
-    """Messages of a block to another one; size: their bytes."""
+    """The messages from one block to another; size: their bytes."""
 
     handle: Handle
     size: int
@@ -97,14 +97,14 @@ class Worked:
 
     plan: Plan
     reports: ClientReports
-    unseen: State  # uploads of which the method knows nothing, rows in cohort order
-    floats: int  # of the messages of a node along one edge
+    unseen: State  # uploads that are hidden from the method, rows in cohort order
+    floats: int  # floats that a node sends along one edge
     local: dict[int, Handle] = field(default_factory=dict)
     pieces: Pieces = field(default_factory=dict)
 
 
 class Homes:
-    """The blocks of a run's nodes."""
+    """The blocks of a run's nodes, and the calls at their homes."""
 
     def __init__(self, algorithm: GraphAlgorithm, backend: Executor, count: int, blocks: int, optimum: Tensor | None):
         self.algorithm, self.backend, self.optimum = algorithm, backend, optimum
@@ -117,7 +117,7 @@ class Homes:
     # -- the state -----------------------------------------------------------------------------------------------
 
     def scattered(self, server: ServerState) -> ServerState:
-        """The server state with the rows of the nodes at their homes."""
+        """The server state with the nodes' rows moved to their homes."""
         rows = {name: value for name, value in server.items() if name.startswith(NODE)}
         handles = [
             self.backend.put({name.removeprefix(NODE): v[torch.from_numpy(nodes)] for name, v in rows.items()})
@@ -126,7 +126,7 @@ class Homes:
         return {**{name: value for name, value in server.items() if name not in rows}, HOMES: handles}
 
     def gathered(self, server: ServerState) -> ServerState:
-        """The server state with the rows of all nodes, [N, ...] each."""
+        """The server state with the rows of all nodes collected, [N, ...] each."""
         blocks = self.backend.get(server[HOMES])
         rows = {NODE + name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
         return {**{name: value for name, value in server.items() if name != HOMES}, **rows}
@@ -134,7 +134,7 @@ class Homes:
     # -- a round -------------------------------------------------------------------------------------------------
 
     def send(self, r: Round, broadcast: State, server: ServerState) -> Deferred[Worked]:
-        """Starts the local work of round r, and the messages that follow or precede it."""
+        """Starts the local work of round r, and the messages before or after it."""
         plan = self._planned(r)
         if not self.algorithm.exchanges_first:
             return self._work(r, plan, broadcast, server[HOMES])
@@ -148,11 +148,11 @@ class Homes:
         return Deferred(after_mixing)
 
     def step(self, r: Round, server: ServerState, worked: Worked) -> tuple[ServerState, Info, dict[str, float]]:
-        """(the state after the round, info, metrics); r: the received view, `worked` that of the whole cohort."""
+        """(the state after the round, info, metrics); r: without failed nodes; `worked`: of the whole cohort."""
         handles, algorithm = list(server[HOMES]), self.algorithm
         whole = worked.plan
         plan, local, pieces = whole, {b: np.arange(len(n)) for b, n in whole.nodes.items()}, worked.pieces
-        if len(r.cohort) < sum(map(len, whole.nodes.values())):  # some failed: other matrices, other messages
+        if len(r.cohort) < sum(map(len, whole.nodes.values())):  # some nodes failed: matrices and messages change
             plan = self._planned(r)
             local = {b: np.flatnonzero(np.isin(whole.rows[b], plan.rows[b])) for b in plan.blocks}
             pieces = {} if algorithm.exchanges_first else self._published(plan, handles, worked.local, local)
@@ -171,7 +171,7 @@ class Homes:
         return _ordered(worked.plan, self.backend.get([worked.local[b] for b in worked.plan.blocks]))
 
     def _planned(self, r: Round) -> Plan:
-        """The plan of a round: the last one if neither the nodes nor the matrices have changed."""
+        """The plan of a round; the previous plan if neither nodes nor matrices have changed."""
         mixings, last = self.algorithm.mixings(r), self._plan
         if last is None or last.mixings is not mixings or not np.array_equal(last.cohort, r.cohort):
             self._plan = last = Plan(r, self._block, self._row, mixings, self.backend.shared_memory)
@@ -201,7 +201,7 @@ class Homes:
     def _published(
         self, plan: Plan, handles: Sequence[Handle], worked: dict[int, Handle], local: dict[int, Ints]
     ) -> Pieces:
-        """The messages of this plan."""
+        """Requests the messages of this plan from the blocks."""
         senders = [b for b in plan.blocks if plan.out[b]]
         calls = [
             HomeCall(
@@ -228,7 +228,7 @@ class Homes:
         pieces: Pieces,
         settled: bool = False,
     ) -> dict[int, tuple[Measure, Handle]]:
-        """The measures and new rows of the working blocks; settled: these rows are those of the local work."""
+        """The measures and new rows of the working blocks; settled: the local work's results are the new rows."""
         mixed = {} if settled else self._exchanged(plan, pieces)
         calls = []
         for b in plan.blocks:
@@ -242,7 +242,7 @@ class Homes:
         return {b: (measure, handle) for b, (measure, handle) in zip(plan.blocks, results, strict=True)}
 
     def _exchanged(self, plan: Plan, pieces: Pieces) -> dict[int, Handle]:
-        """The mixed messages of each block, from one call for all of them; empty if each block mixes its own."""
+        """The mixed messages of each block, from one call for all blocks; empty if each block mixes its own."""
         if plan.exchange is None:
             return {}
         given = tuple(pieces[b, ALL].handle for b in plan.blocks)
@@ -253,7 +253,7 @@ class Homes:
     # -- measures ------------------------------------------------------------------------------------------------
 
     def _measured(self, handles: Sequence[Handle]) -> list[Measure]:
-        """The measures of every block; of blocks that did not work those of their last change."""
+        """The measures of every block; blocks that did not work keep their earlier measures."""
         unknown = [b for b, h in enumerate(handles) if b not in self._measures or self._measures[b][0] is not h]
         none = np.zeros(0, dtype=np.int64)
         job = Mix(none, none, (), self.optimum)

@@ -1,4 +1,4 @@
-"""Interfaces of the round's parts: the planner, the cost model and the measurements."""
+"""Interfaces of the parts that the round loop uses: planner, cost model and measurements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Plans(Protocol):
         """Round r before its local work."""
 
     def sampled(self, result: RoundResult, server: ServerState) -> RoundResult:
-        """The round result after sampling by update norms, for methods that do so; otherwise the result itself."""
+        """The round result after sampling by update norms; unchanged for methods that do not sample in this way."""
 
     def prefetch(self, r: int) -> None:
         """Draws round r ahead of time, if possible."""

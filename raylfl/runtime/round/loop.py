@@ -29,7 +29,7 @@ from raylfl.runtime.workers.backend import Backend, Executor
 
 MEASURED = "eval.diversity and eval.drift measure the updates of single clients"
 Done = tuple[Metrics, Row, str | None]  # metrics, the row of participation.jsonl, the line of topology.jsonl
-UnderWay = Generator[None, None, Done]  # a round in progress, at one of its pauses
+UnderWay = Generator[None, None, Done]  # a round in progress, suspended at a yield
 
 
 class Federation:
@@ -53,7 +53,7 @@ class Federation:
         self.costs, self.measurements, self.state = costs, measurements, state
         self.keeps_client_state, self.averages_buffers = keeps_client_state, averages_buffers
         self.fault: Fault = fault or (lambda phase, r: None)
-        self.whole = True  # the state is that after the last yielded round; no later round has begun to change it
+        self.whole = True  # whether `state` is the state after a round, which no later round has begun to change
 
     @staticmethod
     def of(experiment: Experiment, backend: Backend, fault: Fault | None = None) -> Federation:
@@ -92,9 +92,9 @@ class Federation:
     def round(self, last: bool) -> UnderWay:
         """One round; returns its metrics and rows. last: the last round of a run is always evaluated.
 
-        The generator pauses twice: during the local work, and during the evaluation. `rounds` uses these pauses to
-        overlap rounds. A round is a transaction: `state` does not change until all uploads are received and the server
-        step is done. Then everything changes together, and only then is the round recorded.
+        The generator yields twice: while the local work and while the evaluation is under way, so that `rounds` can
+        overlap rounds. A round is a transaction: `state` changes, all at once, after all uploads are received and the
+        server step is done; then the round is recorded.
         """
         algorithm, state, r = self.algorithm, self.state, self.state.round
 
@@ -116,7 +116,7 @@ class Federation:
         # Collect the uploads.
         self.fault("collect", r)
         result = self.planner.sampled(work.result(), server)
-        del work  # it holds the broadcast and every upload
+        del work  # frees the broadcast and the uploads
 
         # Server step: x_{r+1} from the received uploads.
         self.fault("aggregate", r)
@@ -125,7 +125,7 @@ class Federation:
         uploads = {name: rows for name, rows in result.uploads.items() if name not in UNSEEN}
         info: Info = {}
         homes = self.dispatch.homes
-        if homes is not None:  # the nodes' rows are mixed where they lie
+        if homes is not None:  # the nodes' rows are mixed on the workers
             after, info, metrics = homes.step(received, server, result.worked)
             result.metrics.update(metrics)
             self._check_finite(after, r)
@@ -152,12 +152,12 @@ class Federation:
         return state if homes is None else replace(state, server=homes.gathered(state.server))
 
     def resume(self, state: FederationState) -> None:
-        """Continues from a state as `collected` returns it."""
+        """Continues from a state that `collected` returned."""
         homes = self.dispatch.homes
         self.state = state if homes is None else replace(state, server=homes.scattered(state.server))
 
     def rounds(self, until: int) -> Iterator[Done]:
-        """Metrics and rows of each round from `state.round` on; `state` is then the state after that round.
+        """Yields metrics and rows of each round from `state.round` on, with `state` as it is after that round.
 
         Two rounds overlap: the local work of round r + 1 starts before round r is evaluated and yielded, and the cohort
         of round r + 2 is drawn meanwhile if it does not depend on uploads. If round r + 1 fails to start, round r is
@@ -248,7 +248,7 @@ class Federation:
 
 
 def _mean_moments(rows: Tensor, received: Round, before: Tensor) -> Tensor:
-    """The mean of optimizer states [R, m] with weights w_i, over clients that took a step; of a ring the only one.
+    """The mean of optimizer states [R, m] with weights w_i, over clients that took a step (in a ring, only the last).
 
     before: the state [m] that is kept if no client took a step.
     """
@@ -259,7 +259,7 @@ def _mean_moments(rows: Tensor, received: Round, before: Tensor) -> Tensor:
 
 
 def _finished(round_: UnderWay) -> Done:
-    """The metrics and rows of a round whose last pause is over."""
+    """Runs a suspended round to its end; returns its metrics and rows."""
     try:
         next(round_)
     except StopIteration as ended:

@@ -28,7 +28,7 @@ from raylfl.runtime.workers.task import Chunk
 
 Job = tuple[str, str, Ints, int | None]  # an evaluation: name, kind of data, sample indices, client
 OF_NODES = "nodes/"  # prefix of the metrics of the nodes of a graph
-GROUP = 16  # clients whose full gradients a worker adds up before sending them; fixed, as is the order of the sum
+GROUP = 16  # number of clients whose full gradients a worker adds up; fixed, because it determines the bits
 
 
 class Measurements:
@@ -38,7 +38,7 @@ class Measurements:
         self.e, self.backend, self.planner = experiment, backend, planner
         optimum = experiment.optimum
         self.optimum = None if optimum is None else torch.from_numpy(optimum.x.copy())
-        self._least: float | None = None  # F at the optimum, once it is measured
+        self._least: float | None = None  # F at the optimum, measured once
         self._predicted: tuple[bytes, dict[str, float]] = b"", {}  # the last Omega, and its prediction
 
     def of_round(
@@ -46,7 +46,7 @@ class Measurements:
     ) -> Deferred[Metrics]:
         """One row of metrics.jsonl.
 
-        state: after the round, unchanged until the row is awaited; before: the server state when the round was drawn.
+        state: the state after the round, unchanged until the row is awaited; before: the server state at the draw.
         Evaluations are submitted at once; the other metrics are computed meanwhile.
         """
         r, config = result.round, self.e.config.eval
@@ -129,8 +129,8 @@ class Measurements:
         }
 
     def _evaluations(self, broadcast: State, r: int, cohort: Ints) -> Deferred[Metrics]:
-        """The evaluations of a round: test and validation set; training data of participants, random clients, every
-        client.
+        """The evaluations of a round: on the test and validation sets, and on training data of participants, random
+        clients and each client.
         """
         config, setup, shards = self.e.config.eval, self.e.setup, self.e.setup.shards
         count = setup.population.count
@@ -157,9 +157,9 @@ class Measurements:
         return results.then(found)
 
     def _nodes(self, server: ServerState, broadcast: State) -> Deferred[Metrics]:
-        """The metrics of each node's model on the test set: their mean, least and largest; those of each node.
+        """The metrics of the nodes' models on the test set: mean, smallest and largest, and the values of each node.
 
-        Single nodes also have their distances from the mean and, relative as `global/distance`, from the optimum.
+        The values of a node include its distances from the mean and (relative, like `global/distance`) the optimum.
         """
         algorithm, test = self.e.algorithm, self.e.setup.test
         if not isinstance(algorithm, GraphAlgorithm):
@@ -188,7 +188,7 @@ class Measurements:
         return Deferred(found)
 
     def _on_clients(self, name: str, clients: Ints, samples: Callable[[int], Ints]) -> list[Job]:
-        """The evaluation on the data of these clients together; client by client if their data are apart."""
+        """The evaluation on the data of these clients together; client by client if they are pinned."""
         shards = [samples(int(c)) for c in clients]
         if not self.e.setup.pinned:
             return [(name, "train", np.concatenate(shards), None)]
@@ -222,7 +222,7 @@ class Measurements:
     def _average(self, state: FederationState, broadcast: State, due: bool) -> Deferred[Metrics]:
         """The weighted mean xbar of iterates: average/distance, and average/loss = F(xbar), average/gap = F(xbar) - F*.
 
-        With eval.global only; the gap where the data know the optimum.
+        loss and gap need eval.global; the gap also needs data whose optimum is known.
         """
         if state.average is None:
             return Deferred.of({})
@@ -248,8 +248,7 @@ class Measurements:
     def _inconsistency(self, r: int, server: ServerState) -> dict[str, float]:
         """Metric `inconsistency/chi2` = chi2(w || Omega) of round r, if the expected coefficients are known.
 
-        With data whose optimum is known for any weights also `inconsistency/predicted_distance`. server: the state when
-        the round was drawn.
+        If the optimum is known for any weights, also `inconsistency/predicted_distance`. server: the state at the draw.
         """
         e = self.e
         if self.planner.replayed:
@@ -272,7 +271,7 @@ class Measurements:
         known = self.e.optimum
         if known is None or known.of is None or self.optimum is None:
             return {}
-        if self._predicted[0] != omega.tobytes():  # often the same in every round, and the optimum may need a solve
+        if self._predicted[0] != omega.tobytes():  # often constant, and the optimum may need a linear solve
             limit = torch.from_numpy(fixed_point(omega, known.of))
             distance = distance_metrics(limit, self.optimum)["global/distance"]
             self._predicted = omega.tobytes(), {"inconsistency/predicted_distance": distance}

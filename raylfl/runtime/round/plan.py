@@ -86,7 +86,7 @@ class Planner:
             row = self.replayed.row(r)
             p = np.asarray(row["p"]) if "p" in row else None
             return e.participation.draw(r, e.world), p
-        if self.samples_by_norm:  # at first every available client trains; then the server samples by the norms
+        if self.samples_by_norm:  # every available client trains first; then the server samples by norms
             return Draw.once(np.flatnonzero(self.system(r).available)), None
         if e.algorithm.full_participation(server, r):
             return Draw.once(self.everyone), None
@@ -113,7 +113,7 @@ class Planner:
         return planned
 
     def sampled(self, result: RoundResult, server: ServerState) -> RoundResult:
-        """The round result after sampling by update norms, for methods with `samples_by_norm`; else the result itself.
+        """The round result after sampling by update norms; unchanged for methods without `samples_by_norm`.
 
         A client whose work failed or was not finite counts as not available in this round.
         """
@@ -143,7 +143,7 @@ class Planner:
                 self._ahead = self.plan(r, {})
 
     def round_of(self, r: int, drawn: Draw, p: Floats | None) -> Round:
-        """The round with this cohort: its order (in a ring a new random one), local work, links and eta."""
+        """The round with this cohort: its order (random in a ring), local work, links and eta."""
         e = self.e
         cohort, draws = drawn.cohort, drawn.draws
         if not self.replayed:
@@ -155,7 +155,7 @@ class Planner:
             steps = np.asarray(row["steps"], dtype=np.int64)
             received = np.asarray(row["received"], dtype=bool)
         elif e.algorithm.topology.peers:
-            received = np.ones(len(cohort), dtype=bool)  # messages are lost, on the edges of the graph
+            received = np.ones(len(cohort), dtype=bool)  # on a graph, messages along edges are lost instead
         else:
             received = ~e.link.lost(r, cohort, e.world)
         lr = e.algorithm.step_length(self.system(r)) if overrides(e.algorithm, "step_length") else self.lr(r)
@@ -178,7 +178,7 @@ class Planner:
         )
 
     def row(self, r: Round) -> Row:
-        """The row of participation.jsonl; with p if the method itself sampled, with q if links change."""
+        """The row of participation.jsonl; includes p if the method samples itself, and q if links change."""
         dynamic = getattr(self.e.link, "dynamic", False)
         q = self._failure(r.index, self.everyone) if dynamic else None
         return make_row(r.index, r.cohort, r.draws, r.received, r.steps, r.probabilities, q)
@@ -224,7 +224,7 @@ def dropped(r: Round, clients: set[int]) -> Round:
 
 
 def check_sampling(experiment: Experiment) -> None:
-    """Checks that M is configured for a method that samples clients itself; raises BadConfig."""
+    """Checks that the config gives M if the method samples clients itself; raises BadConfig."""
     samples = overrides(experiment.algorithm, "probabilities")
     if samples and not isinstance(experiment.participation, (Sampler, Trace)):
         resolved = experiment.config.resolved

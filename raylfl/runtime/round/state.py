@@ -65,10 +65,10 @@ class RoundResult:
     """The result of a round at the server.
 
     round: the round as drawn, with the uploads that were really received; reports: reports of all clients that trained;
-    uploads: rows of the received clients (in a ring of the last one), in cohort order; client_states: their new states;
-    up_floats: floats of one client's upload; events: one line for each dropped upload; worked: the nodes'
-    rows, where they lie (`raylfl.runtime.round.homes`); metrics: measured there; sums: the weighted sums of the
-    uploads that are not rows, None: all are.
+    uploads: rows of the received clients in cohort order (in a ring, of the last one); client_states: their new states;
+    up_floats: floats of one client's upload; events: one line for each dropped upload; worked: handles of the nodes'
+    rows (`raylfl.runtime.round.homes`); metrics: metrics of these rows; sums: weighted sums of uploads that do not
+    arrive as rows, None if all are rows.
     """
 
     round: Round

@@ -1,7 +1,7 @@
-"""Restoration of a module's Python attributes before each client, so that clients do not affect each other.
+"""Restores a module's Python attributes before each client, so that clients do not affect each other.
 
-Parameters and buffers are sent with each task. Counters, lists and the states of metric objects, however, would remain
-in the worker, and results would depend on the worker to which a client is sent.
+Each task sets parameters and buffers. Without this module, counters, lists and states of metric objects would remain in
+the worker, and results would depend on the worker to which a client is sent.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Attributes:
             metric.reset()
 
     def changed_tensors(self) -> list[str]:
-        """Names of tensors changed in place that are no parameters or buffers; `restore` does not undo the change."""
+        """Names of tensors changed in place that are neither parameters nor buffers; `restore` does not undo this."""
         return [name for name, (tensor, version) in self._versions.items() if tensor._version != version]
 
 

@@ -31,10 +31,10 @@ Handle = Any  # a client state or broadcast: the tensors themselves, or a refere
 
 @dataclass(frozen=True)
 class HomeCall:
-    """A call of a block of nodes at its home: an operation of `raylfl.runtime.workers.nodes` and its arguments.
+    """A call for a block of nodes at its home: an operation of `raylfl.runtime.workers.nodes` and its arguments.
 
-    handles: of the states that follow the job; returns: the number of results, a value and handles of states; arriving:
-    (home, bytes) of the messages from other blocks.
+    handles: handles of the states that are arguments after the job; returns: the number of results, which are a value
+    and handles of states; arriving: (home, bytes) of messages from other blocks.
     """
 
     home: int
@@ -45,7 +45,7 @@ class HomeCall:
     arriving: tuple[tuple[int, int], ...] = ()
 
     def failed(self, reason: str) -> list[Any]:
-        """The result of local work whose workers died again and again."""
+        """The result of local work whose worker was lost in every attempt."""
         clients = [client for task in self.job.tasks for client in task.clients]
         return [
             WorkReport(ClientReports.failed(clients, reason), {}, 0, ()),
@@ -55,7 +55,7 @@ class HomeCall:
 
 
 class Executor(ABC):
-    """Carries out the local work of cohorts. Client states are handles, so that only requested states are sent.
+    """The interface for carrying out local work. Client states are handles, so that only requested states are sent.
 
     Each call returns a `Deferred` at once. The work may start then or when the result is awaited, depending on the
     backend.
@@ -69,7 +69,7 @@ class Executor(ABC):
     """The reason why workers run clients one by one; None: a micro-cohort runs in one vectorised call."""
 
     shared_memory: bool = False
-    """Whether all handles are tensors of this process, so that a part of them is no less to send than the whole."""
+    """Whether all handles are tensors of this process, so that passing a whole state costs no more than a part."""
 
     @abstractmethod
     def put(self, state: State) -> Handle:
@@ -93,9 +93,9 @@ class Executor(ABC):
         client_states: Sequence[Sequence[Handle | None]],
         received: Sequence[bool],
     ) -> Deferred[list[TaskResult]]:
-        """Runs the tasks of a ring, one client each, from the last received result before it; results in task order.
+        """Runs the tasks of a ring, each with one client, from the last received upload; results in task order.
 
-        Only the last received result reaches the server and has uploads; all others are sent from worker to worker.
+        Only the last received upload reaches the server; the others are sent from worker to worker.
         """
 
     def for_all(self, broadcast: State) -> Handle:
@@ -104,7 +104,7 @@ class Executor(ABC):
 
     @abstractmethod
     def at_homes(self, calls: Sequence[HomeCall]) -> Deferred[list[Any]]:
-        """Carries out calls of blocks of nodes; for each [a value, *handles of states]."""
+        """Carries out calls for blocks of nodes; the result of each is [a value, *handles of states]."""
 
     def traffic(self) -> dict[str, int]:
         """Bytes sent between processes since the last call, as metrics; no metrics for a single process."""
@@ -112,17 +112,17 @@ class Executor(ABC):
 
 
 class Backend(Executor):
-    """Carries out local work and evaluations."""
+    """The interface for carrying out local work and evaluations."""
 
     workers: int
     cut: Cut | None
-    """What passes the cut of a split model; None: it is whole."""
+    """What passes the cut of a split model; None: the model is not split."""
     whole: frozenset[str]
-    """Kinds of data whose evaluations one worker makes in full, since the module has hooks that see all of it."""
+    """Kinds of data that a single worker evaluates, because the module has hooks on a whole evaluation."""
 
     @abstractmethod
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> Deferred[list[Logged]]:
-        """Evaluates the broadcast model on each chunk; the values that the module logs, in order."""
+        """Evaluates the broadcast model on each chunk; returns the values that the module logs, in order."""
 
     @abstractmethod
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> Deferred[list[tuple[float, Tensor]]]:
@@ -133,7 +133,7 @@ class Backend(Executor):
         """The module's state_dict at these parameters [d] and buffers [b]."""
 
     def describe(self) -> dict[str, Any]:
-        """The entries of summary.json about the place of execution."""
+        """The entries of summary.json about where the run was carried out."""
         return {"backend": type(self).__name__, "workers": self.workers}
 
     @abstractmethod
@@ -161,7 +161,7 @@ class InProcess(Executor):
         self, tasks: Sequence[Task], broadcast: State, client_states: Sequence[Sequence[Handle | None]]
     ) -> Deferred[list[TaskResult]]:
         def results() -> list[TaskResult]:
-            with private_randomness():  # the caller's process
+            with private_randomness():  # keeps the caller's generators
                 done = [
                     self.attempt(task, broadcast, states) for task, states in zip(tasks, client_states, strict=True)
                 ]
@@ -225,7 +225,7 @@ class LocalBackend(InProcess, Backend):
             try:
                 with time_limit(self.timeout):
                     outcome = TaskResult(task, *self.worker.run(task, broadcast, client_states))
-            except TimeoutError as error:  # raised outside of the worker's own handling
+            except TimeoutError as error:  # raised where the worker does not handle it
                 outcome = TaskResult(task, ClientReports.failed(task.clients, str(error)))
             if not outcome.failed:
                 break

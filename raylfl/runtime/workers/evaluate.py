@@ -13,7 +13,7 @@ from raylfl.core.oracle import Batch, loss_of
 from raylfl.runtime.workers.hooks import BATCH, WHOLE, overrides, takes_only_a_batch
 from raylfl.runtime.workers.logged import EvaluationLog, Logged, as_number, metrics_of
 
-LOG = (  # positional arguments of LightningModule.log after name and value, and of log_dict after the dictionary
+LOG = (  # further positional arguments of LightningModule.log and log_dict, in order
     "prog_bar",
     "logger",
     "on_step",
@@ -61,7 +61,7 @@ class Evaluator:
     """Evaluates a module on batches.
 
     The test set goes through `test_step` and its hooks, all other data through `validation_step` and its hooks. If the
-    module has only one of the two, it serves all data. A module with neither is measured by its training loss.
+    module has only one of the two steps, all data go through it; with neither, the training loss is measured.
     """
 
     def __init__(self, module: Any, recorder: Recorder):
@@ -69,12 +69,12 @@ class Evaluator:
         self.left_out: set[str] = set()  # names logged with on_epoch=False
 
     def stage(self, kind: str) -> str | None:
-        """The stage (`test` or `validation`) whose step and hooks serve this kind of data; None if there is none."""
+        """The stage (`test` or `validation`) whose step and hooks evaluate this kind of data; None if there is none."""
         stages = ("test", "validation") if kind == "test" else ("validation", "test")
         return next((stage for stage in stages if overrides(self.module, f"{stage}_step")), None)
 
     def whole(self, kind: str) -> bool:
-        """Whether one worker evaluates this kind of data as a whole, because the module has hooks that need it all."""
+        """Whether one worker must evaluate all data of this kind, because the module has hooks on whole evaluations."""
         return any(self._hook(kind, part) for part in WHOLE)
 
     def _hook(self, kind: str, part: str) -> Callable[..., Any] | None:

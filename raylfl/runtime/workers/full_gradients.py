@@ -16,10 +16,10 @@ from raylfl.runtime.workers.evaluate import Recorder
 
 
 class FullGradients:
-    """(sum w_i f_i(x), sum w_i grad f_i(x)) over clients, in evaluation mode."""
+    """Computes (sum w_i f_i(x), sum w_i grad f_i(x)) over clients, in evaluation mode."""
 
     def __init__(self, loop: LoopOracle, source: BatchSource, shards: Shards, recorder: Recorder, batch_size: int):
-        """Gradients by this oracle; source: training data as evaluations read them; batch_size: samples per pass."""
+        """loop: computes gradients; source: training data as evaluations read them; batch_size: samples per pass."""
         self.loop, self.source, self.shards = loop, source, shards
         self.recorder, self.batch_size = recorder, batch_size
 

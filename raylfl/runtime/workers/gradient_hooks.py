@@ -1,8 +1,8 @@
-"""Lightning's hooks between a gradient and the step of the optimizer, which see and change `.grad` of the parameters.
+"""Lightning's hooks between a gradient and the optimizer's step, which can read and change `.grad` of the parameters.
 
 In Lightning's order: `on_after_backward`, `on_before_optimizer_step`, `configure_gradient_clipping`. The option
-`local.clip_norm` has the place of Lightning's `Trainer(gradient_clip_val=...)`: it is the value that a module's own
-`configure_gradient_clipping` receives, which then clips in place of the local solver.
+`local.clip_norm` corresponds to Lightning's `Trainer(gradient_clip_val=...)`: a module's own
+`configure_gradient_clipping` receives it, and clips instead of the local solver.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class GradientHooks:
 
     @property
     def clips(self) -> bool:
-        """Whether the module clips its gradients in place of the local solver."""
+        """Whether the module clips its gradients itself, instead of the local solver."""
         return "configure_gradient_clipping" in self.hooks
 
     def call(self, g: Tensor, optimizer: LocalOptimizer) -> None:
@@ -61,7 +61,7 @@ class GradientHooks:
             hook(optimizer, gradient_clip_val=self.clip_norm, gradient_clip_algorithm=how)
 
     def _shown(self, optimizer: LocalOptimizer) -> torch.optim.Optimizer:
-        """The optimizer for hooks: the module's own, or else one that has the parameters but no options and no step."""
+        """The optimizer that hooks receive: the module's own, or a stand-in with the parameters and no options."""
         if isinstance(optimizer, ModuleOptimizer):
             return optimizer.optimizer
         return torch.optim.Optimizer(self.flat.parameters, {})
@@ -74,7 +74,7 @@ class GradientHooks:
     ) -> None:
         """Replaces `LightningModule.clip_gradients`, which asks the Trainer for its value and its precision plug-in.
 
-        gradient_clip_val: None for `local.clip_norm`; without both, nothing is clipped. gradient_clip_algorithm: norm
+        gradient_clip_val: None: `local.clip_norm`; if both are None, nothing is clipped. gradient_clip_algorithm: norm
         (default) or value. Raises BadConfig for a value other than that of `local.clip_norm`.
         """
         from lightning.pytorch.plugins.precision import Precision

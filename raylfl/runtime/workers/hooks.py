@@ -1,4 +1,4 @@
-"""The table of Lightning's hooks, which a run calls, refuses, or ignores with a warning."""
+"""A table of Lightning's hooks: which ones a run calls, refuses, or ignores with a warning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Verdict = Literal["called", "refused", "ignored"]
 
 @dataclass(frozen=True)
 class Hook:
-    """The verdict on an overridden hook; note: when it is called, or the alternative to it."""
+    """What a run does with an overridden hook; note: when the hook is called, or what to use instead."""
 
     verdict: Verdict
     note: str
@@ -120,7 +120,7 @@ def overridden(module: Any, verdict: Verdict) -> list[str]:
 
 
 def refuse(module: Any) -> None:
-    """Checks the module for hooks that local work cannot honour. Raises BadConfig that names each with its remedy."""
+    """Checks the module for hooks that local work does not support. Raises BadConfig that names each, with a remedy."""
     problems = [
         f"model {type(module).__name__} overrides {name}, which is not called here: {HOOKS[name].note}"
         for name in overridden(module, "refused")

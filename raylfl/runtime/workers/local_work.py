@@ -1,4 +1,4 @@
-"""The local work of a task: oracle, mini-batches and K_i, for a cohort or for the one client that owns all data."""
+"""The local work of a task: oracle, mini-batches and K_i, for a cohort or for a single client that owns all data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cohort_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSour
 
 
 def merged_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSource, full: FullGradients) -> TaskWork:
-    """The work of the one client that owns the data of all N clients: K steps on F = sum_i w_i f_i.
+    """The work of a single client that owns the data of all N clients: K steps on F = sum_i w_i f_i.
 
     Exact for full batches; mini-batches draw each sample of client i with probability w_i / n_i.
     """

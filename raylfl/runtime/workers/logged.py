@@ -128,7 +128,7 @@ def metrics_of(module: nn.Module) -> list[Any]:
 
 
 def merged(metrics: Sequence[Any]) -> Any:
-    """The first of these metrics of one kind, with the merged states of all.
+    """The first of several metrics of one kind, with the merged states of all.
 
     States are reduced as torchmetrics reduces them over processes. Nested metrics (wrappers, sums of metrics) are
     merged one by one.
@@ -148,7 +148,7 @@ def merged(metrics: Sequence[Any]) -> Any:
 
 
 class EvaluationLog:
-    """The log of one evaluation, for values of batches and for values that hooks log between batches."""
+    """The log of one evaluation: values of batches, and values that hooks log between batches."""
 
     def __init__(self) -> None:
         self.logged = Logged()
@@ -189,7 +189,7 @@ class EvaluationLog:
         self.logged.series[name].add(value, (self._samples or 1) if weight is None else weight)
 
     def finish(self) -> Logged:
-        """The logged values, with copies of the metric objects, which later batches do not change."""
+        """The logged values, with copies of metric objects, so that later batches do not change them."""
         self.logged.metrics = {name: copy.deepcopy(metric).cpu() for name, metric in self._objects.items()}
         for metric in self._objects.values():  # including metric objects that are not registered in the module
             metric.reset()

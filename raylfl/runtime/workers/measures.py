@@ -1,4 +1,4 @@
-"""The measurements of a worker: the module's own evaluation over chunks of samples, and F over groups of clients."""
+"""A worker's measurements: evaluations of the module on chunks of samples, and F over groups of clients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Measures:
         sources: Mapping[str, BatchSource | None],
         full: FullGradients,
     ):
-        """Measurements on these sources, the data by kind of evaluation; None without data of that kind."""
+        """sources: the data by kind of evaluation; None: there are no data of that kind."""
         self.setup, self.evaluator, self.attributes, self.sources, self.full = (
             setup,
             evaluator,
@@ -43,7 +43,7 @@ class Measures:
         self.loop, self.flat = full.loop, full.loop.flat
 
     def load(self, broadcast: State) -> None:
-        """Takes over the parameters, and the buffers if there are any."""
+        """Loads the parameters of a broadcast, and the buffers if there are any."""
         self.flat.load(broadcast["x"].to(self.flat.params.device))
         if BUFFERS in broadcast:
             self.flat.write_buffers(broadcast[BUFFERS].to(self.flat.params.device))

@@ -59,9 +59,9 @@ def _no_module(model: ModelConfig, cls: type) -> BadConfig:
 
 
 def freeze_others(module: torch.nn.Module, patterns: Sequence[str]) -> None:
-    """Freezes the parameters whose name no pattern matches; a pattern matches a layer with all that is in it.
+    """Freezes the parameters whose name matches no pattern; a pattern that matches a layer includes all its parameters.
 
-    Raises BadValue for a pattern without a match among the parameters that the module trains.
+    Raises BadValue for a pattern that matches none of the parameters that the module trains.
     """
     names = [name for name, p in module.named_parameters() if p.requires_grad]
     matches = {
@@ -91,8 +91,8 @@ def layout_for(
     otherwise; contiguous in all other cases. It is a rule and never a timing, because the last bits differ. The layout
     is always contiguous if the module's own optimizer moves the weights or its hooks see them.
 
-    innermost: the translation of the module's step, if it has one; called only if it matters. Raises BadConfig for
-    batch_last if it has none.
+    innermost: returns the translation of the module's step, or None; called only if needed. Raises BadConfig for
+    batch_last if there is none.
     """
     setting, quick = setup.runtime.layout, device.type == "cpu" and setup.dtype == "float32"
     moved_elsewhere = setup.optimizer == "module" or any(overrides(module, name) for name in LOCAL_WORK)

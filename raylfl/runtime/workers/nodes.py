@@ -1,12 +1,12 @@
-"""The rows of a block of nodes: what a worker does with them in a round of a method without a server.
+"""Operations of a worker on a block of nodes, in a round of a method without a server.
 
-A block is a few nodes, always the same; its rows are one `State` with rows [n, ...]. Every function here depends on
-its arguments only, so that a call can be repeated, here or on another worker:
+A block is a fixed set of a few nodes, whose states are one `State` with rows [n, ...]. The operations depend on their
+arguments only, so that a call can be repeated on any worker:
 
     work      the local work of the nodes, and the messages that other blocks need
-    publish   these messages alone
-    mix       the new rows, from the block's own and the messages that arrive; measures of the new rows
-    exchange  the mixed messages of all blocks at once, where all of them are in one process
+    publish   only the messages
+    mix       the new rows, from the block's own rows and the messages that arrive, and measures of the new rows
+    exchange  the mixed messages of all blocks at once, if all blocks are in one process
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ Run = Callable[[Task, State, Sequence[State]], TaskResult]  # (task, broadcast, 
 
 @dataclass(frozen=True)
 class Sending:
-    """The messages of a block: rows = the working nodes in the block; local = their rows of the local work.
+    """The messages that a block sends. rows: its working nodes, as rows of the block; needed: positions in `rows`, for
+    each block that needs some.
 
-    local: None if messages travel before it; needed: for each other block that needs some, positions in `rows`.
+    local: rows of these nodes in the result of the local work; None if messages are sent before the local work.
     """
 
     rows: Ints
@@ -45,7 +46,7 @@ class Sending:
 
 @dataclass(frozen=True)
 class NodeWork:
-    """The local work of a block: tasks of its nodes, rows of these nodes in the block, and what to send afterwards."""
+    """The local work of a block: tasks of its nodes, their rows in the block, and the messages to send afterwards."""
 
     tasks: tuple[Task, ...]
     sending: Sending
@@ -53,10 +54,11 @@ class NodeWork:
 
 @dataclass(frozen=True)
 class Mix:
-    """The mixing of a block's rows: rows = the nodes with new rows; local = their rows of the local work (or None).
+    """The mixing of a block's rows. rows: nodes with new rows; local: their rows in the local work's result, or None.
 
-    parts: their rows of the round's matrices, over their own rows and then those of each piece that arrives; empty if
-    the local work's rows are the new ones; None if the only piece holds the mixed messages. optimum: x* [d].
+    parts: the rows of the round's matrices for these nodes; columns are their own rows, then the rows of each piece
+    that arrives. Empty if the results of the local work are the new rows; None if the only piece holds the mixed
+    messages. optimum: x* [d].
     """
 
     rows: Ints
@@ -67,7 +69,7 @@ class Mix:
 
 @dataclass(frozen=True)
 class Exchange:
-    """The mixing of all messages of a round: parts = the matrices, over the rows of all pieces, one piece a block."""
+    """The mixing of all messages of a round; parts: the matrices, whose columns are the rows of all blocks' pieces."""
 
     parts: tuple[Part, ...]
 
@@ -85,7 +87,7 @@ class Spread(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """Measures of a block's rows: x; parameters where they are not x; the tracked row; the worst |x_i - x*|."""
+    """Measures of a block's rows: x; parameters, if they are not x; the tracked variable; the largest |x_i - x*|."""
 
     nodes: int
     x: Spread
@@ -95,10 +97,10 @@ class Measure(NamedTuple):
 
 
 class WorkReport(NamedTuple):
-    """What the round loop learns of a block's local work.
+    """The report of a block's local work to the round loop.
 
-    unseen: uploads of which the method knows nothing (`UNSEEN`); floats: of the messages of a node along one edge;
-    sizes: bytes of each piece.
+    unseen: uploads that are hidden from the method (`UNSEEN`); floats: floats that a node sends along one edge; sizes:
+    bytes of each piece.
     """
 
     reports: ClientReports
@@ -109,7 +111,7 @@ class WorkReport(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """A worker as the functions of this file see it."""
+    """The parts of a worker that the operations in this file use."""
 
     algorithm: GraphAlgorithm
     run: Run
@@ -197,7 +199,7 @@ def _mixed(algorithm: GraphAlgorithm, job: Mix, block: State, local: State, piec
 
 
 def _rows(at: Ints, local: Ints | None, block: State, worked: State) -> tuple[State, State]:
-    """(rows after the local work, rows before it) of these nodes of a block."""
+    """The rows of these nodes of a block after the local work, and their rows before it."""
     before = {name: _taken(rows, at) for name, rows in block.items()}
     return {**before, **({} if local is None else {k: _taken(v, local) for k, v in worked.items()})}, before
 
@@ -211,7 +213,7 @@ def _all(at: Ints, count: int) -> bool:
 
 
 def _joined(parts: Sequence[tuple[State, int]]) -> State:
-    """The rows of several tasks; zeros for those that failed; nothing if all of them did."""
+    """The rows of several tasks joined; a failed task has zeros; empty if all tasks failed."""
     if len(parts) == 1:
         return dict(parts[0][0])
     some: State = next((uploads for uploads, _ in parts if uploads), {})

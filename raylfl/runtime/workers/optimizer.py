@@ -17,7 +17,7 @@ from raylfl.errors import BadConfig
 
 @dataclass(frozen=True)
 class Moment:
-    """One entry of an optimizer's state, such as `exp_avg` of the first parameter; number: it is no tensor."""
+    """One entry of an optimizer's state, such as `exp_avg` of the first parameter; number: it is not a tensor."""
 
     parameter: int
     name: str
@@ -27,7 +27,7 @@ class Moment:
     number: bool
 
     def of(self, value: Tensor) -> Any:
-        """The entry from its part of a row."""
+        """The entry, restored from its part of a client's row."""
         rounded = value if self.dtype.is_floating_point else value.round()
         return rounded.item() if self.number else rounded.reshape(self.shape).to(self.device, self.dtype, copy=True)
 
@@ -36,13 +36,13 @@ class ModuleOptimizer(LocalOptimizer):
     """The optimizer from `configure_optimizers`, which takes v [1, d] in place of the gradient.
 
     Schedulers step as in Lightning: with `interval: step` after each local step, otherwise after each pass over the
-    client's data; each by its `frequency`. The state of a client is the row (number of its steps, all moments); where
-    it continues from earlier rounds, schedulers are taken to that number of steps first. Raises BadConfig for
-    optimizers that local steps cannot use.
+    client's data; each by its `frequency`. A client's state is the row (number of its steps, all moments); if it
+    is continued in a later round, schedulers first advance by that number of steps. Raises BadConfig for optimizers
+    that local steps cannot use.
     """
 
     def __init__(self, flat: FlatModule, steps_per_epoch: int, moments: list[Moment] | None = None):
-        """A new optimizer; moments: the form of the state, from `moments_of`; None: no state is taken over."""
+        """moments: the form of the state, from `moments_of`; None: the state is not kept between rounds."""
         self.flat, self.moments = flat, moments
         self.optimizer, schedulers = _configured(flat.module)
         self.schedulers = [

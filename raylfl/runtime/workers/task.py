@@ -21,7 +21,7 @@ class Chunk(NamedTuple):
     kind: str  # test, val or train
     indices: Ints
     first: int = 0  # number of its first batch within the evaluation
-    client: int | None = None  # whose samples these are; None: of several clients
+    client: int | None = None  # the owner of these samples; None: several clients
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Task:
     batch_sizes: tuple[int, ...]
     a_norm: tuple[float, ...]
     lr: float
-    sums: SumPlan | None = None  # of the round; None: uploads are returned as rows
+    sums: SumPlan | None = None  # the round's sums; None: uploads are returned as rows
 
     @staticmethod
     def of(r: Round, rows: Ints, sums: SumPlan | None = None) -> Task:
@@ -51,12 +51,12 @@ class Task:
 
     @property
     def load(self) -> int:
-        """The number of sample gradients, by which work is distributed."""
+        """The number of sample gradients; workers get about equal loads."""
         return int(np.dot(self.steps, self.batch_sizes))
 
 
 class Rows(Sequence[State]):
-    """The states of several clients that lie together, rows [C, ...] by name; read-only."""
+    """The states of several clients in one block of memory, rows [C, ...] by name; read-only."""
 
     def __init__(self, state: State):
         self.state = state
@@ -96,8 +96,8 @@ class ClientReports:
     """Reports of clients' local work beside their uploads: one row of `REPORT` per client.
 
     logged: values that modules logged in training, one per client [C] by name, nan for a client that logged none. ways:
-    the number of local steps taken in each way, summed over all of these clients; a slice that starts at the first
-    client keeps the whole sum.
+    the number of local steps taken in each way, summed over all clients; of several slices, only the one that starts at
+    the first client keeps this sum.
     """
 
     rows: np.ndarray
@@ -168,7 +168,7 @@ class ClientReports:
 class PartialSums:
     """The uploads of some tasks, added up as far as the round's `SumPlan` allows.
 
-    roots: of each term; widths: floats of one client's upload, by name.
+    roots: partial sums of each term; widths: floats of one client's upload, by name.
     """
 
     roots: list[Roots]
@@ -179,7 +179,7 @@ class PartialSums:
 class TaskResult:
     """The result of a task; rows of uploads and client states align with its clients. Empty if the task failed.
 
-    partial: the part of the uploads that is added up instead, together with those of other tasks.
+    partial: uploads that were added up instead, possibly with those of other tasks.
     """
 
     task: Task
@@ -194,7 +194,7 @@ class TaskResult:
 
 
 def add_up(results: Sequence[TaskResult]) -> None:
-    """Replaces uploads by partial sums, as the round's plan says; those of failed tasks are left out."""
+    """Replaces uploads by partial sums according to the round's plan; failed tasks are left out."""
     done = [result for result in results if not result.failed and result.task.sums is not None]
     if not done or (plan := done[0].task.sums) is None:
         return

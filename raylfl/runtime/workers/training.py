@@ -62,7 +62,7 @@ class TrainingLog:
             self._steps.append((list(rows), values))
 
     def results(self) -> dict[str, Floats]:
-        """One number per client, float64 [C], by name; nan for a client that logged none."""
+        """One number per client, float64 [C], by name; nan for a client that did not log it."""
         found = {name: np.full(self.clients, np.nan) for name in dict.fromkeys([*self._reduce, *self.objects])}
         for name, how in self._reduce.items():
             steps = [(rows, values[name]) for rows, values in self._steps if name in values]
@@ -87,7 +87,7 @@ class Training:
         self.hooks = {name: getattr(module, name) for name in LOCAL_WORK if overrides(module, name)}
         self.gradients = GradientHooks(flat, self.hooks, clip_norm)
         self._objects = False  # whether training_step logs metric objects
-        self.step: int | None = None  # the current local step
+        self.step: int | None = None  # number of the current local step
         self.returned: Any = None  # the last result of training_step, for on_train_batch_end
         self._uses_index = uses_index(module)
         if self.hooks or self._uses_index or takes_only_a_batch(module, "training_step"):
@@ -109,8 +109,8 @@ class Training:
     ) -> Iterator[LocalObserver]:
         """A context with the observer of the local work of `clients` clients, into which the module logs.
 
-        steps: K_i; steps_per_epoch: steps in one pass over the client's data; both used for a single client only, as
-        is the optimizer of its steps.
+        steps: K_i; steps_per_epoch: steps in one pass over the client's data; these and the optimizer are used
+        for a single client only.
         """
         observer = LocalObserver(self, TrainingLog(self.log, clients), optimizer, steps, steps_per_epoch)
         self.log.take()
@@ -135,7 +135,7 @@ class Training:
         return "the model's training_step logs a metric object" if self._objects else None
 
     def logged_in(self, batch: Batch) -> str | None:
-        """The names that a trial step logs, as a `reason`; None if it logs nothing or fails."""
+        """A `reason` with the names that a trial step logs; None if it logs nothing or fails."""
         with self.observed(SGD(), 1, 1, 1) as observer:
             try:
                 self.flat.module.training_step(batch.content, 0)  # type: ignore[operator]
@@ -147,7 +147,7 @@ class Training:
 
     @property
     def reason(self) -> str | None:
-        """The reason why local steps must call training_step, as `training_step ...`; None if there is none."""
+        """The reason why local steps must call training_step itself (`training_step ...`); None if there is none."""
         if self.hooks:
             return f"has {next(iter(self.hooks))} beside it"
         return "uses batch_idx" if self._uses_index else None

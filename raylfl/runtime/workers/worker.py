@@ -1,4 +1,4 @@
-"""A worker: a module, a local solver and the shards of all clients. It is plain code, which an actor wraps."""
+"""A worker: a module, a local solver and the shards of all clients, as a plain class that an actor wraps."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Worker:
         if setup.runtime.graphs == "never":
             self.loop.steps.captures = None
         self.one_by_one = self._refusal()
-        self.most_clients = math.inf  # in one call; fewer if a GPU's memory does not suffice
+        self.most_clients = math.inf  # largest number in one call; lowered if a GPU's memory does not suffice
         self._broadcast: tuple[State, State] = {}, {}  # the newest broadcast, on the host and on the device
         self.oracle: LoopOracle | VectorizedOracle = self.loop if self.one_by_one else self._vectorized()
 
@@ -173,7 +173,7 @@ class Worker:
     def _vmap_refusal(self) -> str | None:
         """The reason why vmap cannot run the model, from a trial on two clients of two samples each; None if it can."""
         oracle = self._vectorized()
-        first = self.setup.trial  # of one sample, batch normalisation would have no statistics
+        first = self.setup.trial  # batch normalisation needs two samples for its statistics
         x = oracle.workspace(2).copy_(self.x0)
         self.flat.module.train()
         try:
@@ -185,7 +185,7 @@ class Worker:
         return None
 
     def _cut(self, layer: str) -> Cut:
-        """The cut after this layer, measured in a step on the first samples that have an owner."""
+        """The cut after this layer, with sizes measured in a trial step."""
         batch, module = self.train.batch(self.setup.trial), self.flat.module
         module.train()
         with private_randomness(keyed_int(self.setup.seed, "check")):
@@ -205,8 +205,8 @@ class Worker:
     ) -> tuple[ClientReports, State, list[State]]:
         """(reports, uploads with rows [C, ...], one new state per client); exceptions become errors in the reports.
 
-        If a micro-cohort fails, its halves are tried, so that a failure concerns a single client and memory may
-        suffice. The global generators are left seeded; a caller in the same process must restore them.
+        If a micro-cohort fails, its halves are tried: a failure then concerns a single client, and memory may suffice.
+        The global generators are left seeded; a caller in the same process must restore them.
         """
         if len(task.clients) <= self.most_clients:
             try:
@@ -310,13 +310,13 @@ class Worker:
         return max(1, -(-count // batch_size)) if batch_size > 0 else 1
 
     def _to_training(self) -> None:
-        """Sets training mode as the module's own `train` does; cheaper than that call."""
+        """Sets training mode like the module's `train()`, but faster."""
         if [m.training for m in self._parts] != self._modes:
             self.flat.module.train()
             self._modes = [m.training for m in self._parts]
 
     def _received(self, broadcast: State) -> State:
-        """The broadcast on the device; it is copied once for all tasks that start from it."""
+        """The broadcast on the device, copied once for all tasks that start from it."""
         if self.device.type == "cpu":
             return dict(broadcast)
         if broadcast is not self._broadcast[0]:
@@ -327,7 +327,7 @@ class Worker:
         if isinstance(client_states, Rows):
             return {name: rows.to(self.device) for name, rows in client_states.state.items()}
         fresh = self.setup.fresh_state(self.initial)
-        names = fresh or client_states[0] or {}  # the rows of nodes of a graph are given with every task
+        names = fresh or client_states[0] or {}  # tasks of nodes on a graph always come with their rows
         return {name: torch.cat([(state or fresh)[name] for state in client_states]).to(self.device) for name in names}
 
     def _finite_rows(self, result: LocalResult, squares: Floats | None) -> np.ndarray:
@@ -374,7 +374,7 @@ class Worker:
         )
 
     def local_optimizer(self, steps_per_epoch: int = 1) -> LocalOptimizer:
-        """The local optimizer; a new one of the module if `local.optimizer` is `module`."""
+        """The local optimizer; if `local.optimizer` is `module`, a new one from the module."""
         if self.setup.optimizer != "module" or self.algorithm.own_step:
             return self.setup.inner
         return ModuleOptimizer(self.flat, steps_per_epoch, self.moments)
