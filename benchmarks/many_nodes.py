@@ -89,10 +89,10 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         f"""**Broadcast.** {1e3 * VECTOR:.0f} MB go to each node, {NODES * VECTOR:.2f} GB through the server's link.""",
         f"""**Rows break first**: {gigabytes:.0f} GB to the server in every round, for methods whose server reads single
         uploads (FedAWARE, FedMGDA+, memories).""",
-        f"""**Pinned sums are long.** The nodes can only reduce {UPLOADS} uploads to {found["pinned"]:.0f} vectors, because
-        the cohort fixes the tree of a sum. If homes were ranges of clients, {found["ranges"]:.0f} would remain: the
-        tree first adds uploads k and k + {UPLOADS // 2} of the cohort in the order of its clients. If it first added
-        neighbours, ranges would leave {found["neighbours"]:.0f}, but every run would have other bits. Columns are
+        f"""**Pinned sums are long.** The nodes can only reduce {UPLOADS} uploads to {found["pinned"]:.0f} vectors,
+        because the cohort fixes the tree of a sum. If homes were ranges of clients, {found["ranges"]:.0f} would remain:
+        the tree first adds uploads k and k + {UPLOADS // 2} of the cohort in the order of its clients. If it first
+        added neighbours, ranges would leave {found["neighbours"]:.0f}, but every run would have other bits. Columns are
         independent in any tree: each node completes an eighth of them, and all links share the vectors.""",
         f"""**Sums that do not depend on grouping** (fixed-point or binned accumulators) would let a node send one
         accumulator, in 64-bit fixed point as large as 2 vectors, instead of {sent:.0f} vectors. raylfl does not have

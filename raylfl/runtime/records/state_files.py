@@ -80,8 +80,8 @@ def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationSt
         if not all(isinstance(v, (int, float)) and not math.isinf(v) for v in numbers.values()):
             raise ValueError("its clock holds no numbers")
         server, costs = unpack_server(blob["server"]), Costs(**counted)
-        average = _average(blob.get("average"), fresh.average)  # older checkpoints have none
-        links = _links(blob["links"]) if "links" in blob else None  # older ones neither
+        average = _average(blob.get("average"), fresh.average)  # missing in older checkpoints
+        links = _links(blob["links"]) if "links" in blob else None  # likewise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error
     return FederationState(

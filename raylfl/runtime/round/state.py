@@ -40,10 +40,10 @@ class FederationState:
     """The state that the next round needs and a checkpoint holds.
 
     server: the algorithm's server state; buffers: the module's averaged buffers [b]; moments: the averaged state of the
-    local optimizer [m], empty unless it is averaged; clients: handles of the states of
-    clients that have taken part; changed: clients whose state is newer than the last checkpoint; seconds: the virtual
-    clock; average: of iterates, where a run measures it; links: floats along each link, None: not counted from the
-    first round on.
+    local optimizer [m], empty unless it is averaged; clients: handles of the states of clients that have taken part;
+    changed: clients whose state is newer than the last checkpoint; seconds: the virtual clock; average: the mean of
+    iterates, if the run measures it; links: floats along each link, None if not counted from
+    the first round on.
     """
 
     round: int
