@@ -115,6 +115,16 @@ def depth_first(count: int) -> Ints:
     return places
 
 
+def in_subtrees(count: int, pieces: int) -> list[Ints]:
+    """The tree's `count` rows in pieces of nearly equal size, each of which adds up to few vectors.
+
+    >>> [rows.tolist() for rows in in_subtrees(8, 2)]
+    [[0, 4, 2, 6], [1, 5, 3, 7]]
+    """
+    order = np.argsort(depth_first(count))
+    return [order[count * k // pieces : count * (k + 1) // pieces] for k in range(pieces)]
+
+
 def joined(parts: Sequence[Sequence[Roots]], count: int) -> list[Roots]:
     """The roots of each term, joined from those of several workers; count: rows of the tree. Runs on all cores."""
     return [_joined([part[t] for part in parts], count) for t in range(len(parts[0]) if parts else 0)]

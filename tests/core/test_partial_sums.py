@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylfl.core.partial_sums import SumPlan, columns_of, depth_first, joined, side_by_side
+from raylfl.core.partial_sums import SumPlan, columns_of, depth_first, in_subtrees, joined, side_by_side
 from raylfl.core.reduce import BLOCK, square_norms, tree_sum, weighted_sum
 
 
@@ -39,6 +39,18 @@ def test_neighbours_in_depth_first_order_send_few_vectors(count, workers, vector
     assert sum(len(roots) for (roots,) in parts) == vectors
     assert sum(plan.vectors([*run.tolist(), -1]) for run in runs) == vectors  # client -1 sends nothing
     assert plan.sums(parts)["a"].tolist() == [count, count]
+
+
+@pytest.mark.parametrize(
+    ("count", "tasks", "workers", "most"), [(40, 4, 2, 2), (1000, 8, 2, 6), (64, 8, 4, 1), (7, 4, 2, 2)]
+)
+def test_vectorised_tasks_of_a_worker_add_up_to_few_vectors(count, tasks, workers, most):
+    rows = in_subtrees(count, tasks)
+    assert sorted(np.concatenate(rows).tolist()) == list(range(count))
+    assert {len(own) for own in rows} <= {count // tasks, -(-count // tasks)}
+    plan = SumPlan.of(np.arange(count), {"a": ("up", np.ones(count))}, torch.float32)
+    shares = np.array_split(np.arange(tasks), workers)
+    assert max(plan.vectors(np.concatenate([rows[k] for k in share]).tolist()) for share in shares) == most
 
 
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 40), st.integers(1, 3000))

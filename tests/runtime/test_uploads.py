@@ -1,5 +1,6 @@
 """Uploads are gathered in the memory of the previous round, unless it is still referenced."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -32,6 +33,11 @@ def test_memory_is_taken_again_when_it_is_free_and_never_before(always):
     assert memory.stack("buffers", [torch.ones(1, 2)]).data_ptr() != place
     assert memory.stack("update", [torch.ones(1, 3, dtype=torch.float64)]).dtype == torch.float64
     assert third.tolist() == [[3.0] * 3] * 2
+
+
+def test_rows_of_tasks_are_put_into_the_order_of_the_cohort(always):
+    pieces = [torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0]])]
+    assert UploadMemory().stack("update", pieces, np.array([0, 2, 1])).tolist() == [[0.0], [1.0], [2.0]]
 
 
 @pytest.mark.parametrize("algorithm", one_in(4, ALGORITHMS.names()))

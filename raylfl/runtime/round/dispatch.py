@@ -17,8 +17,8 @@ from raylfl.core.algorithm import Algorithm, ServerState, State, normalised
 from raylfl.core.costs import floats_in
 from raylfl.core.deferred import Deferred
 from raylfl.core.oracle import Way
-from raylfl.core.partial_sums import SumPlan
-from raylfl.core.population import Round
+from raylfl.core.partial_sums import SumPlan, in_subtrees
+from raylfl.core.population import Ints, Round
 from raylfl.core.summing import Summing, coefficients_of, reads_rows
 from raylfl.errors import ClientFailed, NonFinite
 from raylfl.parts import BUFFERS, MEAN, MOMENTS, UNSEEN
@@ -26,7 +26,7 @@ from raylfl.runtime.round.homes import Homes, Worked
 from raylfl.runtime.round.plan import dropped
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import Executor
-from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, widths
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_of, widths
 
 LARGE = 32 * 2**20  # bytes from which malloc returns a freed block to the system
 
@@ -84,43 +84,50 @@ class Dispatch:
         return RoundResult(got, worked.reports, unseen, [], floats, events, worked)
 
     def _tasks(self, r: Round, plan: SumPlan | None, width: int) -> list[Task]:
-        """The cohort as tasks of consecutive clients: one client each, or chunks of nearly equal size if vectorised.
+        """The cohort as tasks of one client each, or of nearly equal numbers of clients if vectorised.
 
-        width: d. The tasks depend on the cohort and the config, not on the number of workers.
+        A vectorised task has clients whose uploads are added first in the round's sums. width: d. The tasks depend on
+        the cohort and the config, not on the number of workers.
         """
         count = len(r.cohort)
-        alone = self.backend.one_by_one or self.algorithm.topology.sequential
-        pieces = count if alone else calls(count, width, self.runtime)
-        return [Task.of(r, rows, plan) for rows in (np.array_split(np.arange(count), pieces) if count else [])]
+        if self.backend.one_by_one or self.algorithm.topology.sequential:
+            return [Task.of(r, np.array([k]), plan) for k in range(count)]
+        return [Task.of(r, rows, plan) for rows in in_subtrees(count, calls(count, width, self.runtime))]
 
     def _collect(self, r: Round, results: Sequence[TaskResult], last_loss: float) -> RoundResult:
         """The round result: received uploads in cohort order.
 
         `runtime.on_client_error` and `runtime.on_nonfinite` decide what happens to failures.
         """
-        reports = ClientReports.joined([result.reports for result in results])
+        cohort = r.cohort
+        reports = ClientReports.joined([result.reports for result in results]).in_order(cohort)
         events = self._failures(r, reports, last_loss)
         r = dropped(r, set(reports.bad["client"].tolist())) if events else r
         received = set(r.received_view.cohort.tolist())
+        kept = [[k for k, client in enumerate(result.task.clients) if client in received] for result in results]
+        clients = [result.task.clients[k] for result, keep in zip(results, kept, strict=True) for k in keep]
+        order = order_of(clients, cohort)
         states = [
-            state
-            for result in results
-            for client, state in zip(result.task.clients, result.client_states, strict=False)
-            if client in received
+            one.client_states[k] for one, keep in zip(results, kept, strict=True) for k in keep if one.client_states
         ]
         rows: dict[str, list[Tensor]] = {}
-        for result in results:
-            keep = [k for k, client in enumerate(result.task.clients) if client in received]
+        for result, keep in zip(results, kept, strict=True):
             for name, values in result.uploads.items():
                 rows.setdefault(name, []).append(values if len(keep) == len(values) else values[keep])
-        uploads = {name: self.uploads.stack(name, pieces) for name, pieces in rows.items()}
+        uploads = {name: self.uploads.stack(name, pieces, order) for name, pieces in rows.items()}
         parts = [result.partial for result in results if result.partial is not None]
         plan = results[0].task.sums if results else None
         whole = plan is not None and len(received) == len(plan.clients)
         sums = plan.sums([part.roots for part in parts]) if plan is not None and whole else None
         found = [part.widths for part in parts] or [widths(result.uploads) for result in results if result.uploads]
         return RoundResult(
-            r, reports, uploads, states, self._upload_floats(found[0]) if found else 0, events, sums=sums
+            r,
+            reports,
+            uploads,
+            states if order is None or not states else [states[k] for k in order],
+            self._upload_floats(found[0]) if found else 0,
+            events,
+            sums=sums,
         )
 
     def _upload_floats(self, widths: Mapping[str, int]) -> int:
@@ -178,8 +185,11 @@ class UploadMemory:
         self._memory: dict[str, np.ndarray] = {}
         self._in_use: dict[str, weakref.ref[np.ndarray]] = {}
 
-    def stack(self, name: str, pieces: Sequence[Tensor]) -> Tensor:
-        """The rows of all pieces [n_j, ...] copied into one tensor [sum n_j, ...]."""
+    def stack(self, name: str, pieces: Sequence[Tensor], order: Ints | None = None) -> Tensor:
+        """The rows of all pieces [n_j, ...], in this order (None: their own), copied into one tensor [sum n_j, ...]."""
+        if order is not None:
+            rows = [row for piece in pieces for row in piece]
+            pieces = [rows[k][None] for k in order]
         shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
         size, dtype = math.prod(shape), pieces[0].numpy().dtype
         if size * dtype.itemsize < LARGE:

@@ -78,6 +78,17 @@ class Rows(Sequence[State]):
         return {name: rows[at : at + 1] for name, rows in self.state.items()}
 
 
+def order_of(clients: Sequence[int], among: Ints) -> Ints | None:
+    """The permutation that puts these clients in the order in which `among` lists them; None if they are in it.
+
+    >>> order_of([5, 2, 9], np.array([9, 5, 7, 2])).tolist()
+    [2, 0, 1]
+    """
+    place = {client: k for k, client in enumerate(among.tolist())}
+    places = np.array([place[client] for client in clients], dtype=np.int64)
+    return np.argsort(places) if (places[1:] < places[:-1]).any() else None
+
+
 LOCAL_DRIFT = "local_drift"  # the name of the drift among a client's logged values: metric train/local_drift
 REPORT = np.dtype(
     [
@@ -131,6 +142,14 @@ class ClientReports:
         }
         errors = {client: error for part in parts for client, error in part.errors.items()}
         return ClientReports(rows, errors, logged, sum((part.ways for part in parts), Counter[Way]()))
+
+    def in_order(self, clients: Ints) -> ClientReports:
+        """The same reports, in the order of the clients in this array."""
+        order = order_of(self.rows["client"].tolist(), clients)
+        if order is None:
+            return self
+        logged = {name: values[order] for name, values in self.logged.items()}
+        return ClientReports(self.rows[order], self.errors, logged, self.ways)
 
     def __getitem__(self, part: slice) -> ClientReports:
         rows = self.rows[part]
