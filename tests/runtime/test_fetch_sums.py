@@ -149,7 +149,7 @@ class Pool:
     def results(self, sent):
         return [self.answer(*pickle.loads(each.call.arguments[0])) for each in sent]
 
-    def answer(self, tasks, keeps, known, apart):
+    def answer(self, tasks, keeps, known, apart, held):
         ((k,),) = (task.clients for task in tasks)
         self.worked.append(k)
         roots = tasks[0].sums.parts([k], [{"up": torch.full((1, WIDTH), k + 1.0)}])

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
+from functools import partial
+from pathlib import Path
 
+import numpy as np
 import pytest
 import ray
 import torch
@@ -12,19 +16,26 @@ import torch
 import raylfl
 from raylfl.algorithms import ALGORITHMS
 from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.config.load import load_config
 from raylfl.core.algorithm import Algorithm
+from raylfl.core.homes import Homes
+from raylfl.core.partial_sums import SumPlan
 from raylfl.errors import BadConfig
+from raylfl.experiment import assemble
 from raylfl.runtime.ray import backend as ray_backend
+from raylfl.runtime.ray import held_states
 from raylfl.runtime.ray.backend import RayBackend
 from raylfl.runtime.ray.connection import DIRECT
 from raylfl.runtime.ray.resources import count_workers
 from raylfl.runtime.ray.stored import Stored
 from raylfl.runtime.ray.traffic import Traffic
+from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.session import Session
+from raylfl.runtime.workers.state_store import StatesLost
 from raylfl.runtime.workers.task import REPORT
 from tests.api.test_control import Seen, together
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
-from tests.runtime.faults import actors, carry_out, options_of, outcome, wait_until
+from tests.runtime.faults import actors, carry_out, killed, log_of, options_of, outcome, strike, wait_until
 from tests.runtime.test_evaluation import LOGGED
 from tests.runtime.test_run import DIGITS
 from tests.runtime.tiny import TINY, rude
@@ -199,6 +210,87 @@ def test_pinned_clients_give_the_bits_of_shared_data_on_1_2_and_3_workers(vetera
         assert outcome(tmp_path / str(workers)) == outcome(tmp_path / "here")
 
 
+PINNED = ["runtime.backend=ray", "runtime.placement=pinned"]
+HELD = {  # every kind of client state, and what holds it
+    "scaffold": ([], "homes"),
+    "feddyn": ([], "homes"),
+    "sfl": (["local.buffers=local"], "homes"),  # a ring
+    "fedavg": (["local.optimizer=adamw", "local.optimizer_state=kept", "local.buffers=local"], "homes"),
+    "scaffnew": ([], "server"),  # which updates them after its step
+}
+
+
+@pytest.mark.parametrize("algorithm", HELD)
+def test_states_of_pinned_clients_stay_at_their_homes_on_any_number_of_workers(veterans, tmp_path, algorithm):
+    """Killed in two phases, with 3, 2 and then 1 workers. A part of a checkpoint has the clients of one home."""
+    overrides, holder = HELD[algorithm]
+    config = {**TINY, "algorithm": {"name": algorithm}, "checkpoint": {"every": 1, "keep": 2}, "rounds": 8}
+    config |= {"runtime": {"backend": "local", "vectorize": "never"}}
+    carry_out(config, tmp_path / "here", overrides)
+    pinned = [*overrides, *PINNED]
+    for workers, fault in ((3, ("collect", 3)), (2, ("checkpoint", 5))):
+        rows = session_on(veterans[:workers], [])
+        call = partial(carry_out, config, tmp_path / "it", pinned, workers < 3, strike(*fault), rows)
+        killed(call)
+        if workers == 3 and holder == "homes":
+            assert homes_of_parts(tmp_path / "it", workers, config) == [1]
+    carry_out(config, tmp_path / "it", pinned, True, rows=session_on(veterans[:1], []))
+    assert outcome(tmp_path / "it") == outcome(tmp_path / "here")
+    assert json.loads((tmp_path / "it" / "summary.json").read_text())["runtime"]["client_states"] == holder
+
+
+def homes_of_parts(folder, workers, config):
+    """The numbers of homes whose clients are in one file."""
+    homes = Homes.of(assemble(load_config(config)).setup.population.sizes, workers)
+    files = [torch.load(path, weights_only=True) for path in folder.glob("checkpoints/round_*/clients_*.pt")]
+    return sorted({len(set(homes.home[file["clients"].numpy()].tolist())) for file in files})
+
+
+def test_a_damaged_part_is_passed_over_and_a_home_without_the_folder_sends_its_states(veterans, tmp_path, monkeypatch):
+    config = {**TINY, "algorithm": {"name": "focus"}, "checkpoint": {"every": 1, "keep": 3}}
+    config |= {"participation": {"name": "full"}, "link": {"name": "perfect"}}
+    config |= {"runtime": {"backend": "local", "vectorize": "never"}}
+    carry_out(config, tmp_path / "here")
+    for name, file in (("seen", ".seen"), ("unseen", ".elsewhere")):
+        monkeypatch.setattr(held_states, "SEEN", file)
+        rows = session_on(veterans[:3], [])
+        killed(partial(carry_out, config, tmp_path / name, PINNED, False, strike("collect", 4), rows))
+        folder = tmp_path / name / "checkpoints" / "round_000004"
+        assert len(list(folder.glob("clients_*.pt"))) == 3
+        assert {path.name for path in folder.iterdir()} == {*manifest_of(folder)["sha256"], "manifest.json"}
+        data = bytearray((folder / "clients_001.pt").read_bytes())
+        data[len(data) // 2] ^= 1
+        (folder / "clients_001.pt").write_bytes(data)
+        carry_out(config, tmp_path / name, PINNED, True, rows=session_on(veterans[:2], []))
+        assert outcome(tmp_path / name) == outcome(tmp_path / "here")
+        log = log_of(tmp_path / name)
+        assert "checkpoint round_000004 is damaged (round_000004/clients_001.pt does not match its checksum)" in log
+        assert "resumed at round 3" in log
+        assert ("the server collects its clients' states" in log) == (name == "unseen")
+
+
+def manifest_of(folder):
+    return json.loads((folder / "manifest.json").read_text())
+
+
+def test_states_that_a_home_has_lost_come_from_the_newest_checkpoint(veterans, tmp_path):
+    """The files of all homes are deleted after round 3."""
+    config = {**TINY, "algorithm": {"name": "focus"}, "participation": {"name": "full"}}
+    config |= {"runtime": {"backend": "local", "vectorize": "never"}}
+    carry_out(config, tmp_path / "here")
+    folder = Path(ray.get_runtime_context().get_temp_dir()) / ray.get_runtime_context().get_session_name()
+
+    def lose(phase, r):
+        if (phase, r) == ("checkpoint", 3):
+            shutil.rmtree(folder / "raylfl_states")
+
+    with pytest.raises(StatesLost, match=r"the state of client \d after round \d was lost with its node"):
+        carry_out(config, tmp_path / "it", PINNED, False, lose, session_on(veterans[:2], []))
+    carry_out(config, tmp_path / "it", PINNED, True, rows=session_on(veterans[:2], []))
+    assert outcome(tmp_path / "it") == outcome(tmp_path / "here")
+    assert "resumed at round 4" in log_of(tmp_path / "it")
+
+
 @pytest.mark.parametrize(("algorithm", "state"), [("fedavg", "kept"), ("fedavg", "averaged"), ("sfl", "averaged")])
 def test_moments_of_local_optimizers_give_the_same_bits_on_several_workers(veterans, tmp_path, algorithm, state):
     """As states of the clients, or with the model to all of them and along the ring."""
@@ -260,6 +352,30 @@ def test_traffic_is_what_the_calls_of_all_rounds_carry(veterans, tmp_path, algor
     }
     assert total(tmp_path / "there") == expected[algorithm]
     assert total(tmp_path / "here") == (0, 0)
+
+
+def test_states_of_pinned_clients_do_not_travel(veterans, tmp_path, monkeypatch):
+    """Counted by hand: x and c to each of two workers, and sums of three vectors back, joined or not. The server keeps
+    two numbers a client.
+    """
+    config = {**TINY, "algorithm": {"name": "scaffold"}, "rounds": 3, "link": {"name": "perfect"}}
+    config |= {"model": {"class_path": "tests.runtime.tiny.Net", "init_args": {"norm": False}}}
+    config |= {"participation": {"name": "full"}, "eval": {"every": 0, "inconsistency": False}}
+    config["runtime"] = {"placement": "pinned"}
+    kept = []
+    commit = Federation._commit
+    monkeypatch.setattr(Federation, "_commit", lambda self, *a: (commit(self, *a), kept.append(self.state.clients)))
+    carry_out(config, tmp_path, rows=session_on(veterans[:2], []))
+    model, vectors = 4 * (4 * 6 + 6 + 6 * 3 + 3), sums_of_homes(config, 2)
+    assert total(tmp_path) == (3 * 2 * 2 * model, 3 * 3 * vectors * model + 3 * 6 * REPORT.itemsize)
+    assert kept[-1] == {client: (client, 3) for client in range(6)}
+
+
+def sums_of_homes(config, workers):
+    """The vectors a sum for which a round of all clients needs: the largest subtrees of each home."""
+    homes = Homes.of(assemble(load_config(config)).setup.population.sizes, workers)
+    plan = SumPlan.of(np.arange(6), {"mean": ("update", np.ones(6))}, torch.float32)
+    return sum(plan.vectors(homes.clients(w).tolist()) for w in range(workers))
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "sfl"])

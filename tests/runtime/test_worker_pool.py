@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from ray.exceptions import ActorUnavailableError
 
+from raylfl.core.homes import Homes
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray import worker_pool
-from raylfl.runtime.ray.worker_pool import WorkerPool
+from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerPool
 
 RESTARTING = "The actor is temporarily unavailable: IOError: The actor is restarting."
 DIED = "The actor is temporarily unavailable: RpcError: RPC error: Socket closed rpc_code: 14"  # both are Ray's words
@@ -49,3 +51,53 @@ def test_deaths_between_answers_that_ray_restarts_the_worker_are_counted(pool):
 def test_a_slow_worker_delays_no_other(pool, monkeypatch):
     monkeypatch.setattr(worker_pool, "UNAVAILABLE_SECONDS", 3600.0)
     assert pool(Handle(RESTARTING), Handle(None)).available() == [1]
+
+
+# -- client states on the nodes of their homes -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """(a pool of homes 0 and 1 on node A and 2 on node B, which hold states; `lose(worker)`; the nodes alive)."""
+    alive = {"A", "B"}
+
+    def answer(value):
+        raised(RESTARTING if value is None else None)
+        return value
+
+    monkeypatch.setattr(worker_pool, "UNAVAILABLE_SECONDS", 0.0)
+    nodes = lambda: [{"NodeID": node, "Alive": node in alive} for node in "AB"]  # noqa: E731
+    ray = SimpleNamespace(wait=lambda references, **options: (references, []), get=answer, nodes=nodes)
+    monkeypatch.setattr(worker_pool, "ray", ray)
+    stored = SimpleNamespace(homes=Homes(np.arange(3), (None,) * 3), given=lambda home: [home])
+    handles = [Handle(node, *[None] * 20, "B") for node in "AAB"]
+    pool = WorkerPool(handles, stored, lambda text: None)
+    pool.holds_states = True
+    assert [pool.place(home, -1) for home in range(3)] == [0, 1, 2]
+    return pool, lambda worker: pool._note_loss(Sent(Call("run", ()), worker, 0, []), "lost"), alive
+
+
+def test_a_lost_home_with_states_is_replaced_on_its_own_node(held):
+    pool, lose, _ = held
+    lose(0)
+    assert [pool.place(home, -1) for home in range(3)] == [1, 1, 2]
+
+
+def test_the_home_is_waited_for_if_no_other_worker_is_on_its_node(held):
+    """Where it is not started again on that node, its states are lost, and any worker will do."""
+    pool, lose, _ = held
+    lose(0)
+    lose(1)
+    assert not pool.hosts(0)
+    assert pool.hosts(2)
+    assert pool.place(0, -1) == 0
+    assert pool.nodes[0] == "B"
+
+
+def test_after_the_loss_of_the_node_any_worker_takes_over_at_once(held):
+    pool, lose, alive = held
+    lose(0)
+    lose(1)
+    alive.remove("A")
+    assert pool.hosts(0)
+    assert [pool.place(home, -1) for home in range(3)] == [2, 2, 2]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from raylfl.runtime.ray.stored import Stored
     from raylfl.runtime.session import Session
 
+MOST_LOSSES = 4  # largest number of losses of client states without a finished round in between
+
 
 class ServerActor:
     """An actor with the round loop, which owns the client states and carries out one run after another."""
@@ -42,11 +44,31 @@ class ServerActor:
         paced: each round waits for a call of `proceed` after the previous one, and new rounds come with their
         parameters.
         """
+        from raylfl.runtime.workers.state_store import StatesLost
+
+        newest, losses = -1, 0  # round; losses of client states since that round
+        while True:
+            try:
+                for item in self._rows(stored, workers, folder, resume, paced):
+                    if item[0]["round"] > newest:
+                        newest, losses = item[0]["round"], 0
+                    yield item
+                return
+            except StatesLost:
+                losses, resume = losses + 1, True
+                if losses > MOST_LOSSES:
+                    raise
+
+    def _rows(
+        self, stored: Stored, workers: list[Any], folder: str, resume: bool, paced: bool
+    ) -> Iterator[tuple[dict[str, Any], list[str], Any]]:
+        """`rows`, until client states are lost."""
         import ray
 
         from raylfl.runtime.ray.backend import RayBackend
         from raylfl.runtime.records.run_dir import RunDirectory
         from raylfl.runtime.session import Session
+        from raylfl.runtime.workers.state_store import StatesLost
 
         experiment = ray.get(stored.experiment)
         run_dir = RunDirectory(Path(folder))  # the process that started the run keeps the lock
@@ -55,6 +77,7 @@ class ServerActor:
             run_dir.log(text)
             self._news.append(text)
 
+        backend: RayBackend | None = None
         try:
             backend = RayBackend(experiment, stored, workers, notify)
             session = self._session = Session(experiment, backend, run_dir)
@@ -66,8 +89,13 @@ class ServerActor:
                 yield metrics, self.news() + messages, params
                 if paced:
                     session.end(self._answers.get())
+        except StatesLost as error:
+            notify(f"{error}: starting again from the newest checkpoint")
+            raise
         finally:
             self._session = None
+            if backend is not None:
+                backend.drop_states()
             run_dir.close()
 
     def proceed(self, reason: str | None) -> None:

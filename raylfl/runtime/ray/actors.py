@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +25,12 @@ from raylfl.core.samples import as_tensor
 from raylfl.core.torch_state import torch_defaults
 from raylfl.runtime.faults import kill_point
 from raylfl.runtime.ray.traffic import weight
+from raylfl.runtime.records.checksums import save_hashed
+from raylfl.runtime.records.state_files import SEEN, clients_blob
 from raylfl.runtime.workers.backend import first_row
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, Site
+from raylfl.runtime.workers.state_store import HeldState, StateStore, discard_others
 from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, add_up
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import collector, process
@@ -56,14 +62,17 @@ def unpack_roots(packed: Sequence[Any]) -> list[Roots]:
 class Work(NamedTuple):
     """The arguments of `WorkerActor.run` besides broadcast and client states.
 
-    keeps: whether clients have states. known: for each client, the position of its state among the arguments; -1: it
-    has none yet. apart: whether sums are a separate result, because they are too large for the first one.
+    keeps: whether states of clients are results. known: for each client, the position of its state among the arguments,
+    or the rounds of a state that is held here; -1: it has none yet. apart: whether sums are a separate result, because
+    they are too large for the first one. held: the name of the folder with the states of this home; None: states are
+    arguments.
     """
 
     tasks: Sequence[Task]
     keeps: bool
     known: Sequence[int]
     apart: bool
+    held: str | None = None
 
     def pickled(self) -> bytes:
         return pickle.dumps(tuple(self), pickle.HIGHEST_PROTOCOL)
@@ -80,6 +89,7 @@ class WorkerActor:
     def __init__(self) -> None:
         self._workers: dict[int | None, Worker] = {}  # by home: its own, and that of a lost actor
         self._reference: Any = None
+        self._stores: dict[tuple[str, int], StateStore] = {}  # by folder and home
         self.fault = kill_point()
         process.set_up()
         import lightning.pytorch  # noqa: F401 - loaded in advance
@@ -91,13 +101,25 @@ class WorkerActor:
         """The worker for this experiment, with the samples of this home if there is one."""
         reference, home, samples = (*shared, None, None)[:3]
         if reference != self._reference:
-            self._workers, self._reference = {}, reference
+            self._workers, self._stores, self._reference = {}, {}, reference
         if home not in self._workers:
             if len(self._workers) > 1:
                 self._workers.popitem()
             setup = ray.get(reference).setup
             self._workers[home] = Worker(setup if samples is None else replace(setup, train=ray.get(samples)))
         return self._workers[home]
+
+    def store(self, shared: list[Any], held: str) -> StateStore:
+        """The client states of this home, among the files of Ray on this node."""
+        home = shared[1]
+        if (held, home) not in self._stores:
+            context, worker = ray.get_runtime_context(), self.worker(shared)
+            folder = Path(context.get_temp_dir()) / context.get_session_name() / "raylfl_states" / held
+            discard_others(folder, held.partition("-")[0])
+            fresh = worker.setup.fresh_state(worker.initial)
+            self._stores = {known: store for known, store in self._stores.items() if known[0] == held}
+            self._stores[held, home] = StateStore(folder / str(context.get_node_id()) / f"home_{home:06d}", fresh)
+        return self._stores[held, home]
 
     def ping(self, shared: list[Any]) -> str:
         """Builds the worker, so that this actor can be called; returns the id of its node."""
@@ -123,31 +145,37 @@ class WorkerActor:
         packed: Packed,
         *client_states: Packed,
     ) -> Any:
-        """Returns (reports of all tasks, uploads of each task, widths, sums), then the states of the clients, if any.
+        """Returns (reports of all tasks, uploads of each task, widths, sums), then the clients' states, if requested.
 
         work: pickled `Work`, because Ray's own pickling of small objects takes three times as long. widths: floats of
         each upload that was added up. sums: the packed partial sums of all tasks, if uploads are added up; None if they
         are a separate result, which is then the second.
         """
-        tasks, keeps, known, apart = Work(*pickle.loads(work))
+        tasks, keeps, known, apart, held = Work(*pickle.loads(work))
         worker = self.worker(shared)
-        states = [unpack(client_states[k]) if k >= 0 else None for k in known]
+        store = self.store(shared, held) if held else None
         done, kept = list[TaskResult](), list[Packed]()
         at, broadcast = 0, unpack(packed)
         self.fault("work", tasks[0].round)
         for task in tasks:
-            mine = states[at : at + len(task.clients)]
+            mine = known[at : at + len(task.clients)]
             at += len(task.clients)
-            reports, uploads, new = worker.run(task, broadcast, mine)
+            if store is not None:
+                reports, uploads, new = with_store(worker, store, task, broadcast, mine[0])
+            else:
+                reports, uploads, new = worker.run(
+                    task, broadcast, [unpack(client_states[k]) if k >= 0 else None for k in mine]
+                )
             done.append(TaskResult(task, reports, uploads))
-            kept += [pack(state) for state in new] if new else [{} for _ in task.clients]
+            if keeps:
+                kept += [pack(state) for state in new] if new else [{} for _ in task.clients]
         self.fault("worked", tasks[0].round)
         add_up(done)
         partial = next((result.partial for result in done if result.partial is not None), None)
         widths, roots = (partial.widths, pack_roots(partial.roots)) if partial is not None else ({}, [])
         reports = ClientReports.joined([d.reports for d in done])
         head = reports, [pack(d.uploads) for d in done], widths, None if apart else roots
-        out = [head, *([roots] if apart else []), *(kept if keeps else [])]
+        out = [head, *([roots] if apart else []), *kept]
         return tuple(out) if len(out) > 1 else head
 
     def join(self, shared: list[Any], count: int, *parts: list[Any]) -> list[Any]:
@@ -169,15 +197,58 @@ class WorkerActor:
         first: bool,
         keeps: bool,
         known: int,
+        held: str | None,
         *client_states: Packed,
     ) -> Any:
-        """Returns (reports, uploads, state) of a client of a ring; previous: the broadcast or the previous upload."""
+        """Returns (reports, uploads, state) of a client of a ring; previous: the broadcast or the previous upload.
+
+        known, held: as in `Work`.
+        """
         if not previous:
             return ClientReports.failed(task.clients, "the previous client of the ring sent nothing"), {}, {}
         broadcast = unpack(previous) if first else first_row(unpack(previous))
-        state = unpack(client_states[0]) if known >= 0 else None
-        reports, uploads, new = self.worker(shared).run(task, broadcast, [state])
+        worker = self.worker(shared)
+        if held:
+            reports, uploads, new = with_store(worker, self.store(shared, held), task, broadcast, known)
+        else:
+            state = unpack(client_states[0]) if known >= 0 else None
+            reports, uploads, new = worker.run(task, broadcast, [state])
         return reports, pack(uploads), pack(new[0]) if new and keeps else {}
+
+    # -- client states that are held here ----------------------------------------------------------------------------
+
+    def write_states(
+        self, shared: list[Any], held: str, folder: str, key: str, files: dict[str, list[HeldState]]
+    ) -> dict[str, str] | None:
+        """Writes these states to files of a checkpoint, whole or not at all; the sha256 of each.
+
+        None: this node does not see the folder, in which the server has written `key`.
+        """
+        try:
+            if (Path(folder) / SEEN).read_text() != key:
+                return None
+        except OSError:
+            return None
+        store, out = self.store(shared, held), dict[str, str]()
+        for name, states in files.items():
+            aside = Path(folder) / f"{name}.{os.getpid()}.tmp"
+            out[name] = save_hashed(clients_blob([state.client for state in states], store.joined(states)), aside)
+            os.replace(aside, Path(folder) / name)
+        return out
+
+    def read_states(self, shared: list[Any], held: str, states: list[HeldState]) -> Packed:
+        """These states as rows [C, ...]."""
+        return pack(self.store(shared, held).joined(states))
+
+    def take_states(self, shared: list[Any], held: str, states: list[HeldState], rows: Packed) -> None:
+        """Stores states of a checkpoint, rows [C, ...]."""
+        store, whole = self.store(shared, held), unpack(rows)
+        for k, state in enumerate(states):
+            store.write(state, {name: values[k : k + 1] for name, values in whole.items()})
+
+    def drop_states(self, shared: list[Any], held: str) -> None:
+        """Deletes the states of all homes on this node."""
+        shutil.rmtree(self.store(shared, held).folder.parents[1], ignore_errors=True)
 
     def at_home(self, shared: list[Any], operation: str, attempts: int, job: Any, *states: Packed) -> Any:
         """Carries out an operation on a block of nodes (`raylfl.runtime.workers.nodes`); returns (a value, *states)."""
@@ -206,6 +277,18 @@ class WorkerActor:
 
     def state_dict(self, shared: list[Any], x: np.ndarray, buffers: np.ndarray) -> dict[str, Tensor]:
         return self.worker(shared).state_dict(as_tensor(x), as_tensor(buffers))
+
+
+def with_store(
+    worker: Worker, store: StateStore, task: Task, broadcast: State, known: int
+) -> tuple[ClientReports, State, list[State]]:
+    """`Worker.run` for one client whose state is held here since so many rounds; -1: it has none yet."""
+    (client,), started = task.clients, None if known < 0 else known
+    state = None if started is None else store.read(HeldState(client, started))
+    reports, uploads, new = worker.run(task, broadcast, [state])
+    if new:
+        store.write(HeldState(client, task.round + 1), new[0], started)
+    return reports, uploads, []
 
 
 def attempted(worker: Worker, attempts: int, task: Task, broadcast: State, states: Sequence[State]) -> TaskResult:

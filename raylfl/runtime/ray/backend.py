@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import ray
 import torch
 from torch import Tensor
 
-from raylfl.core.algorithm import State
+from raylfl.core.algorithm import State, overrides
 from raylfl.core.deferred import Deferred
 from raylfl.core.samples import as_tensor
 from raylfl.parts import Experiment, Initial
@@ -19,6 +21,7 @@ from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import direct_bytes
+from raylfl.runtime.ray.held_states import HeldStates
 from raylfl.runtime.ray.homes import HomesInFlight
 from raylfl.runtime.ray.resources import has_room, resources_here
 from raylfl.runtime.ray.ring import RingInFlight
@@ -54,9 +57,15 @@ class RayBackend(Backend):
         self._sequential = experiment.algorithm.topology.sequential
         self._measuring = 0  # evaluations in progress
         self.one_by_one, self.whole, self.cut, state = self.pool.call("traits", attempts=self.attempts)
-        size = state or 0
-        spills = size < direct_bytes() and size * experiment.clients > HEAP
-        self.channel = Channel(self.pool, self._traffic, self.attempts, self.timeout, state is not None, size, spills)
+        size, keeps = state or 0, state is not None
+        at_homes = keeps and stored.homes is not None and not overrides(experiment.algorithm, "update_clients")
+        held = f"{stored.key}-{secrets.token_hex(4)}" if at_homes else None
+        spills = held is None and size < direct_bytes() and size * experiment.clients > HEAP
+        self.channel = Channel(self.pool, self._traffic, self.attempts, self.timeout, keeps, size, spills, held)
+        self._held = (
+            HeldStates(self.channel, notify, experiment.clients if self._sequential else 1) if at_homes else None
+        )
+        self.pool.holds_states = at_homes
 
     def initial(self) -> Initial:
         fresh = self.pool.call("initial", attempts=self.attempts)
@@ -68,6 +77,12 @@ class RayBackend(Backend):
     def get(self, handles: Sequence[Handle]) -> list[State]:
         self._traffic.given(handles, self._traffic.here)
         return [unpack(p) for p in ray.get(list(handles))]
+
+    def put_states(self, states: Mapping[int, State], rounds: int) -> dict[int, Handle]:
+        return super().put_states(states, rounds) if self._held is None else {**self._held.take(states, rounds)}
+
+    def write_states(self, handles: Sequence[Handle], folder: Path) -> dict[str, str] | None:
+        return None if self._held is None else self._held.write(handles, folder)
 
     # -- cohorts -----------------------------------------------------------------------------------------------
 
@@ -194,10 +209,17 @@ class RayBackend(Backend):
             "backend": "ray",
             "workers": self.workers,
             "placement": placement,
+            "client_states": "server" if self._held is None else "homes",
             "cluster": ray.cluster_resources(),
         }
 
+    def drop_states(self) -> None:
+        """Deletes the client states that homes hold."""
+        if self._held is not None:
+            self._held.drop()
+
     def close(self) -> None:
+        self.drop_states()
         self.pool.dismiss()
 
 

@@ -10,6 +10,8 @@ import ray
 
 from raylfl.runtime.ray.traffic import Traffic
 from raylfl.runtime.ray.worker_pool import WorkerPool
+from raylfl.runtime.workers.backend import Handle
+from raylfl.runtime.workers.state_store import HeldState
 from raylfl.runtime.workers.task import Task
 
 
@@ -19,7 +21,7 @@ class Channel:
 
     attempts: largest number of attempts at a task; timeout: seconds per call, None: no limit; keeps: whether clients
     have states; state_bytes: size of one state; spills: whether all states together are too large for the server's
-    process.
+    process; held: the name of the folders in which homes hold the states of their clients, None: they travel.
     """
 
     pool: WorkerPool
@@ -29,6 +31,7 @@ class Channel:
     keeps: bool
     state_bytes: int
     spills: bool
+    held: str | None = None
 
     def home_of(self, task: Task) -> int | None:
         """The home of the task's client; None: any worker can do it. Tasks of pinned clients have one client."""
@@ -40,6 +43,25 @@ class Channel:
         """Whether nodes may not see each other's uploads, because their clients' data live apart."""
         stored = self.pool.stored
         return stored is not None and stored.homes is not None and any(stored.homes.nodes)
+
+    @property
+    def returned(self) -> bool:
+        """Whether calls return the new states of their clients."""
+        return self.keeps and self.held is None
+
+    def given(self, handles: Sequence[Handle | None]) -> tuple[list[int], list[Handle]]:
+        """(for each client the position of its state in the call, or the rounds of one that is held at its home; -1: it
+        has none yet; the states that the call takes).
+        """
+        if self.held is not None:
+            return [-1 if h is None else h.rounds for h in handles], []
+        there = [h for h in handles if h is not None]
+        place = iter(range(len(there)))
+        return [-1 if h is None else next(place) for h in handles], there
+
+    def left(self, task: Task) -> list[Handle]:
+        """Handles of the states that the task's clients leave at their home, if that holds them."""
+        return [HeldState(client, task.round + 1) for client in task.clients] if self.keeps and self.held else []
 
     def stored(self, states: Sequence[Any]) -> list[Any]:
         """References to new client states. Small states are kept in this process, unless all of them would not fit."""

@@ -71,30 +71,28 @@ class CohortInFlight:
     def _send(self, shares: list[Share]) -> None:
         """Sends one share to each available worker, pinned ones to their home; the others wait."""
         pool = self.channel.pool
-        free = pool.available() if shares else []
+        here = pool.available() if shares else []
         self.wave, self.waiting = list[Share](), list[Share]()
-        self.sent = list[Sent]()
+        self.sent, busy = list[Sent](), set[int]()
         for share in shares:
-            worker = pool.place(self._home(share), free[0]) if free else -1
-            if worker not in free:
+            home, free = self._home(share), [w for w in here if w not in busy]
+            away = not free if home is None else bool(self.wave) and not pool.hosts(home)
+            worker = -1 if away else pool.place(home, free[0] if free else -1)
+            if away or worker in busy:
                 self.waiting.append(share)
                 continue
-            free.remove(worker)
+            busy.add(worker)
             self.wave.append(share)
             self.sent.append(pool.submit(worker, self._call(share)))
 
     def _call(self, share: Share) -> Call:
         handles = [h for k in share for h in self.states[k]]
-        given = [h for h in handles if h is not None]
-        known, at = [], 0
-        for h in handles:
-            known.append(at if h is not None else -1)
-            at += h is not None
         channel, tasks = self.channel, [self.tasks[k] for k in share]
+        known, given = channel.given(handles)
         channel.traffic.count(sent=weight(self.broadcast) + len(given) * channel.state_bytes)
         apart = self._sums_apart(tasks)
-        returns = 1 + apart + channel.keeps * sum(len(task.clients) for task in tasks)
-        work = Work(tasks, channel.keeps, known, apart).pickled()
+        returns = 1 + apart + channel.returned * sum(len(task.clients) for task in tasks)
+        work = Work(tasks, channel.returned, known, apart, channel.held).pickled()
         return Call("run", (work, self.broadcast, *given), returns, channel.timeout, self._home(share))
 
     def _sums_apart(self, tasks: Sequence[Task]) -> bool:
@@ -121,7 +119,8 @@ class CohortInFlight:
         at = 0
         for k, own in zip(share, uploads, strict=True):
             mine = slice(at, at := at + len(self.tasks[k].clients))
-            self.done[k] = TaskResult(self.tasks[k], reports[mine], unpack(own), channel.stored(kept[mine]))
+            states = channel.left(self.tasks[k]) or channel.stored(kept[mine])
+            self.done[k] = TaskResult(self.tasks[k], reports[mine], unpack(own), states)
         if widths:
             self.widths = widths
         if widths and sums is not None:

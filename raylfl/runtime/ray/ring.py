@@ -60,10 +60,10 @@ class RingInFlight:
         channel, here = self.channel, self.workers()
         links, previous = [], self.last
         for k in range(len(self.done), len(self.tasks)):
-            state = [h for h in self.states[k] if h is not None]
+            (known,), state = channel.given(self.states[k])
             first = previous is self.start
             channel.traffic.count(sent=(weight(self.start) if first else 0) + len(state) * channel.state_bytes)
-            arguments = (self.tasks[k], previous, first, channel.keeps, 0 if state else -1, *state)
+            arguments = (self.tasks[k], previous, first, channel.returned, known, channel.held, *state)
             home = channel.home_of(self.tasks[k])
             call = Call("run_link", arguments, 3, channel.timeout, home)
             links.append(channel.pool.submit(channel.pool.place(home, here[(k + self.attempt) % len(here)]), call))
@@ -77,7 +77,7 @@ class RingInFlight:
         lost = isinstance(answer, WorkerLost)
         reports = ClientReports.failed(self.tasks[k].clients, answer.reason) if lost else answer[0]
         _, uploads, state = link.references
-        channel.traffic.count(received=weight(reports) + channel.state_bytes * channel.keeps)
+        channel.traffic.count(received=weight(reports) + channel.state_bytes * channel.returned)
         if reports.errors and self.attempt < channel.attempts - 1:
             self.attempt += 1
             return False
@@ -85,7 +85,7 @@ class RingInFlight:
         node = channel.pool.nodes[link.worker]
         if self.last is not self.start:
             self.hops.append((self.node, node))
-        kept = channel.stored([state]) if channel.keeps and not broken else []
+        kept = channel.left(self.tasks[k]) or channel.stored([state]) if channel.keeps and not broken else []
         self.done.append(TaskResult(self.tasks[k], reports, {}, kept))
         self.attempt = 0
         if self.received[k] and not broken:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import secrets
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,13 @@ class Stored:
     """References to an experiment, the first argument of every call of a worker.
 
     experiment: has no training samples if clients are pinned. homes: the homes of pinned clients. parts: the training
-    samples of each home; samples that are read by index are represented by their indices.
+    samples of each home; samples that are read by index are represented by their indices. key: of this run on this Ray.
     """
 
     experiment: Any
     homes: Homes | None = None
     parts: tuple[Any, ...] = ()
+    key: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @staticmethod
     def put(experiment: Experiment, workers: int) -> Stored:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -80,6 +81,8 @@ class WorkerPool:
         self.actors, self.stored, self.notify, self.has_room = list(actors), stored, notify, has_room
         self.traffic = Traffic() if traffic is None else traffic
         self.nodes: list[str | None] = [None] * len(actors)  # the node of each worker that has been available
+        self.holds_states = False  # whether homes hold states of their clients on their node
+        self._residence: dict[int, str | None] = {}  # the node of a home's states
         self._restarts = [0] * len(actors)
         self._starting = {w: self._ping(w) for w in range(len(actors))}
         self._ping_at: dict[int, float] = {}  # the time of the next ping of workers that Ray is restarting
@@ -106,15 +109,36 @@ class WorkerPool:
         return [self.submit(self.place(call.home, here[k % len(here)]), call) for k, call in enumerate(calls)]
 
     def place(self, home: int | None, otherwise: int) -> int:
-        """The worker for a call with this home: the home or, while it is lost, one that can read the same samples."""
+        """The worker for a call with this home: the home or, while it is lost, one that can read the same samples.
+
+        If the home holds client states on a node, the worker is one of that node, as long as the node is there.
+        """
         if home is None:
             return otherwise
+        worker = home
+        if not self._is_home(home):
+            here = self.available(partial(self._alternatives, home))
+            worker = home if home in here else here[home % len(here)]
+        self._residence[home] = self.nodes[worker]
+        return worker
+
+    def hosts(self, home: int) -> bool:
+        """Whether a worker for calls with this home can be called now."""
+        return self._is_home(home) or not set(self._alternatives(home)).isdisjoint(self.ready())
+
+    def _is_home(self, home: int) -> bool:
+        """Whether the home itself can be called, on the node where it was called last."""
+        return home not in self._starting and self._residence.get(home) in (None, self.nodes[home])
+
+    def _alternatives(self, home: int) -> Sequence[int]:
+        """The workers for calls with this home, the home itself among them."""
         assert self.stored is not None
         assert self.stored.homes is not None
-        if home not in self._starting:
-            return home
-        here = self.available(self.stored.homes.alternatives(home))
-        return home if home in here else here[home % len(here)]
+        if self._is_home(home):
+            return [home]
+        others, node = self.stored.homes.alternatives(home), self._residence.get(home)
+        near = [w for w in others if self.nodes[w] == node] if self.holds_states and node is not None else []
+        return near if near and is_alive(node) else others
 
     def _shared(self, home: int) -> list[Any]:
         return [None] if self.stored is None else self.stored.given(home)
@@ -170,14 +194,14 @@ class WorkerPool:
 
     # -- availability ------------------------------------------------------------------------------------------
 
-    def available(self, among: Sequence[int] | None = None) -> list[int]:
+    def available(self, among: Callable[[], Sequence[int]] | None = None) -> list[int]:
         """The workers that can be called now, among these or all; if all of them are starting, waits for the first.
 
         Ray restarts lost workers by itself, slowly on a busy machine. The wait has no limit as long as the cluster has
         room for a worker; a line for the user reports it every half minute.
         """
         began = noticed = room_seen = time.monotonic()
-        while not (here := [w for w in self._available_now() if among is None or w in among]):
+        while not (here := self._of(among)):
             now = time.monotonic()
             if self.has_room():
                 room_seen = now
@@ -185,7 +209,7 @@ class WorkerPool:
                 raise RaylflError(f"the cluster had no room for a worker for {NO_ROOM_SECONDS} s: nodes were lost")
             if now - noticed > NOTICE_SECONDS:
                 noticed = now
-                count = len(self if among is None else among)
+                count = len(self if among is None else among())
                 self.notify(f"waiting for a worker for {now - began:.0f} s: {count} are being started")
             self._wait_for_ping()
         return here
@@ -197,7 +221,13 @@ class WorkerPool:
         else:
             time.sleep(min(1.0, max(0.0, min(self._ping_at.values()) - time.monotonic())))
 
-    def _available_now(self) -> list[int]:
+    def _of(self, among: Callable[[], Sequence[int]] | None) -> list[int]:
+        here = self.ready()
+        allowed = here if among is None else among()
+        return [w for w in here if w in allowed]
+
+    def ready(self) -> list[int]:
+        """The workers that can be called now."""
         for worker in [w for w, at in self._ping_at.items() if at <= time.monotonic()]:
             del self._ping_at[worker]
             self._starting[worker] = self._ping(worker)
@@ -259,3 +289,8 @@ class WorkerPool:
         for actor in self.actors:
             ray.kill(actor)
         self.actors = []
+
+
+def is_alive(node: str | None) -> bool:
+    """Whether this node is part of the cluster."""
+    return any(known["NodeID"] == node and known["Alive"] for known in ray.nodes())

@@ -3,7 +3,8 @@
 checkpoints/round_000100/ holds
     server.pt           the algorithm's server state, buffers, counters
     clients_000.pt ...  only the client states that changed since the previous checkpoint, some megabytes per file:
-                        {"clients": int64 [C], "states": {name: [C, ...]}}
+                        {"clients": int64 [C], "states": {name: [C, ...]}}; those of pinned clients are written by
+                        the workers that hold them
     manifest.json       sha256 of every file, the round, the definition of the run (its config and sha256, the sha256
                         of the partition), versions, size and sha256 of the record files up to this round, and the
                         checkpoint that holds each client's newest state
@@ -98,9 +99,13 @@ class Checkpoints:
         fold = len(before) >= FOLD_AFTER or not all((self.folder / holder).is_dir() for holder in before)
         clients = sorted(state.clients if fold else state.changed)
         sums = {"server.pt": save_hashed(server_blob(state), aside / "server.pt")}
-        for k, chunk in enumerate(client_chunks(clients, state.clients, backend)):
+        written = backend.write_states([state.clients[c] for c in clients], aside)
+        for k, chunk in enumerate(client_chunks(clients, state.clients, backend) if written is None else ()):
             file = f"clients_{k:03d}.pt"
             sums[file] = save_hashed(chunk, aside / file)
+        sums |= written or {}
+        for leftover in {path.name for path in aside.iterdir()} - sums.keys():
+            (aside / leftover).unlink()
         holders = {**({} if fold else self._holders), **dict.fromkeys(clients, name)}
         held: dict[str, list[int]] = {}
         for client, holder in sorted(holders.items()):
@@ -231,8 +236,7 @@ class Checkpoints:
         for name, clients in manifest["clients"].items():
             wanted = set(clients)
             for path in sorted((self.folder / name).glob("clients_*.pt")):
-                for client, rows in load_clients(path, wanted, own):
-                    state.clients[client] = backend.put(rows)
+                state.clients |= backend.put_states(dict(load_clients(path, wanted, own)), manifest["round"])
             if not wanted <= state.clients.keys():
                 raise Damaged(f"{name} holds no state of client {min(wanted - state.clients.keys())}")
         return state

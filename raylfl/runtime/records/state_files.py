@@ -20,6 +20,7 @@ from raylfl.runtime.round.state import Average, FederationState
 from raylfl.runtime.workers.backend import Backend, Handle
 
 CHUNK_BYTES = 64 * 2**20  # bytes of client states in memory at the same time
+SEEN = ".seen"  # a file in the folder of a checkpoint that shows a worker that it sees that folder
 COUNTED_LATER = ("busiest_node_floats", "busiest_link_floats")  # costs that older checkpoints lack
 NUMBERS = ("seconds", "computation_seconds", "last_finite_loss")
 
@@ -58,7 +59,12 @@ def client_chunks(clients: Sequence[int], handles: dict[int, Handle], backend: B
         some = list(clients[at : at + size])
         states = backend.get([handles[c] for c in some])
         rows: State = {name: torch.cat([s[name] for s in states]) for name in first}
-        yield {"clients": torch.tensor(some, dtype=torch.int64), "states": rows}
+        yield clients_blob(some, rows)
+
+
+def clients_blob(clients: Sequence[int], rows: State) -> dict[str, Any]:
+    """The content of a file of client states; rows [C, ...]."""
+    return {"clients": torch.tensor(clients, dtype=torch.int64), "states": rows}
 
 
 # -- reading -----------------------------------------------------------------------------------------------------

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -135,6 +136,14 @@ class Backend(Executor):
     def describe(self) -> dict[str, Any]:
         """The entries of summary.json about where the run was carried out."""
         return {"backend": type(self).__name__, "workers": self.workers}
+
+    def put_states(self, states: Mapping[int, State], rounds: int) -> dict[int, Handle]:
+        """Handles of the states of these clients after so many rounds."""
+        return {client: self.put(state) for client, state in states.items()}
+
+    def write_states(self, handles: Sequence[Handle], folder: Path) -> dict[str, str] | None:
+        """The sha256 of each file that workers wrote into a checkpoint's folder; None: workers hold no states."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

@@ -1,0 +1,103 @@
+"""Client states that stay with the homes of their clients: written to checkpoints there, and given back on a resume."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+
+from raylfl.core.algorithm import State
+from raylfl.runtime.ray.actors import pack, unpack
+from raylfl.runtime.ray.channel import Channel
+from raylfl.runtime.ray.traffic import weight
+from raylfl.runtime.ray.worker_pool import Call, Sent
+from raylfl.runtime.records.checksums import save_hashed
+from raylfl.runtime.records.state_files import CHUNK_BYTES, SEEN, clients_blob
+from raylfl.runtime.workers.state_store import HeldState
+
+FILE_SECONDS = 600.0  # seconds for the files of a home, where calls are limited
+END_SECONDS = 3.0  # seconds in which the homes delete their files at the end of a run
+
+
+class HeldStates:
+    """The states of one run's clients at their homes; the server has a `HeldState` of each."""
+
+    def __init__(self, channel: Channel, notify: Callable[[str], None], before: int):
+        """notify: called with one line for the user; before: calls of local work that a call may have to wait for."""
+        self.channel, self.notify = channel, notify
+        self._limit = None if channel.timeout is None else before * channel.timeout + FILE_SECONDS
+        self._told = False
+
+    def write(self, states: Sequence[HeldState], folder: Path) -> dict[str, str]:
+        """Has the homes write these states into a checkpoint's folder; the sha256 of each file.
+
+        The server writes the part of a home that does not see the folder, one file at a time.
+        """
+        size = max(1, CHUNK_BYTES // max(1, self.channel.state_bytes))
+        files: dict[int, dict[str, list[HeldState]]] = {}
+        count = 0
+        for home, own in self._by_home(states).items():
+            for at in range(0, len(own), size):
+                files.setdefault(home, {})[f"clients_{count:03d}.pt"] = own[at : at + size]
+                count += 1
+        key = secrets.token_hex(16)
+        (folder / SEEN).write_text(key)
+        calls = {home: (str(folder), key, own) for home, own in files.items()}
+        sums = dict[str, str]()
+        for home, written in zip(files, self._results("write_states", calls), strict=True):
+            sums |= self._collected(home, files[home], folder) if written is None else written
+        return sums
+
+    def _collected(self, home: int, files: Mapping[str, list[HeldState]], folder: Path) -> dict[str, str]:
+        if not self._told:
+            self.notify(f"worker {home} does not see {folder.parent}: the server collects its clients' states")
+            self._told = True
+        sums = dict[str, str]()
+        for name, states in files.items():
+            (rows,) = self._results("read_states", {home: (states,)})
+            self.channel.traffic.count(received=weight(rows))
+            sums[name] = save_hashed(clients_blob([state.client for state in states], unpack(rows)), folder / name)
+        return sums
+
+    def take(self, states: Mapping[int, State], rounds: int) -> dict[int, HeldState]:
+        """Gives states of a checkpoint after so many rounds to the homes of their clients."""
+        held = {client: HeldState(client, rounds) for client in states}
+        calls = {}
+        for home, own in self._by_home(list(held.values())).items():
+            rows = pack({name: torch.cat([states[h.client][name] for h in own]) for name in states[own[0].client]})
+            self.channel.traffic.count(sent=weight(rows))
+            calls[home] = own, rows
+        self._results("take_states", calls)
+        return held
+
+    def drop(self) -> None:
+        """Deletes the files on all nodes whose workers answer soon; the others go with Ray's folder."""
+        pool = self.channel.pool
+        with suppress(Exception):  # the outcome of the run counts
+            sent = [pool.submit(w, Call("drop_states", (self.channel.held,))) for w in pool.ready()]
+            ray.wait([s.references[0] for s in sent], num_returns=len(sent), timeout=END_SECONDS)
+
+    def _by_home(self, states: Sequence[HeldState]) -> dict[int, list[HeldState]]:
+        stored, homes = self.channel.pool.stored, dict[int, list[HeldState]]()
+        assert stored is not None
+        for state in states:
+            home = stored.home_of(state.client)
+            assert home is not None
+            homes.setdefault(home, []).append(state)
+        return homes
+
+    def _results(self, method: str, calls: Mapping[int, tuple[Any, ...]]) -> list[Any]:
+        """The results of a call for each of these homes; lost calls are repeated."""
+        pool, held = self.channel.pool, self.channel.held
+        sent: list[Sent] = pool.send(
+            [Call(method, (held, *given), 1, self._limit, home) for home, given in calls.items()]
+        )
+        try:
+            return pool.with_retries(sent, self.channel.attempts)
+        except OSError as error:  # in a worker: Ray's copy of it has no reason
+            raise getattr(error, "cause", error) from None

@@ -1,0 +1,135 @@
+"""States of pinned clients on the disk of their home's node, in blocks of clients, one file each.
+
+Each client has two slots. A slot holds a version, the number of rounds after which this was the client's state, and the
+state as bytes. A new state goes to the slot that does not hold the state that its work started from. The committed
+state therefore remains until the next round that the client takes part in is committed, so that local work can be
+repeated, by another process of the node, too, and a checkpoint can be written while the next round is under way. A
+process that dies leaves whole slots, and at most one without a version.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedRandom
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from raylfl.core.algorithm import State
+from raylfl.core.samples import as_tensor
+from raylfl.errors import RaylflError
+
+BLOCK_BYTES = 64 * 2**20  # largest size of a file, unless a single client needs more
+ALIGNED = 64  # bytes to which versions and tensors are padded
+NOTHING = 0  # the version of an empty slot: holes of a file read as zeros
+
+
+class HeldState(NamedTuple):
+    """The handle of a state that is with the home of its client: after so many rounds."""
+
+    client: int
+    rounds: int
+
+
+class StatesLost(RaylflError):
+    """A home no longer has a state: the run has to continue from its newest checkpoint."""
+
+
+class StateStore:
+    """The states of one home's clients."""
+
+    def __init__(self, folder: Path, fresh: State):
+        """fresh: a state before the first round, rows [1, ...], which gives names, shapes and dtypes of all states."""
+        self.folder = folder
+        self.fields: dict[str, tuple[tuple[int, ...], np.dtype, int]] = {}  # name: shape, dtype, offset
+        self.bytes = 0
+        for name, rows in sorted(fresh.items()):
+            values = rows.cpu().numpy()
+            self.fields[name] = values.shape, values.dtype, self.bytes
+            self.bytes += _padded(values.nbytes)
+        self.slot = ALIGNED + self.bytes
+        self.clients = max(1, BLOCK_BYTES // (2 * self.slot))  # of a block
+
+    def read(self, held: HeldState) -> State:
+        """This state. Raises StatesLost if it is not here."""
+        try:
+            with self._open(held.client, create=False) as (file, at):
+                for slot in (0, 1):
+                    if _version(file, at + slot * self.slot) == held.rounds:
+                        data = bytearray(self.bytes)
+                        file.readinto(data)
+                        return {
+                            name: as_tensor(np.ndarray(shape, dtype, data, offset))
+                            for name, (shape, dtype, offset) in self.fields.items()
+                        }
+        except FileNotFoundError:
+            pass
+        raise StatesLost(f"the state of client {held.client} after round {held.rounds - 1} was lost with its node")
+
+    def write(self, held: HeldState, state: State, started: int | None = None) -> None:
+        """Stores a state; started: the version that its work started from, which is kept. None: the initial state."""
+        rows = {name: value.contiguous().cpu().numpy() for name, value in state.items()}
+        forms = {name: (values.shape, values.dtype) for name, values in rows.items()}
+        if forms != {name: field[:2] for name, field in self.fields.items()}:
+            raise RaylflError(
+                f"the new state of client {held.client} holds {_shown(forms)}, but must have the names, shapes and "
+                f"dtypes of init_clients (runtime.placement=shared keeps any state)"
+            )
+        try:
+            with self._open(held.client, create=True) as (file, at):
+                at += self.slot * (started is not None and _version(file, at) == started)
+                self._put(file, at, NOTHING.to_bytes(8, "little"))
+                for name, values in rows.items():
+                    self._put(file, at + ALIGNED + self.fields[name][2], values.reshape(-1).view(np.uint8).data)
+                self._put(file, at, held.rounds.to_bytes(8, "little"))
+        except OSError as error:
+            raise RaylflError(
+                f"client states cannot be written to {self.folder} ({error.strerror}): make room there, or set "
+                "RAY_TMPDIR to another folder before Ray starts"
+            ) from error
+
+    def joined(self, held: list[HeldState]) -> State:
+        """These states as rows [C, ...]."""
+        states = [self.read(one) for one in held]
+        return {name: torch.cat([state[name] for state in states]) for name in self.fields}
+
+    def _put(self, file: BufferedRandom, at: int, data: bytes | memoryview) -> None:
+        file.seek(at)
+        file.write(data)
+        file.flush()
+
+    @contextmanager
+    def _open(self, client: int, create: bool) -> Iterator[tuple[BufferedRandom, int]]:
+        """(the file of this client's block, the place of its first slot)."""
+        path = self.folder / f"block_{client // self.clients:09d}"
+        if create:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT * create, 0o600), "r+b") as file:
+            yield file, client % self.clients * 2 * self.slot
+
+
+def discard_others(folder: Path, prefix: str) -> None:
+    """Deletes the folders beside this one whose names have the prefix: of earlier servers of the same run."""
+    for other in folder.parent.glob(f"{prefix}*"):
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _version(file: BufferedRandom, at: int) -> int:
+    """The version in the slot at this place; `file` is then at its state."""
+    file.seek(at)
+    return int.from_bytes(file.read(ALIGNED)[:8], "little")
+
+
+def _padded(size: int) -> int:
+    return math.ceil(size / ALIGNED) * ALIGNED
+
+
+def _shown(forms: dict[str, tuple[tuple[int, ...], np.dtype]]) -> str:
+    return ", ".join(f"{name} {dtype} {list(shape)}" for name, (shape, dtype) in forms.items()) or "nothing"
