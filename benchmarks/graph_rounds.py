@@ -1,12 +1,13 @@
 """The cost of a round on a graph, against a round of star FedAvg with the same gradient work.
 
-    python -m benchmarks.graph_rounds [ROUNDS]
+    python -m benchmarks.graph_rounds [ROUNDS [local | ray | MODEL]]
 
-It prints median times of rounds of FedAvg and of methods on graphs, and the median of their ratios. In one process
-the rounds take turns and processor time is measured; on Ray with two workers, runs follow each other and wall time is
-measured. Every client takes five local steps of 20 samples a round: 64 nodes with LeNet-5, 200 with the MLP 784-128-10,
-and 1,000 with a small MLP (64-64-10), for which messages are expensive compared with gradients. It takes about five
-minutes for 10 rounds on a quiet machine.
+It prints the table of docs/graphs.md: the median milliseconds of a round of FedAvg, and the medians of the ratios of
+other methods' rounds to it. In one process the rounds take turns, and processor time and wall time are measured
+(mixing uses all cores, as FedAvg's sums do); on Ray with two workers, runs follow each other and wall time is
+measured. Every client takes five local steps of 20 samples a round: 64 nodes with LeNet-5, 200 with the MLP
+784-128-10, and 1,000 with a small MLP (64-64-10), for which messages are expensive compared with gradients. It takes
+about five minutes for 10 rounds on a quiet machine.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import time
 import warnings
 from collections.abc import Sequence
 from itertools import pairwise
+from math import nan
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -47,8 +49,19 @@ FIRST = 3  # first rounds, not measured: they record steps and fill caches
 METHODS = (("fedavg", "star"), ("dsgd", "ring"), ("led", "torus"), ("push_pull", "exponential"))
 
 
-def in_turns(configs: Sequence[dict[str, Any]], rounds: int) -> list[list[float]]:
-    """Processor seconds of each round of each config, in this process, one round of each after the other."""
+class Seconds(NamedTuple):
+    """Processor and wall seconds."""
+
+    processor: float
+    wall: float
+
+    @staticmethod
+    def now() -> Seconds:
+        return Seconds(time.process_time(), time.perf_counter())
+
+
+def in_turns(configs: Sequence[dict[str, Any]], rounds: int) -> list[list[Seconds]]:
+    """The times of each round of each config, in this process, one round of each after the other."""
     from raylfl.config.load import load_config
     from raylfl.experiment import assemble
     from raylfl.runtime.round.loop import Federation
@@ -58,24 +71,25 @@ def in_turns(configs: Sequence[dict[str, Any]], rounds: int) -> list[list[float]
     for config in configs:
         experiment = assemble(load_config({**config, "rounds": 10**6}))
         runs.append(Federation.of(experiment, LocalBackend(experiment.setup)).rounds(10**6))
-    took: list[list[float]] = [[] for _ in runs]
+    took: list[list[Seconds]] = [[] for _ in runs]
     for _ in range(FIRST + rounds):
         for run, seconds in zip(runs, took, strict=True):
-            started = time.process_time()
+            started = Seconds.now()
             next(run)
-            seconds.append(time.process_time() - started)
+            now = Seconds.now()
+            seconds.append(Seconds(now.processor - started.processor, now.wall - started.wall))
     return [seconds[FIRST:] for seconds in took]
 
 
-def on_ray(config: dict[str, Any], rounds: int) -> list[float]:
-    """Wall seconds of each round of a run."""
+def on_ray(config: dict[str, Any], rounds: int) -> list[Seconds]:
+    """The wall seconds of each round of a run."""
     import raylfl
 
     stamps: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         options = {"logging": {"dir": folder, "report": False}, "rounds": rounds + FIRST}
         raylfl.run({**config, **options}, [], lambda progress: stamps.append(time.perf_counter()))
-    return [b - a for a, b in pairwise(stamps[FIRST - 1 :])]
+    return [Seconds(nan, b - a) for a, b in pairwise(stamps[FIRST - 1 :])]
 
 
 def main() -> int:
@@ -84,18 +98,24 @@ def main() -> int:
     set_up()
     warnings.simplefilter("ignore")
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-    print("| nodes | model | where | method | graph | ms a round | of FedAvg's |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    wanted = sys.argv[2] if len(sys.argv) > 2 else ""
+    heads = [f"`{method}`, {graph}" for method, graph in METHODS[1:]]
+    print("| nodes | model | where | time | `fedavg`, ms |", " | ".join(heads), "|")
+    print("| --- | --- | --- | --- | --- |", " | ".join("---" for _ in heads), "|")
     for count, name, model, runtime in PLACES:
+        if wanted not in ("", runtime["backend"], name):
+            continue
         base = {**WORK, **model, "num_clients": count, "runtime": runtime}
         configs = [{**base, "algorithm": {"name": method}, "topology": {"name": graph}} for method, graph in METHODS]
         here = runtime is HERE
         took = in_turns(configs, rounds) if here else [on_ray(config, rounds) for config in configs]
-        star = took[0] if here else [median(took[0])] * rounds
-        for (method, graph), seconds in zip(METHODS, took, strict=True):
-            ratio = median(a / b for a, b in zip(seconds, star, strict=True))
-            place = f"| {count} | {name} | {runtime['backend']} | `{method}` | {graph} |"
-            print(f"{place} {1000 * median(seconds):.0f} | {ratio:.2f} |", flush=True)
+        for clock in ("processor", "wall") if here else ("wall",):
+            star, *others = ([getattr(t, clock) for t in times] for times in took)
+            known = star if here else [median(star)] * len(star)  # not in turns
+            cells = [f"{median(a / b for a, b in zip(each, known, strict=True)):.2f}" for each in others]
+            place = "in process" if here else "Ray, 2 workers"
+            start = f"| {count:,} | {name} | {place} | {clock} | {1000 * median(star):.0f} |"
+            print(start, " | ".join(cells), "|", flush=True)
     return 0
 
 

@@ -37,7 +37,7 @@ class DSGDm(GraphAlgorithm):
         return {"x": x.repeat(count, 1), "m": x.new_zeros(count, x.numel())}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        m = self.beta * carry["m"] + weighted(g, carry)
+        m = (self.beta * carry["m"]).add_(weighted(g, carry))
         return m, {**carry, "m": m}
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:

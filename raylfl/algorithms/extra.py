@@ -42,5 +42,5 @@ class Extra(GraphAlgorithm):
         return {"x": before["x"]}
 
     def combine(self, rows: State, before: State, mixed: State) -> State:
-        s = before["s"] + (mixed["x"] - before["x"]) / 2
-        return {"x": mixed["x"] + (rows["x"] - before["x"]) + before["s"], "s": s}
+        s = (mixed["x"] - before["x"]).div_(2).add_(before["s"])
+        return {"x": (rows["x"] - before["x"]).add_(mixed["x"]).add_(before["s"]), "s": s}

@@ -37,7 +37,7 @@ class KGT(GraphAlgorithm):
         return {"x": x.repeat(count, 1), "c": x.new_zeros(count, x.numel())}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        return weighted(g, carry) + carry["c"], carry
+        return weighted(g, carry).add_(carry["c"]), carry
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         moved = carry["x_start"] - x
@@ -48,4 +48,4 @@ class KGT(GraphAlgorithm):
         return {"x": stepped, "z": rows["z"]}
 
     def combine(self, rows: State, before: State, mixed: State) -> State:
-        return {"x": mixed["x"], "c": before["c"] - rows["z"] + mixed["z"]}
+        return {"x": mixed["x"], "c": (before["c"] - rows["z"]).add_(mixed["z"])}

@@ -48,7 +48,7 @@ class LocalDual(GraphAlgorithm):
         return {**carry, "pull": e * work.per_step(e) if self.share is None else e * (self.share / work.lr)}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        return weighted(g, carry) + carry["pull"], carry
+        return weighted(g, carry).add_(carry["pull"]), carry
 
     def messages(self, rows: State, before: State) -> State:
         return {"x": rows["x"]}
@@ -57,7 +57,7 @@ class LocalDual(GraphAlgorithm):
         return parts[0].lazy() if self.lazy else parts[0]
 
     def combine(self, rows: State, before: State, mixed: State) -> State:
-        return {"x": mixed["x"], "e": before["e"] + rows["x"] - mixed["x"]}
+        return {"x": mixed["x"], "e": (before["e"] + rows["x"]).sub_(mixed["x"])}
 
 
 @ALGORITHMS.register("led", paper="Alghunaim 2024")

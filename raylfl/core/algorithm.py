@@ -147,7 +147,7 @@ class Algorithm(Options, ABC):
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         """The direction v [C, d] of x <- x - eta v, and the new carry.
 
-        g [C, d]: the gradient after clipping and weight decay.
+        g [C, d]: the gradients after clipping and weight decay, which may be kept or overwritten; x and carry may not.
         """
         return g, carry
 

@@ -95,6 +95,17 @@ class Mixing:
         moduli = np.sort(np.abs(np.linalg.eigvals(self.matrix)))[::-1]
         return max(0.0, 1.0 - float(moduli[1])) if len(moduli) > 1 else 1.0
 
+    @cached_property
+    def components(self) -> int:
+        """The number of strongly connected parts of the round's graph; 1: every row reaches every node."""
+        from scipy.sparse import coo_array  # not before: a slow import
+        from scipy.sparse.csgraph import connected_components
+
+        carry, count = self.weights > 0, len(self.own)
+        ends = self.sources[carry], self.targets[carry]
+        edges = coo_array((np.ones(len(ends[0])), ends), shape=(count, count))
+        return int(connected_components(edges, connection="strong", return_labels=False))
+
 
 @dataclass(frozen=True)
 class Part:
@@ -122,12 +133,15 @@ class Part:
         """
         return self.mixed(pieces, [len(self.own)])[0]
 
-    def mixed(self, pieces: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-        """The new rows, in tensors of these numbers of rows; several small tensors can reuse freed memory."""
+    def mixed(self, pieces: Sequence[Tensor], sizes: Sequence[int], all_cores: bool = False) -> list[Tensor]:
+        """The new rows, in tensors of these numbers of rows; several small tensors can reuse freed memory.
+
+        all_cores: blocks of columns of sums over edges are computed in parallel.
+        """
         import torch  # not before: a config is checked, and names its graph, without torch
 
         if not self.dense and pieces[0].dtype == torch.float32:
-            return self._fused(pieces, sizes)
+            return self._fused(pieces, sizes, all_cores)
         rows = _joined(pieces)
         if self.dense:
             whole = self._product(rows if self.place is None else rows.index_select(0, torch.from_numpy(self.place)))
@@ -154,17 +168,20 @@ class Part:
         first = np.append(0, np.cumsum(kept))[self.first + np.arange(len(self.first))]
         return torch.from_numpy(sources), torch.from_numpy(weights).float(), torch.from_numpy(first)
 
-    def _fused(self, pieces: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+    def _fused(self, pieces: Sequence[Tensor], sizes: Sequence[int], all_cores: bool) -> list[Tensor]:
         """The new rows by sums over edges, in blocks of columns that fit in the caches."""
         import torch
         from torch.nn.functional import embedding_bag
+
+        from raylfl.core.threads import on_all_cores
 
         sources, weights, first = self._entries
         flat = [piece.flatten(1) for piece in pieces]
         mixed = [flat[0].new_empty(size, flat[0].shape[1]) for size in sizes]
         width = min(max(FLOATS // max(sum(map(len, flat)), 1), 256), 4096)
         plain = np.flatnonzero(self._plain)
-        for start in range(0, flat[0].shape[1], width):
+
+        def block(start: int) -> None:
             at = slice(start, start + width)
             rows = _joined([piece[:, at] for piece in flat])
             sums = embedding_bag(sources, rows, first, mode="sum", per_sample_weights=weights, include_last_offset=True)
@@ -172,6 +189,13 @@ class Part:
                 sums[torch.from_numpy(plain)] = self._pairwise(rows, plain)
             for part, new in zip(mixed, sums.split(list(sizes)), strict=True):
                 part[:, at] = new
+
+        starts = range(0, flat[0].shape[1], width)
+        if all_cores:
+            on_all_cores(block, starts)
+        else:
+            for start in starts:
+                block(start)
         return [part.view(len(part), *pieces[0].shape[1:]) for part in mixed]
 
     def _pairwise(self, rows: Tensor, targets: Ints) -> Tensor:

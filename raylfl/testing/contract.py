@@ -96,7 +96,7 @@ def an_empty_round_moves_no_vector(algorithm: Algorithm) -> None:
 
 
 def leaves_its_inputs_alone(algorithm: Algorithm) -> None:
-    """No method changes an argument in place, except the server's Tables in server_step."""
+    """No method changes an argument in place, except Tables in server_step and the gradients in direction."""
     after_all(cast(Algorithm, Watched(algorithm)))
 
 

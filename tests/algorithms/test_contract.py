@@ -134,7 +134,8 @@ class MovesWhenIdle(FedAvg):
 
 class ScalesInPlace(FedAvg):
     def direction(self, x, g, carry):
-        return g.mul_(2.0), carry
+        x.mul_(2.0)
+        return g, carry
 
 
 class StepsInPlace(FedAvg):

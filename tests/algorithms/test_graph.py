@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks import graph_rates
 from benchmarks.graphs import stationary_mean
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.dsgd import DSGD
@@ -426,3 +427,23 @@ def test_the_bias_of_dsgd_is_its_closed_form(beta, p):
 
         *_, (server, _) = simulate(algorithm, gradient, played, torch.zeros(2, dtype=torch.float64), population)
         np.testing.assert_allclose(server["node_x"].numpy(), found, atol=1e-8)
+
+
+def test_rates_under_participation_follow_from_the_maps_of_rounds():
+    """DIGing's matrix by hand; chains that forget their last state are independent draws; DSGD's rest moves."""
+    path, h, b = np.array([[0, 1], [1, 0], [1, 2], [2, 1]]), np.array([1.0, 1.5, 2.0]), np.array([1.0, -2.0, 0.5])
+    maps = graph_rates.maps_of("gradient_tracking", h, b, path, False)
+    rest = maps.rest()
+    np.testing.assert_allclose(rest[:3], b.sum() / h.sum(), atol=1e-10)
+    assert maps.moves(rest) < 1e-12
+    w, i, o = Edges(3, path, np.ones(4, dtype=bool)).doubly(np.arange(3)).matrix, np.eye(3), np.zeros((3, 3))
+    lr, g = graph_rates.LR, np.diag(h)
+    whole = np.block([[w - lr * g, -lr * i, lr * i], [w @ g, w, -w], [g, o, o]])  # of (x, y, g_prev)
+    moduli = np.abs(np.linalg.eigvals(whole))
+    matrices = maps.reachable(maps.z0 - rest)
+    found = graph_rates.independent(maps.works, matrices, np.ones(3))
+    assert np.sqrt(found) == pytest.approx(moduli[moduli < 1 - 1e-9].max(), rel=1e-9)
+    half = graph_rates.independent(maps.works, matrices, np.full(3, 0.5))
+    assert graph_rates.markov(maps.works, matrices, 0.5) == pytest.approx(half, rel=1e-6)
+    dsgd = graph_rates.maps_of("dsgd", h, b, path, False)
+    assert dsgd.moves(dsgd.rest()) > 1e-2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -139,6 +140,19 @@ def test_a_part_takes_its_rows_in_any_order_with_the_same_bits(count):
     part, order = edges.doubly(np.arange(count)).part(targets, np.arange(count)), rng.permutation(count)
     assert part.dense == (count == 80)
     assert torch.equal(part.over(order)(rows[order]), part(rows))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_components_are_the_strongly_connected_parts(seed):
+    """Against networkx; a gap of 0 and several parts are the same for doubly stochastic weights."""
+    for r, nodes in rounds(seed, directed=True):
+        for mixing in (edges_of(r).row(nodes), edges_of(r).column(nodes), edges_of(r).doubly(nodes)):
+            graph = nx.DiGraph(np.argwhere(mixing.matrix.T > 0).tolist())
+            graph.add_nodes_from(range(len(nodes)))
+            assert mixing.components == nx.number_strongly_connected_components(graph)
+        if len(nodes) > 1:
+            w = edges_of(r).doubly(nodes)
+            assert (w.gap < 1e-12) == (w.components > 1)
 
 
 def test_the_gap_is_that_of_textbooks():

@@ -263,11 +263,12 @@ class Homes:
         return [self._measures[b][1] for b in range(len(handles))]
 
     def _info(self, mixing: Mixing, working: int, measures: Sequence[Measure]) -> Info:
-        """The root mean squares over the nodes of |x_i - mean x| and of |y_i - mean y|; the spectral gap."""
+        """The root mean squares over the nodes of |x_i - mean x| and |y_i - mean y|; the graph's parts; its gap."""
         counts = [m.nodes for m in measures]
         info = {"consensus_error": spread(counts, [m.parameters or m.x for m in measures])}
         if self.algorithm.tracked is not None:
             info["tracking_error"] = spread(counts, [m.tracked for m in measures if m.tracked is not None])
+        info["components"] = mixing.components
         if working <= SPECTRUM:
             info["spectral_gap"] = mixing.gap
         return info

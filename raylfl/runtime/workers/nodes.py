@@ -160,7 +160,9 @@ def exchange(site: Site, job: Exchange, *pieces: State) -> tuple[Any, ...]:
     sizes, mixed = [len(next(iter(piece.values()))) for piece in pieces], list[State]({} for _ in pieces)
     with one_thread():
         for name in pieces[0]:
-            rows = site.algorithm.matrix(name, job.parts).mixed([piece[name] for piece in pieces], sizes)
+            rows = site.algorithm.matrix(name, job.parts).mixed(
+                [piece[name] for piece in pieces], sizes, all_cores=True
+            )
             for block, own in zip(mixed, rows, strict=True):
                 block[name] = own
     return None, *mixed
