@@ -32,7 +32,7 @@ class CAFedAvg(Summing):
     """c-a-FedAvg: FedAvg with each upload divided by its probability of being received."""
 
     gamma: float = 1.0  # server lr
-    calibrate: bool = False  # eta as in FedACS app. I.2
+    calibrate: bool = False  # true: eta is calibrated as in FedACS app. I.2
 
     def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
         if np.isnan(r.failure).any():

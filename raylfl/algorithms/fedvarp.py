@@ -38,7 +38,7 @@ class FedVARP(Algorithm):
     gamma: float = 1.0  # server lr
     # ignore: the paper; reuse: FedACS eq. (114), the memory replaces lost uploads
     lost: Literal["ignore", "reuse"] = "ignore"
-    calibrate: bool = False  # eta as in FedACS app. I.2
+    calibrate: bool = False  # true: eta is calibrated as in FedACS app. I.2
 
     keeps_memory: ClassVar[bool] = True
 

@@ -27,7 +27,7 @@ from raylfl.core.algorithm import State
 class GradientTracking(Tracking):
     """Gradient tracking (DIGing, Aug-DGM): steps along a tracked mean gradient; exact."""
 
-    order: Literal["diging", "atc"] = "diging"  # combine x beside the step, or after it
+    order: Literal["diging", "atc"] = "diging"  # diging: x is averaged beside the step; atc: after it
 
     one_step: ClassVar[bool] = True
 

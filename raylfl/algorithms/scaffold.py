@@ -53,9 +53,9 @@ class Scaffold(Summing):
     momentum: Annotated[
         float, Ge(0), Lt(1), Doc("the momentum of the raw gradient, before the correction; 0 in the paper")
     ] = 0.0
-    variates: Literal["zero", "model"] = "zero"  # c, c_i at first; model: the initial model, as in NIID-Bench's code
+    variates: Literal["zero", "model"] = "zero"  # c and c_i at first: 0, or the initial model as in NIID-Bench's code
 
-    uplink: Literal["both", "update"] = "both"  # update: d floats up, of option 2
+    uplink: Literal["both", "update"] = "both"  # both: U_i and the change of c_i; update: U_i only, with option 2
 
     own_step: ClassVar[bool] = True
 

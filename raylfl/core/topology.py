@@ -34,7 +34,7 @@ class Network(Protocol):
     """The two ways to carry out a cohort's tasks; implemented by `raylfl.runtime.workers.backend.Backend`."""
 
     def run(self, tasks: Any, broadcast: Any, client_states: Any) -> Deferred[Any]:
-        """Runs every task from the broadcast."""
+        """Runs all tasks, each from the broadcast."""
 
     def run_ring(self, tasks: Any, broadcast: Any, client_states: Any, received: Sequence[bool]) -> Deferred[Any]:
         """Runs the tasks in sequence, each from the last received result before it."""

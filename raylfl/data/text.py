@@ -26,7 +26,7 @@ class Texts(DataSource):
     Samples are (x [length], y [length]) as numbers of characters; y is x moved on by one character. The last fifth of
     each text is the test set. A client is a text (`partition: natural`); labels are the texts, for partitions by label.
     path: a folder of `*.txt` files in UTF-8; null: beginnings of eight works in the public domain, 16 kB.
-    length: the length of a window; training windows overlap by half.
+    length: training windows overlap by half.
     """
 
     def __init__(

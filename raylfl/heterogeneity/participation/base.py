@@ -70,8 +70,8 @@ def sample_with_replacement(
 class Participation(Options, ABC):
     """A process that samples the clients of each round.
 
-    on_empty: `skip` leaves a round without available clients empty; `resample` redraws it under the next key, up to
-    ATTEMPTS times, and then leaves it empty.
+    on_empty: `skip` leaves a round without available clients empty; `resample` draws again, at most 100 times in all,
+    and then leaves it empty.
     """
 
     on_empty: Literal["skip", "resample"] = "skip"

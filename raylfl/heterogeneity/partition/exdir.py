@@ -36,8 +36,8 @@ class ExDir(Partition):
     2. For each class c in turn: its samples in proportions p_c ~ Dir(alpha * 1) over its clients without those that
        already have n/N samples (the cap). Redrawn until every client has min_size samples.
 
-    Every sample has an owner. If all clients of a class have reached the cap, they share the class as if none had; the
-    published code then gives the whole class to the last of them.
+    Every sample has an owner. If all clients of a class have reached the cap, they share the class as if there were no
+    cap; the published code then gives the whole class to the last client.
     """
 
     classes: Annotated[int, Ge(1)] = 2  # classes per client C; in the paper C = 1 and 2, with alpha = 10

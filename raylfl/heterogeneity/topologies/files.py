@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class File(Graph):
     """The edges in a text file, one per line: two client numbers, `0 1`; text after a # is a comment."""
 
-    path: Annotated[str, Doc("the list of edges")] = ""
-    one_way: Annotated[bool, Doc("`0 1` is a message from 0 to 1 only")] = False
+    path: Annotated[str, Doc("a text file with an edge on each line")] = ""
+    one_way: Annotated[bool, Doc("true: a line `0 1` is an edge from 0 to 1 only")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

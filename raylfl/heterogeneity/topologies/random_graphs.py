@@ -22,7 +22,7 @@ ATTEMPTS = 100  # draws until one is connected
 class RandomGraph(Graph):
     """A random graph, drawn until it is connected; if `dynamic`, one draw in each round, connected or not."""
 
-    dynamic: Annotated[bool, Doc("redrawn every round; such a graph need not be connected")] = False
+    dynamic: Annotated[bool, Doc("true: the graph is redrawn every round, and need not be connected")] = False
 
     @property
     def changes(self) -> bool:
@@ -60,7 +60,7 @@ class ErdosRenyi(RandomGraph):
 class RandomRegular(RandomGraph):
     """Every node has `degree` neighbours; the graph is uniform among all such graphs, asymptotically."""
 
-    degree: Annotated[int, Ge(1), Doc("neighbours of a node; N times degree is even")] = 4
+    degree: Annotated[int, Ge(1), Doc("the neighbours of each node; N times degree is even")] = 4
 
     def drawn(self, count: int, seed: int) -> nx.Graph[int]:
         import networkx as nx
