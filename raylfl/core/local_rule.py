@@ -18,8 +18,8 @@ class Schedule(Options):
     """Local learning rates that fall over the rounds, or over the local steps of each round.
 
     The factor on eta in round r is 1 (constant), decay^r (exponential) or 1/sqrt(1 + r/period) (sqrt). The `step_`
-    variants apply the same factors to local step t instead, from eta anew in every round (FedACS, fig. 4 uses
-    step_exponential).
+    variants apply the same factors to local step t in place of r, and start again from eta in every round (FedACS,
+    fig. 4 uses step_exponential).
 
     >>> [Schedule("exponential", decay=0.5).over_rounds(r) for r in range(3)]
     [1.0, 0.5, 0.25]
@@ -31,7 +31,7 @@ class Schedule(Options):
         Literal["constant", "exponential", "sqrt", "step_exponential", "step_sqrt"],
         Doc(
             "`exponential` is `eta decay^r`; `sqrt` is `eta / sqrt(1 + r/period)`; `step_exponential` and `step_sqrt` "
-            "do the same over the local steps, from eta anew in each round"
+            "do the same over the local steps, and start again from eta in each round"
         ),
     ] = "constant"
     decay: Annotated[float, Gt(0), Le(1), Doc("the factor per round (or step); used by `exponential`")] = 1.0

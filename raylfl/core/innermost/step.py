@@ -102,7 +102,7 @@ class Innermost:
 
 
 def _text(found: Translation, call: Call) -> str:
-    """The call without the number of samples, on which its function does not depend."""
+    """A description of the call, without the number of samples, on which its function does not depend."""
     name, results = full_name(call.op), call.results()
     plain = found.geometry[results[0]].shape[1:] if name == "aten::view" else call.args
     return f"{results} = {name}({call.slots()}, {plain})"

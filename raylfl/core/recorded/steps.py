@@ -264,7 +264,7 @@ class RecordedSteps:
         return None if same else "does not have autograd's bits when it is replayed"
 
     def _again(self, program: Program | Captured, content: Any, before: Any) -> tuple[Tensor, list[Tensor]]:
-        """(gradient, [loss, logged values..., state]) of a replay from the state `before`; the state stays as it is."""
+        """(gradient, [loss, logged values..., state]) of a replay from `before`; the current state is restored."""
         after = self._changing(content)
         self._restore(content, before)
         row = torch.empty(*self.clients(content), sum(self.sizes), device=self.device, dtype=self.dtype)
