@@ -112,7 +112,7 @@ class AnonymousImportance(AggregationRule):
             raise BadValue(
                 "aggregate",
                 got="anonymous_importance",
-                need="a rule for this participation: it divides by the sampling probabilities p_i",
+                need="a rule without the sampling probabilities p_i, which this participation does not have",
                 hint="sample with replacement, or use weighted",
             )
         return r.draws * r.weights / (r.total_draws * r.inclusion)

@@ -61,4 +61,6 @@ class SplitFed(FedAvg):
 def check_cut(cut: str | None) -> None:
     """Checks that a cut is given; raises BadValue otherwise. The model decides later whether the layer exists."""
     if not cut:
-        raise BadValue("cut", got=cut, need="the name of a layer, layers.relu1 say", hint="after it the model is cut")
+        raise BadValue(
+            "cut", got=cut, need="the name of a layer, such as layers.relu1", hint="the model is cut after it"
+        )

@@ -41,7 +41,8 @@ class MappedArrays(Dataset[Any]):
         if self._columns is None:
             columns = tuple(mapped(path) for path in self.paths)
             if len(lengths := {len(column) for column in columns}) > 1:
-                raise DataMissing(f"{', '.join(map(str, self.paths))} have {sorted(lengths)} samples: not equally many")
+                files = ", ".join(map(str, self.paths))
+                raise DataMissing(f"{files} have different numbers of samples: {sorted(lengths)}")
             self._columns = columns
         return self._columns
 

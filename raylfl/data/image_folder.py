@@ -58,7 +58,9 @@ class ImageFolder(ImageData):
         if size is not None and not 1 <= size <= 4096:
             raise BadValue("size", got=size, need="1..4096 pixels, or null")
         if train == test:
-            raise BadValue("test", got=test, need="another half than train, or scores are those of training images")
+            raise BadValue(
+                "test", got=test, need="a folder other than train, or test scores are those of training images"
+            )
         transform = normalised(mean, std, 1 if grey else 3, augment)
         source = data_root(root) / Path(path).expanduser()
         if not source.exists():

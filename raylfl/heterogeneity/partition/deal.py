@@ -92,7 +92,7 @@ def redraw(draw: Callable[[], Ints], min_size: int, alpha: float) -> Ints:
         if least >= min_size:
             return counts
         best, counts = max(best, least), draw()
-    need = f"at most {best}, the most that the smallest client got in {redraws} draws"
+    need = f"at most {best}, the size of the smallest client in the best of {redraws} draws"
     hint = f"or raise alpha={alpha:g}, or lower num_clients={len(counts)}"
     raise BadValue("min_size", got=min_size, need=need, hint=hint)
 

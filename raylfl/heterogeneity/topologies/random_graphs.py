@@ -35,7 +35,7 @@ class RandomGraph(Graph):
             drawn = self.drawn(world.count, keyed_int(world.seed, "topology", r if self.dynamic else 0, attempt))
             if self.dynamic or nx.is_connected(drawn):
                 return drawn
-        raise BadValue("name", got="a random graph", need="connected", hint=f"none of {ATTEMPTS} draws was: more edges")
+        raise BadValue("name", got="a random graph", need="connected", hint=f"none of {ATTEMPTS} draws was; add edges")
 
     @abstractmethod
     def drawn(self, count: int, seed: int) -> nx.Graph[int]:
