@@ -186,7 +186,7 @@ def inverse_count(probabilities: Floats) -> Floats:
     polynomials of degree D come within 2 exp(-D^2/k) of t^k on [0, 1] (Newman & Rivlin 1976), so that
     3 sqrt(m) + 8 nodes leave an error below 1e-15.
 
-    >>> inverse_count(np.array([1.0, 0.5])).tolist()  # alone in one half of the rounds: 1/2 + 1/4, 1/4
+    >>> inverse_count(np.array([1.0, 0.5])).tolist()  # client 0 is alone in half of the rounds
     [0.75, 0.25]
     """
     count, mean = len(probabilities), float(probabilities.sum())

@@ -138,7 +138,7 @@ class Part:
 
         all_cores: blocks of columns of sums over edges are computed in parallel.
         """
-        import torch  # not before: a config is checked, and names its graph, without torch
+        import torch  # imported late: configs are checked without torch
 
         if not self.dense and pieces[0].dtype == torch.float32:
             return self._fused(pieces, sizes, all_cores)
@@ -208,7 +208,7 @@ class Part:
         mixed = rows.index_select(0, torch.from_numpy(self.here[targets]))
         mixed *= column(own, rows)
         if (own == 0).any():
-            mixed[torch.from_numpy(own == 0)] = 0.0  # -0, or not finite, otherwise
+            mixed[torch.from_numpy(own == 0)] = 0.0  # 0 times an entry may be -0 or nan
         for degree in np.unique(degrees[degrees > 0]):
             alike = np.flatnonzero(degrees == degree)
             for some in np.array_split(alike, -(-len(alike) * int(degree) * rows[0].numel() // FLOATS)):
@@ -217,7 +217,7 @@ class Part:
                     *at.shape, *rows.shape[1:]
                 )
                 terms *= torch.from_numpy(self.weights[at]).to(rows).view(*at.shape, *[1] * (rows.ndim - 1))
-                if some[-1] - some[0] == len(some) - 1:  # as on a regular graph: no copies of these rows
+                if some[-1] - some[0] == len(some) - 1:  # consecutive targets, as on a regular graph: no copy
                     mixed[some[0] : some[-1] + 1] += halved(terms)
                 else:
                     mixed[torch.from_numpy(some)] += halved(terms)

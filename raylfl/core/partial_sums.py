@@ -23,7 +23,7 @@ from raylfl.core.reduce import BLOCK, column
 from raylfl.core.threads import on_all_cores
 
 CACHED = 2**18  # numbers in a block of columns, all rows together; they fit in the caches
-NARROWEST = 1024  # columns of a block
+NARROWEST = 1024  # least number of columns in a block
 SPAN = 2**20  # columns of a thread's piece
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-BLOCK = 16_384  # columns
+BLOCK = 16_384  # columns of a block
 
 
 def column(values: npt.ArrayLike, like: Tensor) -> Tensor:

@@ -145,7 +145,9 @@ class VectorizedOracle(Oracle):
         named = {name: parameters[k] for name, k in self.places}
         named |= {name: buffers[k] for name, k in self.buffer_places}
         loss, logged = functional_call(self.step, named, batch, tie_weights=False)
-        after = {k: named[name] for name, k in reversed(self.buffer_places)}  # `named` has what was assigned
+        after = {
+            k: named[name] for name, k in reversed(self.buffer_places)
+        }  # buffers that the step assigned are in `named`
         return loss, logged, [after[k] for k in range(len(buffers))]
 
     def _by_hand(self, parameters: list[Tensor], buffers: list[Tensor], batch: tuple[Tensor, ...]) -> _Result:

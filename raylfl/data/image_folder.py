@@ -220,7 +220,7 @@ def _own(place: Path) -> Iterator[Path]:
     part.mkdir(parents=True)
     try:
         yield part
-        shutil.rmtree(place, ignore_errors=True)  # a damaged one
+        shutil.rmtree(place, ignore_errors=True)  # a damaged cache, if any
         with suppress(OSError):  # another process was first
             part.rename(place)
     finally:

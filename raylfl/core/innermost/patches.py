@@ -21,7 +21,7 @@ _aten = torch.ops.aten
 class Convolution:
     """A convolution with stride 1, without dilation and groups."""
 
-    channels: int  # of its input
+    channels: int  # input channels
     kernel: tuple[int, int]
     padding: tuple[int, int]
 

@@ -28,7 +28,7 @@ class InnermostSteps:
         self.parameters = list(module.parameters())
         self.possible = _possible(module, cohort)
         self.first: Innermost | None = None  # the first step found
-        self.network: nn.Sequential | None = None  # the part of the module that it goes through, if there is one
+        self.network: nn.Sequential | None = None  # the part of the module whose cross-entropy is that step
         self._found: dict[Any, Innermost | None] = {}
 
     def of(self, content: Any, aside: Callable[[], AbstractContextManager[object]] = nullcontext) -> Innermost | None:

@@ -127,7 +127,7 @@ class Tape(TorchDispatchMode):
         number = _number(tensor, self)
         if number is None:
             if tensor.layout != torch.strided:
-                return Slot(self._number_anew(tensor, self._next))  # refused there
+                return Slot(self._number_anew(tensor, self._next))  # raises Refused
             storage = _storage(tensor)
             numbers = [_number(t, self) for t in given if _storage(t) == storage]
             homes = [self.geometry[k].home for k in numbers if k is not None]
@@ -148,7 +148,7 @@ def _number_of(tensor: Tensor, tape: Tape) -> int:
 
 
 def _storage(tensor: Tensor) -> int:
-    with torch._C.DisableTorchFunction():  # the end of a vmap comes here within `Watch`
+    with torch._C.DisableTorchFunction():  # vmap calls this on exit, while `Watch` is active
         return int(tensor.untyped_storage()._cdata)
 
 
@@ -237,7 +237,7 @@ def _overwritten(tape: Tape, names: Mapping[int, str], buffers: set[Any]) -> str
         for k in call.written():
             ours = tape.geometry[k]
             hit = [(at.offset, name) for at, name in inputs if at.home == ours.home and at.offset <= ours.offset]
-            if hit:  # parameters share one memory: the last one that begins before it
+            if hit:  # parameters share one memory: the last that begins there or before
                 return f"overwrites `{max(hit)[1]}` in place"
             if ours.home in tape.constants:
                 return "overwrites a constant in place"

@@ -35,7 +35,7 @@ class Dirichlet(Partition):
     sizes differ by at most one.
     """
 
-    alpha: Annotated[float, Gt(0)] = 0.1  # FedACS and FedAWARE; FedACS also 0.05, 0.2, 0.35
+    alpha: Annotated[float, Gt(0)] = 0.1  # as in FedACS and FedAWARE; FedACS also has 0.05, 0.2, 0.35
     min_size: Annotated[int, Ge(0)] = 10
     balance: Literal["none", "cap", "equal"] = "none"
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TOPOLOGIES: Registry[Graph] = Registry("topologies", "raylfl.heterogeneity.topologies", lambda: Graph)
 _SECONDS, _RATE = Domain("a number, at least 0", 0.0, phases=False), replace(POSITIVE, phases=False)
-RECENT = 3  # rounds whose edges are cached, of a graph that changes
+RECENT = 3  # rounds whose edges are cached, for a graph that changes
 
 
 @dataclass(kw_only=True)
@@ -74,7 +74,7 @@ class Graph(Options, ABC):
         if self.edge_bandwidth is not None:
             self._edge_bandwidth = PerEdge.parse(self.edge_bandwidth, "edge_bandwidth", _RATE)
         self._links = None if self.links is None else EdgeLinks.read(self.links)
-        self._pairs: dict[tuple[int, int, int], Ints] = {}  # a cache: seed, clients, round
+        self._pairs: dict[tuple[int, int, int], Ints] = {}  # cached edges by (seed, number of clients, round)
         self._edges: Edges | None = None
 
     @property
