@@ -20,7 +20,7 @@ def _none() -> Ints:
 
 @dataclass(frozen=True)
 class Links:
-    """Totals of the links that have carried messages: codes of the ends (from, to) [L], ascending; totals [L]."""
+    """The messages and floats of all links that have carried any, [L] each; codes: the ends (from, to), ascending [L]."""
 
     codes: Ints = field(default_factory=_none)
     messages: Ints = field(default_factory=_none)
@@ -70,12 +70,12 @@ class Links:
         return HEAD + "".join(lines)
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
-        """The arrays by name, for a checkpoint; `of_columns` is the inverse."""
+        """The arrays by name, for a checkpoint."""
         return {"codes": self.codes, "messages": self.messages, "floats": self.floats}
 
     @staticmethod
     def of_columns(columns: Mapping[str, NDArray[np.generic]]) -> Links:
-        """The totals in these arrays. Raises ValueError if they are none."""
+        """The inverse of `columns`. Raises ValueError for arrays of another form."""
         found = Links(**{name: np.asarray(values) for name, values in columns.items()})
         lengths = {len(values) for values in found.columns().values()}
         kinds = [values.dtype for values in found.columns().values()]
