@@ -20,7 +20,7 @@ def _none() -> Ints:
 
 @dataclass(frozen=True)
 class Links:
-    """The messages and floats of all links that have carried any, [L] each; codes: the ends (from, to), ascending [L]."""
+    """Messages and floats of all links that have carried any, [L] each; codes: the ends (from, to), ascending [L]."""
 
     codes: Ints = field(default_factory=_none)
     messages: Ints = field(default_factory=_none)
