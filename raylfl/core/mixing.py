@@ -63,7 +63,7 @@ class Mixing:
 
     @property
     def dense(self) -> bool:
-        """Whether the rows have so many entries that products with whole rows are faster than sums over edges."""
+        """Whether W has so many entries per row that matrix-vector products are faster than sums over edges."""
         return len(self.sources) > DENSE * len(self.own)
 
     def needs(self, targets: Ints) -> Ints:

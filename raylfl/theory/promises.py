@@ -132,7 +132,7 @@ def sfl_bound(setting: sfl.Setting, R: int, constants: Constants, mu: float) -> 
 def _of_sfl(setting: sfl.Setting, R: int, constants: Constants, theorem: str, scale: float) -> Iterator[Promise]:
     """The bound of [2] Theorems 1 and 2 on F(xbar) - F*, term by term, and the weights of xbar.
 
-    With too few rounds for the strongly convex case the convex one is taken, with its plain mean of iterates.
+    With too few rounds for the strongly convex bound, the convex one is used, on the plain mean of the iterates.
     """
     convexity = constants.value("mu")
     mu = convexity if convexity * setting.effective * R >= 1 else 0.0

@@ -80,9 +80,9 @@ class QuadraticProblem:
         """The dissimilarity constants (beta, zeta) of [2], Assumption 3a.
 
         sum_i w_i |grad f_i - grad F|^2 <= beta^2 |grad F|^2 + zeta^2 for all x. With G_i = H_i - H, g_i = grad f_i(x*),
-        A = sum w_i G_i^2 and h = sum w_i G_i g_i, the least zeta^2 for a beta^2 with P = beta^2 H^2 - A > 0 is h^T P^-1
-        h + sum w_i |g_i|^2. beta2: beta^2; default: twice its least possible value. [3] Assumption 3 holds with beta^2
-        + 1 and the same kappa = zeta. inf if H is singular and the H_i differ.
+        A = sum w_i G_i^2 and h = sum w_i G_i g_i, the least zeta^2 for a beta^2 with P = beta^2 H^2 - A > 0 is
+        h^T P^-1 h + sum w_i |g_i|^2. beta2: beta^2; default: twice its least possible value. [3] Assumption 3 holds
+        with beta~^2 = beta^2 + 1 and kappa = zeta. Both are inf if H is singular and the H_i differ.
         """
         away = self.hessians - self.hessian
         at_optimum = self.gradients(self.optimum)

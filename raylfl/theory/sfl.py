@@ -159,7 +159,7 @@ def cyclic_rate(method: str, R: int, *, M: int, K: int, L: float, mu: float, sig
 def random_reshuffling_rate(R: int, *, M: int, L: float, mu: float, D: float, zeta_star: float) -> float:
     """The rate of SGD with random reshuffling on E|x_R - x*|^2, without constants (Mishchenko et al. 2020, Cor. 1).
 
-    SFL with K = 1 and sigma = 0 is this method; its own bound lacks the factor M in the exponent (sec. 3.2).
+    SFL with K = 1 and sigma = 0 is this method; SFL's bound lacks the factor M in the exponent (sec. 3.2).
     """
     return L * zeta_star**2 / (mu**3 * M * R**2) + D**2 * exp(-mu * M * R / L)
 
