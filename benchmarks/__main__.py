@@ -2,7 +2,8 @@
 
     python -m benchmarks [PART ...] [-o FILE] [--write]
 
-Without PART, all parts are run. `--write` puts the numbers of `pinned`, `sums` and `nodes` into docs/scaling.md.
+Without PART, all parts are run. `--write` puts the numbers of `pinned`, `sums`, `rows` and `nodes` into
+docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -35,15 +36,22 @@ PARTS = (
     "scale",
     "pinned",
     "sums",
+    "rows",
     "nodes",
     "oracle",
 )
 ROUNDS = {"W1": 60, "W2": 12, "W3": 60}
 USERS_ROUNDS = {**ROUNDS, "W4": 30, "W5": 20}
+ROWS = ("fedmgda", "mifa", "fedaware")
 STATEFUL = ("focus", "scaffold", "feddyn", "mifa", "fedaware")
 
 
-PAGES: dict[str, Callable[[Any], str]] = {"pinned": pinned.page, "sums": sums.page, "nodes": many_nodes.page}
+PAGES: dict[str, Callable[[Any], str]] = {
+    "pinned": pinned.page,
+    "sums": sums.page,
+    "rows": sums.page_of_rows,
+    "nodes": many_nodes.page,
+}
 
 
 def speed() -> list[dict[str, Any]]:
@@ -75,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", default=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("-o", "--out", default="benchmarks/results.json")
-    parser.add_argument("--write", action="store_true", help="put pinned, sums and nodes into docs/scaling.md")
+    parser.add_argument("--write", action="store_true", help="put pinned, sums, rows and nodes into docs/scaling.md")
     args = parser.parse_args()
     results: dict[str, Any] = {}
     for part in args.parts:
@@ -99,6 +107,8 @@ def main() -> None:
         elif part == "sums":
             cases = (("shared", True), ("shared", False), ("pinned", False))
             results[part] = [sums.of_server("fedavg", placement, rows) for placement, rows in cases]
+        elif part == "rows":
+            results[part] = [sums.of_server(a, "shared", False) for a in ROWS]
         elif part == "nodes":
             results[part] = many_nodes.ways(many_nodes.counts())
         elif part == "oracle":

@@ -67,8 +67,8 @@ class Vector(LightningModule):
 def of_server(algorithm: str, placement: str, rows: bool) -> dict[str, Any]:
     """The growth of the server's memory in a run, in vectors, and its processor time per round.
 
-    own: private memory; mapped: pages of the object store that it wrote or read. rows: every upload goes to the server.
-    The processor time includes Ray's threads in the server's process.
+    own: private memory; mapped: pages of the object store that it wrote or read; file: pages of files. rows: every
+    upload goes to the server. The processor time includes Ray's threads in the server's process.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=process.set_up) as own:
         return own.submit(_measured, algorithm, placement, rows).result()
@@ -84,7 +84,7 @@ def _measured(algorithm: str, placement: str, rows: bool) -> dict[str, Any]:
         os.environ.setdefault(name, value)
     ray.init("local", num_cpus=2, object_store_memory=((1 + rows) * CLIENTS + 16) * 4 * WIDTH, **QUIET)
     workers = start_workers(experiment.config.runtime, (None,) * WORKERS)
-    memory, vectors, seconds, received = Memory(), (0.0, 0.0, 0.0), list[float](), 0.0
+    memory, vectors, seconds, received = Memory(), [0.0] * 3, list[float](), 0.0
     backend = RayBackend(experiment, Stored.put(experiment, WORKERS), workers, print)
     federation = Federation.of(experiment, backend)
     federation.dispatch.rows = "compared with sums" if rows else None
@@ -105,7 +105,7 @@ def _measured(algorithm: str, placement: str, rows: bool) -> dict[str, Any]:
         "received": received,
         "own": vectors[0],
         "mapped": vectors[1],
-        "both": vectors[2],
+        "file": vectors[2],
         "cpu_ms": 1e3 * median(seconds[WATCHED + 1 :]),
         "bits": fingerprint(params)[:8],
     }
@@ -133,6 +133,22 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def page_of_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The part `rows` of docs/scaling.md."""
+    lines = [
+        {
+            "method": f"`{row['algorithm']}`",
+            "vectors received": f"{row['received']:.0f}",
+            "own memory": f"{row['own']:.2g}",
+            "pages of the object store": f"{row['mapped']:.2g}",
+            "pages of files": f"{row['file']:.2g}",
+            "processor time per round": f"{row['cpu_ms'] / 1e3:.2g} s",
+        }
+        for row in rows
+    ]
+    return f"\n{table(lines)}\n"
+
+
 class Memory:
     """The largest memory of this process since the object was made, sampled every 5 ms."""
 
@@ -143,19 +159,17 @@ class Memory:
 
     def _watch(self) -> None:
         while not self._ended.wait(0.005):
-            own, mapped = (now - then for now, then in zip(_resident(), self._before, strict=True))
-            self._most = [*map(max, self._most, (own, mapped, own + mapped))]
+            grown = (now - then for now, then in zip(_resident(), self._before, strict=True))
+            self._most = [*map(max, self._most, grown)]
 
-    def peak(self) -> tuple[float, float, float]:
-        """(own, mapped, both) in vectors."""
+    def peak(self) -> list[float]:
+        """[own, mapped, file] in vectors."""
         self._ended.set()
         self._thread.join()
-        own, mapped, both = (most / 4 / WIDTH for most in self._most)
-        return own, mapped, both
+        return [most / 4 / WIDTH for most in self._most]
 
 
-def _resident() -> tuple[int, int]:
-    """(private, shared) bytes of resident memory."""
+def _resident() -> list[int]:
+    """[private, shared, file] bytes of resident memory."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    own, mapped = (int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
-    return own, mapped
+    return [int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem", "RssFile")]

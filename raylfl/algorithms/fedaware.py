@@ -38,6 +38,7 @@ from raylfl.core.algorithm import Algorithm, Info, ServerState, State
 from raylfl.core.client_rows import Table
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column
+from raylfl.core.rows_apart import norms
 from raylfl.options import Doc, Ge, Gt, Le
 from raylfl.solvers.working_set import WorkingSet, min_norm_working_set
 
@@ -71,20 +72,19 @@ class FedAWARE(Algorithm):
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         momenta: Table = server["momenta"]
         seen = np.array([client in momenta for client in r.cohort])
-        keep = column(np.where(seen, 1.0 - self.alpha if self.normalize else self.alpha, 0.0), uploads["update"])
-        rows = keep * momenta.rows(r.cohort) + (1.0 - keep) * uploads["update"]
-        momenta.write(r.cohort, rows)
+        keep = column(np.where(seen, 1.0 - self.alpha if self.normalize else self.alpha, 0.0), server["x"])
+        momenta.change(r.cohort, lambda old, update: keep * old + (1.0 - keep) * update, uploads["update"])
         changed = momenta.positions(r.cohort)
         lengths = torch.cat([server["lengths"], torch.zeros(int((~seen).sum()), dtype=torch.float64)])
-        lengths[changed] = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).cpu()
+        lengths[changed] = norms(momenta.view(r.cohort), torch.float64).cpu()
         info, members = {"active": float(len(momenta))}, WorkingSet.none()
         if self.warmup == "fedavg" and len(momenta) < r.population.count:
             step = RULES[self.aggregate].sum(uploads["update"], r)
         else:
-            tol = self.tol if self.tol is not None else (1e-6 if rows.dtype == torch.float32 else 1e-12)
+            tol = self.tol if self.tol is not None else (1e-6 if server["x"].dtype == torch.float32 else 1e-12)
             known = WorkingSet(server["members"].numpy(), server["gram"].numpy())
             found = min_norm_working_set(momenta.matrix, lengths.numpy(), known, changed.numpy(), tol, self.normalize)
-            step, members = found.point.to(rows.dtype), found.members
+            step, members = found.point.to(server["x"].dtype), found.members
             info |= {"support": float(np.count_nonzero(found.weights)), "gap": found.gap}
         after = {"x": server["x"] - self.gamma * step, "momenta": momenta, "lengths": lengths, **_state(members)}
         return after, info

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
+from raylfl.core.elementwise import elementwise
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column, tree_sum
 
@@ -55,9 +56,14 @@ class FedAWE(Algorithm):
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         here, tau = torch.from_numpy(r.cohort), server["tau"].clone()
         missed = r.index - tau[here]
-        models = uploads["start"] - column(self.gamma * missed.double(), uploads["update"]) * uploads["update"]
+        echo = column(self.gamma * missed.double(), server["x"])
+
+        def mean_model(start: Tensor, update: Tensor) -> tuple[Tensor]:
+            return (tree_sum(start - echo * update) / len(r.cohort),)
+
+        (x,) = elementwise(mean_model, uploads["start"], uploads["update"])
         tau[here] = r.index
-        return {"x": tree_sum(models) / len(r.cohort), "tau": tau}, {"echo_max": float(missed.max())}
+        return {"x": x, "tau": tau}, {"echo_max": float(missed.max())}
 
     def second_broadcast(self, server: ServerState) -> State:
         return {"x": server["x"]}

@@ -25,6 +25,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised
 from raylfl.core.population import Round
 from raylfl.core.reduce import weighted_sum
+from raylfl.core.rows_apart import select
 from raylfl.options import Doc, Ge, Gt, Le
 from raylfl.solvers.gram import inner_products_f64
 from raylfl.solvers.simplex import min_norm_point
@@ -49,6 +50,6 @@ class FedMGDA(Algorithm):
         unit = 1.0 / norms[moved]
         centre = normalised(r.weights[moved.cpu().numpy()])
         found = min_norm_point(gram[moved][:, moved] * unit[:, None] * unit, self.tol, centre, self.eps)
-        step = weighted_sum(uploads["update"][moved], found.weights * unit.cpu().numpy())
+        step = weighted_sum(select(uploads["update"], moved.tolist()), found.weights * unit.cpu().numpy())
         info = {"support": float(found.support), "gap": found.gap}
         return {"x": server["x"] - self.gamma * step}, info

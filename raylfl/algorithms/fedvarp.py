@@ -26,6 +26,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.calibration import memory_lr
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
 from raylfl.core.client_rows import Table
+from raylfl.core.elementwise import elementwise
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.core.reduce import tree_sum, weighted_sum
 
@@ -51,9 +52,9 @@ class FedVARP(Algorithm):
         if self.lost == "reuse":
             step = weighted_sum(updates, r.draws / r.total_draws)
             if len(r.lost.cohort):
-                step = step + weighted_sum(memory.rows(r.lost.cohort), r.lost.draws / r.total_draws)
+                step = step + weighted_sum(memory.view(r.lost.cohort), r.lost.draws / r.total_draws)
         else:
-            change = tree_sum(updates - memory.rows(r.cohort))
+            (change,) = elementwise(_change, updates, memory.view(r.cohort))
             step = change / len(r.cohort) + server["mean"]
             new["mean"] = server["mean"] + change / r.population.count
         memory.write(r.cohort, updates)
@@ -61,3 +62,7 @@ class FedVARP(Algorithm):
 
     def step_length(self, c: SystemInfo) -> float:
         return memory_lr(c) if self.calibrate else c.lr
+
+
+def _change(updates: Tensor, memory: Tensor) -> tuple[Tensor]:
+    return (tree_sum(updates - memory),)

@@ -22,6 +22,7 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
 from raylfl.core.client_rows import Table
+from raylfl.core.elementwise import elementwise
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import tree_sum
 
@@ -44,7 +45,12 @@ class MIFA(Algorithm):
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         memory: Table = server["memory"]
-        total = server["total"] + tree_sum(uploads["update"] - memory.rows(r.cohort))
+        rate = self.gamma / r.population.count
+
+        def step(x: Tensor, total: Tensor, update: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
+            total = total + tree_sum(update - old)
+            return x - rate * total, total
+
+        x, total = elementwise(step, server["x"], server["total"], uploads["update"], memory.view(r.cohort))
         memory.write(r.cohort, uploads["update"])
-        x = server["x"] - self.gamma / r.population.count * total
         return {"x": x, "memory": memory, "total": total}, {"seen": float(len(memory))}

@@ -31,6 +31,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import Aggregating
 from raylfl.core.algorithm import Info, ServerState, State, normalised_over
 from raylfl.core.population import Floats, Population, Round, SystemInfo
+from raylfl.core.rows_apart import norms
 
 
 @ALGORITHMS.register("optimal_sampling", paper="Chen et al. 2022")
@@ -71,7 +72,6 @@ class OptimalSampling(Aggregating):
         step = self.rule.sum(uploads["update"], r)
         new = {**server, "x": server["x"] - self.gamma * step}
         if self.norms == "stale":
-            norms = torch.linalg.vector_norm(uploads["update"], dim=1, dtype=torch.float64)
             new["norms"] = server["norms"].clone()
-            new["norms"][torch.from_numpy(r.cohort)] = norms.to(new["norms"].device)
+            new["norms"][torch.from_numpy(r.cohort)] = norms(uploads["update"], torch.float64).to(new["norms"].device)
         return new, {}

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from raylfl.core.elementwise import spans
+from raylfl.core.large import empty_matrix
+from raylfl.core.rows_apart import apart, columns
+from raylfl.core.threads import on_all_cores
 
 
 class Table:
     """A map from client to row [d], zero until it is written. It takes memory for written clients only.
 
     It is the only server state that changes in place: the server step writes the rows of the received clients. Rows
-    are kept in the order of their first writing (`clients`, `matrix`).
+    are kept in the order of their first writing (`clients`, `matrix`), many long ones in a file
+    (`raylfl.core.large`).
     """
 
     def __init__(self, like: Tensor):
@@ -25,6 +33,9 @@ class Table:
 
     def __contains__(self, client: int) -> bool:
         return int(client) in self._where
+
+    def __reduce__(self) -> tuple[Callable[[dict[str, Tensor]], Table], tuple[dict[str, Tensor]]]:
+        return Table.from_state, (self.state_dict(),)
 
     @property
     def clients(self) -> list[int]:
@@ -40,29 +51,57 @@ class Table:
         """Row numbers in `matrix` of these clients, int64 [C]. Raises KeyError for a client never written."""
         return torch.tensor([self._where[int(i)] for i in np.asarray(clients)], dtype=torch.int64)
 
+    def view(self, clients: npt.ArrayLike) -> Tensor:
+        """The rows of these clients [C, d], zeros for a client never written; large ones as views, until a `write`."""
+        nothing = self._rows.new_zeros(1, 1).expand(1, self._rows.shape[1])
+        at = [self._where.get(int(i)) for i in np.asarray(clients)]
+        return apart([nothing if k is None else self._rows[k : k + 1] for k in at] or [nothing[:0]])
+
     def rows(self, clients: npt.ArrayLike) -> Tensor:
         """The rows of these clients as a copy [C, d]; zeros for a client never written."""
-        ids = [int(i) for i in np.asarray(clients)]
-        out = self._rows.new_zeros((len(ids), self._rows.shape[1]))
-        for k, client in enumerate(ids):
-            if client in self._where:
-                out[k] = self._rows[self._where[client]]
-        return out
+        return columns(self.view(clients), slice(None))
 
     def write(self, clients: npt.ArrayLike, rows: Tensor) -> None:
         """Sets the rows of these clients to `rows` [C, d]."""
+        self._set(clients, rows, lambda span: columns(rows, span))
+
+    def change(self, clients: npt.ArrayLike, step: Callable[[Tensor, Tensor], Tensor], rows: Tensor) -> None:
+        """Sets the rows of these clients to step(their rows, rows) [C, d], on one block of columns at a time.
+
+        Column j of the result may depend on the columns j of both only.
+        """
+        old = self.view(clients)
+        self._set(clients, rows, lambda span: step(columns(old, span), columns(rows, span)))
+
+    def _set(self, clients: npt.ArrayLike, like: Tensor, values: Callable[[slice], Tensor]) -> None:
+        """Sets the rows of these clients; values: of a block of columns; like: as large as the rows."""
         ids = [int(i) for i in np.asarray(clients)]
+        if not ids:
+            return
         for client in ids:
             self._where.setdefault(client, len(self._where))
-        if len(self._where) > len(self._rows):  # grow by half: amortised constant cost, independent of N
-            grown = self._rows.new_empty((max(len(self._where), len(self._rows) * 3 // 2), self._rows.shape[1]))
-            grown[: len(self._rows)] = self._rows
-            self._rows = grown
-        self._rows[self.positions(ids).to(self._rows.device)] = rows
+        self._reserve(len(self._where))
+        at = self.positions(ids).to(self._rows.device)
+
+        def block(span: slice) -> None:
+            self._rows[at, span] = values(span)
+
+        on_all_cores(block, spans(like))
+
+    def _reserve(self, count: int) -> None:
+        """Makes room for so many rows; grows by half: amortised constant cost, independent of N."""
+        old = self._rows
+        if count <= len(old):
+            return
+        self._rows = empty_matrix(max(count, len(old) * 3 // 2), old.shape[1], old)
+        self._rows[: len(old)] = old
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The complete content for a checkpoint: `clients` int64 [n] and `rows` [n, d]."""
-        return {"clients": torch.tensor(self.clients, dtype=torch.int64), "rows": self.matrix.clone()}
+        """The complete content for a checkpoint: `clients` int64 [n] and `rows` [n, d]; valid until the next write."""
+        rows = self.matrix
+        if rows.device.type == "cpu":  # without the spare rows, which would be saved with a view
+            rows = torch.from_numpy(rows.numpy())
+        return {"clients": torch.tensor(self.clients, dtype=torch.int64), "rows": rows}
 
     @staticmethod
     def from_state(state: dict[str, Tensor]) -> Table:

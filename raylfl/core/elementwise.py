@@ -1,4 +1,4 @@
-"""Elementwise steps on long vectors, on all cores and without temporary vectors."""
+"""Columnwise steps on long vectors and matrices, on all cores and without temporary vectors."""
 
 from __future__ import annotations
 
@@ -6,28 +6,35 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from raylfl.core.rows_apart import NARROWEST, RowsApart, columns
 from raylfl.core.threads import on_all_cores
 
 SPAN = 2**18  # numbers in a block; the temporary results of a block fit in the caches
 
 
 def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor) -> tuple[Tensor, ...]:
-    """The vectors step(*vectors), computed on one block of entries at a time, with the same bits.
+    """The tensors step(*vectors), computed on one block of columns at a time, with the same bits.
 
-    Entry j of a result may depend on the entries j of the vectors only.
+    vectors: [d], or rows [R, d]. Column j of a result may depend on the columns j of the vectors only.
 
     >>> elementwise(lambda x, u: (x - 0.5 * u,), Tensor([1.0, 2.0]), Tensor([2.0, 4.0]))
     (tensor([0., 0.]),)
     """
-    width = len(vectors[0])
-    if width <= SPAN:
+    if not any(isinstance(vector, RowsApart) for vector in vectors) and vectors[0].shape[-1] <= SPAN:
         return step(*vectors)
-    out = tuple(empty.new_empty(width) for empty in step(*(vector[:0] for vector in vectors)))
+    empty = step(*(columns(vector, slice(0, 0)) for vector in vectors))
+    out = tuple(none.new_empty(*none.shape[:-1], vectors[0].shape[-1]) for none in empty)
 
-    def block(start: int) -> None:
-        span = slice(start, min(start + SPAN, width))
-        for whole, part in zip(out, step(*(vector[span] for vector in vectors)), strict=True):
-            whole[span] = part
+    def block(span: slice) -> None:
+        for whole, part in zip(out, step(*(columns(vector, span) for vector in vectors)), strict=True):
+            whole[..., span] = part
 
-    on_all_cores(block, range(0, width, SPAN))
+    on_all_cores(block, spans(*vectors))
     return out
+
+
+def spans(*vectors: Tensor) -> list[slice]:
+    """Blocks of columns of these vectors [d] and rows [R, d], of about SPAN numbers each."""
+    width, rows = vectors[0].shape[-1], max(len(v) if v.ndim > 1 else 1 for v in vectors)
+    step = max(SPAN // rows, NARROWEST)
+    return [slice(start, min(start + step, width)) for start in range(0, width, step)]

@@ -9,12 +9,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from raylfl.core.elementwise import elementwise
+from raylfl.core.rows_apart import RowsApart
+
 BLOCK = 16_384  # columns of a block
 
 
 def column(values: npt.ArrayLike, like: Tensor) -> Tensor:
     """A [C, 1] column of one number per client, in the dtype and on the device of `like`."""
-    return torch.as_tensor(np.asarray(values, dtype=np.float64)).to(like)[:, None]
+    return torch.as_tensor(np.asarray(values, dtype=np.float64)).to(like.device, like.dtype)[:, None]
 
 
 def tree_sum(rows: Tensor) -> Tensor:
@@ -26,6 +29,8 @@ def tree_sum(rows: Tensor) -> Tensor:
     >>> tree_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
     tensor([ 9., 12.])
     """
+    if isinstance(rows, RowsApart):
+        return elementwise(lambda block: (tree_sum(block),), rows)[0]
     count = len(rows)
     if count < 2:
         return halved(rows.clone())
@@ -44,6 +49,9 @@ def weighted_sum(rows: Tensor, coefficients: npt.ArrayLike) -> Tensor:
     >>> weighted_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), [0.5, 2.0])
     tensor([6.5000, 9.0000])
     """
+    if isinstance(rows, RowsApart):
+        c = column(coefficients, rows.pieces[0])
+        return elementwise(lambda block: (halved(block * c),), rows)[0]
     c = column(coefficients, rows)
     if rows.shape[-1] <= BLOCK or rows.ndim != 2:
         return halved(rows * c)

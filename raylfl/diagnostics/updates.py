@@ -8,6 +8,7 @@ from torch import Tensor
 from raylfl.core.algorithm import normalised
 from raylfl.core.population import Floats
 from raylfl.core.reduce import BLOCK, square_norms, weighted_sum
+from raylfl.core.rows_apart import columns, norms
 
 
 def update_metrics(mean: Tensor, squares: Floats, weights: Floats) -> dict[str, float]:
@@ -29,7 +30,7 @@ def drift(updates: Tensor, weights: Floats) -> float:
 
     updates: the received U_i = x - x_i [R, d]; weights: their w_i, normalised here.
     """
-    squares = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64) ** 2
+    squares = norms(updates, torch.float64) ** 2
     return float(torch.from_numpy(normalised(weights)).to(squares) @ squares)
 
 
@@ -39,7 +40,8 @@ def consensus_error(updates: Tensor, weights: Floats) -> float:
     updates: the received U_i = x - x_i [R, d]; weights: their w_i, normalised here.
     """
     w, squares = normalised(weights), torch.zeros(len(updates), dtype=torch.float64, device=updates.device)
-    for block in updates.split(BLOCK, dim=1):
+    for start in range(0, updates.shape[1], BLOCK):
+        block = columns(updates, slice(start, start + BLOCK))
         away = block - weighted_sum(block, w)
         squares += torch.linalg.vector_norm(away, dim=1, dtype=torch.float64) ** 2
     return float(torch.from_numpy(w).to(squares) @ squares)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from raylfl.core.population import Ints
+from raylfl.core.rows_apart import columns
 from raylfl.core.threads import on_all_cores
 
 ROWS, COLUMNS = 64, 8192  # entries that are copied in float64 at a time: the copies stay in the caches
@@ -19,18 +20,22 @@ SPANS, NARROWEST = 8, 2048  # largest number of spans of columns, one core each;
 
 def inner_products_f64(a: Tensor, b: Tensor, a_rows: Ints | None = None, b_rows: Ints | None = None) -> Tensor:
     """Inner products a[a_rows] @ b[b_rows]^T in float64, from a [., d] and b [., d] -> [R, n]; None: all rows."""
-    width = max(-(-b.shape[1] // SPANS), NARROWEST)
-    spans = zip(a.split(width, dim=1), b.split(width, dim=1), strict=True)
-    return reduce(Tensor.add_, on_all_cores(partial(_span_products, _index(a, a_rows), _index(b, b_rows)), spans))
+    count = b.shape[1]
+    width = max(-(-count // SPANS), NARROWEST)
+    spans = [range(start, min(start + width, count)) for start in range(0, count, width)]
+    return reduce(Tensor.add_, on_all_cores(partial(_span_products, a, _index(a, a_rows), b, _index(b, b_rows)), spans))
 
 
-def _span_products(a_rows: Tensor, b_rows: Tensor, span: tuple[Tensor, Tensor]) -> Tensor:
+def _span_products(a: Tensor, a_rows: Tensor, b: Tensor, b_rows: Tensor, span: range) -> Tensor:
     """The contribution of one span of columns to the inner products."""
-    out = span[0].new_zeros(len(a_rows), len(b_rows), dtype=torch.float64)
-    for a, b in zip(*(matrix.split(COLUMNS, dim=1) for matrix in span), strict=True):
-        left = a.index_select(0, a_rows).double()
+    out = torch.zeros(len(a_rows), len(b_rows), dtype=torch.float64, device=a.device)
+    for start in span[::COLUMNS]:
+        block = slice(start, min(start + COLUMNS, span.stop))
+        of_a = columns(a, block)
+        of_b = of_a if a is b else columns(b, block)
+        left = of_a.index_select(0, a_rows).double()
         for sums, rows in zip(out.split(ROWS, dim=1), b_rows.split(ROWS), strict=True):
-            sums.addmm_(left, b.index_select(0, rows).double().T)
+            sums.addmm_(left, of_b.index_select(0, rows).double().T)
     return out
 
 

@@ -1,12 +1,22 @@
-"""Uploads are gathered in the memory of the previous round, unless it is still referenced."""
+"""Uploads stay in the pieces that workers send; stacked, they take the memory of the previous round if it is free."""
 
 import numpy as np
 import pytest
 import torch
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.runtime.round import dispatch
+from raylfl.algorithms.fedavg import FedAvg
+from raylfl.algorithms.fedaware import FedAWARE
+from raylfl.algorithms.fedawe import FedAWE
+from raylfl.algorithms.fedmgda import FedMGDA
+from raylfl.algorithms.fedvarp import FedVARP
+from raylfl.algorithms.mifa import MIFA
+from raylfl.algorithms.optimal_sampling import OptimalSampling
+from raylfl.core import elementwise, large, rows_apart
+from raylfl.core.population import Population
+from raylfl.core.rows_apart import RowsApart, reordered
 from raylfl.runtime.round.dispatch import UploadMemory
+from raylfl.testing import recorded_round
 from tests.runtime.faults import carry_out, options_of, outcome
 from tests.runtime.tiny import TINY
 from tests.shares import one_in
@@ -14,7 +24,7 @@ from tests.shares import one_in
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(dispatch, "LARGE", 0)
+    monkeypatch.setattr(rows_apart, "LARGE", 0)
 
 
 def test_memory_is_taken_again_when_it_is_free_and_never_before(always):
@@ -35,9 +45,50 @@ def test_memory_is_taken_again_when_it_is_free_and_never_before(always):
     assert third.tolist() == [[3.0] * 3] * 2
 
 
-def test_rows_of_tasks_are_put_into_the_order_of_the_cohort(always):
-    pieces = [torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0]])]
-    assert UploadMemory().stack("update", pieces, np.array([0, 2, 1])).tolist() == [[0.0], [1.0], [2.0]]
+def test_rows_of_tasks_are_put_into_the_order_of_the_cohort():
+    pieces = [torch.tensor([[0.0], [2.0]]), torch.zeros(0, 1), torch.tensor([[1.0]])]
+    assert [row.tolist() for row in reordered(pieces, np.array([0, 2, 1]))] == [[[0.0]], [[1.0]], [[2.0]]]
+    assert reordered(pieces, None) is pieces
+
+
+def refused(pieces):
+    raise AssertionError("the whole matrix was made")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FedMGDA(),
+        MIFA(),
+        FedVARP(),
+        FedVARP(lost="reuse"),
+        FedAWARE(),
+        FedAWARE(warmup="fedavg"),
+        FedAWE(),
+        FedAvg(),
+        OptimalSampling(norms="stale"),
+    ],
+    ids=str,
+)
+def test_server_steps_read_rows_where_they_are_and_never_copy_all(monkeypatch, method):
+    """Three rounds, of which the last two meet clients seen before, and lost uploads."""
+    population = Population(np.array([10, 20, 30, 40]), np.array([0.1, 0.2, 0.3, 0.4]))
+
+    def servers(made):
+        server, generator = method.init_server(torch.linspace(-1, 1, 11), population), torch.Generator().manual_seed(0)
+        for k, cohort in enumerate([[3, 0, 2], [1, 3, 0], [0, 1, 2, 3]]):
+            received = [True] * 2 + [k == 0] * (len(cohort) - 2)
+            r = recorded_round(k, cohort, population, received=received)
+            rows = {name: torch.randn(sum(received), 11, generator=generator) for name in ("update", "start")}
+            server, _ = method.server_step(server, {name: made(own) for name, own in rows.items()}, r.received_view)
+            yield server["x"]
+
+    whole = list(servers(lambda rows: rows))
+    monkeypatch.setattr(elementwise, "SPAN", 0)
+    monkeypatch.setattr(elementwise, "NARROWEST", 3)
+    apart = list(servers(lambda rows: RowsApart(rows.split(1), refused)))
+    assert all(map(torch.equal, apart, whole))
+    assert not torch.equal(whole[0], whole[2])
 
 
 @pytest.mark.parametrize("algorithm", one_in(4, ALGORITHMS.names()))
@@ -45,6 +96,8 @@ def test_no_algorithm_is_harmed(tmp_path, monkeypatch, algorithm):
     config = {**TINY, "rounds": 4, "algorithm": options_of(algorithm), "checkpoint": {"every": 0}}
     config["eval"] = {"every": 4, "inconsistency": False}
     carry_out(config, tmp_path / "fresh")
-    monkeypatch.setattr(dispatch, "LARGE", 0)
-    carry_out(config, tmp_path / "reused")
-    assert outcome(tmp_path / "reused") == outcome(tmp_path / "fresh")
+    for module, name in ((rows_apart, "LARGE"), (large, "IN_MEMORY"), (elementwise, "SPAN")):
+        monkeypatch.setattr(module, name, 0)
+    monkeypatch.setattr(elementwise, "NARROWEST", 7)
+    carry_out(config, tmp_path / "apart")
+    assert outcome(tmp_path / "apart") == outcome(tmp_path / "fresh")

@@ -6,6 +6,7 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,12 +14,14 @@ from torch import Tensor
 
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.core import rows_apart
 from raylfl.core.algorithm import Algorithm, ServerState, State, normalised
 from raylfl.core.costs import floats_in
 from raylfl.core.deferred import Deferred
 from raylfl.core.oracle import Way
 from raylfl.core.partial_sums import SumPlan, in_subtrees
-from raylfl.core.population import Ints, Round
+from raylfl.core.population import Round
+from raylfl.core.rows_apart import apart, reordered
 from raylfl.core.summing import Summing, coefficients_of, reads_rows
 from raylfl.errors import ClientFailed, NonFinite
 from raylfl.parts import BUFFERS, MEAN, MOMENTS, UNSEEN
@@ -27,8 +30,6 @@ from raylfl.runtime.round.plan import dropped
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import Executor
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_of, widths
-
-LARGE = 32 * 2**20  # bytes from which malloc returns a freed block to the system
 
 
 class Dispatch:
@@ -113,8 +114,9 @@ class Dispatch:
         rows: dict[str, list[Tensor]] = {}
         for result, keep in zip(results, kept, strict=True):
             for name, values in result.uploads.items():
-                rows.setdefault(name, []).append(values if len(keep) == len(values) else values[keep])
-        uploads = {name: self.uploads.stack(name, pieces, order) for name, pieces in rows.items()}
+                mine = [values] if len(keep) == len(values) else [values[k : k + 1] for k in keep] or [values[:0]]
+                rows.setdefault(name, []).extend(mine)
+        uploads = {name: apart(reordered(own, order), partial(self.uploads.stack, name)) for name, own in rows.items()}
         parts = [result.partial for result in results if result.partial is not None]
         plan = results[0].task.sums if results else None
         whole = plan is not None and len(received) == len(plan.clients)
@@ -185,14 +187,11 @@ class UploadMemory:
         self._memory: dict[str, np.ndarray] = {}
         self._in_use: dict[str, weakref.ref[np.ndarray]] = {}
 
-    def stack(self, name: str, pieces: Sequence[Tensor], order: Ints | None = None) -> Tensor:
-        """The rows of all pieces [n_j, ...], in this order (None: their own), copied into one tensor [sum n_j, ...]."""
-        if order is not None:
-            rows = [row for piece in pieces for row in piece]
-            pieces = [rows[k][None] for k in order]
+    def stack(self, name: str, pieces: Sequence[Tensor]) -> Tensor:
+        """The rows of all pieces [n_j, ...] copied into one tensor [sum n_j, ...]."""
         shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
         size, dtype = math.prod(shape), pieces[0].numpy().dtype
-        if size * dtype.itemsize < LARGE:
+        if size * dtype.itemsize < rows_apart.LARGE:
             return torch.cat(list(pieces))
         memory = self._memory.get(name)
         taken = name in self._in_use and self._in_use[name]() is not None

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from raylfl.core.large import empty_matrix
 from raylfl.core.population import Floats
+from raylfl.core.threads import one_thread
 from raylfl.solvers.simplex import min_norm_point
 
 
-def diversity_metrics(rows: Tensor, weights: Floats) -> dict[str, float]:
-    """Gradient diversity and its largest surrogate. rows: w_i grad f_i(x) [N, d]; weights: w_i [N].
+def diversity_metrics(rows: Sequence[Tensor], weights: Floats) -> dict[str, float]:
+    """Gradient diversity and its largest surrogate. rows: w_i grad f_i(x), N times [d]; weights: w_i [N].
 
     global/diversity            D(x) = sqrt(sum_i w_i |grad f_i|^2) / |sum_i w_i grad f_i| (eq. 3)
     global/surrogate_diversity  the same over |sum_i l_i grad f_i| (eq. 6), largest at the min-norm weights l (eq. 8)
@@ -21,8 +25,11 @@ def diversity_metrics(rows: Tensor, weights: Floats) -> dict[str, float]:
     """
     counted = weights > 0
     w = torch.from_numpy(weights[counted])
-    gradients = rows.double().cpu()[torch.from_numpy(counted)] / w[:, None]
-    square = float(w @ gradients.square().sum(dim=1))
+    gradients = empty_matrix(len(w), len(rows[0]), w)
+    for k, i in enumerate(np.flatnonzero(counted)):
+        torch.div(rows[int(i)].double().cpu(), w[k], out=gradients[k])
+    with one_thread():
+        square = float(w @ torch.cat([gradient.square().sum(dim=1) for gradient in gradients.split(1)]))
     norm = float(torch.linalg.vector_norm(w @ gradients))
     found = min_norm_point(gradients @ gradients.T).weights
     least = float(torch.linalg.vector_norm(torch.from_numpy(found) @ gradients))

@@ -142,9 +142,10 @@ class Federation:
         self._commit(result, after, broadcast, answered)
 
         # Measure, after the step; evaluations are in flight while the next round starts.
-        measured = self.measurements.of_round(result, state, server, info, last)
+        measured, drawn = self.measurements.of_round(result, state, server, info, last), result.round
+        del result, uploads  # they hold every upload, unless the measurements need them
         yield
-        return measured.result(), self.planner.row(result.round), self.planner.graph_line(result.round)
+        return measured.result(), self.planner.row(drawn), self.planner.graph_line(drawn)
 
     def collected(self) -> FederationState:
         """The state with the rows of all nodes in the server state, for a checkpoint."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from raylfl.core.deferred import Deferred
 from raylfl.core.keyed import keyed
 from raylfl.core.population import Floats, Ints
 from raylfl.core.reduce import tree_sum, weighted_sum
+from raylfl.core.rows_apart import RowsApart, apart
 from raylfl.core.threads import one_thread
 from raylfl.diagnostics.surrogate import chi2, fixed_point, surrogate_weights
 from raylfl.diagnostics.updates import consensus_error, distance_metrics, drift, update_metrics
@@ -47,7 +50,8 @@ class Measurements:
         """One row of metrics.jsonl.
 
         state: the state after the round, unchanged until the row is awaited; before: the server state at the draw.
-        Evaluations are submitted at once; the other metrics are computed meanwhile.
+        Evaluations are submitted at once; the other metrics are computed meanwhile. Those of rows that are apart are
+        computed first, so that the workers' memory is free before the next round.
         """
         r, config = result.round, self.e.config.eval
         broadcast: State = {"x": state.server["x"]}
@@ -60,9 +64,11 @@ class Measurements:
         average = self._average(state, broadcast, due)
         nodes = self._nodes(state.server, broadcast) if config.nodes and due else nothing
         diversity = self._diversity(broadcast) if config.diversity and due else nothing
-        return Deferred(
-            lambda: self._row(result, state, before, info, [evaluations, nodes, objective, average, diversity])
-        )
+        submitted = [evaluations, nodes, objective, average, diversity]
+        updates = Deferred(partial(self._updates, result))
+        if any(isinstance(rows, RowsApart) for rows in result.uploads.values()):
+            updates, result = Deferred.of(updates.result()), replace(result, uploads={})
+        return Deferred(lambda: self._row(result, state, before, info, updates, submitted))
 
     def _row(
         self,
@@ -70,6 +76,7 @@ class Measurements:
         state: FederationState,
         before: ServerState,
         info: Info,
+        updates: Deferred[Metrics],
         submitted: Sequence[Deferred[Metrics]],
     ) -> Metrics:
         r, config = result.round, self.e.config.eval
@@ -81,13 +88,7 @@ class Measurements:
         for name, values in result.reports.logs(received.cohort).items():
             if np.isfinite(values).any():
                 metrics[f"train/{name}"] = float(values[np.isfinite(values)].mean())
-        if self.e.algorithm.uploads_update and len(received.cohort):
-            squares = result.reports.squares(received.cohort)
-            metrics |= update_metrics(self._mean_update(result), squares, received.weights)
-            if config.diversity or config.drift:
-                metrics["update/drift"] = drift(result.uploads["update"], received.weights)
-            if config.drift:
-                metrics["update/consensus"] = consensus_error(result.uploads["update"], received.weights)
+        metrics |= updates.result()
         if config.drift:
             step = state.server["x"].double() - before["x"].double()
             metrics["update/step"] = float(torch.linalg.vector_norm(step))
@@ -110,6 +111,19 @@ class Measurements:
             metrics["per_client"] = single
         if result.events:
             metrics["events"] = result.events
+        return metrics
+
+    def _updates(self, result: RoundResult) -> Metrics:
+        """The metrics of the received updates."""
+        received, config = result.round.received_view, self.e.config.eval
+        if not (self.e.algorithm.uploads_update and len(received.cohort)):
+            return {}
+        squares = result.reports.squares(received.cohort)
+        metrics: Metrics = {**update_metrics(self._mean_update(result), squares, received.weights)}
+        if config.diversity or config.drift:
+            metrics["update/drift"] = drift(result.uploads["update"], received.weights)
+        if config.drift:
+            metrics["update/consensus"] = consensus_error(result.uploads["update"], received.weights)
         return metrics
 
     def _mean_update(self, result: RoundResult) -> torch.Tensor:
@@ -205,7 +219,7 @@ class Measurements:
         groups = [list(range(k, min(k + GROUP, count))) for k in range(0, count, GROUP)]
 
         def measured(results: Sequence[tuple[float, torch.Tensor]]) -> Metrics:
-            gradient = tree_sum(torch.stack([g for _, g in results]))
+            gradient = tree_sum(apart([g[None] for _, g in results]))
             return {
                 "global/loss": float(sum(loss for loss, _ in results)),
                 "global/grad_norm": float(torch.linalg.vector_norm(gradient)),
@@ -217,7 +231,7 @@ class Measurements:
         """Gradient diversity at x, from the gradients of all clients, each over its whole shard."""
         weights = self.e.setup.population.weights
         results = self.backend.objective(broadcast, [[i] for i in range(len(weights))])
-        return results.then(lambda found: diversity_metrics(torch.stack([g for _, g in found]), weights))
+        return results.then(lambda found: diversity_metrics([g for _, g in found], weights))
 
     def _average(self, state: FederationState, broadcast: State, due: bool) -> Deferred[Metrics]:
         """The weighted mean xbar of iterates: average/distance, and average/loss = F(xbar), average/gap = F(xbar) - F*.

@@ -6,13 +6,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import ServerState, overrides
 from raylfl.core.keyed import keyed
 from raylfl.core.local_rule import a_norm
 from raylfl.core.population import Floats, Ints, Round, SystemInfo
+from raylfl.core.rows_apart import norms as norms_of
+from raylfl.core.rows_apart import select
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.participation.base import Draw, Independent, Sampler
 from raylfl.heterogeneity.participation.full import Full
@@ -123,13 +124,13 @@ class Planner:
         norms = np.full(system.population.count, np.nan)
         computed = result.round.received_view.cohort
         if len(computed):
-            norms[computed] = torch.linalg.vector_norm(result.uploads["update"], dim=1).double().numpy()
+            norms[computed] = norms_of(result.uploads["update"]).double().numpy()
         available = replace(system, available=system.available & np.isin(self.everyone, computed))
         p = self.e.algorithm.norm_probabilities(server, available, norms)
         planned = self.round_of(index, self.sample(p, index), p)
         where = {int(client): k for k, client in enumerate(computed)}
         keep = [where[int(client)] for client in planned.received_view.cohort]
-        uploads = {name: rows[keep] for name, rows in result.uploads.items()}
+        uploads = {name: select(rows, keep) for name, rows in result.uploads.items()}
         states = [result.client_states[k] for k in keep] if result.client_states else []
         return replace(result, round=planned, uploads=uploads, client_states=states)
 

@@ -1,0 +1,35 @@
+"""Matrices that may be larger than memory: from IN_MEMORY bytes on they are nameless files, mapped into memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+
+import torch
+from torch import Tensor
+
+from raylfl.errors import RaylflError
+
+IN_MEMORY = 2**30  # bytes of a matrix from which it is a file
+
+
+def empty_matrix(rows: int, width: int, like: Tensor) -> Tensor:
+    """A matrix [rows, width] without content, with the dtype and device of `like`.
+
+    A large one on the CPU is in the system's temporary folder (TMPDIR): the system writes and reads its pages as it
+    needs, and frees them with the tensor. Raises RaylflError if there is no room for it.
+    """
+    size = rows * width * like.element_size()
+    if size <= IN_MEMORY or like.device.type != "cpu":
+        return like.new_empty(rows, width)
+    try:
+        with tempfile.TemporaryFile(prefix="raylfl-rows-") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+            memory = mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        raise RaylflError(
+            f"a matrix of {rows} vectors, {size / 2**30:.1f} GiB, does not fit into {tempfile.gettempdir()} "
+            f"({error.strerror}): set TMPDIR to a folder with more room"
+        ) from error
+    return torch.frombuffer(memory, dtype=like.dtype).view(rows, width)

@@ -1,0 +1,117 @@
+"""Matrices whose rows lie in several tensors: they are read a block of columns at a time, without a copy of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from raylfl.core.population import Ints
+from raylfl.core.threads import one_thread
+
+LARGE = 32 * 2**20  # bytes of a matrix from which its rows stay apart
+NARROWEST = 1024  # columns of a block
+FACTORIES = (torch.ops.aten.new_empty.default, torch.ops.aten.new_zeros.default)  # they read no entry
+
+
+Stack = Callable[[Sequence[Tensor]], Tensor]
+
+
+def stacked(pieces: Sequence[Tensor]) -> Tensor:
+    """The rows of all pieces in one new tensor."""
+    return torch.cat(list(pieces))
+
+
+class RowsApart(Tensor):
+    """A matrix [R, d] whose rows are those of several pieces [n_j, d], which are not copied.
+
+    `columns`, `select` and `norms` read the pieces. All other operations copy the whole matrix first: a tensor like
+    any other, except that it must not be written.
+    """
+
+    pieces: list[Tensor]
+
+    @staticmethod
+    def __new__(cls, pieces: Sequence[Tensor], stack: Stack = stacked) -> RowsApart:
+        """The rows of these pieces, of which each has at least one; stack: makes the whole matrix."""
+        first = pieces[0]
+        shape = (sum(map(len, pieces)), *first.shape[1:])
+        out: RowsApart = Tensor._make_wrapper_subclass(cls, shape, dtype=first.dtype, device=first.device)
+        return out
+
+    def __init__(self, pieces: Sequence[Tensor], stack: Stack = stacked):
+        self.pieces, self._stack = list(pieces), stack
+        self._whole: Tensor | None = None
+
+    def whole(self) -> Tensor:
+        """All rows in one tensor, which is made once."""
+        if self._whole is None:
+            self._whole = self._stack(self.pieces)
+        return self._whole
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        return self.whole().numpy(force=force)
+
+    def tolist(self) -> Any:
+        return self.whole().tolist()
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch's stub has no argument `func`
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func in FACTORIES:
+            return func(args[0].pieces[0], *args[1:], **(kwargs or {}))
+        args, kwargs = tree_map(lambda v: v.whole() if isinstance(v, RowsApart) else v, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def columns(rows: Tensor, span: slice) -> Tensor:
+    """These columns of rows [..., d], as a view; as a copy if the rows are apart."""
+    if isinstance(rows, RowsApart):
+        return torch.cat([piece[:, span] for piece in rows.pieces])
+    return rows[..., span]
+
+
+def select(rows: Tensor, index: Sequence[int]) -> Tensor:
+    """The rows with these numbers [n, d]: a copy, or views if the rows are apart."""
+    if not isinstance(rows, RowsApart):
+        return rows[torch.as_tensor(index, dtype=torch.int64)]
+    if not len(index):
+        return rows.pieces[0][:0]
+    each = [row for piece in rows.pieces for row in piece.split(1)]
+    return RowsApart([each[k] for k in index])
+
+
+def norms(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """|rows[i]| of rows [R, d] -> [R], computed in this dtype; with the same bits if the rows are apart."""
+    if not isinstance(rows, RowsApart):
+        lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=dtype)
+        return lengths
+    with one_thread():  # a single row would be divided among the threads
+        each = [torch.linalg.vector_norm(row, dim=1, dtype=dtype) for piece in rows.pieces for row in piece.split(1)]
+    return torch.cat(each)
+
+
+def reordered(pieces: Sequence[Tensor], order: Ints | None) -> Sequence[Tensor]:
+    """The rows of all pieces in this order, as one view [1, ...] per row; None: the pieces themselves."""
+    if order is None:
+        return pieces
+    rows = [row for piece in pieces if len(piece) for row in piece.split(1)]
+    return [rows[k] for k in order]
+
+
+def apart(pieces: Sequence[Tensor], stack: Stack = stacked) -> Tensor:
+    """The rows of all pieces: apart if they are large matrices, otherwise stacked.
+
+    >>> apart([torch.zeros(1, 3), torch.zeros(2, 3)]).shape
+    torch.Size([3, 3])
+    """
+    there = [piece for piece in pieces if len(piece)] or list(pieces[:1])
+    size = sum(piece.numel() * piece.element_size() for piece in there)
+    if len(there) < 2 or there[0].ndim != 2 or size < LARGE:
+        return stack(there)
+    return RowsApart(there, stack)
