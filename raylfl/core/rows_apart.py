@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from raylfl.core.population import Ints
 from raylfl.core.threads import one_thread
 
 LARGE = 32 * 2**20  # bytes of a matrix from which its rows stay apart
@@ -96,7 +96,7 @@ def norms(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return torch.cat(each)
 
 
-def reordered(pieces: Sequence[Tensor], order: Ints | None) -> Sequence[Tensor]:
+def reordered(pieces: Sequence[Tensor], order: npt.NDArray[np.int64] | None) -> Sequence[Tensor]:
     """The rows of all pieces in this order, as one view [1, ...] per row; None: the pieces themselves."""
     if order is None:
         return pieces
