@@ -145,9 +145,8 @@ class VectorizedOracle(Oracle):
         named = {name: parameters[k] for name, k in self.places}
         named |= {name: buffers[k] for name, k in self.buffer_places}
         loss, logged = functional_call(self.step, named, batch, tie_weights=False)
-        after = {
-            k: named[name] for name, k in reversed(self.buffer_places)
-        }  # buffers that the step assigned are in `named`
+        # functional_call puts the buffers that the step assigned into `named`
+        after = {k: named[name] for name, k in reversed(self.buffer_places)}
         return loss, logged, [after[k] for k in range(len(buffers))]
 
     def _by_hand(self, parameters: list[Tensor], buffers: list[Tensor], batch: tuple[Tensor, ...]) -> _Result:
