@@ -19,7 +19,7 @@ class Table:
     """A map from client to row [d], zero until it is written. It takes memory for written clients only.
 
     It is the only server state that changes in place: the server step writes the rows of the received clients. Rows
-    are kept in the order of their first writing (`clients`, `matrix`), many long ones in a file
+    are kept in the order of their first writing (`clients`, `matrix`); a very large matrix is kept in a file
     (`raylfl.core.large`).
     """
 
@@ -52,7 +52,7 @@ class Table:
         return torch.tensor([self._where[int(i)] for i in np.asarray(clients)], dtype=torch.int64)
 
     def view(self, clients: npt.ArrayLike) -> Tensor:
-        """The rows of these clients [C, d], zeros for a client never written; large ones as views, until a `write`."""
+        """The rows of these clients [C, d], zeros for a client never written; perhaps views, until the next write."""
         nothing = self._rows.new_zeros(1, 1).expand(1, self._rows.shape[1])
         at = [self._where.get(int(i)) for i in np.asarray(clients)]
         return apart([nothing if k is None else self._rows[k : k + 1] for k in at] or [nothing[:0]])
@@ -74,7 +74,7 @@ class Table:
         self._set(clients, rows, lambda span: step(columns(old, span), columns(rows, span)))
 
     def _set(self, clients: npt.ArrayLike, like: Tensor, values: Callable[[slice], Tensor]) -> None:
-        """Sets the rows of these clients; values: of a block of columns; like: as large as the rows."""
+        """Sets the rows of these clients; values: columns -> their new entries; like: a matrix [C, d]."""
         ids = [int(i) for i in np.asarray(clients)]
         if not ids:
             return

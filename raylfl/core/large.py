@@ -1,4 +1,4 @@
-"""Matrices that may be larger than memory: from IN_MEMORY bytes on they are nameless files, mapped into memory."""
+"""Matrices that may be larger than memory: above IN_MEMORY bytes they are unnamed files, mapped into memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 
 from raylfl.errors import RaylflError
 
-IN_MEMORY = 2**30  # bytes of a matrix from which it is a file
+IN_MEMORY = 2**30  # bytes of the largest matrix that is not a file
 
 
 def empty_matrix(rows: int, width: int, like: Tensor) -> Tensor:
     """A matrix [rows, width] without content, with the dtype and device of `like`.
 
-    A large one on the CPU is in the system's temporary folder (TMPDIR): the system writes and reads its pages as it
-    needs, and frees them with the tensor. Raises RaylflError if there is no room for it.
+    A large matrix on the CPU is a file in the temporary folder (TMPDIR): the system writes and reads its pages as
+    needed, and frees them with the tensor. Raises RaylflError if there is no room for it.
     """
     size = rows * width * like.element_size()
     if size <= IN_MEMORY or like.device.type != "cpu":

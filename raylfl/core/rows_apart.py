@@ -1,4 +1,4 @@
-"""Matrices whose rows lie in several tensors: they are read a block of columns at a time, without a copy of all."""
+"""Matrices whose rows lie in several tensors, read by blocks of columns without a copy of the whole matrix."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_map
 
 from raylfl.core.threads import one_thread
 
-LARGE = 32 * 2**20  # bytes of a matrix from which its rows stay apart
-NARROWEST = 1024  # columns of a block
-FACTORIES = (torch.ops.aten.new_empty.default, torch.ops.aten.new_zeros.default)  # they read no entry
+LARGE = 32 * 2**20  # bytes of the smallest matrix whose rows stay in several tensors
+NARROWEST = 1024  # least number of columns in a block
+FACTORIES = (torch.ops.aten.new_empty.default, torch.ops.aten.new_zeros.default)  # operators that read no entry
 
 
 Stack = Callable[[Sequence[Tensor]], Tensor]
@@ -29,15 +29,15 @@ def stacked(pieces: Sequence[Tensor]) -> Tensor:
 class RowsApart(Tensor):
     """A matrix [R, d] whose rows are those of several pieces [n_j, d], which are not copied.
 
-    `columns`, `select` and `norms` read the pieces. All other operations copy the whole matrix first: a tensor like
-    any other, except that it must not be written.
+    `columns`, `select` and `norms` read the pieces. All other operations read a copy of the whole matrix, made once.
+    The matrix must not be written.
     """
 
     pieces: list[Tensor]
 
     @staticmethod
     def __new__(cls, pieces: Sequence[Tensor], stack: Stack = stacked) -> RowsApart:
-        """The rows of these pieces, of which each has at least one; stack: makes the whole matrix."""
+        """A matrix of these pieces, each with at least one row; stack: makes the copy of the whole matrix."""
         first = pieces[0]
         shape = (sum(map(len, pieces)), *first.shape[1:])
         out: RowsApart = Tensor._make_wrapper_subclass(cls, shape, dtype=first.dtype, device=first.device)
@@ -70,14 +70,14 @@ class RowsApart(Tensor):
 
 
 def columns(rows: Tensor, span: slice) -> Tensor:
-    """These columns of rows [..., d], as a view; as a copy if the rows are apart."""
+    """These columns of rows [..., d], as a view; as a copy for `RowsApart`."""
     if isinstance(rows, RowsApart):
         return torch.cat([piece[:, span] for piece in rows.pieces])
     return rows[..., span]
 
 
 def select(rows: Tensor, index: Sequence[int]) -> Tensor:
-    """The rows with these numbers [n, d]: a copy, or views if the rows are apart."""
+    """The rows with these numbers [n, d], as a copy; as views for `RowsApart`."""
     if not isinstance(rows, RowsApart):
         return rows[torch.as_tensor(index, dtype=torch.int64)]
     if not len(index):
@@ -87,7 +87,7 @@ def select(rows: Tensor, index: Sequence[int]) -> Tensor:
 
 
 def norms(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """|rows[i]| of rows [R, d] -> [R], computed in this dtype; with the same bits if the rows are apart."""
+    """The norms |rows[i]| of rows [R, d] -> [R], computed in this dtype, with the same bits for `RowsApart`."""
     if not isinstance(rows, RowsApart):
         lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=dtype)
         return lengths
@@ -105,7 +105,7 @@ def reordered(pieces: Sequence[Tensor], order: npt.NDArray[np.int64] | None) -> 
 
 
 def apart(pieces: Sequence[Tensor], stack: Stack = stacked) -> Tensor:
-    """The rows of all pieces: apart if they are large matrices, otherwise stacked.
+    """A matrix of all pieces: `RowsApart` if it is large, otherwise stacked into one tensor.
 
     >>> apart([torch.zeros(1, 3), torch.zeros(2, 3)]).shape
     torch.Size([3, 3])
