@@ -31,7 +31,7 @@ IGNORED = {
     "predict_dataloader": "a run predicts nothing",
     "state_dict": "every run and every resume creates the data again",
     "load_state_dict": "every run and every resume creates the data again",
-    "on_exception": "errors are those of the run",
+    "on_exception": "an error ends the run",
 }
 
 

@@ -80,7 +80,7 @@ def assemble(config: Config) -> Experiment:
     own_step = config.algorithm.own_step
     if own_step:
         rule = replace(local, momentum=0.0, optimizer="sgd", optimizer_state="fresh")
-    else:  # adamw's weight decay is its own
+    else:  # adamw applies weight decay itself
         rule = local if local.optimizer == "sgd" else replace(local, weight_decay=0.0)
     source = load_data(config)
     split = make_split(config, source)

@@ -55,8 +55,8 @@ class Run:
         """A table of single clients in long form: round, client, metric, value.
 
         Every sampled client has the metrics draws, received (1 or 0) and steps; with `eval.per_client` also its
-        training loss and the values that it logged; in rounds measured by `eval.clients` also the metrics of its own
-        data, and with `eval.nodes` those of every node's model.
+        training loss and the values that it logged; in rounds measured by `eval.clients` also the metrics on its
+        own data, and with `eval.nodes` the metrics of every node's model.
         """
         from raylfl.runtime.records.lines import read_rows
 

@@ -83,7 +83,7 @@ def options(module: str, node: ast.ClassDef) -> dict[str, Any] | None:
 
 
 def _fields(line: Iterable[tuple[str, ast.ClassDef]]) -> Iterator[tuple[str, ast.AnnAssign]]:
-    """(module, declaration) of every field of a dataclass; those of its base classes first."""
+    """(module, declaration) of every field of a dataclass, fields of base classes first."""
     for place, owner in reversed(list(line)):
         if any("dataclass" in ast.unparse(decorator) for decorator in owner.decorator_list):
             for part in owner.body:

@@ -1,1 +1,1 @@
-"""Mutation runs: small errors put into the code on purpose, one at a time, and the tests that notice them."""
+"""Mutation tests: small errors are put into the code, one at a time, to see which of them the tests notice."""

@@ -1,13 +1,14 @@
 """`python -m benchmarks.mutants [--count N] [--seed S] [--minutes M] [FILE ...]`: a mutation run, outside of CI.
 
-A sample of small errors (`mutations.py`) in core, algorithms, solvers, diagnostics, heterogeneity and runtime, one at a
-time in a fork of this process, against the quick tests that enter the changed block: first those that found other
-errors of the file, then unit tests, in all `--longest` seconds of them. Times are processor seconds, so that a busy
-machine hides no kill and makes none: a test that takes ten times its usual time has found the error.
-A first look at all quick tests, some minutes, says which enter what; it is kept in `.mutants/` for each file of tests
-until that changes, with the results, so that an interrupted run goes on. A larger sample of one seed holds the smaller.
-Survivors are printed as diffs to `.mutants/survivors.diff`; those in `equivalent.yaml`, each with its reason, do not
-count. `--again` tries survivors once more; `--write` puts the score into docs/reliability.md.
+It draws a sample of small errors (`mutations.py`) in core, algorithms, solvers, diagnostics, heterogeneity and runtime.
+For each error, a fork of this process runs the quick tests that enter the changed block: first tests that found other
+errors in the file, then unit tests, for at most `--longest` seconds. Times are processor seconds, so that results do
+not depend on the machine's load. A test that takes ten times its usual time has found the error.
+
+A first pass over all quick tests (some minutes) records which tests enter which blocks. The record of a test file is
+kept in `.mutants/` until the file changes, together with the results, so that an interrupted run can be continued. The
+samples of a seed are nested. Survivors are written as diffs to `.mutants/survivors.diff`; errors in `equivalent.yaml`,
+each with a reason, do not count. `--again` tries survivors again; `--write` puts the score into docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -69,15 +70,15 @@ PLACES = [
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("files", nargs="*", help="only errors in these files; all where none is named")
+    parser.add_argument("files", nargs="*", help="only errors in these files (all)")
     parser.add_argument("--count", type=int, default=300, help="errors in the sample (300)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (0)")
     parser.add_argument("--longest", type=float, default=30.0, help="seconds of tests for one error (30)")
-    parser.add_argument("--jobs", type=int, default=1, help="errors that are tried at a time (1)")
+    parser.add_argument("--jobs", type=int, default=1, help="errors tried in parallel (1)")
     parser.add_argument(
-        "--minutes", type=float, default=60.0, help="no new error is tried after so long (60); 0: report"
+        "--minutes", type=float, default=60.0, help="no new error is tried after M minutes (60); 0: only report"
     )
-    parser.add_argument("--again", action="store_true", help="also those that survived before")
+    parser.add_argument("--again", action="store_true", help="also try errors that survived before")
     parser.add_argument("--write", action="store_true", help="put the score into docs/reliability.md")
     args = parser.parse_args()
     PLACE.mkdir(exist_ok=True)
@@ -102,7 +103,7 @@ def main() -> None:
 
 
 class Loop:
-    """A pytest plugin: once all tests are collected, one error after the other instead of the tests."""
+    """A pytest plugin that tries one error after the other, once all tests are collected."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Loop:
     ):
         self.todo, self.results, self.looking, self.args, self.end = todo, results, looking, args, end
         self.place = PLACE
-        self.sound: dict[str, bool] = {}  # tests that found an error: whether they pass without
+        self.sound: dict[str, bool] = {}  # test that found an error -> whether it passes without the error
 
     @staticmethod
     def pytest_collection() -> None:
@@ -127,7 +128,7 @@ class Loop:
             ended(child, idle=600.0)
         self.tests = calls()
         self.imported = self.tests.get(AT_IMPORT, (0.0, frozenset[str]()))[1]
-        gc.freeze()  # so that collecting garbage in a fork copies no memory
+        gc.freeze()  # garbage collection in a fork then copies no memory
         with session.config.pluginmanager.get_plugin("capturemanager").global_and_fixture_disabled():
             jobs = [PLACE / f"job{k}" for k in range(self.args.jobs)]
             for child in [started(lambda k=k: self.some(k), place.with_suffix(".log")) for k, place in enumerate(jobs)]:
@@ -135,7 +136,7 @@ class Loop:
         return True
 
     def some(self, job: int) -> None:
-        """Try every --jobs-th error, the first of them `job`, until the time is over."""
+        """Tries every --jobs-th error, starting with number `job`, until the time is over."""
         self.place = PLACE / f"job{job}"
         self.place.mkdir(exist_ok=True)
         for mutant in self.todo[job :: self.args.jobs]:
@@ -147,7 +148,7 @@ class Loop:
             print(f"{row['state']:9} {mutant.path}:{mutant.line}", flush=True)
 
     def tried(self, mutant: Mutant) -> dict[str, Any]:
-        """killed, survived, or uncovered: no quick test enters the function."""
+        """Tries an error: killed, survived, or uncovered (no quick test enters the function)."""
         here = [
             row["by"].partition("[")[0] for row in self.results.values() if row["path"] == mutant.path and row["by"]
         ]
@@ -162,7 +163,7 @@ class Loop:
         return {**row, "state": "killed" if by else "survived", "by": by, "seconds": took, "tests": len(order)}
 
     def found(self, mutant: Mutant, order: list[str]) -> str | None:
-        """The test that fails with the error and passes without, "time", or "a dead process", twice; else None."""
+        """The test that fails only with the error; or "time" or "a dead process", if seen twice; else None."""
         by = self.struck(mutant, order)
         if by is None and f"{mutant.path}:{mutant.block}" in self.imported:
             by = self.struck(mutant, order, afresh=True)
@@ -174,7 +175,7 @@ class Loop:
         return by
 
     def struck(self, mutant: Mutant | None, order: list[str], afresh: bool = False) -> str | None:
-        """What finds the error (None: there is none) by these tests, in a fork; afresh: in a process of its own."""
+        """What finds the error when these tests run in a fork; mutant None: no error; afresh: in a new process."""
         out = self.place / "strike.json"
         out.unlink(missing_ok=True)
         seconds = {node: self.tests[node][0] for node in order}
@@ -221,18 +222,18 @@ def test_files() -> list[Path]:
 
 
 def looking(jobs: int) -> list[int]:
-    """Forks that look which tests enter which blocks, for files of tests that are new or have changed."""
+    """Starts forks that record which blocks the tests enter, for new and changed test files."""
     place = PLACE / "calls"
     place.mkdir(parents=True, exist_ok=True)
     new = [str(path.relative_to(ROOT)) for path in test_files() if kept_calls(place, path) is None]
     if new:
-        print(f"looking what the tests of {len(new)} files enter ...", flush=True)
+        print(f"recording what the tests of {len(new)} files enter ...", flush=True)
     parts = enumerate(part for part in (new[k::jobs] for k in range(jobs)) if part)
     return [started(lambda part=part: look(ROOT, targets(), part, place), PLACE / f"calls{k}.log") for k, part in parts]
 
 
 def calls() -> Tests:
-    """Which test enters which blocks."""
+    """The recorded blocks of each test."""
     files = (IMPORTS, *test_files())
     return {node: row for path in files for node, row in (kept_calls(PLACE / "calls", path) or {}).items()}
 
@@ -242,10 +243,10 @@ def enters(entered: frozenset[str], key: str) -> bool:
 
 
 def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: float) -> list[str]:
-    """The tests that enter the block (where none does: the function, else anything of the file).
+    """The tests that enter the block (if none does: the function, or else anything in the file), in the order of trial.
 
-    First come unit tests, those that found other errors of the file, those in a file of its name, and tests that enter
-    few blocks. Of other tests one of each set of parameters comes before a second one of any, and one of each file.
+    First come unit tests, tests that found other errors of the file, tests in a file of its name, and tests that enter
+    few blocks. Among other tests, one of each parametrisation and file comes before a second one of any.
     """
     keys = [f"{mutant.path}:{mutant.block}", f"{mutant.path}:{mutant.function}#0"] if mutant.block else []
     keys.append(f"{mutant.path}:")
@@ -274,7 +275,7 @@ def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: floa
 
 
 class Equivalent:
-    """The errors of equivalent.yaml: single ones, and every other value of a constant."""
+    """The errors in equivalent.yaml: single errors, or all other values of a constant."""
 
     def __init__(self) -> None:
         listed = yaml.safe_load((Path(__file__).parent / "equivalent.yaml").read_text()) or []
@@ -291,7 +292,7 @@ class Equivalent:
 
 
 def report(done: list[tuple[Mutant, dict[str, Any]]], existing: int, args: argparse.Namespace) -> None:
-    """The score by folder on stdout, survivors as diffs in a file, and both into the docs where asked for."""
+    """Prints the score by folder, writes survivors as diffs to a file, and both into the docs with `--write`."""
     listed, counts, left = Equivalent(), Counter[tuple[str, str]](), []
     for mutant, row in done:
         state = row["state"]
@@ -322,7 +323,7 @@ def report(done: list[tuple[Mutant, dict[str, Any]]], existing: int, args: argpa
 
 
 def interval(successes: int, trials: int) -> tuple[float, float, float]:
-    """Share of successes with its 95 % interval by Wilson's score."""
+    """The share of successes, with its 95 % interval by Wilson's score."""
     n, z = max(trials, 1), 1.96
     share = successes / n
     middle, half = share + z**2 / (2 * n), z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))

@@ -1,7 +1,7 @@
-"""The package with a note in every block, or with one error in it, under the tests.
+"""Tests of a changed package: with a statement in every block that records its entry, or with one error.
 
-Most errors are inside of functions: a fork of a process that has imported and collected everything exchanges the code
-of the one function and runs tests at once. Others (defaults, constants, class attributes) take a fresh process.
+Most errors are inside functions: a fork of a process that has imported and collected everything exchanges the code of
+one function and runs tests at once. Other errors (defaults, constants, class attributes) need a new process.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from benchmarks.mutants.mutations import mark_blocks
 from benchmarks.pages import ROOT
 
 Tests = dict[str, tuple[float, frozenset[str]]]  # node id: processor seconds, blocks that it enters as "path:name#k"
-AT_IMPORT = "at import"  # in place of a node id: what is entered before the first test
-IMPORTS = Path(__file__)  # in place of a file of tests: where that is kept
+AT_IMPORT = "at import"  # used as a node id: what is entered before the first test
+IMPORTS = Path(__file__)  # used as a test file: where this is kept
 BROKEN = 70  # exit code of a fork in which the work itself raised
 
 
@@ -39,7 +39,7 @@ class Instead(importlib.abc.MetaPathFinder):
     """Imports modules of these files from another source."""
 
     def __init__(self, root: Path, sources: dict[str, Callable[[], Any]]):
-        """sources: path from the root to a function that gives what `compile` takes."""
+        """sources: path from the root -> function that returns an argument for `compile`."""
         self.root, self.sources = root, {str(root / path): make for path, make in sources.items()}
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
@@ -61,7 +61,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 def noted(root: Path, path: str) -> ast.Module:
-    """The file with a first statement in every block that notes its name."""
+    """The syntax tree of the file, with a first statement in every block that records the block's name."""
     tree = ast.parse((root / path).read_bytes())
     for body, name in mark_blocks(tree):
         note = ast.parse(f"__entered__({f'{path}:{name}'!r})").body[0]
@@ -73,9 +73,10 @@ def noted(root: Path, path: str) -> ast.Module:
 
 
 class Timed:
-    """A pytest plugin that notes processor seconds of each test that passes and the blocks that it enters, a file of
-    tests at a time, in a file of their own. Of tests that differ by numbers alone, such as seeds, it takes the first;
-    of tests of whole runs (tests/runtime), five sets of parameters.
+    """A pytest plugin that records processor seconds and entered blocks of passing tests, in one file per test file.
+
+    Of tests that differ only in numbers, such as seeds, it runs the first; of tests of whole runs (tests/runtime), five
+    parametrisations.
     """
 
     def __init__(self, place: Path) -> None:
@@ -94,7 +95,7 @@ class Timed:
         items[:] = [item for name, alike in functions.items() for item in some_of(name, alike)]
 
     def pytest_runtestloop(self, session: Any) -> None:
-        """Note what the imports and the collection of these files enter, beside what those of others did."""
+        """Records what imports and collection of these files enter, besides what they did for other files."""
         before = kept_calls(self.place, IMPORTS) or {}
         entered = before.get(AT_IMPORT, (0.0, frozenset[str]()))[1]
         keep_calls(self.place, IMPORTS, {AT_IMPORT: (0.0, entered | self.entered)})
@@ -114,14 +115,14 @@ class Timed:
 
 
 def some_of(name: str, alike: list[Any]) -> list[Any]:
-    """All sets of parameters of a test; of a test of whole runs, five spread evenly."""
+    """All parametrisations of a test; for a test of whole runs, five of them, evenly spread."""
     if not name.startswith("tests/runtime/") or len(alike) <= 5:
         return alike
     return [alike[k * (len(alike) - 1) // 4] for k in range(5)]
 
 
 def keep_calls(place: Path, path: Path, tests: Tests) -> None:
-    """What the tests of a file enter, with checksums of it and of the blocks; blocks by their place in a list."""
+    """Writes what the tests of a file enter, with checksums of the file and of the block names."""
     names = sorted(frozenset().union(*(entered for _, entered in tests.values())))
     number = {name: k for k, name in enumerate(names)}
     rows = {node: [seconds, sorted(number[name] for name in entered)] for node, (seconds, entered) in tests.items()}
@@ -132,10 +133,10 @@ def keep_calls(place: Path, path: Path, tests: Tests) -> None:
 
 
 def kept_calls(place: Path, path: Path) -> Tests | None:
-    """What `keep_calls` wrote; None where it did not, or where the tests are others.
+    """What `keep_calls` wrote; None if it wrote nothing, or if the test file has changed.
 
-    Where the blocks of a file that they enter are others since, a test counts as entering all blocks of each function
-    that it entered: to look again at all tests for one changed file takes minutes.
+    If the blocks of a source file have changed, a test counts as entering all blocks of each function that it entered,
+    because recording all tests again takes minutes.
     """
     kept = place / f"{path.parent.name}-{path.stem}.json"
     content = json.loads(kept.read_text()) if kept.exists() else {}
@@ -150,7 +151,7 @@ def kept_calls(place: Path, path: Path) -> Tests | None:
 
 
 def alike(name: str) -> list[str]:
-    """The blocks of the function of this block."""
+    """The names of all blocks in the function of this block."""
     path, _, block = name.partition(":")
     function = block.partition("#")[0]
     return [f"{path}:{other}" for other in block_names(path) if other.partition("#")[0] == function]
@@ -173,7 +174,7 @@ QUIET = [
     "no:cacheprovider",
     "-p",
     "no:leaks",
-    "--assert=plain",  # rewriting would import raylfl, a plug-in of pytest, from its files in front of `Instead`
+    "--assert=plain",  # rewriting would import raylfl, a pytest plug-in, before `Instead` is active
     "--no-header",
     "-m",
     "not slow and not exhaustive",
@@ -181,30 +182,30 @@ QUIET = [
 
 
 def look(root: Path, paths: Sequence[str], files: Sequence[str], place: Path) -> int:
-    """Which of the quick tests in these files enter which blocks; a file in `place` for each."""
+    """Records which blocks the quick tests in these files enter, in one file per test file."""
     import pytest
 
     sys.meta_path.insert(0, Instead(root, {path: lambda p=path: noted(root, p) for path in paths}))
     code = int(pytest.main([*QUIET, f"--basetemp={place}/tmp{os.getpid()}", *files], plugins=[Timed(place)]))
     for path in (root / file for file in files if code in (0, 1, 5)):
-        if kept_calls(place, path) is None:  # it has slow tests only
+        if kept_calls(place, path) is None:  # the file has only slow tests
             keep_calls(place, path, {})
     return code
 
 
 def functions_of(code: CodeType) -> Iterator[CodeType]:
-    """The code of functions and methods of a module, with those within other functions."""
+    """The code of all functions and methods of a module, nested ones included."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            if constant.co_flags & inspect.CO_NEWLOCALS:  # no class
+            if constant.co_flags & inspect.CO_NEWLOCALS:  # not a class body
                 yield constant
             yield from functions_of(constant)
 
 
 def live_functions(root: Path) -> dict[str, list[FunctionType]]:
-    """The functions of this process by their file below the root: a look at every object, so once before any fork."""
+    """The functions in this process by file below the root; visits every object, hence called once, before any fork."""
     found: dict[str, list[FunctionType]] = {}
-    gc.unfreeze()  # tests/conftest.py has frozen them, which hides them
+    gc.unfreeze()  # makes objects visible that tests/conftest.py has frozen
     for thing in gc.get_objects():
         if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith(str(root)):
             found.setdefault(thing.__code__.co_filename, []).append(thing)
@@ -212,11 +213,11 @@ def live_functions(root: Path) -> dict[str, list[FunctionType]]:
 
 
 def exchanged(functions: Sequence[FunctionType], path: str, before: bytes, after: bytes) -> bool:
-    """Give each of the file's functions the code that it has in `after`; False where no function's code differs."""
+    """Gives each function of the file its code in `after`; returns False if no function's code differs."""
     old, new = (by_name(compile(text, path, "exec", dont_inherit=True)) for text in (before, after))
     outer = [[name for name in codes if "<locals>" not in name[0]] for codes in (old, new)]
     if outer[0] != outer[1]:
-        return False  # a lambda is gone
+        return False  # a lambda is missing
     places = {(o.co_qualname, o.co_firstlineno): new[name] for name, o in old.items() if new.get(name, o) != o}
     found = False
     for function in functions:
@@ -227,7 +228,7 @@ def exchanged(functions: Sequence[FunctionType], path: str, before: bytes, after
 
 
 def by_name(module: CodeType) -> dict[tuple[str, int], CodeType]:
-    """The code of a module's functions by qualified name, and number among those of one name, such as lambdas."""
+    """The code of a module's functions, by (qualified name, number among functions of this name, such as lambdas)."""
     found: dict[tuple[str, int], CodeType] = {}
     for code in functions_of(module):
         found[code.co_qualname, sum(name == code.co_qualname for name, _ in found)] = code
@@ -235,8 +236,9 @@ def by_name(module: CodeType) -> dict[tuple[str, int], CodeType]:
 
 
 def run_in_order(session: Any, items: Sequence[Any], seconds: Sequence[float]) -> str | None:
-    """The first of these tests that fails, else None; ends the process by SIGPROF where a test takes far more than
-    these processor seconds, its usual ones.
+    """Runs tests in order; returns the first that fails, or None.
+
+    SIGPROF ends the process if a test takes far more than its usual processor seconds.
     """
     failed: list[str] = []
 
@@ -259,7 +261,7 @@ def run_in_order(session: Any, items: Sequence[Any], seconds: Sequence[float]) -
 
 
 def without_shrinking() -> None:
-    """Hypothesis stops at its first failure, and draws the same examples each time."""
+    """Makes Hypothesis stop at the first failure and draw the same examples each time."""
     from hypothesis import Phase, settings
 
     settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate], database=None, derandomize=True)
@@ -267,7 +269,7 @@ def without_shrinking() -> None:
 
 
 class Afresh:
-    """A pytest plugin that runs these tests in this order, and notes the first that fails."""
+    """A pytest plugin that runs these tests in this order and records the first that fails."""
 
     def __init__(self, order: dict[str, float]):
         self.order, self.killed_by = order, None
@@ -284,7 +286,7 @@ class Afresh:
 
 
 def strike(root: Path, path: str, source: bytes, order: dict[str, float], out: Path) -> None:
-    """The tests (usual seconds by name) one after the other until one fails, with this source in place of the file."""
+    """Runs tests (order: usual seconds by name) until one fails, with this source in place of the file's."""
     import pytest
 
     sys.meta_path.insert(0, Instead(root, {path: lambda: source}))
@@ -295,7 +297,7 @@ def strike(root: Path, path: str, source: bytes, order: dict[str, float], out: P
 
 
 def forked(work: Callable[[], object], log: Path, idle: float = 60.0) -> int | None:
-    """`ended` of the work in a fork of this process with its output in `log`; BROKEN where the work raises."""
+    """Calls `work` in a fork, with its output in `log`; returns as `ended` does, BROKEN if the work raises."""
     return ended(started(work, log), idle)
 
 
@@ -319,9 +321,9 @@ def started(work: Callable[[], object], log: Path) -> int:
 
 
 def ended(child: int, idle: float) -> int | None:
-    """The exit code of a fork. None: it was ended since it had used no processor for `idle` seconds.
+    """The exit code of a fork; None if it was ended because it used no processor time for `idle` seconds.
 
-    A limit on all the time would depend on how busy the machine is.
+    A limit on its total time would depend on the machine's load.
     """
     used, since = 0.0, time.monotonic()
     while time.monotonic() < since + idle:

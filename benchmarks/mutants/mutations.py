@@ -44,7 +44,7 @@ UNTOUCHED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)  
 
 @dataclass(frozen=True)
 class Mutant:
-    """One error: these bytes of a file replaced by others; `block`: the innermost one around it, or ""."""
+    """One error: a range of bytes of a file and its replacement; block: the innermost block around it, or ""."""
 
     path: str
     start: int
@@ -90,7 +90,7 @@ class Mutant:
 
     @property
     def changed(self) -> str:
-        """The changed lines, `-` before and `+` after, without line numbers: the same wherever they move."""
+        """The changed lines as a diff without line numbers, which does not depend on their place in the file."""
         before, after = self.sides
         return "\n".join([*(f"-{line}" for line in before), *(f"+{line}" for line in after)])
 
@@ -101,7 +101,7 @@ class Mutant:
 
     @property
     def lines(self) -> str:
-        """The changed lines in one: before -> after."""
+        """The change as one line: before -> after."""
         return " -> ".join(" ".join(side) or "(gone)" for side in self.sides)
 
     @cached_property
@@ -110,7 +110,7 @@ class Mutant:
 
 
 def mutants(root: Path, path: str) -> list[Mutant]:
-    """All of a file; a few of them do not compile."""
+    """All errors for a file; a few of them do not compile."""
     source = (root / path).read_bytes()
     starts = [0, *(match.end() for match in re.finditer(b"\n", source))]
     found: dict[str, Mutant] = {}
@@ -124,10 +124,10 @@ def mutants(root: Path, path: str) -> list[Mutant]:
 
 
 def mark_blocks(tree: ast.AST) -> list[tuple[list[ast.stmt], str]]:
-    """Give each node the name of its block as an attribute; returns the statements and the name of each block.
+    """Gives each node the name of its block as an attribute; returns the statements and the name of each block.
 
     A block is a body that is entered as a whole, such as a function's, or one side of a condition: "Class.name#3" is
-    the fourth of this function. What stands in no function has the name "".
+    the fourth block of this function. Code outside functions has the name "".
     """
     found: list[tuple[list[ast.stmt], str]] = []
     count: dict[str, int] = {}
@@ -158,7 +158,7 @@ def mark_blocks(tree: ast.AST) -> list[tuple[list[ast.stmt], str]]:
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node that may be changed."""
+    """The nodes that may be changed."""
     for name, value in ast.iter_fields(tree):
         if name in ("annotation", "returns", "decorator_list", "bases", "type_comment"):
             continue
@@ -172,7 +172,7 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def is_for_readers(node: ast.AST) -> bool:
-    """`if TYPE_CHECKING`, names of types, abstract methods, docstrings, and `strict=True`, which is a claim."""
+    """Whether a node has no effect in a run: `if TYPE_CHECKING`, types, abstract methods, docstrings, `strict=True`."""
     if isinstance(node, ast.keyword):
         return node.arg == "strict"
     if isinstance(node, ast.If):
@@ -188,7 +188,7 @@ Change = tuple[int, int, str]
 
 
 def changes(node: ast.AST, source: bytes, starts: list[int]) -> Iterator[Change]:
-    """(start, end, text) of every change to this node itself."""
+    """Yields (start, end, text) of every change to this node, not to nodes inside it."""
 
     def span(part: ast.AST) -> tuple[int, int]:
         return (

@@ -173,7 +173,7 @@ def _target(path: str | None, place: str) -> Any:
 
 
 def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
-    """The top level and the fixed groups. Raises BadConfig that lists every mistake in names, keys and types.
+    """The top-level keys and the fixed groups as typed objects. Raises BadConfig that lists every mistake.
 
     Components are checked as well but not imported, so that neither torch nor Ray is needed.
     """

@@ -208,7 +208,7 @@ def default_target(groups: Sequence[Group], metric: str) -> float | None:
 
 
 def score(group: Group, metric: str, last: int) -> float:
-    """The last-k mean as a number of which larger is better; -inf for diverged or unmeasured settings."""
+    """The last-k mean, negated if smaller values are better; -inf for diverged or unmeasured settings."""
     mean = last_k(group, metric, last).mean
     if not math.isfinite(mean):
         return -math.inf

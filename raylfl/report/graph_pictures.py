@@ -37,7 +37,7 @@ class LastGraph:
 def graph_pictures(groups: Sequence[Group], metric: str) -> list[tuple[Picture | None, Table]]:
     """The figure and the table of one run of each setting on a graph; no figure of a graph that is too large.
 
-    metric: the main metric, whose counterpart of single nodes is preferred for the colours.
+    metric: the main metric; colours show its values at single nodes, if these were measured.
     """
     runs = [(group.label, group.runs[0]) for group in groups]
     found = [(label, run, graph) for label, run in runs if (graph := last_graph(run)) is not None]

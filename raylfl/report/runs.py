@@ -1,6 +1,6 @@
 """Run directories as plain data: reading, finding, and pooling the seeds of one setting.
 
-Finished, running and crashed runs are read alike; a missing summary marks an unfinished run. Damaged parts are left out
+Runs need not be finished; a missing summary marks an unfinished run. Damaged parts are left out
 and reported: a line of a `.jsonl` file or a whole file in `RunRecord.faults`, a run with an unreadable config by
 `read_runs`. Neither torch nor Ray is needed.
 """

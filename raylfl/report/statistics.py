@@ -125,8 +125,8 @@ def _two_sided(
 def seeds_needed(difference: float, std: float, power: float = 0.8, alpha: float = 0.05, most: int = 10_000) -> int:
     """The number of seeds with which a paired two-sided t test detects a mean difference; std: its std over seeds.
 
-    The power is that of the noncentral t distribution. Raises BadValue for a difference of 0, or if `most` seeds do not
-    suffice.
+    The power is computed from the noncentral t distribution. Raises BadValue for a difference of 0, or if `most` seeds
+    do not suffice.
     """
     if difference == 0 or not std >= 0:
         raise BadValue("difference", got=difference, need="other than 0, with a std >= 0")

@@ -100,7 +100,7 @@ class ScaffoldAudit(PaperResult):
 class Network(PaperResult):
     """Runs on LeNet-5 with MNIST (smoke: digits, 50 clients), under NIID-Bench's partitions.
 
-    Lines and seeds can be run and published one by one; a claim is judged once all its lines are there.
+    Lines and seeds can be run and published one by one; a claim is judged once all its lines have runs.
     """
 
     scales, choices = SCALES, ("method", "seed")
@@ -125,7 +125,7 @@ class Network(PaperResult):
     def findings(
         self, groups: Mapping[str, Group], heading: str, claims: Sequence[Claim | None], lines: Mapping[str, str]
     ) -> Findings:
-        """A table of last accuracies, a figure of all rounds, and the claims whose lines are there."""
+        """A table of final accuracies, a figure of all rounds, and the claims whose lines have runs."""
         from raylfl.reproduce import draw
 
         rows = [{"method": name, "accuracy": accuracy(group)} for name, group in groups.items()]

@@ -42,7 +42,10 @@ def _is_task(task: str, config: Mapping[str, Any]) -> bool:
 
 
 def verdict(row: Row, ref: Reference | None) -> str:
-    """`within` the spread of the authors' log over the last 400 rounds, `above` or `below` it, `diverged` or `–`."""
+    """The verdict on a run: `within`, `above` or `below` the authors' log, `diverged`, or `–` without a log.
+
+    Within: the means over the last 400 rounds differ by at most the standard deviation of the log's rounds.
+    """
     if row.diverged:
         return "diverged"
     if ref is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# data, model -> method -> C = 1 at K = 5, 20, 50, then C = 2 alike: mean±std over 3 seeds and the last rounds
+# data, model -> method -> mean±std over 3 seeds and the last rounds, for C = 1 at K = 5, 20, 50, then for C = 2
 TABLE3 = {
     "CIFAR-10, VGG-9": {
         "PFL": "67.61±4.02 62.00±4.90 45.77±5.91 78.42±1.47 78.88±1.35 78.01±1.50",
@@ -22,7 +22,7 @@ TABLE3 = {
     },
 }
 
-# data, model -> method -> C = 1 at K = 5, 20, 50, then C = 2 alike: mean±std over 3 seeds and the last rounds
+# data, model -> method -> mean±std over 3 seeds and the last rounds, for C = 1 at K = 5, 20, 50, then for C = 2
 TABLE11 = {
     "MNIST, logistic": {
         "PFL": "91.10±0.35 89.46±1.20 87.82±1.98 91.69±0.17 91.19±0.47 90.46±0.86",

@@ -47,7 +47,7 @@ class SettingAsha(FIFOScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         own = trial.config["trial"]
-        ended = "state" in result  # diverged, or invalid values: the run ends by itself
+        ended = "state" in result  # the run diverged or has invalid values, and ends anyway
         for rung in self._reached(result[TIME]):
             self._scores[own["setting"], rung].setdefault(own["seed"], result[SCORE])
             on = self._decide(own, rung)

@@ -51,7 +51,7 @@ def _whole_shares(node: Bundle, share: float) -> Bundle:
 
 
 def choose_workers(runtime: RuntimeConfig, clients: int, concurrent: int | None, nodes: Sequence[Bundle]) -> int:
-    """The number of workers of a trial: `runtime.workers`, or as many as `concurrent` trials leave room for, or one.
+    """The number of workers of a trial: `runtime.workers`, or the most with which `concurrent` trials fit, or one.
 
     Many trials with one worker each leave the machine idle least. Raises BadConfig, with the arithmetic, if not even
     one trial fits.

@@ -59,7 +59,7 @@ class Score(Options):
         return value if math.isfinite(value) else None
 
     def ranked(self, score: float | None) -> float:
-        """A score as a number of which larger is better; `WORST` for None."""
+        """The score, negated if smaller values are better; `WORST` for None."""
         if score is None:
             return WORST
         return score if self.more_is_better else -score
@@ -79,7 +79,7 @@ class Running:
         self._best = -math.inf
 
     def update(self, metrics: Mapping[str, Any]) -> float | None:
-        """The score after this row of metrics.jsonl; None while the metric was never measured."""
+        """The score after this row of metrics.jsonl; None before the metric is first measured."""
         value = metrics.get(self.score.metric)
         if isinstance(value, (int, float)) and math.isfinite(value):
             self._recent.append((metrics["round"], self.sign * value))

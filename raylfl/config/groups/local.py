@@ -13,7 +13,7 @@ from raylfl.errors import BadConfig, BadValue
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.options import Doc, Ge, Gt, Lt
 
-# papers with bounds of the step size, numbered as in docs/theory.md
+# papers with bounds on the step size, numbered as in docs/theory.md
 PAPERS = {"focus": "[1]", "sfl": "[2]", "fedacs": "[3]", "fedaware": "[4]"}
 
 
@@ -54,12 +54,12 @@ class LocalConfig(LocalRule, LocalWork):
             "largest step size that the paper's theorem admits for the method ([theory.md](theory.md))"
         ),
     ] = None
-    lr_by_theory: str | None = field(default=None, init=False)  # the paper of an lr that is still to be computed
+    lr_by_theory: str | None = field(default=None, init=False)  # the paper that determines lr, until lr is computed
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.lr_from is not None and not self.lr_from.endswith(f": {self.lr!r}"):
-            self.lr_from = None  # another lr was set since
+            self.lr_from = None  # lr was set to another value later
         if self.optimizer != "sgd" and self.momentum:
             raise BadValue("momentum", got=self.momentum, need="0", hint=f"optimizer={self.optimizer} has its own")
         if self.optimizer == "module" and self.weight_decay:
@@ -74,7 +74,7 @@ class LocalConfig(LocalRule, LocalWork):
 
     @classmethod
     def by_theory(cls, options: Mapping[str, Any]) -> LocalConfig:
-        """The options with `lr: {theory: PAPER}`, a mapping; `raylfl.theory.rate` computes the number."""
+        """The options with `lr: {theory: PAPER}`; `raylfl.theory.rate` computes the number later."""
         known = f"a number, or {{theory: PAPER}}, PAPER being one of {', '.join(PAPERS)}"
         wanted = options["lr"]
         if set(wanted) != {"theory"} or wanted["theory"] not in PAPERS:

@@ -27,8 +27,8 @@ class EvalConfig(Options):
     nodes: Annotated[
         bool,
         Doc(
-            "metrics of every node's model on the test set, for methods without a server: N evaluations; `per_client` "
-            "has those of each node, and its distances from the mean and the optimum"
+            "metrics of every node's model on the test set, for methods without a server: N evaluations; "
+            "`per_client` has each node's metrics, and its distances from the mean and the optimum"
         ),
     ] = False
     random_clients: Annotated[
@@ -58,7 +58,7 @@ class EvalConfig(Options):
             Gt(0),
             Le(1),
             Doc(
-                "rho of the weighted mean of iterates sum_r rho^-(r+1) x_r, on which SFL's bounds are; 1: their plain "
+                "rho of the weighted mean of iterates sum_r rho^-(r+1) x_r, for which SFL's bounds hold; 1: the plain "
                 "mean; `raylfl theory` prints SFL's rho; `average/distance`, and with `global` `average/loss` and "
                 "`average/gap`"
             ),

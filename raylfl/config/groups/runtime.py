@@ -9,7 +9,7 @@ from raylfl.errors import BadValue
 from raylfl.options import Doc, Ge, Gt, Options
 
 Vectorize = Literal["auto", "always", "never"]
-Layout = Literal["auto", "contiguous", "channels_last", "batch_last"]  # of images and convolutions in memory
+Layout = Literal["auto", "contiguous", "channels_last", "batch_last"]  # memory order of images and convolutions
 LAYOUTS: tuple[Layout, ...] = ("contiguous", "channels_last", "batch_last")
 
 
@@ -18,7 +18,7 @@ class RuntimeConfig(Options):
     """`runtime`: where and how the work is carried out.
 
     Without failures no key changes the result of a run, except that `threads`, `precision`, `micro_cohort`,
-    `vectorize`, `layout` and the device affect its last bits. So does `placement=pinned` where `shared` is vectorised.
+    `vectorize`, `layout` and the device affect its last bits. So does `placement=pinned` if `shared` vectorises.
     """
 
     backend: Annotated[Literal["ray", "local"], Doc("local: the same code in the calling process")] = "ray"
@@ -83,7 +83,7 @@ class RuntimeConfig(Options):
             str,
             Doc(
                 "`inductor` or another backend of `torch.compile`, for `training_step`: clients run one at a time, by "
-                "autograd; workers import the compiler (seconds), and last bits are the backend's"
+                "autograd; workers need seconds to import the compiler, and last bits differ from autograd's"
             ),
         ]
         | None

@@ -1,4 +1,4 @@
-"""The keys outside of the groups, and those of `model` and `data`."""
+"""The keys outside the groups, and the keys of `model` and `data`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ComponentConfig(Options):
     name: Annotated[str | None, Doc("the name of a shipped class: [models.md](models.md)")] = None
     class_path: Annotated[str | None, Doc("any importable class instead of a name: `my_package.Net`")] = None
     init_args: Annotated[dict[str, Any], Doc("arguments of its constructor")] = field(default_factory=dict)
-    # the class, factory or instance that class_path stands for, where workers cannot import it
+    # the class, factory or instance behind class_path, if workers cannot import it
     target: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

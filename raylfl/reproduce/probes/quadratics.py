@@ -1,4 +1,4 @@
-"""The quadratics of FedACS with the server's parameters in the records: `test/x0`, `test/x1`, ... every round.
+"""The quadratics of FedACS whose runs record the server's parameters in every evaluation: `test/x0`, `test/x1`, ...
 
 The mean of x_r over many rounds estimates a method's limit; the mean of |x_r - x*| also contains the noise of rounds.
 """
@@ -13,7 +13,7 @@ from raylfl.models.problem import Quadratic
 
 
 class TracedQuadratics(Quadratics):
-    """The data `quadratics` with a test set of one arbitrary sample, so that there is an evaluation that can log."""
+    """The data `quadratics` with a test set of one arbitrary sample, without which there would be no evaluation."""
 
     def __init__(self, num_clients: int = 30, dim: int = 10, seed: int = 0):
         super().__init__(num_clients, dim, seed)

@@ -64,7 +64,7 @@ class ModuleOptimizer(LocalOptimizer):
             at += size
         self.done = done
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch expects steps of this very object before those of a scheduler
+            warnings.simplefilter("ignore")  # torch warns if a scheduler steps before its optimizer
             for scheduler, each in self.schedulers:
                 for _ in range(done // each):
                     scheduler.step()
@@ -90,7 +90,7 @@ class ModuleOptimizer(LocalOptimizer):
 
 
 def width_of(moments: list[Moment] | None) -> int:
-    """The length of a client's row."""
+    """The number of entries in a client's row of optimizer state."""
     return 0 if moments is None else 1 + sum(math.prod(moment.shape) for moment in moments)
 
 
