@@ -142,7 +142,7 @@ class Session:
         try:
             self.checkpoints.save(self.federation.collected(), self.backend)
         except Exception as error:
-            self.say(f"no checkpoint of the round before: {error}")
+            self.say(f"the state before this round could not be saved: {error}")
 
     def _resume(self) -> None:
         state = self.checkpoints.newest(self.backend, self.federation.collected())

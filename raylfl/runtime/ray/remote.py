@@ -65,12 +65,12 @@ class RemoteRun:
                     return
                 except RayLost as error:
                     self._count_restart(error)
-                    self._say(f"{error}: starting a new Ray, and the run again from its newest checkpoint")
+                    self._say(f"{error}: starting a new Ray; the run continues from its newest checkpoint")
                     self._stored = None
                     self.cluster.start_again()
                 except (RayActorError, RayTaskError) as error:
                     self._count_restart(loss_behind(error))
-                    self._say("the server actor was lost, or its objects: starting again from the newest checkpoint")
+                    self._say("the server actor or its objects were lost: continuing from the newest checkpoint")
                 self.resume = True
 
     def _attempt(self) -> Rows:

@@ -267,7 +267,7 @@ class WorkerPool:
     def _note_death(self, sent: Sent, error: Exception) -> WorkerLost:
         """Records the loss of a worker; other workers take its work until Ray has restarted it."""
         first = lines_of(error)[0]
-        self._note_loss(sent, f"worker {sent.worker} was lost ({first}): its work goes elsewhere")
+        self._note_loss(sent, f"worker {sent.worker} was lost ({first}): other workers take its work")
         return WorkerLost(f"the worker was lost: {first}")
 
     def _kill_hanging(self, sent: Sent) -> WorkerLost:

@@ -157,7 +157,7 @@ class Checkpoints:
                 self._compare(folder, manifest)
                 state = self._load(folder, manifest, backend, fresh)
             except Damaged as error:
-                self.warn(f"checkpoint {folder.name} is damaged ({error}): passed over for the one before")
+                self.warn(f"checkpoint {folder.name} is damaged ({error}): the previous one is used")
                 self._set_aside(folder)
                 continue
             if fresh.average is not None and state.average is None:
@@ -200,7 +200,7 @@ class Checkpoints:
             if name == OF_GRAPHS and not self.graph:
                 continue
             if name not in manifest["records"]:
-                raise Damaged(f"its manifest does not know {name}")
+                raise Damaged(f"its manifest lacks {name}")
             try:
                 fault = self.run_dir.fault(name, manifest["records"][name], sums.get(name), manifest["round"])
             except OSError as error:

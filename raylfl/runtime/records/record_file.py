@@ -72,8 +72,8 @@ class RecordFile:
             ) from None
         if not os.path.samestat(own, there) or own.st_size != self.size:
             raise Displaced(
-                f"{self.path} was changed while the run wrote to it; what no longer holds is computed again by "
-                f"raylfl resume {self.path.parent}"
+                f"{self.path} was changed while the run wrote to it: raylfl resume {self.path.parent} "
+                "computes the affected rounds again"
             )
 
     def verify(self) -> None:
@@ -81,8 +81,8 @@ class RecordFile:
         self.check()
         if Prefix.of(self.path.read_bytes()) != self.prefix:
             raise Displaced(
-                f"{self.path} is damaged: its content changed while the run wrote to it; what no longer holds is "
-                f"computed again by raylfl resume {self.path.parent}"
+                f"{self.path} is damaged: its content changed while the run wrote to it: raylfl resume "
+                f"{self.path.parent} computes the affected rounds again"
             )
 
     def _put_back(self) -> None:

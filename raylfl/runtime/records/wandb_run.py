@@ -98,7 +98,7 @@ class WandbRun:
         done.start()
         done.join(FINISH_SECONDS)
         if done.is_alive():
-            self.say(f"wandb did not take all of it in {FINISH_SECONDS:g} s: `wandb sync {self.folder}` sends the rest")
+            self.say(f"wandb is not done after {FINISH_SECONDS:g} s: `wandb sync {self.folder}` sends the rest")
 
     @property
     def folder(self) -> Path:
