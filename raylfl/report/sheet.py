@@ -65,7 +65,7 @@ class Sheet:
         return [part | {"text": block.caption, "files": files}]
 
     def pictures(self, pictures: Sequence[Picture]) -> list[Part]:
-        """The parts of figures as bitmaps, for figures of clients that may have thousands of cells."""
+        """The parts of figures of clients, as bitmaps, because they may have thousands of cells."""
         shown = []
         for picture in pictures:
             files = self._save(picture.figure, picture.name)

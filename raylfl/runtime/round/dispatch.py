@@ -33,10 +33,10 @@ from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_o
 
 
 class Dispatch:
-    """Submits a round's local work to a backend; `collect` assembles the round result.
+    """Submits a round's local work to a backend, and assembles the results.
 
     ways: the number of local steps taken in each way. rows: the reason why every upload reaches the server as a row;
-    None: uploads arrive as sums if the algorithm reads sums only. The bits are the same.
+    None: uploads arrive as sums if the algorithm reads sums only. Both have the same bits.
     """
 
     def __init__(
