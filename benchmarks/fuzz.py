@@ -162,8 +162,9 @@ class Fuzz:
         return self.clean[algorithm]
 
     def struck(self, algorithm: str, rng: random.Random) -> Path:
-        """A run directory as SIGKILL left it in a random phase of a random round; later cases with the same place get a
-        copy of the first.
+        """A run directory as SIGKILL left it in a random phase of a random round.
+
+        Later cases with the same phase and round get a copy of the first.
         """
         run, at = self.folder / "fuzz" / "struck", blow(rng)
         kept = self.folder / "kept" / f"{algorithm}-{at.replace(':', '-')}"

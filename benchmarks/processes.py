@@ -16,8 +16,9 @@ from benchmarks.workloads import WORKLOADS
 
 
 def start_up_and_memory(workers: int, rounds: int = 60) -> dict[str, Any]:
-    """Seconds to the first finished round and peak memory of `raylfl run` of W1 on Ray, and their ratios to the same
-    numbers of a bare Ray program (`bare.py`), run before and after it.
+    """Seconds to the first finished round and peak memory of `raylfl run` of W1 on Ray.
+
+    The ratios compare them with a bare Ray program (`bare.py`), run before and after it.
     """
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "w1.yaml"

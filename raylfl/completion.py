@@ -85,8 +85,9 @@ def _case(name: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _keys() -> list[str]:
-    """Dotted keys of the config, each with a trailing `=`; named groups contribute `name`, `class_path` and all
-    options.
+    """Dotted keys of the config, each with a trailing `=`.
+
+    Named groups contribute `name`, `class_path` and the options of all their components.
     """
     keys = [*keys_of(TopConfig), "base"]
     keys += [f"{group}.{key}" for group, cls in FIXED_GROUPS.items() for key in keys_of(cls)]

@@ -104,10 +104,10 @@ class Run:
         return module_of(self.config, self._final).eval()
 
     def predict(self) -> Any:
-        """The module's predictions on the test set, from `predict_step` if it has one, else from `forward` of the
-        inputs.
+        """The module's predictions on the test set.
 
-        One tensor [samples, ...] if all predictions are tensors, else a list with one entry per batch.
+        They come from `predict_step` if the module has one, else from `forward` of the inputs: one tensor
+        [samples, ...] if all predictions are tensors, else a list with one entry per batch.
         """
         import torch
 
@@ -171,8 +171,9 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False
 def evaluate(
     path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False, **objects: Unpack[Objects]
 ) -> dict[str, float]:
-    """Evaluates the final model of a run on its test and validation data, or on other data: `load(path,
-    ...).evaluate()`.
+    """Evaluates the final model of a run on its test and validation data, or on other data.
+
+    Short for `load(path, ...).evaluate()`.
     """
     return load(path, overrides, trust=trust, **objects).evaluate()
 

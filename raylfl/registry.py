@@ -129,8 +129,9 @@ class Registry(Generic[T]):
         return [plugin for name, found in plugins(self.kind).items() if name in own for plugin in found]
 
     def _plugin(self, found: list[Plugin]) -> Entry[T]:
-        """The entry of a plug-in; loading it raises BadValue if several plug-ins have the name, or the class does not
-        fit.
+        """The entry of a plug-in; found: all plug-ins of its name.
+
+        Loading it raises BadValue if there are several, or if the class does not fit.
         """
         name, origin = found[0].name, " and ".join(plugin.origin for plugin in found)
 

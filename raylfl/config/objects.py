@@ -96,9 +96,7 @@ def _said(group: str, value: Any, objects: dict[str, Any], path: str | None) -> 
 
 
 def _named(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
-    """The config entry `name` or `class_path` of an object; the path is made up unless the object is an importable
-    class.
-    """
+    """The config entry `name` or `class_path` of an object; only an importable class has its real path."""
     name = REGISTRIES[group].name_of(value) if isinstance(value, type) else None
     if name is not None and value.__module__.partition(".")[0] == "raylfl":
         return {"name": name}

@@ -25,7 +25,7 @@ WORKED = "rounds at work"
 
 @dataclass(frozen=True)
 class LastGraph:
-    """The graph of a run's last recorded round; name: the topology's; rows: of a grid; working: taking part [N]."""
+    """The graph of a run's last recorded round; name: of its topology; rows: of a grid; working: nodes at work [N]."""
 
     net: Net
     name: str

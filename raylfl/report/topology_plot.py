@@ -31,8 +31,9 @@ FAR = 20  # ratio of the values from which the colour scale is logarithmic
 
 @dataclass(frozen=True)
 class Net:
-    """A graph of `count` nodes; pairs: its edges (from, to) [E, 2], undirected ones once or twice; weights [E]: 0 on an
-    edge that carries nothing.
+    """A graph of `count` nodes with its edges.
+
+    pairs: (from, to) [E, 2]; an undirected edge may be there once or twice. weights [E]: 0 on an edge without messages.
     """
 
     count: int

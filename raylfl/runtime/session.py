@@ -125,7 +125,7 @@ class Session:
             raise
 
     def _write_down(self, metrics: Metrics, row: Row, graph_line: str | None) -> None:
-        """Appends the round to the records; saves the state, if possible, if they were deleted or moved."""
+        """Appends the round to the records; if these were deleted or moved, tries to save the state."""
         self.run_dir.append("participation.jsonl", encode_row(row))
         if graph_line is not None:
             self.run_dir.append(OF_GRAPHS, graph_line)

@@ -15,8 +15,9 @@ NOTICE = b"raylfl: stopping after this round, with a checkpoint; once more ends 
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """A context in which the first SIGINT or SIGTERM calls `stop`, which may raise; a second one raises
-    KeyboardInterrupt.
+    """A context in which the first SIGINT or SIGTERM calls `stop`, and the second raises KeyboardInterrupt.
+
+    `stop` may raise, too.
     """
     asked = False
 
@@ -45,10 +46,9 @@ def sigterm_interrupts() -> Iterator[None]:
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """A context that raises TimeoutError after `seconds`, and again after another `seconds` if the error was caught
-    inside.
+    """A context that raises TimeoutError after `seconds`; no effect outside the main thread.
 
-    Without effect outside of the main thread.
+    If the error was caught inside, it is raised again after another `seconds`.
     """
     if seconds is None or not _in_main_thread():
         yield

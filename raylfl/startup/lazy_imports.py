@@ -69,8 +69,9 @@ class _MaybeCompiled(type):
 
 
 class _StandIn(ModuleType):
-    """A stand-in for torch._dynamo with the two names that Lightning's import needs; other names import the real
-    module.
+    """A stand-in for torch._dynamo with the two names that Lightning's import needs.
+
+    The first use of another name imports the real module.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A check before the first trial: will runs measure the metric of the sweep?"""
+"""A check before the first trial that runs will measure the metric of the sweep."""
 
 from __future__ import annotations
 

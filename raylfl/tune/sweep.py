@@ -40,8 +40,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The result of a complete sweep; settings: the settings of the last stage, the best first; failed: trial ->
-    reason.
+    """The result of a complete sweep.
+
+    settings: the settings of the last stage, the best first. failed: trial -> reason.
     """
 
     folder: Path

@@ -29,8 +29,9 @@ class RingInFlight:
         received: Sequence[bool],
         workers: Callable[[], list[int]],
     ):
-        """Submits the ring; received: whether the upload of each task reaches the next client; workers: returns the
-        workers to use.
+        """Submits the ring.
+
+        received: whether the upload of each task reaches the next client. workers: returns the workers to use.
         """
         self.workers = workers
         self.channel, self.tasks, self.states, self.received = channel, tasks, states, received

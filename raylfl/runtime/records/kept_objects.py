@@ -41,8 +41,9 @@ class KeptObjects:
     sha256: str | None
 
     def load(self, folder: Path) -> dict[str, Any]:
-        """Loads the saved objects by class path, which executes code in objects.pkl. Raises BadConfig for a damaged
-        file.
+        """Loads the saved objects by class path, which executes code in objects.pkl.
+
+        Raises BadConfig for a damaged file.
         """
         if self.sha256 is None:
             return {}

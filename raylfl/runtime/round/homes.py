@@ -38,7 +38,7 @@ class Plan:
     """The rows that each block needs from each other block in a round; nodes are positions in the round's cohort."""
 
     def __init__(self, r: Round, blocks: Ints, rows: Ints, mixings: Sequence[Mixing], shared_memory: bool):
-        """blocks, rows: each node's block, and its row there, [N]; shared_memory: whether all blocks share memory."""
+        """The plan of round r. blocks, rows: each node's block and its row there [N]; shared_memory: of all blocks."""
         self.mixings, self.cohort, home, row = mixings, r.cohort, blocks[r.cohort], rows[r.cohort]
         self._parts: dict[int, tuple[Part, ...]] = {}
         self.nodes = {b: np.flatnonzero(home == b) for b in np.unique(home).tolist()}

@@ -143,8 +143,9 @@ class Measurements:
         }
 
     def _evaluations(self, broadcast: State, r: int, cohort: Ints) -> Deferred[Metrics]:
-        """The evaluations of a round: on the test and validation sets, and on training data of participants, random
-        clients and each client.
+        """The evaluations of a round.
+
+        Data: the test and validation sets; training data of participants, of random clients, and of each client.
         """
         config, setup, shards = self.e.config.eval, self.e.setup, self.e.setup.shards
         count = setup.population.count
@@ -299,9 +300,7 @@ def _distances(models: torch.Tensor, point: torch.Tensor) -> Floats:
 
 
 def summary(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
-    """Converts logged values to metrics `name/metric`; evaluations of single clients (`client i`) become fairness
-    metrics.
-    """
+    """Converts logged values to metrics `name/metric`, values of single clients (`client i`) to fairness metrics."""
     out: dict[str, float] = {}
     per_client = []
     for name, found in measured.items():

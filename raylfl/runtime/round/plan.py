@@ -68,8 +68,9 @@ class Planner:
         return isinstance(self.e.participation, (Independent, Full)) and not self._samples()
 
     def marginals(self, c: SystemInfo, server: ServerState) -> Floats | None:
-        """Expected draws E[s_i] in a round with system state c, [N], under the process or the method's own p; None if
-        unknown.
+        """Expected draws E[s_i] [N] in a round with system state c; None if unknown.
+
+        They follow from the participation process, or from the method's own p.
         """
         e = self.e
         if e.algorithm.samples_by_norm:

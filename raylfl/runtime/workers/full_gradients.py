@@ -19,7 +19,7 @@ class FullGradients:
     """Computes (sum w_i f_i(x), sum w_i grad f_i(x)) over clients, in evaluation mode."""
 
     def __init__(self, loop: LoopOracle, source: BatchSource, shards: Shards, recorder: Recorder, batch_size: int):
-        """loop: computes gradients; source: training data as evaluations read them; batch_size: samples per pass."""
+        """Gradients by `loop` on `source`, training data as evaluations read them, `batch_size` samples at a time."""
         self.loop, self.source, self.shards = loop, source, shards
         self.recorder, self.batch_size = recorder, batch_size
 

@@ -32,7 +32,7 @@ class Measures:
         sources: Mapping[str, BatchSource | None],
         full: FullGradients,
     ):
-        """sources: the data by kind of evaluation; None: there are no data of that kind."""
+        """Measurements on `sources`, the data by kind of evaluation (None: no data of that kind)."""
         self.setup, self.evaluator, self.attributes, self.sources, self.full = (
             setup,
             evaluator,

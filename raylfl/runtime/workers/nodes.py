@@ -33,10 +33,10 @@ Run = Callable[[Task, State, Sequence[State]], TaskResult]  # (task, broadcast, 
 
 @dataclass(frozen=True)
 class Sending:
-    """The messages that a block sends. rows: its working nodes, as rows of the block; needed: positions in `rows`, for
-    each block that needs some.
+    """The messages that a block sends.
 
-    local: rows of these nodes in the result of the local work; None if messages are sent before the local work.
+    rows: its working nodes, as rows of the block. needed: positions in `rows`, for each block that needs some. local:
+    rows of these nodes in the result of the local work; None if messages are sent before the local work.
     """
 
     rows: Ints

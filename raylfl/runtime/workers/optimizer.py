@@ -42,7 +42,7 @@ class ModuleOptimizer(LocalOptimizer):
     """
 
     def __init__(self, flat: FlatModule, steps_per_epoch: int, moments: list[Moment] | None = None):
-        """moments: the form of the state, from `moments_of`; None: the state is not kept between rounds."""
+        """A new optimizer; moments: the form of its state, from `moments_of`; None: the state is not kept."""
         self.flat, self.moments = flat, moments
         self.optimizer, schedulers = _configured(flat.module)
         self.schedulers = [
