@@ -110,7 +110,7 @@ class WorkerActor:
         return self._workers[home]
 
     def store(self, shared: list[Any], held: str) -> StateStore:
-        """The client states of this home, among the files of Ray on this node."""
+        """The store of this home's client states, in Ray's folder on this node."""
         home = shared[1]
         if (held, home) not in self._stores:
             context, worker = ray.get_runtime_context(), self.worker(shared)
@@ -222,7 +222,7 @@ class WorkerActor:
     def write_states(
         self, shared: list[Any], held: str, folder: str, key: str, files: dict[str, list[HeldState]]
     ) -> dict[str, str] | None:
-        """Writes these states to files of a checkpoint, whole or not at all; the sha256 of each.
+        """Writes these states to files of a checkpoint, all or none; returns the sha256 of each.
 
         None: this node does not see the folder, in which the server has written `key`.
         """
@@ -243,7 +243,7 @@ class WorkerActor:
         return pack(self.store(shared, held).joined(states))
 
     def take_states(self, shared: list[Any], held: str, states: list[HeldState], rows: Packed) -> None:
-        """Stores states of a checkpoint, rows [C, ...]."""
+        """Stores client states from a checkpoint, rows [C, ...]."""
         store, whole = self.store(shared, held), unpack(rows)
         for k, state in enumerate(states):
             store.write(state, {name: values[k : k + 1] for name, values in whole.items()})
@@ -284,7 +284,7 @@ class WorkerActor:
 def with_store(
     worker: Worker, store: StateStore, task: Task, broadcast: State, known: int
 ) -> tuple[ClientReports, State, list[State]]:
-    """`Worker.run` for one client whose state is held here since so many rounds; -1: it has none yet."""
+    """`Worker.run` for a client whose state is in `store`; known: the state's rounds, -1 if it has none yet."""
     (client,), started = task.clients, None if known < 0 else known
     state = None if started is None else store.read(HeldState(client, started))
     reports, uploads, new = worker.run(task, broadcast, [state])

@@ -50,8 +50,9 @@ class Channel:
         return self.keeps and self.held is None
 
     def given(self, handles: Sequence[Handle | None]) -> tuple[list[int], list[Handle]]:
-        """(for each client the position of its state in the call, or the rounds of one that is held at its home; -1: it
-        has none yet; the states that the call takes).
+        """(where each client's state is, the states that are arguments of the call).
+
+        A state's place is its position among the arguments or, at its home, its rounds; -1: the client has none yet.
         """
         if self.held is not None:
             return [-1 if h is None else h.rounds for h in handles], []
@@ -60,7 +61,7 @@ class Channel:
         return [-1 if h is None else next(place) for h in handles], there
 
     def left(self, task: Task) -> list[Handle]:
-        """Handles of the states that the task's clients leave at their home, if that holds them."""
+        """The handles of the states that the task's clients leave at their home; none if states are not held there."""
         return [HeldState(client, task.round + 1) for client in task.clients] if self.keeps and self.held else []
 
     def stored(self, states: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Client states that stay with the homes of their clients: written to checkpoints there, and given back on a resume."""
+"""Client states that stay at the homes of pinned clients; homes write them to checkpoints, and get them on a resume."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from raylfl.runtime.records.checksums import save_hashed
 from raylfl.runtime.records.state_files import CHUNK_BYTES, SEEN, clients_blob
 from raylfl.runtime.workers.state_store import HeldState
 
-FILE_SECONDS = 600.0  # seconds for the files of a home, where calls are limited
-END_SECONDS = 3.0  # seconds in which the homes delete their files at the end of a run
+FILE_SECONDS = 600.0  # time limit for writing a home's files, if calls have a limit
+END_SECONDS = 3.0  # time limit for deleting files at the end of a run
 
 
 class HeldStates:
-    """The states of one run's clients at their homes; the server has a `HeldState` of each."""
+    """The client states of a run at their homes; the server has only their handles (`HeldState`)."""
 
     def __init__(self, channel: Channel, notify: Callable[[str], None], before: int):
-        """notify: called with one line for the user; before: calls of local work that a call may have to wait for."""
+        """notify: called with a line for the user; before: number of calls of local work that may precede a call."""
         self.channel, self.notify = channel, notify
         self._limit = None if channel.timeout is None else before * channel.timeout + FILE_SECONDS
         self._told = False
 
     def write(self, states: Sequence[HeldState], folder: Path) -> dict[str, str]:
-        """Has the homes write these states into a checkpoint's folder; the sha256 of each file.
+        """Makes the homes write these states into a checkpoint's folder; returns the sha256 of each file.
 
-        The server writes the part of a home that does not see the folder, one file at a time.
+        If a home cannot see the folder, the server collects its states and writes them, one file at a time.
         """
         size = max(1, CHUNK_BYTES // max(1, self.channel.state_bytes))
         files: dict[int, dict[str, list[HeldState]]] = {}
@@ -65,7 +65,7 @@ class HeldStates:
         return sums
 
     def take(self, states: Mapping[int, State], rounds: int) -> dict[int, HeldState]:
-        """Gives states of a checkpoint after so many rounds to the homes of their clients."""
+        """Sends client states from a checkpoint after `rounds` rounds to their homes; returns handles."""
         held = {client: HeldState(client, rounds) for client in states}
         calls = {}
         for home, own in self._by_home(list(held.values())).items():
@@ -76,9 +76,9 @@ class HeldStates:
         return held
 
     def drop(self) -> None:
-        """Deletes the files on all nodes whose workers answer soon; the others go with Ray's folder."""
+        """Deletes the files on all nodes whose workers answer in time; other files are deleted with Ray's folder."""
         pool = self.channel.pool
-        with suppress(Exception):  # the outcome of the run counts
+        with suppress(Exception):  # must not change the outcome of the run
             sent = [pool.submit(w, Call("drop_states", (self.channel.held,))) for w in pool.ready()]
             ray.wait([s.references[0] for s in sent], num_returns=len(sent), timeout=END_SECONDS)
 

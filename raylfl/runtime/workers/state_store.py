@@ -1,10 +1,10 @@
-"""States of pinned clients on the disk of their home's node, in blocks of clients, one file each.
+"""A store of client states on the disk of their home's node; one file has the states of a block of clients.
 
-Each client has two slots. A slot holds a version, the number of rounds after which this was the client's state, and the
-state as bytes. A new state goes to the slot that does not hold the state that its work started from. The committed
-state therefore remains until the next round that the client takes part in is committed, so that local work can be
-repeated, by another process of the node, too, and a checkpoint can be written while the next round is under way. A
-process that dies leaves whole slots, and at most one without a version.
+Each client has two slots. A slot holds a version (the number of rounds after which the state was the client's) and the
+state as bytes. A new state overwrites the slot from which the local work did not start. The committed state therefore
+remains until the client's next round is committed: local work can be repeated, also by another process of the node, and
+a checkpoint can be written while the next round is under way. A process that dies leaves complete slots, and at most
+one without a version.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from raylfl.errors import RaylflError
 
 BLOCK_BYTES = 64 * 2**20  # largest size of a file, unless a single client needs more
 ALIGNED = 64  # bytes to which versions and tensors are padded
-NOTHING = 0  # the version of an empty slot: holes of a file read as zeros
+NOTHING = 0  # the version of an empty slot, because unwritten parts of a file read as zeros
 
 
 class HeldState(NamedTuple):
-    """The handle of a state that is with the home of its client: after so many rounds."""
+    """The handle of a state at its client's home: the client, and the number of rounds after which it is the state."""
 
     client: int
     rounds: int
 
 
 class StatesLost(RaylflError):
-    """A home no longer has a state: the run has to continue from its newest checkpoint."""
+    """A home has lost a state; the run must continue from its newest checkpoint."""
 
 
 class StateStore:
-    """The states of one home's clients."""
+    """The states of the clients of a home, in files of a folder."""
 
     def __init__(self, folder: Path, fresh: State):
-        """fresh: a state before the first round, rows [1, ...], which gives names, shapes and dtypes of all states."""
+        """fresh: a client's state before its first round, rows [1, ...]; all states have its names, shapes, dtypes."""
         self.folder = folder
-        self.fields: dict[str, tuple[tuple[int, ...], np.dtype, int]] = {}  # name: shape, dtype, offset
+        self.fields: dict[str, tuple[tuple[int, ...], np.dtype, int]] = {}  # name -> (shape, dtype, offset)
         self.bytes = 0
         for name, rows in sorted(fresh.items()):
             values = rows.cpu().numpy()
             self.fields[name] = values.shape, values.dtype, self.bytes
             self.bytes += _padded(values.nbytes)
         self.slot = ALIGNED + self.bytes
-        self.clients = max(1, BLOCK_BYTES // (2 * self.slot))  # of a block
+        self.clients = max(1, BLOCK_BYTES // (2 * self.slot))  # clients of a block
 
     def read(self, held: HeldState) -> State:
-        """This state. Raises StatesLost if it is not here."""
+        """The state behind a handle. Raises StatesLost if it is not in the store."""
         try:
             with self._open(held.client, create=False) as (file, at):
                 for slot in (0, 1):
@@ -73,7 +73,7 @@ class StateStore:
         raise StatesLost(f"the state of client {held.client} after round {held.rounds - 1} was lost with its node")
 
     def write(self, held: HeldState, state: State, started: int | None = None) -> None:
-        """Stores a state; started: the version that its work started from, which is kept. None: the initial state."""
+        """Stores a state; started: the version from which its local work started, which is kept (None: initial)."""
         rows = {name: value.contiguous().cpu().numpy() for name, value in state.items()}
         forms = {name: (values.shape, values.dtype) for name, values in rows.items()}
         if forms != {name: field[:2] for name, field in self.fields.items()}:
@@ -95,7 +95,7 @@ class StateStore:
             ) from error
 
     def joined(self, held: list[HeldState]) -> State:
-        """These states as rows [C, ...]."""
+        """The states behind these handles as rows [C, ...]."""
         states = [self.read(one) for one in held]
         return {name: torch.cat([state[name] for state in states]) for name in self.fields}
 
@@ -106,7 +106,7 @@ class StateStore:
 
     @contextmanager
     def _open(self, client: int, create: bool) -> Iterator[tuple[BufferedRandom, int]]:
-        """(the file of this client's block, the place of its first slot)."""
+        """A context with (the file of this client's block, the offset of the client's first slot)."""
         path = self.folder / f"block_{client // self.clients:09d}"
         if create:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -115,14 +115,14 @@ class StateStore:
 
 
 def discard_others(folder: Path, prefix: str) -> None:
-    """Deletes the folders beside this one whose names have the prefix: of earlier servers of the same run."""
+    """Deletes the folders of earlier servers of the run: folders beside this one whose names have the prefix."""
     for other in folder.parent.glob(f"{prefix}*"):
         if other != folder:
             shutil.rmtree(other, ignore_errors=True)
 
 
 def _version(file: BufferedRandom, at: int) -> int:
-    """The version in the slot at this place; `file` is then at its state."""
+    """The version in the slot at this offset; afterwards `file` is positioned at the slot's state."""
     file.seek(at)
     return int.from_bytes(file.read(ALIGNED)[:8], "little")
 
