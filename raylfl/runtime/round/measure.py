@@ -210,7 +210,7 @@ class Measurements:
         return [(name, "train", shard, int(c)) for shard, c in zip(shards, clients, strict=True)]
 
     def _chunks(self, kind: str, ids: Ints, client: int | None = None) -> list[Chunk]:
-        """An evaluation in chunks of one batch each, or in a single chunk; client: whose data these are, if known."""
+        """An evaluation in chunks of one batch each, or in a single chunk; client: the data's only owner, or None."""
         size = max(len(ids), 1) if kind in self.backend.whole else self.e.config.eval.batch_size
         return [Chunk(kind, ids[k : k + size], k // size, client) for k in range(0, len(ids), size)]
 
