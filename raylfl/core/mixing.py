@@ -73,9 +73,9 @@ class Mixing:
         return np.union1d(targets, self.sources[np.isin(self.targets, targets)])
 
     def part(self, targets: Ints, needs: Ints) -> Part:
-        """The rows of W of these distinct targets, over the rows of the nodes `needs`, which include `needs(targets)`.
+        """The part of W that gives the new rows of these targets (distinct) from the rows of the nodes `needs`.
 
-        A new row has the same bits in every part.
+        needs: at least `self.needs(targets)`. A target's new row has the same bits in every part that contains it.
         """
         row = np.full(len(self.own), -1, dtype=np.int64)
         row[targets] = np.arange(len(targets))

@@ -114,7 +114,7 @@ def digest(source: Path, halves: Sequence[str], size: int | None, grey: bool) ->
 def _read(
     source: Path, halves: Sequence[str], size: int | None, grey: bool, place: Path | None
 ) -> tuple[list[Half], list[str]]:
-    """The halves and classes; pixels go to files in `place`, image by image, or for None to memory."""
+    """The halves and classes; pixels are written image by image to files in `place`, or to memory if it is None."""
     require("PIL", what="data.name=image_folder")
     labels = _labels(source, halves)
     classes = sorted(set(labels[halves[0]].values()))

@@ -46,7 +46,7 @@ class Program:
         self.logs = bool(recording.logged)
 
     def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> tuple[Tensor, ...]:
-        """(loss, logged values...); writes the gradient into the row. Buffers change as in the step itself."""
+        """Writes the gradient into the row; returns (loss, logged values...). Buffers change as in the step itself."""
         with torch._C._AutoDispatchBelowAutograd():
             return self._function(row, *leaves)
 
