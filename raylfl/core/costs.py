@@ -43,7 +43,7 @@ class Costs:
 
 
 class Sent(NamedTuple):
-    """The costs of a round and its messages: their ends (from, to) [M, 2], -1 a server, and their floats [M]."""
+    """The costs of a round, and its messages: their ends (from, to) [M, 2] (-1: a server) and floats [M]."""
 
     costs: Costs
     ends: Ints

@@ -34,8 +34,8 @@ class SampleSet:
     """A data set as arrays [n, ...] in shared memory, or a map-style data set that is read sample by sample.
 
     A data set with a method `rows(indices)` is read batch by batch: it returns the samples of these indices as a tuple
-    of arrays. owned: ascending indices of the samples that this process holds, whose rows alone are in `arrays`; None:
-    all samples.
+    of arrays. owned: ascending indices of the samples that this process holds (`arrays` has no other rows); None: all
+    samples.
 
     transform: applied to the inputs (first entry) of every training batch. measured_through: applied instead in
     evaluations, without augmentation. collate: makes a batch from a list of samples; None: torch's default_collate.

@@ -30,7 +30,7 @@ class Program:
         """Compiles a recording; sizes: entries of each parameter, in the order of the gradients.
 
         direct: for rows [C, d], the positions of the gradients that are computed in the rows' memory order and written
-        straight into them; the caller compares their bits. None, for a row [d]: aligned gradients are written there.
+        straight into them; the caller compares their bits. With None, for a row [d], aligned gradients are.
         """
         self.recording, self.sizes, self.direct = recording, sizes, direct
         plan = reduced(recording)
