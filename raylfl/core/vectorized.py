@@ -114,10 +114,9 @@ class VectorizedOracle(Oracle):
     ):
         """An oracle of this module.
 
-        autocast: the precision context of the device. by_hand: batched matrix products in place of vmap where
-        possible, by translation of the recorded step or the model's `cohort_losses`. log: receives the
-        values that `training_step` logs. step: autograd takes all steps by autograd; otherwise they are replayed on a
-        CPU.
+        autocast: the precision context of the device. by_hand: use batched matrix products in place of vmap where
+        possible, from a translation of the recorded step or the model's `cohort_losses`. log: receives the values that
+        `training_step` logs. step: `autograd` turns off replays, which are used on a CPU.
         """
         super().__init__()
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
