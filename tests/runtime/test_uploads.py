@@ -1,5 +1,7 @@
 """Uploads stay in the pieces that workers send; stacked, they take the memory of the previous round if it is free."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,9 @@ from raylfl.algorithms.optimal_sampling import OptimalSampling
 from raylfl.core import elementwise, large, rows_apart
 from raylfl.core.population import Population
 from raylfl.core.rows_apart import RowsApart, reordered
+from raylfl.runtime.round import dispatch
 from raylfl.runtime.round.dispatch import UploadMemory
+from raylfl.runtime.round.measure import Measurements
 from raylfl.testing import recorded_round
 from tests.runtime.faults import carry_out, options_of, outcome
 from tests.runtime.tiny import TINY
@@ -89,6 +93,28 @@ def test_server_steps_read_rows_where_they_are_and_never_copy_all(monkeypatch, m
     apart = list(servers(lambda rows: RowsApart(rows.split(1), refused)))
     assert all(map(torch.equal, apart, whole))
     assert not torch.equal(whole[0], whole[2])
+
+
+def test_rows_are_let_go_before_their_metrics_are_awaited(tmp_path, monkeypatch, always):
+    """Their memory is the workers', who need it for the next round."""
+    made, held, stack, row = [], [], dispatch.apart, Measurements._row
+
+    def noted(*pieces):
+        rows = stack(*pieces)
+        made.append(weakref.ref(rows))
+        assert isinstance(rows, RowsApart) or rows.shape[1] == 0
+        return rows
+
+    def counted(*of_round):
+        held.append(sum(ref() is not None for ref in made))
+        return row(*of_round)
+
+    monkeypatch.setattr(dispatch, "apart", noted)
+    monkeypatch.setattr(Measurements, "_row", counted)
+    config = {**TINY, "rounds": 3, "algorithm": {"name": "mifa"}, "eval": {"every": 1, "drift": True}}
+    carry_out({**config, "runtime": {**TINY.get("runtime", {}), "vectorize": "never"}}, tmp_path / "run")
+    assert len(made) >= 3
+    assert held == [0, 0, 0]
 
 
 @pytest.mark.parametrize("algorithm", one_in(4, ALGORITHMS.names()))
