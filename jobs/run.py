@@ -2,7 +2,7 @@
 
     ray job submit --working-dir . --runtime-env jobs/runtime_env.yaml -- python jobs/run.py digits rounds=50
     ray job submit ...             -- python jobs/run.py digits logging.id=first    # submitted again: resumes the run
-    ray job submit ...             -- python jobs/run.py --resume RUN_DIR rounds=100
+    ray job submit ...             -- python jobs/run.py --resume RUN_DIR_OR_URL rounds=100
 
 Takes the arguments of `raylfl run`. If a run with this `logging.id` exists, it is resumed, so that the same command can
 be submitted until the run is done. `ray job stop` ends a run after its current round, with a checkpoint. Exit codes as
@@ -29,17 +29,18 @@ def command(arguments: list[str]) -> list[str]:
         from raylfl.config.load import load_config
 
         config = load_config(arguments[0], arguments[1:])
-        folder = Path(config.logging.dir).expanduser() / config.top.name / str(config.logging.id)
-        if (folder / "config.yaml").is_file():
-            return ["resume", str(folder), *arguments[1:]]
+        from raylfl.runtime.records.run_dir import find_existing
+
+        if config.logging.id is not None and (place := find_existing(config.logging, config.top.name)) is not None:
+            return ["resume", place, *arguments[1:]]
     return ["run", *arguments]
 
 
 if __name__ == "__main__":
-    from raylfl.errors import BadConfig
+    from raylfl.errors import RaylflError
 
     try:
         chosen = command(sys.argv[1:])
-    except (BadConfig, ImportError):
+    except (RaylflError, ImportError):
         chosen = ["run", *sys.argv[1:]]  # `raylfl run` reports the mistake
     sys.exit(main(chosen))

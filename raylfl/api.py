@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from raylfl.config.changes import refuse_changes
 from raylfl.config.load import Config, Source, compose, load_config, load_configs
 from raylfl.config.objects import GROUPS, Given, Objects, given, known_here
+from raylfl.config.places import is_url
 from raylfl.control import Callback, reason_to_stop
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
@@ -66,6 +67,14 @@ class Result:
         """The content of summary.json."""
         found: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
         return found
+
+    @property
+    def url(self) -> str | None:
+        """The URL of the copy of `run_dir`; None if `logging.dir` is a folder."""
+        from raylfl.runtime.records.mirror import mirror_of
+
+        mirror = mirror_of(self.run_dir)
+        return None if mirror is None else mirror.url
 
     @property
     def stopped_early(self) -> str | None:
@@ -155,11 +164,10 @@ def _tell_apart(configs: Sequence[Config]) -> None:
     for config, name in zip(configs, names, strict=True):
         if config.logging.id is not None:
             config.logging.id = config.resolved["logging"]["id"] = f"{config.logging.id}-{name}"
-            folder = config.logging.folder / config.top.name / config.logging.id
-            if folder.exists():
-                from raylfl.runtime.records.run_dir import existing
+            from raylfl.runtime.records.run_dir import existing, find_existing
 
-                raise existing(folder)
+            if (place := find_existing(config.logging, config.top.name)) is not None:
+                raise existing(place)
 
 
 def resume(
@@ -171,12 +179,12 @@ def resume(
     callbacks: Sequence[Callback] = (),
     **objects: Unpack[Objects],
 ) -> Result:
-    """Resumes the run in this directory from its newest intact checkpoint; `rounds` may be raised.
+    """Resumes the run in this directory, or at this URL, from its newest intact checkpoint; `rounds` may be raised.
 
     Objects that the config cannot name must be passed again. With `trust=True` they are loaded from the run's
     objects.pkl instead. Loading executes code in that file: use it only for your own run directories.
     """
-    folder = Path(path).expanduser().resolve()
+    folder = local(path)
     before, config = saved(folder, overrides, trust, objects)
     refuse_changes(before.resolved, config.resolved)
     from raylfl.runtime.records.run_dir import RunDirectory
@@ -188,6 +196,15 @@ def resume(
         return _carry_out(experiment, run_dir, True, watch, callbacks)
     finally:
         run_dir.close()
+
+
+def local(path: str | Path) -> Path:
+    """The local folder of the run in a directory, or at a URL, from where it is fetched."""
+    if not is_url(path):
+        return Path(path).expanduser().resolve()
+    from raylfl.runtime.records.mirror import take
+
+    return take(str(path).rstrip("/"))
 
 
 def saved(folder: Path, overrides: Sequence[str], trust: bool, objects: Objects) -> tuple[Config, Config]:
@@ -271,7 +288,8 @@ def begun(experiment: Experiment, quiet: bool) -> Iterator[RunDirectory]:
     from raylfl.runtime.session import write_records
 
     config = experiment.config
-    run_dir = RunDirectory.create(config.logging.folder, config.top.name, config.logging.id, config.top.seed)
+    logging, top = config.logging, config.top
+    run_dir = RunDirectory.create(logging.folder, top.name, logging.id, top.seed, logging.url)
     try:
         write_records(experiment, run_dir)
         if (line := keep(run_dir, config.objects)) is not None:
@@ -308,7 +326,7 @@ def _saying_how_to_go_on(run_dir: RunDirectory) -> Iterator[None]:
     except (Interrupted, Displaced):
         raise
     except (Exception, KeyboardInterrupt) as error:
-        error.add_note(f"raylfl resume {run_dir.path} continues it")
+        error.add_note(f"raylfl resume {run_dir.address} continues it")
         raise
 
 

@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("-o", "--out", metavar="DIR", help="where the report goes (default: beside the runs)")
     sub = command("resume", commands.resume, "continue a run from its newest intact checkpoint")
-    sub.add_argument("run_dir", metavar="RUN_DIR")
+    sub.add_argument("run_dir", metavar="RUN_DIR", help="a run's directory, or its URL")
     sub.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="rounds may be raised")
     sub.add_argument(
         "--trust",
@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command(
         "report", commands.report, "write curves, tables and a page about runs; seeds of one setting are pooled"
     )
-    sub.add_argument("paths", nargs="+", metavar="RUN_OR_SWEEP_DIR")
+    sub.add_argument("paths", nargs="+", metavar="RUN_OR_SWEEP_DIR", help="directories or URLs")
     sub.add_argument("-o", "--out", metavar="DIR", default="report")
     sub.add_argument("--target", type=float, help="accuracy (or distance) for `rounds to target`")
     sub.add_argument("--last", type=int, help="rounds in the last-k mean")
@@ -200,7 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--sweep", action="store_true", help="of a sweep file")
     sub = command("runs", commands.runs, "list runs with their state and main metrics")
-    sub.add_argument("paths", nargs="*", metavar="DIR", help="default: runs")
+    sub.add_argument("paths", nargs="*", metavar="DIR", help="directories or URLs (default: runs)")
     return parser
 
 

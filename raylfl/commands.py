@@ -55,6 +55,7 @@ def resume(args: argparse.Namespace) -> None:
 
 def _finished(result: Any) -> None:
     from raylfl.console import say, shown, working
+    from raylfl.runtime.records.mirror import copy_again
     from raylfl.runtime.records.summary import step_line
 
     if result.config.logging.report and _can_draw(say):
@@ -66,6 +67,8 @@ def _finished(result: Any) -> None:
     if "local_steps" in result.summary:
         say(f"steps    {step_line(result.summary['local_steps'])}")
     say(f"run      {shown(result.run_dir)}")
+    if (url := copy_again(result.run_dir)) is not None:
+        say(f"copied   {url}")
 
 
 def _can_draw(say: Callable[[str], None]) -> bool:
@@ -125,7 +128,9 @@ def sweep(args: argparse.Namespace) -> int:
 
 
 def report(args: argparse.Namespace) -> None:
-    paths = [Path(p) for p in args.paths]
+    from raylfl.runtime.records.mirror import here
+
+    paths = [here(p) for p in args.paths]
     if args.wandb:
         from raylfl.console import say
         from raylfl.report.wandb_report import publish
@@ -308,6 +313,7 @@ def schema(args: argparse.Namespace) -> None:
 
 def runs(args: argparse.Namespace) -> None:
     from raylfl.console import runs_table
+    from raylfl.runtime.records.mirror import here
     from raylfl.tune.journal import ends
 
-    runs_table([Path(p) for p in args.paths or ["runs"]], ends)
+    runs_table([here(p) for p in args.paths or ["runs"]], ends)

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.status import Status
 from rich.table import Table
 
+from raylfl.config.places import is_url
 from raylfl.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -269,8 +270,10 @@ def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]]) ->
     """
     from raylfl.report.labels import METHOD
     from raylfl.report.runs import read_runs
+    from raylfl.runtime.records.mirror import address
 
     runs, _ = read_runs(paths)
+    places = {run.path: address(run.path) for run in runs}
     measured = [entry for entry in SHOWN if any(run.measured(entry[0]) for run in runs)]
     table = Table(box=None, pad_edge=False)
     for name in ("run", "algorithm", "state", "rounds", *(label for _, label, _ in measured)):
@@ -278,7 +281,7 @@ def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]]) ->
     for run in runs:
         newest = [values[np.isfinite(values)][-1:] for values in (run.column(name) for name, _, _ in measured)]
         table.add_row(
-            shown(run.path),
+            places[run.path] if is_url(places[run.path]) else shown(run.path),
             str(run.setting.get(METHOD, "?")),
             state_of(run, ends),
             f"{len(run.rounds)}/{run.config.get('rounds', '?')}",
@@ -289,10 +292,11 @@ def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]]) ->
 
 def state_of(run: RunRecord, ends: Callable[[Path], dict[str, str]]) -> str:
     """The state of a run: `finished`, `running` (a process holds its lock), its end in a sweep, or else `stopped`."""
+    from raylfl.runtime.records.mirror import running
     from raylfl.runtime.records.run_dir import RunDirectory
 
     if run.finished:
         return "finished"
-    if RunDirectory(run.path).in_use:
+    if RunDirectory(run.path).in_use or running(run.path):
         return "running"
     return ends(run.path.parent).get(run.path.name, "stopped")

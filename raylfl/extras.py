@@ -34,6 +34,7 @@ REQUIRED = [
     "threadpoolctl",
     "psutil",
     "cloudpickle",
+    "fsspec",
 ]
 LOGGER_MODULES = {"tensorboard": "tensorboard", "wandb": "wandb"}  # logger -> module
 

@@ -159,12 +159,14 @@ class Run:
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False, **objects: Unpack[Objects]) -> Run:
-    """Reads the run in this directory; `trust` and objects as in `resume`.
+    """Reads the run in this directory, or at this URL; `trust` and objects as in `resume`.
 
     Overrides and objects, such as `eval.batch_size=1000` or `data=Other()`, change later evaluations, not the run on
     disk.
     """
-    folder = Path(path).expanduser().resolve()
+    from raylfl.runtime.records.mirror import here
+
+    folder = here(path, whole=True).expanduser().resolve()
     return Run(folder, saved(folder, overrides, trust, objects)[1])
 
 
@@ -179,13 +181,14 @@ def evaluate(
 
 
 def runs(path: str | Path = "runs") -> pd.DataFrame:
-    """A table of the runs at and below a directory: path, state, config (`local.lr`), final and best metrics of each.
+    """A table of the runs at and below a directory or a URL: path, state, config (`local.lr`), and metrics of each.
 
     Columns of metrics are `final/test/accuracy`, `best/test/accuracy`, ...; an unfinished run has its newest values as
     final ones. A run that cannot be read is left out with a warning in the log.
     """
     from raylfl.report.labels import flatten
     from raylfl.report.runs import read_runs
+    from raylfl.runtime.records.mirror import address
 
     rows = []
     for run in read_runs(path)[0]:
@@ -193,7 +196,7 @@ def runs(path: str | Path = "runs") -> pd.DataFrame:
         newest = {name: float(run.metrics[name][np.isfinite(run.metrics[name])][-1]) for name in names}
         rows.append(
             {
-                "path": str(run.path),
+                "path": address(run.path),
                 "finished": run.finished,
                 "rounds_done": len(run.rounds),
                 "stopped_early": run.summary.get("stopped_early"),

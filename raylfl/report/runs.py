@@ -27,6 +27,7 @@ from raylfl.config.identity import identity
 from raylfl.errors import BadConfig, BadValue
 from raylfl.report.labels import canonical, flatten, is_world, labels, method_of, order_key, varying
 from raylfl.runtime.records.lines import lines, read_rows
+from raylfl.runtime.records.mirror import here
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -196,12 +197,12 @@ def is_run(folder: Path) -> bool:
 
 
 def find_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """The run directories at and below the given paths, each once, sorted within each path.
+    """The run directories at and below the given paths or URLs, each once, sorted within each path.
 
     Raises BadValue for a path that is no directory, and if no path holds a run. A path without a run is skipped, such
     as a report in `runs/digits/*`, as long as another path holds one.
     """
-    given = [Path(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    given = [here(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     found: dict[Path, Path] = {}
     below_all = [sorted(_below(path)) for path in given]
     for path, below in zip(given, below_all, strict=True):

@@ -13,7 +13,9 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from raylfl.config.places import is_url
 from raylfl.console import console, say
+from raylfl.errors import BadConfig
 from raylfl.report.render import to_csv, to_markdown, to_rich
 from raylfl.report.tables import Table
 from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult, find
@@ -61,7 +63,10 @@ def reproduce(
 
 def place(name: str, experiment: PaperResult, scale: str) -> Path:
     """The folder of an experiment's results, or of the runs that several experiments share."""
-    folder = Path(os.environ.get("RAYLFL_RUNS", "runs")) / "reproduce" / name
+    runs = os.environ.get("RAYLFL_RUNS", "runs")
+    if is_url(runs):
+        raise BadConfig(f"RAYLFL_RUNS={runs}: reproductions need a folder")
+    folder = Path(runs) / "reproduce" / name
     return folder / scale if experiment.scales else folder
 
 

@@ -88,6 +88,7 @@ class Session:
             for metrics in self.run_dir.metrics():
                 self.early.see(metrics)
                 yield metrics
+        self.run_dir.committed(self.say)
         loggers = Loggers(config, self.run_dir, self.say)
         try:
             rounds = self.federation.rounds(config.top.rounds)
@@ -100,6 +101,7 @@ class Session:
                 loggers.log(metrics)
                 self.fault("log", metrics["round"])
                 self._checkpoint_if_due()
+                self.run_dir.committed(self.say, seldom=True)
                 self.fault("checkpoint", metrics["round"])
                 self.fresh = True
                 yield metrics
@@ -110,13 +112,15 @@ class Session:
             self._finish(time.perf_counter() - started)
         finally:
             loggers.close()
+            self.run_dir.committed(self.say)
+        self.run_dir.require_copied()
 
     def _next(self, rounds: Iterator[Done]) -> Done | None:
         """Carries out the next round; saves the state instead if a stop was requested, or after an error."""
         state = self.federation.state
         if self._stop.is_set() and state.round < self.e.config.top.rounds:
             self.checkpoints.save(self.federation.collected(), self.backend)
-            raise Interrupted(f"stopped before round {state.round}: raylfl resume {self.run_dir.path}")
+            raise Interrupted(f"stopped before round {state.round}: raylfl resume {self.run_dir.address}")
         try:
             return next(rounds, None)
         except Exception:

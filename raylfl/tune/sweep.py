@@ -111,7 +111,10 @@ def tried(spec: Sweep) -> Experiment:
 def new_folder(spec: Sweep) -> Path:
     """Creates the folder runs/<name>-<date>-<time>, a new one for every sweep."""
     logged = {key: value for key, value in (spec.base.get("logging") or {}).items() if key == "dir"}
-    base = LoggingConfig(**logged).folder
+    logging = LoggingConfig(**logged)
+    if logging.url is not None:
+        raise BadConfig(f"logging.dir={logging.url}: a sweep needs a folder, which all nodes share")
+    base = logging.folder
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     for attempt in range(1000):
         folder = base / f"{spec.name}-{stamp}{f'-{attempt}' if attempt else ''}"

@@ -12,7 +12,7 @@ from typing import Any
 from raylfl.report.derived import Stat
 from raylfl.report.render import csv_text
 from raylfl.report.runs import RunRecord, is_run, readable
-from raylfl.runtime.records.run_dir import atomic_write
+from raylfl.runtime.records.files import atomic_write
 from raylfl.tune.journal import FINISHED, Journal, Trial
 from raylfl.tune.score import WORST
 from raylfl.tune.space import Values, comparable, look_up

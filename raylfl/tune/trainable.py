@@ -42,7 +42,11 @@ def trainable(
     """
     base = compose(source, overrides, given(objects))
     checked = load_config(source, overrides, given(objects))
-    base["logging"] = {**(base.get("logging") or {}), "dir": str(checked.logging.folder), "report": False}
+    base["logging"] = {
+        **(base.get("logging") or {}),
+        "dir": checked.logging.url or str(checked.logging.folder),
+        "report": False,
+    }
     base["runtime"] = {**(base.get("runtime") or {}), "backend": "local"}
 
     def trial(values: dict[str, Any]) -> None:

@@ -21,8 +21,9 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, NonFinite
 from raylfl.parts import Experiment
 from raylfl.report.runs import readable
+from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.manifest import encode
-from raylfl.runtime.records.run_dir import RunDirectory, atomic_write
+from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.session import Session, write_records
 from raylfl.runtime.workers.backend import Backend, LocalBackend
 from raylfl.startup import process

@@ -167,7 +167,12 @@ def test_names_are_found_from_any_directory(tmp_path, monkeypatch):
             ["runtime.client_timeout=0"],
             "runtime.client_timeout=0, but must be > 0, the time limit of a worker in seconds, or null",
         ),
-        (["logging.dir=s3://bucket/runs"], "logging.dir=s3://bucket/runs, but must be a folder, on a file system that"),
+        (
+            ["logging.dir=s33://bucket/runs"],
+            "logging.dir=s33://bucket/runs, but must be a folder, or a URL such as s3://",
+        ),
+        (["logging.dir=s3://b/../runs"], "logging.dir=s3://b/../runs, but must be a folder, or a URL such as s3://"),
+        (["logging.dir=sftp://me:secret@h/runs"], "logging.dir=sftp://..., but must be a URL without a password"),
     ],
 )
 def test_limits_are_stated_in_words(overrides, message):

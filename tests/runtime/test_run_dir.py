@@ -16,8 +16,9 @@ import pytest
 import raylfl
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.records import run_dir
+from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.lines import metrics_line, read_rows
-from raylfl.runtime.records.run_dir import RunDirectory, atomic_write
+from raylfl.runtime.records.run_dir import RunDirectory
 from tests.runtime.tiny import TINY
 
 HOLD = """

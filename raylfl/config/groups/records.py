@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from raylfl.config.components import typed
 from raylfl.config.groups.top import ComponentConfig, folder_name
+from raylfl.config.places import check_url, is_url, staging
 from raylfl.errors import BadValue
 from raylfl.options import Doc, Ge, Gt, Le, OneOrMore, Options
 from raylfl.registries import LOGGERS
@@ -117,7 +118,11 @@ class LoggingConfig(Options):
         OneOrMore, Doc("names (`csv`, `tensorboard`, `wandb`) and class paths; `metrics.jsonl` is always written")
     ] = field(default_factory=list)
     dir: Annotated[
-        str, Doc("the folder of run directories; the environment variable `RAYLFL_RUNS` changes the default")
+        str,
+        Doc(
+            "the folder of run directories, or a URL (`s3://bucket/runs`) to which they are copied "
+            "([running.md](running.md#runs-at-a-url)); the environment variable `RAYLFL_RUNS` changes the default"
+        ),
     ] = field(default_factory=lambda: os.environ.get("RAYLFL_RUNS", "runs"), metadata={"default": "runs"})
     id: Annotated[
         str | None,
@@ -134,9 +139,8 @@ class LoggingConfig(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if "://" in self.dir:
-            hint = "a run appends to its files and locks them, which object storage cannot do"
-            raise BadValue("dir", got=self.dir, need="a folder, on a file system that is mounted", hint=hint)
+        if is_url(self.dir):
+            check_url(self.dir)
         if self.id is not None:
             folder_name("id", self.id)
         for logger in self.chosen:
@@ -151,5 +155,10 @@ class LoggingConfig(Options):
 
     @property
     def folder(self) -> Path:
-        """The absolute path of `dir`; a run is in folder/<name>/<id>."""
-        return Path(self.dir).expanduser().resolve()
+        """The absolute path of `dir`, or its staging folder; a run is in folder/<name>/<id>."""
+        return staging(self.dir) if is_url(self.dir) else Path(self.dir).expanduser().resolve()
+
+    @property
+    def url(self) -> str | None:
+        """`dir` if it is a URL: a run is copied to url/<name>/<id>."""
+        return self.dir if is_url(self.dir) else None

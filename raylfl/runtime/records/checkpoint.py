@@ -31,9 +31,10 @@ from raylfl.core.samples import Shards
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.parts import Experiment
 from raylfl.runtime.records.checksums import save_hashed, sha256_of
+from raylfl.runtime.records.files import atomic_write, discard, sync_folder
 from raylfl.runtime.records.lines import read_rows
 from raylfl.runtime.records.manifest import Damaged, Manifest, encode, folder_of, read_manifest
-from raylfl.runtime.records.run_dir import OF_GRAPHS, RECORDS, RunDirectory, atomic_write, discard, remedy, sync_folder
+from raylfl.runtime.records.run_dir import OF_GRAPHS, RECORDS, RunDirectory, remedy
 from raylfl.runtime.records.state_files import client_chunks, load_clients, load_server, server_blob
 from raylfl.runtime.records.summary import versions
 from raylfl.runtime.round.state import FederationState
@@ -92,6 +93,7 @@ class Checkpoints:
         self._holders = holders
         state.changed.clear()
         self._prune()
+        self.run_dir.committed(self.warn)
 
     def _write(self, aside: Path, state: FederationState, backend: Backend) -> dict[int, str]:
         """Writes the files of a checkpoint; returns, for each client, the checkpoint that holds its newest state."""

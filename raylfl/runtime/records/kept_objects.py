@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from raylfl.errors import BadConfig
-from raylfl.runtime.records.run_dir import RunDirectory, read_plain
+from raylfl.runtime.records.files import read_plain
+from raylfl.runtime.records.run_dir import RunDirectory
 
 FILE, INDEX = "objects.pkl", "objects.json"
 LARGEST = 256 * 2**20  # largest size of one object in bytes; a larger data set should be passed again

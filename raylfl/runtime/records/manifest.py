@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, StringConstraints, TypeA
 from typing_extensions import TypedDict  # pydantic does not support Python 3.11's TypedDict
 
 from raylfl.config.formats import refuse_other
-from raylfl.runtime.records.run_dir import read_plain
+from raylfl.runtime.records.files import read_plain
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Folder = Annotated[str, StringConstraints(pattern=r"^round_[0-9]{6,18}$")]

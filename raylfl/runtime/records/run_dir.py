@@ -18,20 +18,26 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.groups.top import folder_name
+from raylfl.config.places import join
 from raylfl.errors import BadConfig, RaylflError
+from raylfl.runtime.records import mirror
+from raylfl.runtime.records.files import atomic_write, discard, read_plain
 from raylfl.runtime.records.lines import fault_in_rounds, jsonable, read_rows
 from raylfl.runtime.records.locks import Locks, is_locked
 from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, open_plain
+
+if TYPE_CHECKING:
+    from raylfl.config.groups.records import LoggingConfig
 
 RECORDS = ("metrics.jsonl", "participation.jsonl", "topology.jsonl")
 OF_GRAPHS = "topology.jsonl"  # only methods without a server have this record
@@ -39,30 +45,11 @@ LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 WAIT_SECONDS = 60  # longest wait, in seconds, for the round loop of a driver that has ended
 
 
-def atomic_write(path: Path, content: str | bytes) -> None:
-    """Writes a file through a temporary file, sync and rename: it has either its old or its new content."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(aside, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Syncs the entries of a folder to disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 class RunDirectory:
     """The files of one run.
 
-    `open` takes the lock on the run, `claim` the lock on writing rounds; `close` releases both.
+    `open` takes the lock on the run, `claim` the lock on writing rounds; `close` releases both. mirror: copies the
+    directory to a URL; None without one.
     """
 
     def __init__(self, path: Path):
@@ -70,10 +57,14 @@ class RunDirectory:
         self._locks = Locks(path)
         self._files: dict[str, RecordFile] = {}
         self._place: int | None = None  # an open handle of the directory, valid after a move
+        self.mirror = mirror.mirror_of(path)
 
     @staticmethod
-    def create(base: Path, name: str, run_id: str | None, seed: int) -> RunDirectory:
-        """Creates a run directory. Raises BadConfig if it cannot be written or the id exists."""
+    def create(base: Path, name: str, run_id: str | None, seed: int, url: str | None = None) -> RunDirectory:
+        """Creates a run directory. Raises BadConfig if it cannot be written or the id exists.
+
+        url: where it is copied, with the same names below it.
+        """
         folder_name("name", name)
         if run_id is not None:
             folder_name("logging.id", run_id)
@@ -84,9 +75,10 @@ class RunDirectory:
                 path = base / name / (run_id or (f"{stamp}-{attempt}" if attempt else stamp))
                 with suppress(FileExistsError):
                     path.mkdir()
-                    break
+                    if url is None or _begun(path, join(url, name, path.name)):
+                        break
                 if run_id is not None:
-                    raise existing(path)
+                    raise existing(path if url is None or path.exists() else join(url, name, path.name))
             (path / "checkpoints").mkdir()
             (path / "log.txt").touch()
         except OSError as error:
@@ -113,7 +105,26 @@ class RunDirectory:
             raise BadConfig(f"{self.path} is in use by another process ({self.command}): wait for it, or stop it first")
         with suppress(OSError):  # a full disk
             self._locks.note(".lock", command or shlex.join(sys.argv))
+        if self.mirror is not None:
+            try:
+                self.mirror.hold(self.command)
+            except BaseException:
+                self.close()
+                raise
         return self
+
+    @property
+    def address(self) -> str:
+        """What `raylfl resume` takes: the URL of the run, or its path."""
+        return str(self.path) if self.mirror is None else self.mirror.url
+
+    def committed(self, say: Callable[[str], None], seldom: bool = False) -> None:
+        """Called after each commit: copies it to the URL of the run, if there is one.
+
+        say: told if the storage fails, which does not end the run; seldom: rows only, copied every half minute.
+        """
+        if self.mirror is not None:
+            self.mirror.commit(say, seldom)
 
     @property
     def command(self) -> str:
@@ -143,13 +154,17 @@ class RunDirectory:
 
     def close(self) -> None:
         """Releases the locks and closes the files."""
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
-        self._locks.close()
-        if self._place is not None:
-            os.close(self._place)
-            self._place = None
+        try:
+            if self.mirror is not None:
+                self.mirror.release()
+        finally:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
+            self._locks.close()
+            if self._place is not None:
+                os.close(self._place)
+                self._place = None
 
     def check(self) -> None:
         """Checks that the directory and its open record files are still in their place; raises Displaced.
@@ -175,6 +190,14 @@ class RunDirectory:
             return os.path.samestat(os.stat(self.path), os.fstat(place))
         except OSError:
             return False
+
+    def require_copied(self) -> None:
+        """Raises RaylflError if the run is complete here, but its last copy failed."""
+        if self.mirror is not None and self.mirror.fault is not None:
+            raise RaylflError(
+                f"{self.mirror.fault}. The run is finished, and whole in {self.path}: raylfl resume {self.address} "
+                "here copies the rest"
+            )
 
     # -- records -------------------------------------------------------------------------------------------------
 
@@ -276,10 +299,31 @@ class RunDirectory:
         )
 
 
-def existing(path: Path) -> BadConfig:
-    """The error for a run id that exists already."""
-    hint = f"`raylfl resume {path}` continues it"
-    return BadConfig(f"logging.id={path.name}: {path} exists and is never overwritten; {hint}")
+def _begun(path: Path, url: str) -> bool:
+    """Whether a new folder is now the owner of a place at this URL; removes it if it is not."""
+    begun = False
+    try:
+        begun = mirror.begin(path, url, shlex.join(sys.argv))
+    finally:
+        if not begun:
+            discard(path)
+    return begun
+
+
+def find_existing(logging: LoggingConfig, name: str) -> str | None:
+    """The place of the run with this name and `logging.id`, at its URL or in its folder; None if there is none."""
+    assert logging.id is not None
+    if logging.url is not None:
+        url = join(logging.url, name, logging.id)
+        return url if mirror.exists(url) else None
+    folder = logging.folder / name / logging.id
+    return str(folder) if (folder / "config.yaml").is_file() else None
+
+
+def existing(place: Path | str) -> BadConfig:
+    """The error for a run id that exists already, in this folder or at this URL."""
+    hint = f"`raylfl resume {place}` continues it"
+    return BadConfig(f"logging.id={str(place).rpartition('/')[2]}: {place} exists and is never overwritten; {hint}")
 
 
 def remedy(error: OSError) -> str:
@@ -294,20 +338,3 @@ def _path_of(place: int) -> Path | None:
         return path if os.path.samestat(os.stat(path), os.fstat(place)) else None
     except OSError:
         return None
-
-
-def discard(path: Path) -> None:
-    """Removes a file, a link or a whole folder."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def read_plain(path: Path) -> bytes:
-    """The content of a regular file; empty if there is no file."""
-    try:
-        with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return b""

@@ -1,0 +1,41 @@
+"""Places of runs: a folder, or a URL of storage that fsspec knows (`s3://bucket/runs`) with a staging folder here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from raylfl.errors import BadValue
+
+
+def is_url(place: object) -> bool:
+    """Whether a place of runs is a URL, not a folder."""
+    return "://" in str(place)
+
+
+def join(url: str, *names: str) -> str:
+    """A URL with these names appended."""
+    return "/".join([url.rstrip("/"), *names])
+
+
+def staging(url: str) -> Path:
+    """The local folder in which a run at this URL is carried out: `RAYLFL_STAGING`, by default ~/.cache/raylfl."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "raylfl"
+    protocol, _, rest = url.partition("://")
+    parts = [part for part in rest.split("/") if part]
+    return Path(os.environ.get("RAYLFL_STAGING", cache)).expanduser().resolve().joinpath(protocol, *parts)
+
+
+def check_url(url: str) -> None:
+    """Checks the form of a URL and its protocol; raises BadValue for the key `dir`."""
+    from fsspec.registry import available_protocols  # imported late: most configs name a folder
+
+    protocol, _, rest = url.partition("://")
+    known = protocol.rpartition("::")[2] in available_protocols()
+    if not known or not rest.strip("/") or {".", ".."} & set(rest.split("/")):
+        hint = "fsspec knows s3, gs, abfs, sftp, file and others"
+        raise BadValue("dir", got=url, need="a folder, or a URL such as s3://bucket/runs", hint=hint)
+    if urlsplit(url.rpartition("::")[2]).password:
+        hint = "config.yaml would keep it; see docs/running.md"
+        raise BadValue("dir", got=f"{protocol}://...", need="a URL without a password", hint=hint)

@@ -1,0 +1,46 @@
+"""Whole files and folders: written atomically, read only if they are regular files, removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from raylfl.runtime.records.record_file import open_plain
+
+
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Writes a file through a temporary file, sync and rename: it has either its old or its new content."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(aside, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Syncs the entries of a folder to disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def discard(path: Path) -> None:
+    """Removes a file, a link or a whole folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def read_plain(path: Path) -> bytes:
+    """The content of a regular file; empty if there is no file."""
+    try:
+        with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""

@@ -1,0 +1,360 @@
+"""A mirror: the copy of a local folder at a URL, made commit by commit.
+
+A run with `logging.dir=s3://bucket/runs` works in a local folder with all its locks and checksums; after each commit
+`push` copies the files that have changed. Records go before checkpoints, older checkpoints before newer ones, each
+manifest after its files, summary.json last, and deletions follow. Whatever lies at the URL can therefore be resumed.
+
+.owner.json at the URL names the folder whose content it has, by a token. The process that carries out the run renews
+it every BEAT_SECONDS; every push checks it first. Another machine takes the run over if its owner has given it back, or
+has not renewed it for WATCH_SECONDS. .mirror.json in the local folder has URL, token, and what was copied.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import platform
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+
+from raylfl.config.places import is_url, join, staging
+from raylfl.errors import BadConfig
+from raylfl.runtime.records.files import atomic_write, discard
+from raylfl.runtime.records.record_file import Displaced
+from raylfl.runtime.records.storage import Storage, StorageError
+
+OWNER, STATE = ".owner.json", ".mirror.json"
+BEAT_SECONDS = 15.0  # between two signs of life of an owner
+WATCH_SECONDS = 50.0  # without a sign of life, after which an owner counts as lost
+SETTLE_SECONDS = 1.0  # in which two machines that take over the same run see each other
+ROW_SECONDS = 30.0  # between copies of rows without a checkpoint
+MARK = "summary.json"  # marks a finished run
+READABLE = (".yaml", ".json", ".jsonl", ".txt", ".csv")  # files that reports read
+BULKY = {"checkpoints", "report", "wandb"}  # folders that they do not read
+Say = Callable[[str], None]
+
+
+@dataclass
+class Owner:
+    """The content of .owner.json; held: whether a process carries out the run; beat: the time of its last sign."""
+
+    token: str
+    held: bool = True
+    host: str = field(default_factory=platform.node)
+    process: int = field(default_factory=os.getpid)
+    command: str = ""
+    beat: float = field(default_factory=time.time)
+
+    def encoded(self) -> bytes:
+        return (json.dumps(asdict(self)) + "\n").encode()
+
+    @staticmethod
+    def of(storage: Storage) -> Owner | None:
+        """The owner of the run at a URL; None if there is none. Raises BadConfig if the file is damaged."""
+        content = storage.read(OWNER)
+        if content is None:
+            return None
+        try:
+            return Owner(**json.loads(content))
+        except (ValueError, TypeError):
+            raise BadConfig(f"{storage.url}/{OWNER} is damaged: delete it if no machine carries out this run") from None
+
+
+class Mirror:
+    """The mirror of a local folder that has a .mirror.json.
+
+    token: names this folder as the owner of what is at the URL; after: the owner from which it took over.
+    """
+
+    def __init__(self, folder: Path):
+        content = json.loads((folder / STATE).read_text())
+        self.folder, self.storage = folder, Storage(content["url"])
+        self.token, self.after = str(content["token"]), content["after"]
+        self.copied: dict[str, list[int] | None] = content["copied"]  # size, time and inode of each file copied
+        self.fault: StorageError | None = None  # the failure of the newest copy
+        self._newest = 0.0
+        self._over = threading.Event()
+        self._pulse: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        return self.storage.url
+
+    # -- ownership -------------------------------------------------------------------------------------------
+
+    def hold(self, command: str) -> None:
+        """Makes this folder the owner, and renews that until `release`. Raises BadConfig if another folder is."""
+        owner, mine = Owner.of(self.storage), Owner(self.token, command=command)
+        if owner is None:
+            if not self.storage.create(OWNER, mine.encoded()):
+                raise self._elsewhere(Owner.of(self.storage))
+        elif owner.token not in (self.token, self.after):
+            raise self._elsewhere(owner)
+        else:
+            self.storage.write(OWNER, mine.encoded())
+            if owner.token != self.token:
+                time.sleep(SETTLE_SECONDS)
+        self._check_owner()
+        known = (name for name in self.storage.names() if name != OWNER)
+        self.copied = {**dict.fromkeys(known), **self.copied}  # a copy that was cut off is not in the list
+        self._over.clear()
+        self._pulse = threading.Thread(target=self._beat, args=(mine,), daemon=True, name="raylfl mirror")
+        self._pulse.start()
+
+    def release(self) -> None:
+        """Gives the ownership back, so that another machine may go on at once."""
+        if self._pulse is None:
+            return
+        self._over.set()
+        self._pulse.join()
+        self._pulse = None
+        with suppress(StorageError, BadConfig):
+            owner = Owner.of(self.storage)
+            if owner is not None and owner.token == self.token:
+                self.storage.write(OWNER, Owner(self.token, held=False, command=owner.command).encoded())
+
+    def _beat(self, mine: Owner) -> None:
+        while not self._over.wait(BEAT_SECONDS):
+            with suppress(StorageError, BadConfig):  # a push says what is wrong
+                owner = Owner.of(self.storage)
+                if owner is None or owner.token != self.token:
+                    return
+                mine.beat = time.time()
+                self.storage.write(OWNER, mine.encoded())
+
+    def _check_owner(self) -> None:
+        """Raises Displaced if the run was taken over, or deleted."""
+        owner = Owner.of(self.storage)
+        if owner is None or owner.token != self.token:
+            raise self._elsewhere(owner)
+
+    def _elsewhere(self, owner: Owner | None) -> Displaced:
+        if owner is None:
+            return Displaced(f"{self.url} was deleted; what was computed is in {self.folder}")
+        return Displaced(
+            f"{self.url} was taken over by {owner.host} ({owner.command}); {self.folder} has what was computed here"
+        )
+
+    # -- copying ---------------------------------------------------------------------------------------------
+
+    def commit(self, say: Say, seldom: bool = False) -> None:
+        """Copies what has changed. A failure of the storage is said and kept in `fault`; the next commit tries again.
+
+        seldom: only if the last copy is ROW_SECONDS old.
+        """
+        now = time.monotonic()
+        if seldom and now - self._newest < ROW_SECONDS:
+            return
+        self._newest = now
+        before, self.fault = self.fault, None
+        try:
+            self.push()
+        except StorageError as error:
+            self.fault = error
+            if before is None:
+                say(f"warning: {error}. Nothing is lost, it is all in {self.folder}; the next commit copies it")
+        else:
+            if before is not None:
+                say(f"{self.url} has everything again")
+
+    def push(self) -> None:
+        """Copies what has changed since the last time. Raises StorageError, or Displaced if the run was taken over."""
+        self._check_owner()
+        here = {name: _stamp(path) for name, path in _files(self.folder)}
+        changed = sorted((name for name in here if self.copied.get(name) != here[name]), key=_turn)
+        gone = [name for name in self.copied if name not in here]
+        try:
+            if MARK in gone:
+                self._remove([MARK])
+            for name in changed:
+                self.storage.put(self.folder / name, name)
+                self.copied[name] = here[name]
+            self._remove(sorted(gone, key=_turn, reverse=True))
+        finally:
+            if changed or gone:
+                self._note()
+
+    def _remove(self, names: list[str]) -> None:
+        self.storage.remove(names)
+        for name in names:
+            self.copied.pop(name, None)
+
+    def _note(self) -> None:
+        state = {"url": self.url, "token": self.token, "after": self.after, "copied": self.copied}
+        with suppress(OSError):  # a full disk, or a folder that was moved: files are copied twice
+            atomic_write(self.folder / STATE, json.dumps(state))
+
+
+def _files(folder: Path) -> list[tuple[str, Path]]:
+    """(name, path) of the files below a folder, except hidden ones: locks, temporary files, other tools' own."""
+    found = ((path.relative_to(folder), path) for path in folder.rglob("*") if path.is_file())
+    return [(name.as_posix(), path) for name, path in found if not _hidden(name)]
+
+
+def _hidden(name: Path | PurePosixPath) -> bool:
+    return any(part.startswith(".") for part in name.parts)
+
+
+def _stamp(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
+
+
+def _turn(name: str) -> tuple[int, int, str, bool, str]:
+    """The position of a file in the order of copies."""
+    folder, _, last = name.rpartition("/")
+    stage = 2 if name == MARK else 1 if name.startswith("checkpoints/") else 0
+    return stage, len(folder), folder, last == "manifest.json", last
+
+
+# -- beginning, and going on elsewhere ---------------------------------------------------------------------------
+
+
+def begin(folder: Path, url: str, command: str) -> bool:
+    """Makes a local folder the owner of a new run at this URL; returns False if there is one already."""
+    storage, token = Storage(url), secrets.token_hex(8)
+    if exists(url):
+        return False
+    owner = Owner.of(storage)
+    if owner is not None:  # its process may have ended before the first copy
+        _refuse_alive(storage, owner)
+    elif not storage.create(OWNER, Owner(token, command=command).encoded()):
+        return False
+    _mark(folder, url, token, None if owner is None else owner.token)
+    return True
+
+
+def exists(url: str) -> bool:
+    """Whether there is a run at this URL."""
+    return Storage(url).read("config.yaml") is not None
+
+
+def take(url: str) -> Path:
+    """The local folder of the run at this URL, with its newest state: the one that was copied there, or a new copy.
+
+    Raises BadConfig if there is no run, or if another machine carries it out.
+    """
+    folder, storage = staging(url), Storage(url)
+    owner = Owner.of(storage)
+    if owner is not None and (folder / STATE).is_file() and Mirror(folder).token == owner.token:
+        return folder  # nothing was changed elsewhere, and a last copy may have failed
+    if not exists(url):
+        raise BadConfig(f"{url} is not a run directory: it has no config.yaml")
+    if owner is not None:
+        _refuse_alive(storage, owner)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    incoming = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        fetch(storage, incoming)
+        _mark(incoming, url, secrets.token_hex(8), None if owner is None else owner.token)
+        _set_aside(folder)
+        os.replace(incoming, folder)
+    except BaseException:
+        shutil.rmtree(incoming, ignore_errors=True)
+        raise
+    return folder
+
+
+def _refuse_alive(storage: Storage, owner: Owner) -> None:
+    """Raises BadConfig if the owner gives a sign of life; waits for one unless it has given the run back."""
+    deadline = time.monotonic() + WATCH_SECONDS
+    while owner.held and time.monotonic() < deadline:
+        time.sleep(min(1.0, WATCH_SECONDS / 10))
+        now = Owner.of(storage)
+        if now is None or not now.held:
+            return
+        if (now.token, now.beat) != (owner.token, owner.beat):
+            raise BadConfig(
+                f"{storage.url} is in use by process {now.process} on {now.host} ({now.command}): wait for it, or stop "
+                "it first"
+            )
+
+
+def _set_aside(folder: Path) -> None:
+    """Renames a folder whose run went on elsewhere; what it alone has is kept."""
+    if folder.exists():
+        target = folder.with_name(f".{folder.name}.old")
+        discard(target)
+        folder.rename(target)
+
+
+def _mark(folder: Path, url: str, token: str, after: str | None) -> None:
+    """Writes the .mirror.json of a folder whose files are those at the URL."""
+    copied = {name: _stamp(path) for name, path in _files(folder)}
+    atomic_write(folder / STATE, json.dumps({"url": url, "token": token, "after": after, "copied": copied}))
+
+
+def fetch(storage: Storage, target: Path, wanted: Callable[[PurePosixPath], bool] = lambda name: True) -> None:
+    """Copies the files below a URL into a folder, hidden ones excepted."""
+    for name in storage.names():
+        path = PurePosixPath(name)
+        if not _hidden(path) and wanted(path):
+            storage.get(name, target / name)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------
+
+_views: dict[Path, str] = {}
+
+
+def here(place: str | os.PathLike[str], whole: bool = False) -> Path:
+    """A folder to read: the place itself, or for a URL a temporary copy of it, deleted when the process ends.
+
+    whole: with checkpoints and parameters; otherwise only what reports read.
+    """
+    if not is_url(place):
+        return Path(place)
+    url = str(place).rstrip("/")
+    if not _views:
+        atexit.register(_discard_views)
+    view = Path(tempfile.mkdtemp(prefix="raylfl-")) / url.rpartition("/")[2]
+    _views[view] = url
+    view.mkdir()
+
+    def wanted(name: PurePosixPath) -> bool:
+        return whole or (name.suffix in READABLE and not BULKY & set(name.parts[:-1]))
+
+    fetch(Storage(url), view, wanted)
+    return view
+
+
+def _discard_views() -> None:
+    for view in _views:
+        shutil.rmtree(view.parent, ignore_errors=True)
+
+
+def running(path: Path) -> bool:
+    """Whether a process elsewhere carries out the run that `here` copied to this folder, by its last sign of life."""
+    url = address(path)
+    owner = Owner.of(Storage(url)) if is_url(url) else None
+    return owner is not None and owner.held and time.time() - owner.beat < WATCH_SECONDS
+
+
+def address(path: Path) -> str:
+    """The URL of a folder that `here` copied; otherwise its path."""
+    for view, url in _views.items():
+        if path.is_relative_to(view):
+            return join(url, *path.relative_to(view).parts)
+    return str(path)
+
+
+def mirror_of(folder: Path) -> Mirror | None:
+    """The mirror of a folder; None if it has none."""
+    return Mirror(folder) if (folder / STATE).is_file() else None
+
+
+def copy_again(folder: Path) -> str | None:
+    """Copies what was added to a run after its end, such as its report; returns the URL, None without one."""
+    mirror = mirror_of(folder)
+    if mirror is None:
+        return None
+    mirror.push()
+    return mirror.url

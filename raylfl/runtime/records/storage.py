@@ -1,0 +1,179 @@
+"""Files below a URL, on any storage that fsspec knows; every failure is a StorageError that names its remedy."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from raylfl.errors import RaylflError
+
+SECONDS = 60.0  # longest wait for the storage to answer
+BYTES_PER_SECOND = 1e5  # slowest transfer that is waited for
+WHOLE_OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"}  # replace a file at once
+T = TypeVar("T")
+
+
+class StorageError(RaylflError):
+    """A storage did not do what it was asked; the message names the URL, the reason and the remedy."""
+
+
+class Storage:
+    """The files below a URL. Names are relative, with slashes."""
+
+    def __init__(self, url: str):
+        self.url = url.rstrip("/")
+
+    @cached_property
+    def _place(self) -> tuple[Any, str]:
+        """fsspec's file system, and the path of the URL in it."""
+        from fsspec.core import url_to_fs
+
+        fs, root = url_to_fs(self.url)
+        return fs, str(root).rstrip("/")
+
+    def names(self) -> list[str]:
+        """The files below the URL; none if there is no such place."""
+
+        def found(fs: Any, root: str) -> list[str]:
+            fs.invalidate_cache()
+            return sorted(str(path).removeprefix(root).lstrip("/") for path in fs.find(root))
+
+        return [name for name in self._call("listed", found) if ".." not in PurePosixPath(name).parts]
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file; None if there is none."""
+
+        def content(fs: Any, root: str) -> bytes | None:
+            fs.invalidate_cache()
+            try:
+                return bytes(fs.cat_file(f"{root}/{name}"))
+            except FileNotFoundError:
+                return None
+
+        return self._call("read", content)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Writes a new file; returns False if there is one. S3 and other storages with conditions decide it for all."""
+
+        def written(fs: Any, root: str) -> bool:
+            fs.invalidate_cache()
+            self._make_folder(fs, f"{root}/{name}")
+            try:
+                fs.pipe_file(f"{root}/{name}", content, mode="create")
+            except FileExistsError:
+                return False
+            return True
+
+        return self._call("written", written)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file, or replaces it as a whole."""
+        self._replace(name, lambda fs, path: fs.pipe_file(path, content), len(content))
+
+    def put(self, source: Path, name: str) -> None:
+        """Copies a local file there, replacing the one that it finds as a whole."""
+        self._replace(name, lambda fs, path: fs.put_file(str(source), path), source.stat().st_size)
+
+    def _replace(self, name: str, write: Callable[[Any, str], Any], size: int) -> None:
+        def replaced(fs: Any, root: str) -> None:
+            path = f"{root}/{name}"
+            if self._protocols(fs) & WHOLE_OBJECTS:
+                write(fs, path)
+                return
+            self._make_folder(fs, path)
+            folder, _, last = path.rpartition("/")
+            write(fs, aside := f"{folder}/.{last}.tmp")
+            fs.mv(aside, path)
+
+        self._call("written", replaced, size)
+
+    def get(self, name: str, target: Path) -> bool:
+        """Copies a file from there; returns False if it is gone."""
+
+        def copied(fs: Any, root: str) -> bool:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                fs.get_file(f"{root}/{name}", str(target))
+            except FileNotFoundError:
+                target.unlink(missing_ok=True)
+                return False
+            return True
+
+        return self._call("read", copied, 1 << 30)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Deletes files, in this order; those that are gone do not matter."""
+
+        def removed(fs: Any, root: str) -> None:
+            for name in names:
+                try:
+                    fs.rm_file(f"{root}/{name}")
+                except FileNotFoundError:
+                    continue
+
+        self._call("written", removed)
+
+    @staticmethod
+    def _protocols(fs: Any) -> set[str]:
+        return {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+
+    def _make_folder(self, fs: Any, path: str) -> None:
+        """Makes the folder of a file where folders exist; on object storage this would make a mistyped bucket."""
+        if not self._protocols(fs) & WHOLE_OBJECTS:
+            fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+
+    def _call(self, what: str, work: Callable[[Any, str], T], size: int = 0) -> T:
+        """The result of `work`. Raises StorageError if it fails or takes too long."""
+        try:
+            return within(SECONDS + size / BYTES_PER_SECOND, lambda: work(*self._place))
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise StorageError(f"{self.url} cannot be {what} ({reason}): {remedy(self.url, error)}") from error
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """The result of a call; raises TimeoutError once it takes longer, and leaves its thread behind."""
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            done.append(call())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work, daemon=True, name="raylfl storage")
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    if not done:
+        raise TimeoutError(f"no answer in {seconds:.0f} s")
+    return done[0]
+
+
+def remedy(url: str, error: Exception) -> str:
+    """The remedy for a failure of the storage at this URL."""
+    kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
+    if isinstance(error, ImportError):
+        return f"pip install {package_of(url)}"
+    if isinstance(error, PermissionError) or "Credential" in kinds or "Auth" in kinds:
+        return "set credentials that may read, write and delete there (docs/running.md)"
+    if isinstance(error, FileNotFoundError):
+        return "make the bucket first, or correct the URL"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space"
+    return "check the connection and the URL, then try again"
+
+
+def package_of(url: str) -> str:
+    """The package that fsspec needs for the protocol of this URL: s3fs for s3://."""
+    from fsspec.registry import known_implementations
+
+    entry = known_implementations.get(url.partition("://")[0].rpartition("::")[2], {})
+    module = str(entry.get("class", "")).partition(".")[0]
+    return module if module and module != "fsspec" else f"what this message names ({entry.get('err', 'see fsspec')})"

@@ -1,0 +1,336 @@
+"""Runs whose directory is copied to a URL: what lies there can always be resumed elsewhere, with the same bits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+
+import fsspec
+import pytest
+
+import raylfl
+from raylfl.config.places import staging
+from raylfl.errors import BadConfig, RaylflError
+from raylfl.report.runs import load_run
+from raylfl.runtime.records import mirror
+from raylfl.runtime.records.mirror import OWNER, Mirror, here, take
+from raylfl.runtime.records.record_file import Displaced
+from raylfl.runtime.records.run_dir import RunDirectory
+from raylfl.runtime.records.storage import Storage, StorageError, within
+from tests.runtime.faults import Killed, outcome
+from tests.runtime.tiny import FOCUS
+
+SHORT = {**FOCUS, "rounds": 3, "checkpoint": {"every": 1, "keep": 2}}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    for name in ("WATCH_SECONDS", "SETTLE_SECONDS"):
+        monkeypatch.setattr(mirror, name, 0.02)
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """`machine("b")`: from now on this process works with the local files of machine b, which has none at first."""
+
+    def go_to(name: str) -> None:
+        monkeypatch.setenv("RAYLFL_STAGING", str(tmp_path / name))
+
+    go_to("a")
+    return go_to
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request, tmp_path, machine):
+    yield "memory://far/runs" if request.param == "memory" else f"file://{tmp_path}/far/runs"
+    fsspec.filesystem("memory").store.clear()
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory):
+    """The outcome of SHORT without a URL."""
+    folder = tmp_path_factory.mktemp("clean")
+    return outcome(raylfl.run(SHORT, [f"logging.dir={folder}"]).run_dir)
+
+
+def run(url, *overrides):
+    return raylfl.run(SHORT, [f"logging.dir={url}", "logging.id=it", *overrides])
+
+
+def test_a_finished_run_lies_at_the_url_whole(url, clean):
+    result = run(url)
+    assert result.url == f"{url}/tiny/it"
+    assert result.run_dir == staging(result.url)
+    there = fsspec.filesystem(url.partition(":")[0])
+    files = [p for p in result.run_dir.rglob("*") if p.is_file() and not p.name.startswith(".")]
+    root = there._strip_protocol(result.url)
+    names = {str(p).removeprefix(f"{root}/") for p in there.find(root)}
+    assert names == {p.relative_to(result.run_dir).as_posix() for p in files} | {OWNER}
+    assert all(there.cat_file(f"{root}/{p.relative_to(result.run_dir)}") == p.read_bytes() for p in files)
+    assert outcome(result.run_dir) == clean
+
+
+CHANGES = ("put", "create", "write", "remove")
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+def test_a_machine_lost_between_any_two_changes_at_the_url_is_replaced_by_another(url, machine, clean, monkeypatch):
+    """After each prefix of the changes that a run makes there, another machine ends it with the same bits."""
+    changes = 0
+
+    def counted(method):
+        def call(self, *args):
+            nonlocal changes
+            changes += 1
+            if limit is not None and changes > limit:  # a dead process changes nothing more
+                raise Killed(f"after {limit} changes")
+            return method(self, *args)
+
+        return call
+
+    originals = {name: getattr(Storage, name) for name in CHANGES}
+    for name, method in originals.items():
+        monkeypatch.setattr(Storage, name, counted(method))
+    limit = None
+    run(url)
+    total, resumed = changes, 0
+    assert total > 20
+    for limit in range(0, total, 3):
+        fsspec.filesystem("memory").store.clear()
+        changes = 0
+        machine(f"{limit}-lost")
+        with pytest.raises(Killed):
+            run(url)
+        at, limit = limit, None
+        machine(f"{at}-new")
+        if mirror.exists(f"{url}/tiny/it"):
+            result = raylfl.resume(f"{url}/tiny/it")
+            resumed += bool(Storage(result.url).read("metrics.jsonl"))
+        else:
+            result = run(url)  # nothing was copied yet
+        assert outcome(result.run_dir) == clean, at
+        assert outcome(here(result.url, whole=True)) == clean, at
+    assert resumed > 5
+
+
+def damage(url, name, change):
+    there = Storage(url)
+    content = there.read(name)
+    assert content
+    there.write(name, change(content))
+
+
+DAMAGES = {
+    "a state, one byte": ("checkpoints/round_000002/server.pt", lambda c: c[:100] + bytes([c[100] ^ 1]) + c[101:]),
+    "a manifest, cut": ("checkpoints/round_000002/manifest.json", lambda c: c[: len(c) // 2]),
+    "the newest rows": ("metrics.jsonl", lambda c: c[:-5]),
+    "the first rows": ("participation.jsonl", lambda c: b"x" + c[1:]),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+def test_damaged_files_at_the_url_are_noticed_and_computed_again(url, machine, clean, what):
+    with pytest.raises(Stop):
+        raylfl.run(SHORT, [f"logging.dir={url}", "logging.id=it"], watch=stop_after(1))
+    damage(f"{url}/tiny/it", *DAMAGES[what])
+    machine("b")
+    result = raylfl.resume(f"{url}/tiny/it")
+    assert "damaged" in (result.run_dir / "log.txt").read_text()
+    assert outcome(result.run_dir) == clean
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after(r):
+    def watch(progress):
+        if progress.round == r:
+            raise Stop
+
+    return watch
+
+
+def test_the_same_machine_goes_on_from_its_own_folder_which_may_have_more(url, clean, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(Storage, "put", fails)
+        with pytest.raises(Stop):
+            raylfl.run(SHORT, [f"logging.dir={url}", "logging.id=it"], watch=stop_after(2))
+    assert Storage(f"{url}/tiny/it").names() == [OWNER]
+    result = raylfl.resume(staging(f"{url}/tiny/it"))
+    assert "resumed at round 3" in (result.run_dir / "log.txt").read_text()
+    assert outcome(here(result.url, whole=True)) == clean
+
+
+def fails(self, *args):
+    raise StorageError(f"{self.url} cannot be written (out of order): check the connection")
+
+
+def test_a_storage_that_fails_for_a_while_is_reported_once_and_loses_nothing(url, clean, monkeypatch):
+    lines = []
+
+    def watch(progress):
+        lines.extend(progress.messages)
+        monkeypatch.setattr(Storage, "put", fails if progress.round == 0 else put)
+
+    put = Storage.put
+    result = raylfl.run(SHORT, [f"logging.dir={url}"], watch=watch)
+    said = [line for line in lines if "cannot be written" in line]
+    assert len(said) == 1
+    assert f"Nothing is lost, it is all in {result.run_dir}" in said[0]
+    assert sum("has everything again" in line for line in (result.run_dir / "log.txt").read_text().splitlines()) == 1
+    assert outcome(here(result.url, whole=True)) == clean
+
+
+def test_a_last_copy_that_fails_is_an_error_that_says_where_the_run_is(url, clean, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(Storage, "put", fails)
+        with pytest.raises(
+            RaylflError, match=r"The run is finished, and whole in .*: raylfl resume .* copies the rest"
+        ):
+            run(url)
+    result = raylfl.resume(staging(f"{url}/tiny/it"))
+    assert outcome(here(result.url, whole=True)) == clean
+
+
+def test_a_run_that_another_machine_carries_out_is_refused(url, machine, monkeypatch):
+    monkeypatch.setattr(mirror, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(mirror, "WATCH_SECONDS", 5.0)
+    refused = []
+
+    def watch(progress):
+        machine("b")
+        with pytest.raises(BadConfig, match=r"is in use by process \d+ on .*: wait for it, or stop it first") as error:
+            raylfl.resume(f"{url}/tiny/it")
+        refused.append(error)
+
+    raylfl.run(SHORT, [f"logging.dir={url}", "logging.id=it", "rounds=1"], watch=watch)
+    assert len(refused) == 1
+    machine("c")
+    with pytest.raises(BadConfig, match=f"{url}/tiny/it exists and is never overwritten; `raylfl resume {url}/tiny/it"):
+        run(url)
+    started = time.monotonic()
+    raylfl.resume(f"{url}/tiny/it")  # given back at the end: no wait
+    assert time.monotonic() - started < 4
+
+
+def test_a_machine_that_wakes_up_after_another_took_its_run_over_writes_nothing(url, machine):
+    """The first machine gives no sign of life (its process is paused), and is not dead."""
+    asleep = RunDirectory.create(staging(url), "tiny", "it", 0, url)
+    asleep.write("config.yaml", "rounds: 1\n")
+    asleep.committed(print)
+    machine("b")
+    folder = take(f"{url}/tiny/it")
+    awake = RunDirectory(folder).open()
+    awake.write("log.txt", "second\n")
+    awake.committed(print)
+    asleep.write("log.txt", "first\n")
+    with pytest.raises(Displaced, match=r"was taken over by .* has what was computed here"):
+        asleep.committed(print)
+    asleep.close()
+    assert Storage(f"{url}/tiny/it").read("log.txt") == b"second\n"
+    awake.committed(print)
+    awake.close()
+    assert json.loads(Storage(f"{url}/tiny/it").read(OWNER))["held"] is False
+
+
+def test_of_two_machines_that_take_a_lost_run_over_only_one_gets_it(url, machine):
+    lost = RunDirectory.create(staging(url), "tiny", "it", 0, url)
+    lost.write("config.yaml", "rounds: 1\n")
+    lost.committed(print)
+    folders = []
+    for name in "bc":
+        machine(name)
+        folders.append(take(f"{url}/tiny/it"))
+    first = RunDirectory(folders[0]).open()
+    with pytest.raises(Displaced, match="was taken over by"):
+        RunDirectory(folders[1]).open()
+    first.close()
+    lost.close()
+
+
+def test_a_run_that_went_on_elsewhere_is_fetched_and_the_old_folder_kept(url, machine, clean):
+    with pytest.raises(Stop):
+        raylfl.run(SHORT, [f"logging.dir={url}", "logging.id=it"], watch=stop_after(0))
+    machine("b")
+    raylfl.resume(f"{url}/tiny/it")
+    machine("a")
+    result = raylfl.resume(f"{url}/tiny/it", ["rounds=4"])
+    assert len(result.metrics) == 4
+    assert (result.run_dir.with_name(".it.old") / "config.yaml").is_file()
+
+
+def test_reports_read_runs_at_a_url_without_their_checkpoints(url):
+    result = run(url)
+    frame = raylfl.runs(url)
+    assert frame["path"].tolist() == [result.url]
+    assert frame["rounds_done"].tolist() == [3]
+    view = here(url) / "tiny/it"
+    assert not (view / "checkpoints").exists()
+    assert load_run(view).complete(3)
+    assert raylfl.load(result.url).params.equal(result.params)
+
+
+def test_a_run_elsewhere_is_listed_as_running_as_long_as_it_gives_signs_of_life(url, monkeypatch):
+    from raylfl.console import state_of
+
+    monkeypatch.setattr(mirror, "WATCH_SECONDS", 5.0)
+    run_dir = RunDirectory.create(staging(url), "tiny", "it", 0, url)
+    for name in ("config.yaml", "metrics.jsonl"):
+        run_dir.write(name, "")
+    run_dir.committed(print)
+    record = load_run(here(url) / "tiny/it")
+    assert state_of(record, lambda folder: {}) == "running"
+    run_dir.close()
+    assert state_of(record, lambda folder: {}) == "stopped"
+
+
+def test_a_package_that_the_protocol_needs_is_named(machine, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
+    with pytest.raises(StorageError, match=r"s3://bucket/runs/tiny/it cannot be read \(.*\): pip install s3fs"):
+        run("s3://bucket/runs")
+    assert not staging("s3://bucket/runs/tiny/it").exists()
+
+
+def test_a_storage_that_does_not_answer_is_not_waited_for():
+    with pytest.raises(TimeoutError, match="no answer in 0 s"):
+        within(0.01, lambda: time.sleep(0.2))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError("denied"), "set credentials"),
+        (type("NoCredentialsError", (Exception,), {})("none"), "set credentials"),
+        (FileNotFoundError("bucket"), "make the bucket first"),
+        (TimeoutError("no answer in 60 s"), "check the connection"),
+    ],
+)
+def test_each_failure_of_a_storage_comes_with_its_remedy(error, said, monkeypatch):
+    def broken(self):
+        raise error
+
+    monkeypatch.setattr(Storage, "_place", property(broken))
+    with pytest.raises(StorageError, match=rf"s3://b/r cannot be listed \(.*\): {said}"):
+        Storage("s3://b/r").names()
+
+
+@pytest.mark.parametrize("url", ["file"], indirect=True)
+def test_names_that_lead_out_of_the_folder_are_not_fetched(url, monkeypatch, tmp_path):
+    run(url)
+    fs = fsspec.filesystem("file")
+    monkeypatch.setattr(type(fs), "find", lambda self, root: [f"{root}/config.yaml", f"{root}/../../../evil.yaml"])
+    assert Storage(f"{url}/tiny/it").names() == ["config.yaml"]
+
+
+def test_a_folder_that_was_copied_there_by_other_means_can_be_resumed(url, machine, tmp_path, clean):
+    with pytest.raises(Stop):
+        raylfl.run(SHORT, [f"logging.dir={tmp_path}/plain", "logging.id=it"], watch=stop_after(0))
+    for path in (tmp_path / "plain/tiny/it").rglob("*"):
+        if path.is_file() and not path.name.startswith("."):
+            Storage(f"{url}/tiny/it").put(path, path.relative_to(tmp_path / "plain/tiny/it").as_posix())
+    shutil.rmtree(tmp_path / "plain")
+    assert outcome(raylfl.resume(f"{url}/tiny/it").run_dir) == clean
+    assert Mirror(staging(f"{url}/tiny/it")).copied
