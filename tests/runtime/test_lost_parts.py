@@ -63,14 +63,14 @@ def on_ray(config, runs, *overrides, watch=None):
     [
         pytest.param("focus", [], marks=pytest.mark.exhaustive),
         ("push_pull", []),
-        pytest.param("scaffold", ["runtime.placement=pinned", "runtime.vectorize=never"], marks=pytest.mark.exhaustive),
+        ("scaffold", ["runtime.placement=pinned", "runtime.vectorize=never"]),
     ],
 )
 def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and_checkpoint(
     kept, runs, kill_file, algorithm, overrides
 ):
     """A worker before its work, one after its work and before the result is fetched; then the server; at last a worker
-    from outside, at any moment. The rows of push_pull's nodes are with the workers; scaffold's clients are pinned.
+    from outside, at any moment. Workers hold the rows of push_pull's nodes and the states of scaffold's clients.
     """
     config = {**PERFECT, "algorithm": {"name": algorithm}, "rounds": 16, "checkpoint": {"every": 5, "keep": 1}}
     clean = run(config, runs, *overrides[1:])

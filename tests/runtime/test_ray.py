@@ -251,8 +251,13 @@ def test_a_damaged_part_is_passed_over_and_a_home_without_the_folder_sends_its_s
     config |= {"participation": {"name": "full"}, "link": {"name": "perfect"}}
     config |= {"runtime": {"backend": "local", "vectorize": "never"}}
     carry_out(config, tmp_path / "here")
+    given = []
+    put = RayBackend.put_states
+    monkeypatch.setattr(RayBackend, "put_states", lambda self, *states: given.append(name) or put(self, *states))
     for name, file in (("seen", ".seen"), ("unseen", ".elsewhere")):
         monkeypatch.setattr(held_states, "SEEN", file)
+        if name == "unseen":
+            monkeypatch.setattr(held_states, "mark_of", lambda path: (0, 0))
         rows = session_on(veterans[:3], [])
         killed(partial(carry_out, config, tmp_path / name, PINNED, False, strike("collect", 4), rows))
         folder = tmp_path / name / "checkpoints" / "round_000004"
@@ -267,6 +272,7 @@ def test_a_damaged_part_is_passed_over_and_a_home_without_the_folder_sends_its_s
         assert "checkpoint round_000004 is damaged (round_000004/clients_001.pt does not match its checksum)" in log
         assert "resumed at round 3" in log
         assert ("the server collects its clients' states" in log) == (name == "unseen")
+        assert set(given) == ({"unseen"} if name == "unseen" else set())
 
 
 def manifest_of(folder):

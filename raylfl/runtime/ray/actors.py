@@ -26,7 +26,7 @@ from raylfl.core.torch_state import torch_defaults
 from raylfl.runtime.faults import kill_point
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.records.checksums import save_hashed
-from raylfl.runtime.records.state_files import SEEN, clients_blob
+from raylfl.runtime.records.state_files import SEEN, clients_blob, load_clients, mark_of
 from raylfl.runtime.workers.backend import first_row
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, Site
@@ -237,6 +237,17 @@ class WorkerActor:
             out[name] = save_hashed(clients_blob([state.client for state in states], store.joined(states)), aside)
             os.replace(aside, Path(folder) / name)
         return out
+
+    def load_states(
+        self, shared: list[Any], held: str, path: str, mark: tuple[int, int] | None, states: list[HeldState]
+    ) -> bool:
+        """Stores states from a file of a checkpoint; False: this node does not see that file. Raises Damaged."""
+        if mark is None or mark_of(Path(path)) != mark:
+            return False
+        store, worker, wanted = self.store(shared, held), self.worker(shared), {state.client: state for state in states}
+        for client, state in load_clients(Path(path), set(wanted), worker.setup.fresh_state(worker.initial)):
+            store.write(wanted[client], state)
+        return True
 
     def read_states(self, shared: list[Any], held: str, states: list[HeldState]) -> Packed:
         """These states as rows [C, ...]."""

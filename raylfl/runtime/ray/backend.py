@@ -81,6 +81,9 @@ class RayBackend(Backend):
     def put_states(self, states: Mapping[int, State], rounds: int) -> dict[int, Handle]:
         return super().put_states(states, rounds) if self._held is None else {**self._held.take(states, rounds)}
 
+    def load_states(self, path: Path, clients: set[int], rounds: int) -> dict[int, Handle] | None:
+        return None if self._held is None else self._held.load(path, clients, rounds)
+
     def write_states(self, handles: Sequence[Handle], folder: Path) -> dict[str, str] | None:
         return None if self._held is None else self._held.write(handles, folder)
 

@@ -17,7 +17,8 @@ from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.ray.worker_pool import Call, Sent
 from raylfl.runtime.records.checksums import save_hashed
-from raylfl.runtime.records.state_files import CHUNK_BYTES, SEEN, clients_blob
+from raylfl.runtime.records.manifest import Damaged
+from raylfl.runtime.records.state_files import CHUNK_BYTES, SEEN, clients_blob, clients_in, mark_of
 from raylfl.runtime.workers.state_store import HeldState
 
 FILE_SECONDS = 600.0  # time limit for writing a home's files, if calls have a limit
@@ -64,6 +65,16 @@ class HeldStates:
             sums[name] = save_hashed(clients_blob([state.client for state in states], unpack(rows)), folder / name)
         return sums
 
+    def load(self, path: Path, clients: set[int], rounds: int) -> dict[int, HeldState] | None:
+        """Has the homes read the states of these clients from a file of a checkpoint. Raises Damaged.
+
+        None: one of the homes does not see the file.
+        """
+        held = {client: HeldState(client, rounds) for client in clients_in(path) if client in clients}
+        mark = mark_of(path)
+        calls = {home: (str(path), mark, own) for home, own in self._by_home(list(held.values())).items()}
+        return held if all(self._results("load_states", calls)) else None
+
     def take(self, states: Mapping[int, State], rounds: int) -> dict[int, HeldState]:
         """Sends client states from a checkpoint after `rounds` rounds to their homes; returns handles."""
         held = {client: HeldState(client, rounds) for client in states}
@@ -99,5 +110,5 @@ class HeldStates:
         )
         try:
             return pool.with_retries(sent, self.channel.attempts)
-        except OSError as error:  # in a worker: Ray's copy of it has no reason
+        except (OSError, Damaged) as error:  # in a worker: Ray's copy of it has no reason
             raise getattr(error, "cause", error) from None

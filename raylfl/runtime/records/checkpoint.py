@@ -238,7 +238,10 @@ class Checkpoints:
         for name, clients in manifest["clients"].items():
             wanted = set(clients)
             for path in sorted((self.folder / name).glob("clients_*.pt")):
-                state.clients |= backend.put_states(dict(load_clients(path, wanted, own)), manifest["round"])
+                loaded = backend.load_states(path, wanted, manifest["round"])
+                if loaded is None:
+                    loaded = backend.put_states(dict(load_clients(path, wanted, own)), manifest["round"])
+                state.clients |= loaded
             if not wanted <= state.clients.keys():
                 raise Damaged(f"{name} holds no state of client {min(wanted - state.clients.keys())}")
         return state

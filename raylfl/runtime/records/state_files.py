@@ -112,9 +112,27 @@ def _average(saved: dict[str, Any] | None, fresh: Average | None) -> Average | N
     return Average(**saved)
 
 
+def mark_of(path: Path) -> tuple[int, int] | None:
+    """Size and time of a file, by which a worker knows that it sees the server's; None: there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+def clients_in(path: Path) -> list[int]:
+    """The clients of a file. Raises Damaged."""
+    try:
+        clients: list[int] = load(path, mmap=True)["clients"].tolist()
+        return clients
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error
+
+
 def load_clients(path: Path, wanted: set[int], fresh: State) -> Iterator[tuple[int, State]]:
     """(client, state) of the wanted clients in a file; fresh: an initial state, rows [1, ...]. Raises Damaged."""
-    chunk = load(path)
+    chunk = load(path, mmap=True)
     try:
         clients, states = chunk["clients"].tolist(), chunk["states"]
         _same_form(states, {name: rows.expand(len(clients), *rows.shape[1:]) for name, rows in fresh.items()}, "states")
@@ -125,10 +143,10 @@ def load_clients(path: Path, wanted: set[int], fresh: State) -> Iterator[tuple[i
             yield client, {name: rows[row : row + 1].clone() for name, rows in states.items()}
 
 
-def load(path: Path) -> Any:
-    """The content of a file of tensors. Raises Damaged if it holds anything else."""
+def load(path: Path, mmap: bool = False) -> Any:
+    """The content of a file of tensors; mmap: read as they are used. Raises Damaged if it holds anything else."""
     try:
-        return torch.load(path, weights_only=True)
+        return torch.load(path, weights_only=True, mmap=mmap)
     except Exception as error:
         if isinstance(error, MemoryError) or "memory" in str(error):  # not a damaged file
             raise

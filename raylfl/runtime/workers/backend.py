@@ -141,6 +141,10 @@ class Backend(Executor):
         """Handles of the states of these clients after so many rounds."""
         return {client: self.put(state) for client, state in states.items()}
 
+    def load_states(self, path: Path, clients: set[int], rounds: int) -> dict[int, Handle] | None:
+        """Handles of the states of these clients in a file of a checkpoint; None: workers do not read it."""
+        return None
+
     def write_states(self, handles: Sequence[Handle], folder: Path) -> dict[str, str] | None:
         """The sha256 of each file that workers wrote into a checkpoint's folder; None: workers hold no states."""
         return None
