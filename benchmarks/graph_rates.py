@@ -2,32 +2,33 @@
 
     python -m benchmarks.graph_rates [METHODS]
 
-On f_i(x) = h_i x^2 / 2 - b_i x a round is an affine map z -> M_S z + c_S of all rows z of all nodes, S the nodes that
-work. The maps of all 2^N sets S are taken from the method itself, by one round from each unit vector. Two facts follow
-without a random number:
+On f_i(x) = h_i x^2 / 2 - b_i x a round is an affine map z -> M z + c of all rows z of all nodes, which depends on the
+set S of the nodes that work, and on an undirected graph on the edges between them that carry: both messages arrive. All
+these maps are taken from the method itself, by one round from each unit vector. Two facts follow without a random
+number:
 
 - z*, where the rows come to rest while all nodes work, is a fixed point of every map, or it is not. If it is, with
-  x_i = x*, the method is exact whichever nodes work: the column `moves` is the largest |M_S z* + c_S - z*|.
+  x_i = x*, the method is exact whichever nodes work and messages arrive: `moves` is the largest |M z* + c - z*|.
 - The mean square of z - z* falls by a factor per round: the spectral radius of E[M x M] (Kronecker product), for Markov
   chains that of the same map with one block for each S. It is taken on the span of the errors that rounds can reach, so
   that the invariants of a method do not count. The table shows the rounds in which the root mean square error falls to
   a tenth.
 
 Methods whose steps are divided by masses (`sgp`, `push_diging`) are not affine, and the steps of `proxskip` are random:
-benchmarks/graphs.py measures them. The table of docs/graphs.md takes about a minute.
+benchmarks/graphs.py measures them. The table of docs/graphs.md takes a few minutes.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from raylfl.core.population import Floats, Ints
+from raylfl.core.population import Bools, Floats, Ints
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -35,17 +36,22 @@ N, LR, STEPS = 8, 0.1, 2  # as in benchmarks/graphs.py
 UNDIRECTED = ("dsgd", "dsgdm", "extra", "exact_diffusion", "nids", "gradient_tracking", "kgt", "led")
 CHANCES = {"full": np.ones(N), "p = 0.5": np.full(N, 0.5), "unequal p": np.array([1, 2, 3, 4, 6, 7, 8, 9]) / 10}
 CHANGE = 0.1  # of a node's Markov chain, to come and to go
-TURNS = 3000  # of the power iteration for Markov chains
+LOST = 0.3  # of the messages, in the last column
+TOGETHER = 256  # maps that are taken at a time
+TURNS = 600  # of the power iteration for Markov chains
 
 
 @dataclass(frozen=True)
 class Maps:
-    """The maps of a method: works [2^N, N] = the sets S, m [2^N, Z, Z], c [2^N, Z], and the rows at first z0 [Z].
+    """The maps of a method: m [K, Z, Z], c [K, Z], and the rows at first z0 [Z]; the first N numbers are the nodes' x.
 
-    The first N numbers of z are the nodes' x.
+    works [2^N, N]: the sets S; at [K]: the set of each map; share [K]: its probability, given the set. The last map is
+    that of all nodes and edges.
     """
 
     works: Floats
+    at: Ints
+    share: Floats
     m: Floats
     c: Floats
     z0: Floats
@@ -59,11 +65,11 @@ class Maps:
         return found
 
     def moves(self, z: Floats) -> float:
-        """The largest distance by which a round moves z, over all S."""
+        """The largest distance by which a round moves z."""
         return float(np.linalg.norm(self.m @ z + self.c - z, axis=1).max())
 
     def reachable(self, error: Floats) -> Floats:
-        """The matrices on an orthonormal basis of all errors that rounds can reach from this one [2^N, R, R]."""
+        """The matrices on an orthonormal basis of all errors that rounds can reach from this one [K, R, R]."""
         q: Floats = np.zeros((len(error), 0))
         new = error[:, None]
         while new.shape[1]:
@@ -78,8 +84,10 @@ class Maps:
         return found
 
 
-def maps_of(algorithm: str, h: Floats, b: Floats, pairs: Ints, directed: bool, steps: int = STEPS) -> Maps:
-    """The maps of a method without a server on these edges."""
+def maps_of(
+    algorithm: str, h: Floats, b: Floats, pairs: Ints, directed: bool, lost: float = 0.0, steps: int = STEPS
+) -> Maps:
+    """The maps of a method without a server on these edges; lost: the chance of each message on an undirected graph."""
     import torch
 
     from raylfl.algorithms import ALGORITHMS
@@ -91,33 +99,54 @@ def maps_of(algorithm: str, h: Floats, b: Floats, pairs: Ints, directed: bool, s
 
     count, method = len(h), ALGORITHMS.get(algorithm).cls()
     assert isinstance(method, GraphAlgorithm)
-    names = list(method.init_nodes(torch.zeros(1), 1))
-    entries = len(names) * count
-    x0, population = torch.zeros(entries + 1, dtype=torch.float64), Population.of(np.ones(count, dtype=np.int64))
-    edges = Edges(count, pairs, np.ones(len(pairs), dtype=bool), directed)
+    first = method.init_nodes(torch.zeros(1, dtype=torch.float64), count)
+    z0 = np.concatenate([rows.numpy()[:, 0] for rows in first.values()])
+    units = np.concatenate([np.eye(len(z0)), np.zeros((len(z0), 1))], axis=1)  # one problem a column
 
     def gradient(i: int, x: torch.Tensor, r: int, t: int) -> torch.Tensor:
-        return float(h[i]) * x - float(b[i])
+        return float(h[i % count]) * x - float(b[i % count])
 
-    run = Simulation(method, gradient, x0, population)
-    fresh = run.server
-    units = np.concatenate([np.eye(entries), np.zeros((entries, 1))], axis=1)  # one problem a column
-    start = {NODE + name: torch.from_numpy(units[k * count : (k + 1) * count]) for k, name in enumerate(names)}
     works = np.array(list(product((0.0, 1.0), repeat=count)))
+    cases = [(k, *one) for k, now in enumerate(works > 0) for one in outcomes(pairs, now, lost)]
     after = []
-    for nodes in map(np.flatnonzero, works):
-        run.restart(method, {**fresh, **{name: rows.clone() for name, rows in start.items()}}, {})
+    for some in (cases[k : k + TOGETHER] for k in range(0, len(cases), TOGETHER)):  # copies of the graph, side by side
+        copies = np.arange(len(some))
+        population = Population.of(np.ones(count * len(some), dtype=np.int64))
+        ends = np.concatenate([pairs + count * k for k in copies])
+        edges = Edges(population.count, ends, np.concatenate([arrives for _, arrives, _ in some]), directed)
+        nodes = np.flatnonzero(np.concatenate([works[k] for k, _, _ in some]))
+        run = Simulation(method, gradient, torch.zeros(units.shape[1], dtype=torch.float64), population)
+        parts = np.split(units, len(first))
+        start = {
+            NODE + name: torch.from_numpy(np.tile(part, (len(some), 1)))
+            for name, part in zip(first, parts, strict=True)
+        }
+        run.restart(method, {**run.server, **start}, {})
         server = run.run_round(recorded_round(0, nodes, population, steps=steps, lr=LR, edges=edges))
-        after.append(np.concatenate([server[NODE + name].numpy() for name in names]))
-    whole = np.stack(after)
-    c = whole[:, :, -1]
-    z0 = np.concatenate([fresh[NODE + name].numpy()[:, 0] for name in names])
-    return Maps(works, whole[:, :, :-1] - c[:, :, None], c, z0)
+        rows = [server[NODE + name].numpy().reshape(len(some), count, -1) for name in first]
+        after.append(np.concatenate(rows, axis=1))
+    whole = np.concatenate(after)
+    c, at, share = whole[:, :, -1], np.array([k for k, _, _ in cases]), np.array([chance for _, _, chance in cases])
+    return Maps(works, at, share, whole[:, :, :-1] - c[:, :, None], c, z0)
 
 
-def independent(works: Floats, matrices: Floats, p: Floats) -> float:
+def outcomes(pairs: Ints, works: Bools, lost: float) -> Iterator[tuple[Bools, float]]:
+    """(which messages arrive [E], the probability) for each set of edges that carry between working nodes."""
+    if not lost:
+        yield np.ones(len(pairs), dtype=bool), 1.0
+        return
+    low, high = pairs.min(axis=1), pairs.max(axis=1)
+    edges, edge = np.unique(low * len(works) + high, return_inverse=True)
+    inside = np.flatnonzero([works[low[edge == e]].all() and works[high[edge == e]].all() for e in range(len(edges))])
+    for carries in product((False, True), repeat=len(inside)):
+        arrives = np.ones(len(edges), dtype=bool)
+        arrives[inside] = carries
+        yield arrives[edge], float(np.where(carries, (1 - lost) ** 2, 1 - (1 - lost) ** 2).prod())
+
+
+def independent(maps: Maps, matrices: Floats, p: Floats) -> float:
     """The factor of the mean square error per round if node i works with probability p_i in every round."""
-    chances = np.where(works > 0, p, 1 - p).prod(axis=1)
+    chances = maps.share * np.where(maps.works > 0, p, 1 - p).prod(axis=1)[maps.at]
     size = matrices.shape[1]
     whole = np.zeros((size * size, size * size))
     for chance, m in zip(chances, matrices, strict=True):
@@ -126,17 +155,20 @@ def independent(works: Floats, matrices: Floats, p: Floats) -> float:
     return float(np.abs(np.linalg.eigvals(whole)).max())
 
 
-def markov(works: Floats, matrices: Floats, change: float) -> float:
+def markov(maps: Maps, matrices: Floats, change: float) -> float:
     """The same if each node is a Markov chain that changes with this probability; by power iteration."""
-    count, size = works.shape[1], matrices.shape[1]
+    (sets, count), size = maps.works.shape, matrices.shape[1]
+    weighted = maps.share[:, None, None] * matrices
+    first = np.searchsorted(maps.at, np.arange(sets))  # the maps of a set follow each other
     stay = np.array([[1 - change, change], [change, 1 - change]])
-    blocks = np.tile(np.eye(size), (len(works), 1, 1))
+    blocks = np.tile(np.eye(size), (sets, 1, 1))
     growth = []
     for _ in range(TURNS):
         mixed = blocks.reshape(*[2] * count, size, size)
         for node in range(count):
             mixed = np.moveaxis(np.tensordot(stay, mixed, axes=(1, node)), 0, node)
-        blocks = matrices @ mixed.reshape(blocks.shape) @ matrices.transpose(0, 2, 1)
+        moved = weighted @ mixed.reshape(blocks.shape)[maps.at] @ matrices.transpose(0, 2, 1)
+        blocks = np.add.reduceat(moved, first)
         scale = float(np.trace(blocks, axis1=1, axis2=2).sum())
         growth.append(scale)
         blocks /= scale
@@ -151,24 +183,27 @@ def rounds_a_digit(factor: float) -> str:
 def row(algorithm: str) -> list[str]:
     """The cells of a method."""
     rng = np.random.default_rng(0)
-    h, b = rng.permutation(np.linspace(1, 2, N)), rng.standard_normal(N)
+    h, b = rng.permutation(np.linspace(0.5, 1, N)), rng.standard_normal(N)
     hops = (1, N - 1) if algorithm in UNDIRECTED else (1, 2, 4)
     pairs = np.array([[i, (i + k) % N] for i in range(N) for k in hops])
     maps = maps_of(algorithm, h, b, pairs, algorithm not in UNDIRECTED)
+    losing = maps_of(algorithm, h, b, pairs, False, LOST) if algorithm in UNDIRECTED else maps
     rest = maps.rest()
     bias = np.abs(rest[:N] - b.sum() / h.sum()).max()
-    moves = maps.moves(rest)
+    moves = max(maps.moves(rest), losing.moves(rest))
     cells = [f"{bias:.0e}", f"{moves:.0e}"]
     if moves > 1e-10:
-        return [*cells, *[""] * (len(CHANCES) + 1)]
+        return [*cells, *[""] * (len(CHANCES) + 2)]
     matrices = maps.reachable(maps.z0 - rest)
-    factors: list[Callable[[], float]] = [lambda p=p: independent(maps.works, matrices, p) for p in CHANCES.values()]  # type: ignore[misc]
-    return [*cells, *(rounds_a_digit(f()) for f in factors), rounds_a_digit(markov(maps.works, matrices, CHANGE))]
+    factors = [*(independent(maps, matrices, p) for p in CHANCES.values()), markov(maps, matrices, CHANGE)]
+    if losing is not maps:
+        factors.append(markov(losing, losing.reachable(maps.z0 - rest), CHANGE))
+    return [*cells, *map(rounds_a_digit, factors), *[""] * (len(CHANCES) + 2 - len(factors))]
 
 
 def main() -> int:
-    print("| method | graph | bias, full | moves |", " | ".join([*CHANCES, "Markov"]), "|")
-    print("| --- | --- | --- | --- |", " | ".join("---" for _ in range(len(CHANCES) + 1)), "|")
+    print("| method | graph | bias, full | moves |", " | ".join([*CHANCES, "Markov", "Markov, lost"]), "|")
+    print("| --- | --- | --- | --- |", " | ".join("---" for _ in range(len(CHANCES) + 2)), "|")
     for algorithm in sys.argv[1].split(",") if len(sys.argv) > 1 else (*UNDIRECTED, "push_pull"):
         graph = "ring" if algorithm in UNDIRECTED else "exponential"
         print(f"| `{algorithm}` | {graph} |", " | ".join(row(algorithm)), "|", flush=True)

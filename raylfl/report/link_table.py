@@ -12,6 +12,8 @@ from raylfl.report.runs import Group, RunRecord
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import number
 
+NODE = "cost/busiest_node_floats"
+
 
 def link_table(groups: Sequence[Group]) -> Table | None:
     """One row for the first seed of each setting; None if no client sends to another one in any run."""
@@ -45,6 +47,3 @@ def _row(run: RunRecord) -> dict[str, Any]:
         return {**row, "link": " – ".join(map(str, ends)), "carried": floats}
     except (TypeError, KeyError, ValueError):  # unfinished, from before this record, or damaged
         return row
-
-
-NODE = "cost/busiest_node_floats"

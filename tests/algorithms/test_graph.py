@@ -441,9 +441,14 @@ def test_rates_under_participation_follow_from_the_maps_of_rounds():
     whole = np.block([[w - lr * g, -lr * i, lr * i], [w @ g, w, -w], [g, o, o]])  # of (x, y, g_prev)
     moduli = np.abs(np.linalg.eigvals(whole))
     matrices = maps.reachable(maps.z0 - rest)
-    found = graph_rates.independent(maps.works, matrices, np.ones(3))
+    found = graph_rates.independent(maps, matrices, np.ones(3))
     assert np.sqrt(found) == pytest.approx(moduli[moduli < 1 - 1e-9].max(), rel=1e-9)
-    half = graph_rates.independent(maps.works, matrices, np.full(3, 0.5))
-    assert graph_rates.markov(maps.works, matrices, 0.5) == pytest.approx(half, rel=1e-6)
+    half = graph_rates.independent(maps, matrices, np.full(3, 0.5))
+    assert graph_rates.markov(maps, matrices, 0.5) == pytest.approx(half, rel=1e-6)
+    losing = graph_rates.maps_of("gradient_tracking", h, b, path, False, lost=0.3)
+    assert len(losing.m) == 8 + 1 + 1 + 3  # one edge within two sets, two edges within one
+    np.testing.assert_allclose(np.bincount(losing.at, losing.share), 1)
+    np.testing.assert_array_equal(losing.m[-1], maps.m[-1])
+    assert losing.moves(rest) < 1e-12
     dsgd = graph_rates.maps_of("dsgd", h, b, path, False)
     assert dsgd.moves(dsgd.rest()) > 1e-2
