@@ -2,20 +2,19 @@
 
     python -m benchmarks.graph_rates [METHODS]
 
-On f_i(x) = h_i x^2 / 2 - b_i x a round is an affine map z -> M z + c of all rows z of all nodes, which depends on the
-set S of the nodes that work, and on an undirected graph on the edges between them that carry: both messages arrive. All
-these maps are taken from the method itself, by one round from each unit vector. Two facts follow without a random
-number:
+On f_i(x) = h_i x^2 / 2 - b_i x a round is an affine map z -> M z + c of all nodes' rows z. It depends on the set S of
+working nodes and, on an undirected graph, on the edges between them on which both messages arrive. The maps are computed
+by the method itself, in one round from each unit vector. They give two results:
 
-- z*, where the rows come to rest while all nodes work, is a fixed point of every map, or it is not. If it is, with
-  x_i = x*, the method is exact whichever nodes work and messages arrive: `moves` is the largest |M z* + c - z*|.
-- The mean square of z - z* falls by a factor per round: the spectral radius of E[M x M] (Kronecker product), for Markov
-  chains that of the same map with one block for each S. It is taken on the span of the errors that rounds can reach, so
-  that the invariants of a method do not count. The table shows the rounds in which the root mean square error falls to
-  a tenth.
+- Let z* be the limit of the rows if all nodes always work. If z* is a fixed point of every map, and x_i = x* in it, the
+  method is exact whichever nodes work and messages arrive. The column `moves` is the largest |M z* + c - z*|.
+- The mean square of z - z* falls by a factor per round: the spectral radius of E[M x M] (Kronecker product), or for
+  Markov chains of the same map with one block for each S. It is computed on the span of the errors that rounds can
+  reach, because the invariants of a method do not count. The table shows the number of rounds in which the root mean
+  square error falls to a tenth.
 
-Methods whose steps are divided by masses (`sgp`, `push_diging`) are not affine, and the steps of `proxskip` are random:
-benchmarks/graphs.py measures them. The table of docs/graphs.md takes a few minutes.
+Methods that divide steps by masses (`sgp`, `push_diging`) are not affine, and the steps of `proxskip` are random:
+benchmarks/graphs.py measures these. The table of docs/graphs.md takes a few minutes.
 """
 
 from __future__ import annotations

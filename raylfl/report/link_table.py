@@ -1,4 +1,4 @@
-"""The table that compares star, chain and graph: floats, virtual seconds, the busiest node and the busiest link."""
+"""The table of traffic, for comparing star, chain and graph: floats, virtual seconds, busiest node, busiest link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NODE = "cost/busiest_node_floats"
 
 
 def link_table(groups: Sequence[Group]) -> Table | None:
-    """One row for the first seed of each setting; None if no client sends to another one in any run."""
+    """The table, one row per setting (its first seed); None if clients send to clients in no run."""
     runs = [(group.label, group.runs[0]) for group in groups]
     if not any(np.nanmax(run.column(PEER), initial=0.0) > 0 for _, run in runs):
         return None
@@ -29,14 +29,14 @@ def link_table(groups: Sequence[Group]) -> Table | None:
         Column("carried", "its floats", number, "min", numeric=True),
     ]
     caption = (
-        "What each setting sends, by its first seed. The busiest node is that of each round; the busiest link is that "
-        "of the whole run, both directions together (edges.csv has all links)."
+        "Traffic of each setting, from its first seed. Busiest node: of each round; busiest link: of the whole run, "
+        "both directions together (edges.csv has all links)."
     )
     return Table("links", caption, columns, [{"setting": label, **_row(run)} for label, run in runs])
 
 
 def _row(run: RunRecord) -> dict[str, Any]:
-    """The cells of a run; those that it has not recorded are left out."""
+    """The cells of a run, without quantities that it has not recorded."""
     totals = {"floats": cost(run, "floats"), "seconds": cost(run, "virtual"), "node": run.metrics.get(NODE)}
     row: dict[str, Any] = {
         key: float(values[-1]) for key, values in totals.items() if values is not None and len(values)
@@ -45,5 +45,5 @@ def _row(run: RunRecord) -> dict[str, Any]:
     try:
         ends, floats = found["between"], float(found["floats"])  # type: ignore[index]
         return {**row, "link": " – ".join(map(str, ends)), "carried": floats}
-    except (TypeError, KeyError, ValueError):  # unfinished, from before this record, or damaged
+    except (TypeError, KeyError, ValueError):  # the run is unfinished, damaged, or older than this record
         return row
