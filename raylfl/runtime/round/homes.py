@@ -263,7 +263,7 @@ class Homes:
         return [self._measures[b][1] for b in range(len(handles))]
 
     def _info(self, mixing: Mixing, working: int, measures: Sequence[Measure]) -> Info:
-        """The root mean squares over the nodes of |x_i - mean x| and |y_i - mean y|; the graph's parts; its gap."""
+        """The root mean squares over the nodes of |x_i - mean x| and |y_i - mean y|; the graph's components and gap."""
         counts = [m.nodes for m in measures]
         info = {"consensus_error": spread(counts, [m.parameters or m.x for m in measures])}
         if self.algorithm.tracked is not None:
