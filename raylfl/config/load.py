@@ -33,8 +33,8 @@ SECRET = re.compile(r"\$\{\s*oc\.env\s*:([^,}]*(?:KEY|TOKEN|SECRET|PASSW|CREDENT
 class Config:
     """A whole config, typed; `resolved` holds the same as plain values with all defaults, as saved in config.yaml.
 
-    In `resolved`, a literal `${` is escaped, as in a config file. `objects`: objects passed from Python, by the class
-    paths that stand for them because other processes cannot import them.
+    In `resolved`, a literal `${` is escaped, as in a config file. `objects`: made-up class path -> object passed from
+    Python that other processes cannot import.
     """
 
     top: TopConfig
