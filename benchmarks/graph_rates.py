@@ -3,8 +3,8 @@
     python -m benchmarks.graph_rates [METHODS]
 
 On f_i(x) = h_i x^2 / 2 - b_i x a round is an affine map z -> M z + c of all nodes' rows z. It depends on the set S of
-working nodes and, on an undirected graph, on the edges between them on which both messages arrive. The maps are computed
-by the method itself, in one round from each unit vector. They give two results:
+working nodes and, on an undirected graph, on the edges between them on which both messages arrive. The method itself
+computes the maps, in one round from each unit vector. They give two results:
 
 - Let z* be the limit of the rows if all nodes always work. If z* is a fixed point of every map, and x_i = x* in it, the
   method is exact whichever nodes work and messages arrive. The column `moves` is the largest |M z* + c - z*|.
