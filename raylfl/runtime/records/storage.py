@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 from raylfl.errors import RaylflError
 
 SECONDS = 60.0  # longest wait for the storage to answer
-BYTES_PER_SECOND = 1e5  # slowest transfer that is waited for
-WHOLE_OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"}  # replace a file at once
+BYTES_PER_SECOND = 1e5  # slowest accepted transfer; sets the time limit of large files
+WHOLE_OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"}  # atomic replacement
 T = TypeVar("T")
 
 
 class StorageError(RaylflError):
-    """A storage did not do what it was asked; the message names the URL, the reason and the remedy."""
+    """An operation on a storage failed; the message names URL, reason and remedy."""
 
 
 class Storage:
@@ -36,7 +36,7 @@ class Storage:
         return fs, str(root).rstrip("/")
 
     def names(self) -> list[str]:
-        """The files below the URL; none if there is no such place."""
+        """The names of the files below the URL; empty if the URL does not exist."""
 
         def found(fs: Any, root: str) -> list[str]:
             fs.invalidate_cache()
@@ -57,7 +57,7 @@ class Storage:
         return self._call("read", content)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Writes a new file; returns False if there is one. S3 and other storages with conditions decide it for all."""
+        """Writes a new file; returns False if it exists. Of several machines only one succeeds, on S3 and the like."""
 
         def written(fs: Any, root: str) -> bool:
             fs.invalidate_cache()
@@ -71,11 +71,11 @@ class Storage:
         return self._call("written", written)
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a file, or replaces it as a whole."""
+        """Writes a file, or replaces the existing one as a whole."""
         self._replace(name, lambda fs, path: fs.pipe_file(path, content), len(content))
 
     def put(self, source: Path, name: str) -> None:
-        """Copies a local file there, replacing the one that it finds as a whole."""
+        """Copies a local file to the storage, replacing an existing one as a whole."""
         self._replace(name, lambda fs, path: fs.put_file(str(source), path), source.stat().st_size)
 
     def _replace(self, name: str, write: Callable[[Any, str], Any], size: int) -> None:
@@ -92,7 +92,7 @@ class Storage:
         self._call("written", replaced, size)
 
     def get(self, name: str, target: Path) -> bool:
-        """Copies a file from there; returns False if it is gone."""
+        """Copies a file from the storage; returns False if it does not exist."""
 
         def copied(fs: Any, root: str) -> bool:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ class Storage:
         return self._call("read", copied, 1 << 30)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Deletes files, in this order; those that are gone do not matter."""
+        """Deletes files, in this order; missing files are no error."""
 
         def removed(fs: Any, root: str) -> None:
             for name in names:
@@ -122,7 +122,7 @@ class Storage:
         return {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
 
     def _make_folder(self, fs: Any, path: str) -> None:
-        """Makes the folder of a file where folders exist; on object storage this would make a mistyped bucket."""
+        """Creates a file's folder, except on object storage, where this could create a mistyped bucket."""
         if not self._protocols(fs) & WHOLE_OBJECTS:
             fs.makedirs(path.rpartition("/")[0], exist_ok=True)
 
@@ -136,7 +136,7 @@ class Storage:
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """The result of a call; raises TimeoutError once it takes longer, and leaves its thread behind."""
+    """The result of a call. Raises TimeoutError after `seconds`; the call's thread is then abandoned."""
     done: list[T] = []
     failed: list[BaseException] = []
 
