@@ -66,9 +66,9 @@ class HeldStates:
         return sums
 
     def load(self, path: Path, clients: set[int], rounds: int) -> dict[int, HeldState] | None:
-        """Has the homes read the states of these clients from a file of a checkpoint. Raises Damaged.
+        """Makes the homes read these clients' states from a file of a checkpoint; returns handles. Raises Damaged.
 
-        None: one of the homes does not see the file.
+        Returns None if a home cannot see the file.
         """
         held = {client: HeldState(client, rounds) for client in clients_in(path) if client in clients}
         mark = mark_of(path)
