@@ -245,6 +245,8 @@ def enters(entered: frozenset[str], key: str) -> bool:
 def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: float) -> list[str]:
     """The tests that enter the block (if none does: the function, or else anything in the file), in the order of trial.
 
+    Errors outside of functions are also tried by tests that enter none, such as comparisons of defaults with the pages.
+
     First come unit tests, tests that found other errors of the file, tests in a file of its name, and tests that enter
     few blocks. Among other tests, one of each parametrisation and file comes before a second one of any.
     """
@@ -253,6 +255,8 @@ def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: floa
     found: list[str] = []
     for key in keys:
         found = found or [node for node, (_, entered) in tests.items() if node != AT_IMPORT and enters(entered, key)]
+    if not mutant.block:
+        found += [node for node, (_, entered) in tests.items() if node != AT_IMPORT and not entered]
     name, before = f"_{Path(mutant.path).stem}.py::", Counter[object]()
 
     def rank(node: str) -> tuple[int, bool, int]:

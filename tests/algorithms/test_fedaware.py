@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from raylfl.algorithms import fedaware
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.fedaware import FedAWARE
 from raylfl.core.population import Population
@@ -51,6 +52,26 @@ def test_two_orthogonal_momenta_weigh_as_their_inverse_squares():
 def test_with_normalize_the_unit_momenta_count():
     server, _ = play(FedAWARE(normalize=True), [{0: [1.0, 0.0], 1: [0.0, 2.0]}])
     np.testing.assert_allclose(server["x"], [-0.5, -0.5], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "expected"),
+    [(torch.float32, None, 1e-6), (torch.float64, None, 1e-12), (torch.float32, 1e-3, 1e-3), (torch.float64, 0.1, 0.1)],
+)
+def test_the_gap_to_stop_at_is_that_of_the_precision_unless_given(monkeypatch, dtype, given, expected):
+    asked = []
+
+    def solver(matrix, lengths, known, changed, tol, normalize):
+        asked.append(tol)
+        return solve(matrix, lengths, known, changed, tol, normalize)
+
+    solve = fedaware.min_norm_working_set
+    monkeypatch.setattr(fedaware, "min_norm_working_set", solver)
+    algorithm, population = FedAWARE(tol=given), Population.of(np.ones(2))
+    r = recorded_round(0, [0, 1], population).received_view
+    server = algorithm.init_server(torch.zeros(2, dtype=dtype), population)
+    algorithm.server_step(server, {"update": torch.eye(2, dtype=dtype)}, r)
+    assert asked == [expected]
 
 
 @pytest.mark.parametrize(("normalize", "momentum"), [(False, [0.9, 0.1]), (True, [0.1, 0.9])])

@@ -53,6 +53,14 @@ def test_full_participation_is_consistent_whatever_the_local_work():
     np.testing.assert_allclose(surrogate_weights(expected, a), w, rtol=1e-12)
 
 
+def test_weights_are_known_only_where_it_is_certain_who_is_received():
+    w, a, certain = np.full(3, 1 / 3), np.array([1.0, 2.0, 4.0]), np.array([1.0, 0.0, 1.0])
+    found = FedNova().expected_coefficients(beforehand(w, np.zeros(3), a), certain)
+    np.testing.assert_allclose(found, w * certain / a)
+    for marginals in (np.array([1.0, 0.0, 0.5]), np.array([0.5, 0.5, 0.5])):
+        assert FedNova().expected_coefficients(beforehand(w, np.zeros(3), a), marginals) is None
+
+
 def test_the_form_sent_leaves_the_bias_of_the_links_only():
     rng = np.random.default_rng(3)
     w, q, a = rng.dirichlet(np.ones(5)), rng.uniform(0, 0.9, 5), rng.integers(1, 9, 5).astype(float)

@@ -45,6 +45,10 @@ def test_rows_with_one_bad_entry_are_found_among_any_others(bad):
     rows[2, 0, 0] = -bad  # inf - inf
     assert finite_rows(rows).tolist() == [True, True, False, True]
     assert finite_rows(torch.zeros(2, 0)).tolist() == [True, True]
+    mixed = torch.tensor([[3e38, 3e38], [1.0, 2.0], [bad, 1.0]])  # the sum of the first overflows
+    assert finite_rows(mixed).tolist() == [True, True, False]
+    assert finite_rows(mixed[:2]).tolist() == [True, True]
+    assert [finite_rows(row[None]).tolist() for row in mixed] == [[True], [True], [False]]
 
 
 def test_nothing_has_no_sum():

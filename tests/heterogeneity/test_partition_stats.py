@@ -73,3 +73,9 @@ def test_unlabelled_data_has_sizes_only():
     assert table(SPLIT, Samples(6))[1] == {"client": 1, "samples": 2}
     with pytest.raises(BadValue):
         class_counts(SPLIT, Samples(6))
+
+
+def test_no_sample_is_dropped_unless_said():
+    assert Split([np.array([1, 0])]).dropped == 0
+    assert Split.of(np.array([1, -1, 0, -1, 1]), 3).dropped == 2
+    assert [own.tolist() for own in Split.of(np.array([1, -1, 0, -1, 1]), 3).clients] == [[2], [0, 4], []]

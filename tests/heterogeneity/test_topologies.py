@@ -165,3 +165,91 @@ def test_the_mixing_of_a_run_counts_nodes_and_messages_that_are_missing():
     assert rate(ring, Full()) == pytest.approx(numbers(ring, context, "doubly")["gap"])
     assert rate(TOPOLOGIES.get("one_peer_exponential").cls(), Full()) == 1.0
     assert 0 <= rate(ring, Full(), q=0.5) < rate(ring, Full())
+
+
+def seconds(ends, floats, count=4, **options) -> list[float]:
+    graph = TOPOLOGIES.get("complete").cls(**options)
+    graph.check(world(count))
+    return graph.seconds(np.array(ends), np.array(floats, dtype=float), world(count)).tolist()
+
+
+def test_a_message_takes_the_longer_latency_and_the_smaller_bandwidth_of_its_ends(tmp_path):
+    """Of its client alone to and from a server (-1), which has neither; edges and lines of a file come first."""
+    ends, floats = [[0, 1], [3, 0], [-1, 2], [2, -1], [1, 2]], [4, 8, 12, 0, 20]
+    latency, bandwidth = [0.5, 1.0, 2.0, 0.25], [4.0, 8.0, 2.0, 16.0]
+    assert seconds(ends, floats) == [0.0] * 5
+    assert seconds(ends, floats, latency=latency) == [1.0, 0.5, 2.0, 2.0, 2.0]
+    assert seconds(ends, floats, bandwidth=bandwidth) == [1.0, 2.0, 6.0, 0.0, 10.0]
+    assert seconds(ends, floats, latency=latency, bandwidth=bandwidth) == [2.0, 2.5, 8.0, 2.0, 12.0]
+    between = {"edge_latency": 3.0, "edge_bandwidth": 4.0}
+    assert seconds(ends, floats, latency=latency, bandwidth=bandwidth, **between) == [4.0, 5.0, 8.0, 2.0, 8.0]
+    path = tmp_path / "links.txt"
+    path.write_text("2 1 7 10  # in either order\n0 3 0 inf\n")
+    assert seconds(ends, floats, latency=latency, links=str(path)) == [1.0, 0.0, 2.0, 2.0, 9.0]
+    path.write_text("# none\n")
+    assert seconds(ends, floats, latency=latency, links=str(path)) == [1.0, 0.5, 2.0, 2.0, 2.0]
+
+
+def test_edges_drawn_at_random_have_their_values_in_both_directions_and_each_its_own():
+    there = [[0, 1], [1, 2], [0, 2], [2, 3]]
+    drawn = seconds(there, [0] * 4, edge_latency={"uniform": [1, 2]})
+    assert seconds([edge[::-1] for edge in there], [0] * 4, edge_latency={"uniform": [1, 2]}) == drawn
+    assert len(set(drawn)) == 4
+    assert all(1 <= value <= 2 for value in drawn)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("0 4 1 1", r"edge 0 4, but must be edges between clients 0\.\.3"),
+        ("-1 2 1 1", "edge -1 2, but must be client numbers from 0"),
+        ("0 1 inf 1", "edge 0 1, but must be seconds of at least 0"),
+        ("0 1 -0.1 1", "edge 0 1, but must be seconds of at least 0"),
+        ("0 1 1 0", "edge 0 1, but must be floats a second above 0"),
+        ("0 1 1 1\n2 3 1 1\n3 2 1 1", "edge 2 3 twice"),
+        ("0 1 1", "two client numbers, seconds and floats a second: not enough values"),
+    ],
+)
+def test_links_are_refused_by_their_line(tmp_path, text, says):
+    path = tmp_path / "links.txt"
+    path.write_text(text)
+    with pytest.raises(BadValue, match=says):
+        seconds([[0, 1]], [1], links=str(path))
+    path.write_text("0 3 0 0.001")  # the limits themselves
+    assert seconds([[3, 0]], [1], links=str(path)) == [1000.0]
+
+
+def test_the_edges_of_links_are_those_of_a_graph_that_does_not_change(tmp_path):
+    path = tmp_path / "links.txt"
+    path.write_text("0 2 1 1")
+    with pytest.raises(BadValue, match="edge 0 2, but must be edges of the graph"):
+        TOPOLOGIES.get("ring").cls(links=str(path)).check(world(4))
+    TOPOLOGIES.get("one_peer_exponential").cls(links=str(path)).check(world(4))
+
+
+@pytest.mark.parametrize(
+    ("edges", "options", "says"),
+    [
+        ([[0, 3]], {}, r"with client 3, but must be edges between clients 0\.\.2"),
+        ([[0, 2]], {"latency": [1.0, 2.0]}, "latency=2 entries, but must be 3, one per client"),
+        ([[0, 2], [1, 2]], {}, "2 edges, but 1 entries of arrives"),
+        ([[0, 2]], {}, None),
+        ([], {}, None),
+    ],
+)
+def test_a_record_fits_the_clients_of_the_run(tmp_path, edges, options, says):
+    path = tmp_path / "topology.jsonl"
+    rows = [{"round": r, "directed": True, "edges": edges, "arrives": [True] * min(len(edges), 1)} for r in range(10)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    if says is None:
+        assert pairs("recorded", 3, path=str(path), **options) == set(map(tuple, edges))
+        return
+    with pytest.raises(BadValue, match=says):
+        pairs("recorded", 3, path=str(path), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "regular"), [("ring", True), ("complete", True), ("directed_ring", True), ("star", False), ("grid", False)]
+)
+def test_a_graph_is_regular_if_all_nodes_have_as_many_edges(name, regular):
+    assert TOPOLOGIES.get(name).cls().regular(world(6)) is regular

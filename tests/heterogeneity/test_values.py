@@ -240,3 +240,38 @@ def test_what_does_not_fit_the_clients_is_refused_before_it_is_used(spec, says):
     with pytest.raises(BadValue) as caught:
         parsed.check(3)
     assert says in str(caught.value)
+
+
+def test_open_upper_ends_are_those_of_the_clients_within_any_part():
+    """Groups, ranges and phases hand on each client's own upper end."""
+    domain = Domain("a whole number", 1, integer=True, open_top=True)
+    open_end, one = {"uniform": [1, None]}, {"value": 1}
+    top = np.array([1000.0, 2000.0, 3000.0, 4000.0])
+    spec = {"groups": [{"count": 1, **one}, {"count": 3, **open_end}]}
+    drawn = np.array([values(spec, 4, domain, seed=seed, top=top) for seed in range(60)])
+    assert set(drawn[:, 0]) == {1.0}
+    assert (drawn[:, 1:] <= top[1:]).all()
+    assert (drawn[:, 1:].max(axis=0) > 0.8 * top[1:]).all()
+    spec = {"phases": [{"until": 0.5, **one}, open_end]}
+    late = np.array([values(spec, 4, domain, r=60, seed=seed, top=top) for seed in range(60)])
+    assert (late <= top).all()
+    assert (late.max(axis=0) > 0.8 * top).all()
+
+
+@pytest.mark.parametrize(
+    ("domain", "inside", "outside"),
+    [
+        (PROBABILITY, [0, 1, 0.5], [-1e-12, 1 + 1e-12]),
+        (FAILURE, [0, 1 - 1e-12], [-1e-12, 1]),
+        (POSITIVE, [1e-300, 1e300], [0, -1]),
+        (COUNT, [1, 10**9, 2.0], [0, 10**9 + 1, 1.5]),
+        (ANY, [-1e300, 1e300, 0], []),
+        (Domain("", 0.0, 2.0, open_low=True, open_high=True), [1e-12, 2 - 1e-12], [0, 2]),
+    ],
+)
+def test_a_domain_holds_its_limits_unless_they_are_open_and_nothing_that_is_no_number(domain, inside, outside):
+    assert all(number in domain for number in inside)
+    never = [math.nan, math.inf, -math.inf, True, False, "1", None, [1]]
+    assert not any(number in domain for number in (*outside, *never))
+    assert np.float32(1.0) in Domain("", 0.0)
+    assert np.int64(1) in Domain("", 0.0)

@@ -6,6 +6,7 @@ import json
 import time
 from contextlib import suppress
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from raylfl.heterogeneity.trace import make_row, write_trace
 from raylfl.runtime import check
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.worker import Worker
+from tests.runtime import measured
 from tests.runtime.faults import options_of, outcome
 from tests.runtime.tiny import TINY
 from tests.shares import one_in
@@ -89,6 +91,22 @@ def test_a_client_that_always_fails_ends_the_run_by_name_with_the_original_error
     assert caught.value.__notes__ == [f"raylfl resume {tmp_path}/runs/tiny/it continues it"]
 
 
+@pytest.mark.parametrize("algorithm", ["dsgd", "push_pull", "led"])
+def test_a_node_whose_work_fails_does_not_work_in_that_round(runs, algorithm):
+    """The same bits as a trace without it: its neighbours mix without its rows, and it keeps its own."""
+    graph = [f"algorithm.name={algorithm}", "topology.name=complete", "runtime.vectorize=never"]
+    failed = run(CURSED, runs, "runtime.on_client_error=drop", *graph)
+    assert all(dict(zip(row["cohort"], row["received"], strict=True)) == NOT_1 for row in trace(failed))
+    path = failed.run_dir / "participation.jsonl"
+    others = [{k: v[:1] + v[2:] if isinstance(v, list) else v for k, v in row.items()} for row in trace(failed)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in others))
+    without = run(CURSED, runs, "model.init_args.raises=-1", *graph, replay(failed))
+    assert torch.equal(failed.params, without.params)
+    nodes = [torch.load(each.run_dir / "final.pt", weights_only=True)["nodes"] for each in (failed, without)]
+    assert torch.equal(*nodes)
+    assert not torch.equal(nodes[0][0], nodes[0][1])
+
+
 @pytest.mark.parametrize("algorithm", ["focus", "sfl", "scaffold"])
 def test_a_dropped_client_is_a_lost_upload_and_harms_no_other(runs, algorithm):
     """The same bits as a trace in which its uploads are lost."""
@@ -158,6 +176,15 @@ def test_a_round_in_which_every_sampled_client_is_dropped_is_empty(runs):
     result = run(config, runs, *all_diverge)
     assert [row["cohort"] for row in trace(result)] == [[], [], []]
     assert torch.equal(result.params, run(config, runs, *all_diverge, "rounds=0").params)
+
+
+@pytest.mark.parametrize("vectorize", ["never", "always"])
+def test_the_last_finite_loss_is_the_clients_own_if_it_has_one(vectorize):
+    """Steps of 1e200 away from x_0 = (5, 5): client 1 takes two, and the loss of the first is finite."""
+    points = measured.Points()
+    start = np.square(5.0 - points.points[points.client_indices[1]]).sum(axis=1).mean() / 2
+    with pytest.raises(NonFinite, match=rf"client 1 sent .* in round 0; last finite loss {start:.6g} "):
+        measured.walk(["local.lr=1e200", f"runtime.vectorize={vectorize}"])
 
 
 def test_the_last_finite_loss_is_known_after_a_resume_too(runs, tmp_path):

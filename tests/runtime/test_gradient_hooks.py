@@ -10,6 +10,7 @@ import raylfl
 from raylfl.api import checked
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
+from raylfl.runtime.workers.gradient_hooks import GradientHooks
 from raylfl.runtime.workers.task import Task
 from raylfl.runtime.workers.worker import Worker
 from tests.runtime.lightning_modules import Clipping
@@ -93,6 +94,20 @@ def test_the_hook_receives_the_modules_optimizer_or_its_parameters_alone(runs, l
         assert all(a is b for a, b in zip(group["params"], module.parameters(), strict=True))
         assert options <= group.keys()
         assert options or group.keys() == {"params"}
+
+
+@pytest.mark.parametrize(("clip_norm", "how"), [(None, None), (0.5, "norm")])
+def test_the_hook_receives_the_limit_and_its_kind_and_the_others_what_they_take(clip_norm, how):
+    calls, hooks = [], object.__new__(GradientHooks)
+    hooks.clip_norm, optimizer = clip_norm, object()
+
+    def noted(*args, **kwargs):
+        calls.append((args, kwargs))
+
+    for name in ("on_after_backward", "on_before_optimizer_step", "configure_gradient_clipping"):
+        hooks._call(name, noted, optimizer)
+    limits = {"gradient_clip_val": clip_norm, "gradient_clip_algorithm": how}
+    assert calls == [((), {}), ((optimizer,), {}), ((optimizer,), limits)]
 
 
 def test_two_different_limits_are_refused_before_the_run(runs):

@@ -138,3 +138,18 @@ def test_clients_are_drawn_by_weighted_norms_of_their_own_updates():
     np.testing.assert_allclose(found.round.probabilities, weighted / weighted.sum(), rtol=1e-6)
     assert not {4, 7} & set(found.round.cohort.tolist())
     assert torch.equal(found.uploads["update"], updates[torch.from_numpy(found.round.received_view.cohort)])
+
+
+@pytest.mark.parametrize(
+    ("participation", "algorithm", "independent"),
+    [
+        ("{name: bernoulli, p: 0.3}", "fedavg", True),
+        ("full", "fedavg", True),
+        ("{name: uniform, size: 3}", "fedavg", False),
+        ("{name: uniform, size: 3}", "fedacs", False),
+        ("{name: uniform, size: 3, availability: {name: bernoulli, p: 0.5}}", "fedavg", False),
+    ],
+)
+def test_clients_are_drawn_independently_by_availability_alone(participation, algorithm, independent):
+    _, plans = planner(f"participation={participation}", f"algorithm={algorithm}")
+    assert plans.independent is independent

@@ -104,6 +104,12 @@ def test_operations_of_products_and_convolutions_are_counted_as_textbooks_do():
     assert operations("aten::relu", shaped(x), shaped(x)) == 0
 
 
+def test_the_peak_is_a_product_and_a_copy_by_their_shortest_time(monkeypatch):
+    monkeypatch.setattr(step_profile, "_shortest", lambda function: function() is None or 0.5)
+    peak = Peak.measured()
+    assert peak == Peak(2 * step_profile.SQUARE**3 / 0.5, 2 * 4 * step_profile.STREAM / 0.5)
+
+
 def test_a_call_at_the_peak_takes_its_operations_or_its_bytes_and_a_step_their_sum(monkeypatch):
     """At 1000 operations and 100 bytes a second: a product in float64, a sum, and a view, which is free."""
     aten, peak = torch.ops.aten, Peak(1000.0, 100.0)

@@ -1,0 +1,122 @@
+"""Parts of a worker and of checkpoints that whole runs pass through with one value only."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from raylfl.core.samples import Shards
+from raylfl.runtime.records import checkpoint
+from raylfl.runtime.records.checkpoint import Checkpoints
+from raylfl.runtime.round.homes import _ordered
+from raylfl.runtime.workers.full_gradients import WeightedOracle
+from raylfl.runtime.workers.task import ClientReports, Task
+from raylfl.runtime.workers.worker import Worker
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "steps"),
+    [(10, 1, 10), (10, 3, 4), (10, 5, 2), (10, 10, 1), (10, 11, 1), (10, 0, 1), (0, 3, 1), (1, 1, 1)],
+)
+def test_an_epoch_has_as_many_steps_as_batches(samples, batch_size, steps):
+    worker = object.__new__(Worker)
+    worker.setup = SimpleNamespace(trained_on=lambda client: range(samples) if client == 7 else range(99))
+    task = Task(0, (7, 1), (1, 1), (batch_size, 1), (1.0, 1.0), 0.1)
+    assert worker._steps_per_epoch(task) == steps
+
+
+@pytest.mark.parametrize("failing", [None, "first", "second", "both"])
+def test_each_half_of_a_cohort_has_its_own_work_and_a_failed_one_rows_of_zeros(failing):
+    worker, seen = object.__new__(Worker), []
+    task = Task(5, (3, 1, 2), (4, 5, 6), (7, 8, 9), (1.5, 2.5, 3.5), 0.1)
+    fails = {"first": [0], "second": [1], "both": [0, 1], None: []}[failing]
+
+    def run(half, broadcast, states):
+        seen.append((half, broadcast, states))
+        if len(seen) - 1 in fails:
+            return ClientReports.failed(half.clients, "error"), {}, []
+        rows = torch.tensor([[float(c), 1.0] for c in half.clients])
+        one = np.ones(len(half.clients))
+        reports = ClientReports.of(half.clients, loss=one, last_loss=one, gradients=one, finite=one)
+        return reports, {"update": rows}, [{"h": c} for c in half.clients]
+
+    worker.run = run
+    reports, uploads, states = worker._in_halves(task, {"x": 0}, ["a", "b", "c"])
+    fields = [(half.round, half.clients, half.steps, half.batch_sizes, half.a_norm, half.lr) for half, _, _ in seen]
+    assert fields == [(5, (3,), (4,), (7,), (1.5,), 0.1), (5, (1, 2), (5, 6), (8, 9), (2.5, 3.5), 0.1)]
+    assert [given for *_, given in seen] == [["a"], ["b", "c"]]
+    assert reports.rows["client"].tolist() == [3, 1, 2]
+    expected = [[3.0, 1.0] if 0 not in fails else [0.0, 0.0]]
+    expected += [[1.0, 1.0], [2.0, 1.0]] if 1 not in fails else [[0.0, 0.0]] * 2
+    if failing == "both":
+        assert (uploads, states) == ({}, [])
+        return
+    assert uploads["update"].tolist() == expected
+    assert states == [{"h": 3} if 0 not in fails else {}, *([{"h": 1}, {"h": 2}] if 1 not in fails else [{}, {}])]
+
+
+def test_the_loss_and_gradient_of_all_clients_are_those_of_one_that_owns_all():
+    oracle, loaded = object.__new__(WeightedOracle), []
+    oracle.weights, g = [0.25, 0.75], torch.tensor([1.0, 2.0, 3.0])
+    oracle.full = SimpleNamespace(of=lambda x, clients, weights: (len(clients) + sum(weights), g * x))
+    oracle.flat = SimpleNamespace(load=loaded.append)
+    x = torch.full((1, 3), 2.0)
+    losses, gradients = oracle.gradients(x, [], lambda c: 0)
+    assert (losses.tolist(), losses.dtype) == ([3.0], torch.float64)
+    assert gradients.tolist() == [[2.0, 4.0, 6.0]]
+    assert torch.equal(loaded[0], x[0])
+
+
+@pytest.mark.parametrize(
+    ("there", "most", "whole"),
+    [(("2", "4"), 20, False), (("4",), 20, True), (("2",), 20, True), ((), 20, True), (("2", "4"), 2, True)],
+)
+def test_all_states_are_written_again_where_an_older_checkpoint_is_lost_or_there_are_many(
+    tmp_path, monkeypatch, there, most, whole
+):
+    """Clients 0 and 1 have their newest states in checkpoints 2 and 4; client 1 has changed since."""
+    for name in there:
+        (tmp_path / "checkpoints" / f"round_00000{name}").mkdir(parents=True)
+    aside, written, manifests = tmp_path / "aside", [], []
+    here = object.__new__(Checkpoints)
+    here.run_dir = SimpleNamespace(path=tmp_path, sync=dict)
+    here._holders = {0: "round_000002", 1: "round_000004"}
+    here.identity, here.resolved = {}, {}
+    monkeypatch.setattr(checkpoint, "FOLD_AFTER", most)
+    monkeypatch.setattr(checkpoint, "server_blob", lambda state: {})
+    monkeypatch.setattr(checkpoint, "save_hashed", lambda content, path: path.name)
+    monkeypatch.setattr(checkpoint, "client_chunks", lambda clients, states, backend: written.extend(clients) or [])
+    monkeypatch.setattr(checkpoint, "defining", lambda resolved: {})
+    monkeypatch.setattr(checkpoint, "encode", manifests.append)
+    monkeypatch.setattr(checkpoint, "atomic_write", lambda path, content: None)
+    aside.mkdir(exist_ok=True)
+    backend = SimpleNamespace(write_states=lambda states, folder: None)  # all states are read and written here
+    holders = here._write(aside, SimpleNamespace(round=6, clients={1: "b", 0: "a"}, changed={1}), backend)
+    assert written == ([0, 1] if whole else [1])
+    assert holders == {0: "round_000006" if whole else "round_000002", 1: "round_000006"}
+    assert manifests[0]["clients"] == (
+        {"round_000006": [0, 1]} if whole else {"round_000002": [0], "round_000006": [1]}
+    )
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(0.0, "cpu"), (0.25, "gpu"), (1.0, "gpu"), (2.0, "gpu")])
+def test_a_checkpoint_notes_the_kind_of_device(monkeypatch, gpus, device):
+    monkeypatch.setattr(checkpoint, "fingerprint_of_config", lambda resolved: "")
+    experiment = SimpleNamespace(
+        config=SimpleNamespace(checkpoint=SimpleNamespace(keep=2), resolved={}, objects=None),
+        setup=SimpleNamespace(shards=Shards.of([np.arange(2)]), runtime=SimpleNamespace(gpus_per_worker=gpus)),
+        algorithm=SimpleNamespace(topology=SimpleNamespace(peers=False)),
+    )
+    assert Checkpoints(None, experiment, print).identity["device"] == device
+
+
+def test_rows_of_blocks_are_put_into_the_order_of_the_cohort():
+    plan = SimpleNamespace(nodes={0: np.array([4, 0]), 2: np.array([2]), 3: np.array([1, 3])})
+    first, none, last = {"x": torch.tensor([[4.0], [0.0]])}, {}, {"x": torch.tensor([[1.0], [3.0]])}
+    assert _ordered(plan, [first, {"x": torch.tensor([[2.0]])}, last])["x"].tolist() == [[0], [1], [2], [3], [4]]
+    assert _ordered(plan, [first, none, last])["x"].tolist() == [[0], [1], [0], [3], [4]]
+    assert _ordered(plan, [none, {"x": torch.tensor([[2.0]])}, last])["x"].tolist() == [[0], [1], [2], [3], [0]]
+    assert _ordered(plan, [none, none, none]) == {}
