@@ -153,3 +153,17 @@ def test_clients_are_drawn_by_weighted_norms_of_their_own_updates():
 def test_clients_are_drawn_independently_by_availability_alone(participation, algorithm, independent):
     _, plans = planner(f"participation={participation}", f"algorithm={algorithm}")
     assert plans.independent is independent
+
+
+@pytest.mark.parametrize(
+    ("participation", "p"),
+    [
+        ("{name: uniform, size: 30, replace: true}", [1 / N] * N),
+        (f"{{name: weighted, size: 5, replace: true, weights: {list(range(1, N + 1))}}}", np.arange(1, N + 1) / 78),
+        ("{name: uniform, size: 3}", [np.nan] * N),
+    ],
+)
+def test_the_probabilities_of_draws_with_replacement_sum_to_one_and_are_looked_up_by_client(participation, p):
+    _, plans = planner(f"participation={participation}")
+    planned = plans.plan(1, {})
+    np.testing.assert_allclose(planned.inclusion, np.asarray(p)[planned.cohort], rtol=1e-12)
