@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from raylfl.core.samples import Shards
+from raylfl.core.torch_state import torch_defaults
 from raylfl.runtime.records import checkpoint
 from raylfl.runtime.records.checkpoint import Checkpoints
+from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.round.homes import _ordered
+from raylfl.runtime.workers.backend import HomeCall
 from raylfl.runtime.workers.full_gradients import WeightedOracle
 from raylfl.runtime.workers.task import ClientReports, Task
 from raylfl.runtime.workers.worker import Worker
@@ -120,3 +123,39 @@ def test_rows_of_blocks_are_put_into_the_order_of_the_cohort():
     assert _ordered(plan, [first, none, last])["x"].tolist() == [[0], [1], [0], [3], [4]]
     assert _ordered(plan, [none, {"x": torch.tensor([[2.0]])}, last])["x"].tolist() == [[0], [1], [2], [3], [0]]
     assert _ordered(plan, [none, none, none]) == {}
+
+
+@pytest.mark.parametrize("faulty", [None, "metrics.jsonl", "participation.jsonl", "unreadable"])
+def test_a_damaged_record_is_kept_before_its_rows_are_computed_again(faulty):
+    kept, here = [], object.__new__(Checkpoints)
+
+    def fault(name, size, sha256, rounds):
+        assert (size, sha256, rounds) == (7, name, 3)
+        if faulty == "unreadable":
+            raise OSError(5, "broken disk")
+        return "its end is lost" if name == faulty else None
+
+    here.run_dir, here.graph = SimpleNamespace(fault=fault, keep_damaged=kept.append), False
+    names = ("metrics.jsonl", "participation.jsonl")
+    manifest = {"round": 3, "records": dict.fromkeys(names, 7), "records_sha256": {name: name for name in names}}
+    if faulty is None:
+        here._check_records(manifest)
+    else:
+        with pytest.raises(Damaged, match="broken disk" if faulty == "unreadable" else "its end is lost"):
+            here._check_records(manifest)
+    assert kept == ([] if faulty is None else ["metrics.jsonl" if faulty == "unreadable" else faulty])
+
+
+@pytest.mark.parametrize("returns", [2, 3, 5])
+def test_a_failed_call_has_as_many_results_as_a_successful_one(returns):
+    job = SimpleNamespace(tasks=[SimpleNamespace(clients=(4, 1)), SimpleNamespace(clients=(2,))])
+    report, *states = HomeCall(0, "work", job, (), returns).failed("lost")
+    assert report.reports.errors == {4: "lost", 1: "lost", 2: "lost"}
+    assert states == [{}] * (returns - 1)
+
+
+def test_autocast_around_a_run_does_not_reach_it():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch_defaults():
+            assert not torch.is_autocast_enabled("cpu")
+        assert torch.is_autocast_enabled("cpu")
