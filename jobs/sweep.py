@@ -1,10 +1,10 @@
 """A sweep as a Ray job, on the cluster that the job belongs to.
 
     ray job submit --working-dir . --runtime-env jobs/runtime_env.yaml -- python jobs/sweep.py digits_lr samples=4
-    ray job submit ...             -- python jobs/sweep.py --resume SWEEP_DIR
+    ray job submit ...             -- python jobs/sweep.py --resume SWEEP_DIR_OR_URL
 
 Takes the arguments of `raylfl sweep`. `ray job stop` ends the sweep; a resumed sweep continues its unfinished trials
-from their newest checkpoints. On several nodes RAYLFL_RUNS must be a folder that all nodes share.
+from their newest checkpoints. On several nodes RAYLFL_RUNS must be a folder that all nodes share, or a URL.
 """
 
 from __future__ import annotations

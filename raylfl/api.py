@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 from raylfl.config.changes import refuse_changes
 from raylfl.config.load import Config, Source, compose, load_config, load_configs
 from raylfl.config.objects import GROUPS, Given, Objects, given, known_here
-from raylfl.config.places import is_url
 from raylfl.control import Callback, reason_to_stop
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
@@ -184,7 +183,9 @@ def resume(
     Objects that the config cannot name must be passed again. With `trust=True` they are loaded from the run's
     objects.pkl instead. Loading executes code in that file: use it only for your own run directories.
     """
-    folder = local(path)
+    from raylfl.runtime.records.mirror import at_hand
+
+    folder = at_hand(path)
     before, config = saved(folder, overrides, trust, objects)
     refuse_changes(before.resolved, config.resolved)
     from raylfl.runtime.records.run_dir import RunDirectory
@@ -196,15 +197,6 @@ def resume(
         return _carry_out(experiment, run_dir, True, watch, callbacks)
     finally:
         run_dir.close()
-
-
-def local(path: str | Path) -> Path:
-    """The local folder of the run in a directory, or at a URL, from where it is fetched."""
-    if not is_url(path):
-        return Path(path).expanduser().resolve()
-    from raylfl.runtime.records.mirror import take
-
-    return take(str(path).rstrip("/"))
 
 
 def saved(folder: Path, overrides: Sequence[str], trust: bool, objects: Objects) -> tuple[Config, Config]:

@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("sweep", nargs="?", metavar="SWEEP", help="a path, or the name of a file under conf/sweep/")
     sub.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="keys of the sweep or of its config")
-    sub.add_argument("--resume", metavar="DIR", help="continue the sweep in this directory")
+    sub.add_argument("--resume", metavar="DIR", help="continue the sweep in this directory, or at this URL")
     sub = command(
         "report", commands.report, "write curves, tables and a page about runs; seeds of one setting are pooled"
     )

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.status import Status
 from rich.table import Table
 
-from raylfl.config.places import is_url
+from raylfl.config.urls import is_url
 from raylfl.errors import BadConfig
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,13 +12,14 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from raylfl.config.places import is_url
-from raylfl.console import console, say
-from raylfl.errors import BadConfig
+from raylfl.config.groups.records import LoggingConfig
+from raylfl.config.urls import url_of
+from raylfl.console import console, say, shown
 from raylfl.report.render import to_csv, to_markdown, to_rich
 from raylfl.report.tables import Table
 from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult, find
 from raylfl.reproduce.choice import choice
+from raylfl.runtime.records.mirror import copy_files
 
 VERDICTS = {True: "yes", False: "NO", None: "?"}
 WIDTH = 160  # characters per line without a terminal, wide enough for every table
@@ -58,15 +58,15 @@ def reproduce(
         notes = [*findings.notes, *([SMOKE_NOTE] if experiment.scales and scale == "smoke" else [])]
         show(findings, notes)
         for path in write(folder, findings, notes):
-            say(f"written  {path}")
+            say(f"written  {shown(path)}")
+        if (url := url_of(folder)) is not None:
+            copy_files(folder, url)
+            say(f"copied   {url}")
 
 
 def place(name: str, experiment: PaperResult, scale: str) -> Path:
     """The folder of an experiment's results, or of the runs that several experiments share."""
-    runs = os.environ.get("RAYLFL_RUNS", "runs")
-    if is_url(runs):
-        raise BadConfig(f"RAYLFL_RUNS={runs}: reproductions need a folder")
-    folder = Path(runs) / "reproduce" / name
+    folder = LoggingConfig().folder / "reproduce" / name
     return folder / scale if experiment.scales else folder
 
 

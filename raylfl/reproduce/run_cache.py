@@ -4,7 +4,8 @@ A run's folder is named after its setting and a digest of its config. A second c
 interrupted run is resumed, and a changed setting is a new run. An option that is newer
 than a run counts as having its default: a finished run keeps its name; one that is resumed gets its new name.
 Runs with `runtime.backend: local` are distributed over processes, one per CPU; runs on Ray go one after
-the other, on one connection.
+the other, on one connection. On a given cluster of several nodes all runs are spread over
+the nodes, each with its workers.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ import numpy as np
 
 from raylfl.config.identity import RUNTIME_FREE, identity
 from raylfl.config.load import load_config
+from raylfl.config.urls import join, staging, url_of
 from raylfl.console import say
-from raylfl.errors import DataMissing, NonFinite, RaylflError
+from raylfl.errors import BadConfig, DataMissing, NonFinite, RaylflError
 from raylfl.report.labels import canonical, flatten
 from raylfl.report.runs import Group, RunRecord, load_run
 from raylfl.reproduce.choice import Choice
 from raylfl.reproduce.setting import Setting
+from raylfl.runtime.records.mirror import copy_again, exists, refresh
 
 DIVERGED = "diverged.txt"  # marks the folder of a diverged run, which is not repeated
 MEASURES = ("test/accuracy", "test/loss", "train/loss", "global/distance", "global/distance_abs")
@@ -40,16 +43,25 @@ LINE_SECONDS = 2.0  # between progress lines
 
 @dataclass(frozen=True)
 class Job:
-    """A required run: its resolved config and its folder. older: the folder in which it began, if a different one."""
+    """A required run: its resolved config and its folder.
+
+    older: the folder in which it began, if a different one. url: where it is copied, if `RAYLFL_RUNS` is a URL.
+    """
 
     label: str
     config: dict[str, Any]
     path: Path
     older: Path | None = None
+    url: str | None = None
 
     @property
     def done(self) -> bool:
         return is_done(self.path)
+
+    def fetch(self) -> None:
+        """Fetches the records of a run that another machine carried out."""
+        if self.url is not None:
+            refresh(self.path, self.url)
 
 
 class RunCache:
@@ -101,14 +113,19 @@ class RunCache:
         digest = config_digest(config)
         words = re.sub(r"[^A-Za-z0-9.]+", "-", setting.label).strip("-").lower()
         path, older = self.runs / f"{words}-s{seed}-{digest}", None
-        if not path.exists():
+        url = url_of(self.runs)
+        if url is None and not path.exists():
             older = next((run for run in self.runs.glob(f"{path.name[:-8]}*") if digest in _todays(run)), None)
             if older is not None and is_done(older):
                 path, older = older, None
-        logging = config["logging"] | {"dir": str(path.parent.parent), "id": path.name, "report": False}
-        return Job(setting.label, config | {"name": path.parent.name, "logging": logging}, path, older)
+        home = str(path.parent.parent) if url is None else url.rpartition("/")[0]
+        logging = config["logging"] | {"dir": home, "id": path.name, "report": False}
+        config |= {"name": path.parent.name, "logging": logging}
+        return Job(setting.label, config, path, older, url and join(url, path.name))
 
     def _carry_out(self, jobs: Mapping[Path, Job]) -> None:
+        for job in jobs.values():
+            job.fetch()
         waiting = [job for job in jobs.values() if not job.done]
         if not waiting:
             return
@@ -124,6 +141,16 @@ class RunCache:
     def _finished(self, jobs: Sequence[Job]) -> Iterator[Job]:
         """Carries out the jobs; yields them in the order in which they end."""
         processes = min(self.processes, len(jobs))
+        runtime = load_config(jobs[0].config).runtime
+        if runtime.address or os.environ.get("RAY_ADDRESS"):
+            from raylfl.runtime.ray.cluster import cluster_for
+            from raylfl.tune.spread import several_nodes, spread
+
+            with cluster_for(runtime) as cluster:
+                cluster.ready()
+                if several_nodes():
+                    yield from _fetched(spread(make_run, [(job, load_config(job.config).runtime) for job in jobs]))
+                    return
         if jobs[0].config["runtime"]["backend"] == "ray" or processes == 1:
             yield from _one_by_one(jobs)
             return
@@ -198,6 +225,18 @@ def _check_data(jobs: Sequence[Job]) -> None:
             raise DataMissing(f"{error}\nor leave its cells out with --only (`raylfl reproduce --help`)") from None
 
 
+def _fetched(ended: Iterator[Job]) -> Iterator[Job]:
+    """Fetches each run that ended on a node. Raises BadConfig if this machine cannot see it."""
+    for job in ended:
+        job.fetch()
+        if not job.done:
+            raise BadConfig(
+                f"{job.path} was carried out on another node, and is not here: RAYLFL_RUNS must be a folder that all "
+                "nodes share, or a URL"
+            )
+        yield job
+
+
 def _one_by_one(jobs: Sequence[Job]) -> Iterator[Job]:
     from raylfl.console import Watcher
     from raylfl.runtime.ray.cluster import cluster_for
@@ -220,18 +259,19 @@ def make_run(job: Job, watch: Any = None) -> None:
     """Carries out the run, or resumes it; can be called in another process."""
     from raylfl import api
 
-    config, path = job.config, job.path
+    config, path = job.config, staging(job.url) if job.url is not None else job.path
     if job.older is not None:
         job.older.rename(path)
     try:
-        if (path / "config.yaml").is_file():
+        if (path / "config.yaml").is_file() if job.url is None else exists(job.url):
             free = [f"runtime.{key}={_as_override(config['runtime'][key])}" for key in RUNTIME_FREE]
-            api.resume(path, free, watch)
+            api.resume(job.url or path, free, watch)
         else:
             api.run(config, (), watch)
     except NonFinite as error:
         (path / DIVERGED).write_text(f"{error}\n")
         (path / "metrics.jsonl").touch()  # does not exist if the run diverged in round 0
+        copy_again(path)
 
 
 def _as_override(value: Any) -> str:

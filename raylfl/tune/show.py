@@ -12,6 +12,7 @@ from raylfl.console import print_table, shown, working
 from raylfl.report.derived import Stat
 from raylfl.report.labels import show_value
 from raylfl.report.runs import is_run
+from raylfl.runtime.records.mirror import copy_again
 from raylfl.tune.spec import Sweep
 from raylfl.tune.sweep import SweepResult
 from raylfl.tune.table import SettingRow
@@ -32,6 +33,8 @@ def finish(result: SweepResult, say: Callable[[str], None]) -> int:
             page = write_report([result.folder], result.folder / "report", metric=metric)
         say(f"report   {shown(page)}")
     say(f"sweep    {shown(result.folder)}")
+    if (url := copy_again(result.folder)) is not None:
+        say(f"copied   {url}")
     for trial, reason in result.failed.items():
         say(f"failed   {trial}: {reason.splitlines()[0] if reason else 'see its log.txt'}")
     if result.failed:

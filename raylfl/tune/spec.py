@@ -75,11 +75,11 @@ class Sweep:
             items["checkpoint.every"] = self.scheduler.every(rounds)
         return [f"{key}={json.dumps(items[key])}" for key in sorted(items, key=lambda key: key.count("."))]
 
-    def config(self, trial: Trial, folder: Path) -> Config:
-        """The config of a trial's run, whose directory is in the sweep's folder."""
+    def config(self, trial: Trial, folder: Path, url: str | None = None) -> Config:
+        """The config of a trial's run, whose directory is in the sweep's folder; url: that of the sweep."""
         place = {
             "name": folder.name,
-            "logging.dir": str(folder.parent),
+            "logging.dir": str(folder.parent) if url is None else url.rpartition("/")[0],
             "logging.id": trial.id,
             "logging.report": False,
         }

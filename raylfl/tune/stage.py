@@ -18,8 +18,10 @@ from typing import Any
 from ray import tune
 from ray.tune import Callback
 
+from raylfl.config.urls import join
 from raylfl.report.runs import is_run, readable
 from raylfl.runtime.records.lines import read_rows
+from raylfl.runtime.records.mirror import Mirror, refresh
 from raylfl.tune.journal import FAILED, FINISHED, STOPPED, Journal, Trial
 from raylfl.tune.places import Places
 from raylfl.tune.proposals import Planned, Proposals
@@ -36,11 +38,24 @@ SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
 class StageRun:
     """One stage of a sweep, which runs the trials that have not ended."""
 
-    def __init__(self, sweep: Sweep, index: int, folder: Path, journal: Journal, trial: Sequence[Bundle], say: Say):
-        """Stage number `index` of a sweep; trial: the bundles of one trial, for the server and each worker."""
+    def __init__(
+        self,
+        sweep: Sweep,
+        index: int,
+        folder: Path,
+        journal: Journal,
+        trial: Sequence[Bundle],
+        say: Say,
+        mirror: Mirror | None = None,
+    ):
+        """Stage number `index` of a sweep; trial: the bundles of one trial, for the server and each worker.
+
+        mirror: copies the sweep's files to its URL; trials copy their own.
+        """
         self.sweep, self.index, self.folder, self.journal, self.say = sweep, index, folder, journal, say
-        self.bundles = list(trial)
-        self.job = Job(sweep.content, str(folder), max(len(trial) - 1, 1), shlex.join(sys.argv))
+        self.bundles, self.mirror = list(trial), mirror
+        url = None if mirror is None else mirror.url
+        self.job = Job(sweep.content, str(folder), max(len(trial) - 1, 1), shlex.join(sys.argv), url)
         self.rounds = sweep.stages[index].rounds
         self.searching = sweep.options.search == "optuna" and index == 0
         self.total = len(journal.of_stage(index))
@@ -49,6 +64,8 @@ class StageRun:
 
     def carry_out(self) -> None:
         """Runs until every trial has ended or failed. Raises KeyboardInterrupt if it is interrupted."""
+        for trial in self.journal.of_stage(self.index):
+            self._fetch(trial)
         left = [trial for trial in self.journal.of_stage(self.index) if not self._is_over(trial)]
         if not left and not self.searching:
             return
@@ -89,12 +106,27 @@ class StageRun:
             ),
             run_config=tune.RunConfig(
                 name=f"stage{self.index}-{time.strftime('%Y%m%d-%H%M%S')}",
-                storage_path=str(self.folder / SCRATCH),
+                **self._scratch(),
                 failure_config=tune.FailureConfig(max_failures=sweep.options.retries),
                 callbacks=[log],
                 verbose=0,
             ),
         )
+
+    def _scratch(self) -> dict[str, Any]:
+        """The place of Ray Tune's own files: in the sweep's folder, or at its URL for all nodes."""
+        if self.mirror is None:
+            return {"storage_path": str(self.folder / SCRATCH)}
+        from fsspec.core import url_to_fs
+        from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+        fs, path = url_to_fs(join(self.mirror.url, SCRATCH))
+        return {"storage_path": path, "storage_filesystem": PyFileSystem(FSSpecHandler(fs))}
+
+    def _fetch(self, trial: Trial) -> None:
+        """Fetches the records of a trial that another node carried out."""
+        if self.mirror is not None:
+            refresh(self.folder / trial.id, join(self.mirror.url, trial.id))
 
     def _is_over(self, trial: Trial) -> bool:
         """Whether a trial needs no further work; records complete runs that the journal lacks; reports damaged ones."""
@@ -125,6 +157,7 @@ class StageRun:
     def end(self, trial: Trial, last: Mapping[str, Any] | None, error: str = "") -> str:
         """Writes the end of a trial to the journal; returns a line about it for the user."""
         said = last or {}
+        self._fetch(trial)
         if "state" not in said and self.is_complete(trial):
             state, reason = FINISHED, ""
         elif error:
@@ -132,6 +165,8 @@ class StageRun:
         else:
             state, reason = said.get("state", STOPPED), said.get("reason", "")
         self.journal.end(trial.id, state, reason)
+        if self.mirror is not None:
+            self.mirror.commit(self.say)
         score = self.score(trial) if state in (FINISHED, STOPPED) else None
         value = f"  {self.sweep.score.metric} {score:.4g}" if score is not None else ""
         rounds = f" after round {last[TIME]}" if state == STOPPED and last else ""

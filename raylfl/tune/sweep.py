@@ -7,8 +7,10 @@ report/, and the ordinary run directories of the trials: <setting>-<algorithm>-s
 from __future__ import annotations
 
 import fcntl
+import shlex
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +22,11 @@ from typing import TYPE_CHECKING, Any
 from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.layers import content_of, merge_layer, override, tree
+from raylfl.config.urls import join
 from raylfl.console import shown
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.records.lines import lines
+from raylfl.runtime.records.mirror import Mirror, at_hand, begin, clear, mirror_of
 from raylfl.tune.journal import FAILED, Journal
 from raylfl.tune.measured import require_measured
 from raylfl.tune.optuna_search import require_optuna
@@ -65,7 +69,7 @@ def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print) ->
 
     overrides: `concurrent`, `retries` and keys of `runtime`. Raises BadConfig for other keys.
     """
-    folder = Path(path).expanduser().resolve()
+    folder = at_hand(path)
     content = saved(folder / "sweep.yaml")
     for item in overrides:
         key = item.partition("=")[0]
@@ -112,14 +116,14 @@ def new_folder(spec: Sweep) -> Path:
     """Creates the folder runs/<name>-<date>-<time>, a new one for every sweep."""
     logged = {key: value for key, value in (spec.base.get("logging") or {}).items() if key == "dir"}
     logging = LoggingConfig(**logged)
-    if logging.url is not None:
-        raise BadConfig(f"logging.dir={logging.url}: a sweep needs a folder, which all nodes share")
     base = logging.folder
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     for attempt in range(1000):
         folder = base / f"{spec.name}-{stamp}{f'-{attempt}' if attempt else ''}"
         try:
             folder.mkdir(parents=True)
+            if logging.url is not None and not begin(folder, join(logging.url, folder.name), shlex.join(sys.argv)):
+                continue
             (folder / "sweep.yaml").write_text(dump({KEY: FORMAT, **spec.content}))
             return folder
         except FileExistsError:
@@ -139,30 +143,37 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say
         nodes = nodes_of_cluster()
         trial = bundles(runtime, choose_workers(runtime, clients, spec.options.concurrent, nodes))
         folder = folder or new_folder(spec)
-        with locked(folder), ended_by_signals():
+        with locked(folder), mirrored(folder, say) as mirror, ended_by_signals():
             journal = Journal(folder)
             if journal.damaged:
                 say(f"trials.jsonl is damaged: {lines(journal.damaged)} cannot be read; those trials are planned again")
             try:
-                run_stages(spec, folder, journal, trial, capacity(trial, nodes), say)
+                run_stages(spec, folder, journal, trial, capacity(trial, nodes), say, mirror)
             except KeyboardInterrupt:
-                raise RaylflError(f"stopped: raylfl sweep --resume {folder}") from None
+                place = folder if mirror is None else mirror.url
+                raise RaylflError(f"stopped: raylfl sweep --resume {place}") from None
             finally:
                 settings = write_tables(spec, folder, journal)
     failed = {name: end.reason for name, end in journal.ends.items() if end.state == FAILED}
     return SweepResult(folder, settings, failed, spec)
 
 
-def run_stages(spec: Sweep, folder: Path, journal: Journal, trial: Sequence[Bundle], fit: int, say: Say) -> None:
+def run_stages(
+    spec: Sweep, folder: Path, journal: Journal, trial: Sequence[Bundle], fit: int, say: Say, mirror: Mirror | None
+) -> None:
     """Runs one stage after the other. Raises KeyboardInterrupt if one is interrupted."""
     from raylfl.tune.stage import SCRATCH, StageRun
 
     for index in range(len(spec.stages)):
         plan(spec, index, folder, journal)
-        stage = StageRun(spec, index, folder, journal, trial, say)
+        if mirror is not None:
+            mirror.commit(say)
+        stage = StageRun(spec, index, folder, journal, trial, say, mirror)
         say(announcement(stage, fit))
         stage.carry_out()
     shutil.rmtree(folder / SCRATCH, ignore_errors=True)
+    if mirror is not None:
+        clear(join(mirror.url, SCRATCH))
 
 
 def announcement(stage: StageRun, fit: int) -> str:
@@ -212,6 +223,21 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError:
             pass  # a file system without locks: continue unprotected
         yield
+
+
+@contextmanager
+def mirrored(folder: Path, say: Say) -> Iterator[Mirror | None]:
+    """A context with the mirror of a sweep's folder, None without one; its files are copied at the end."""
+    mirror = mirror_of(folder)
+    if mirror is None:
+        yield None
+        return
+    mirror.hold(shlex.join(sys.argv))
+    try:
+        yield mirror
+    finally:
+        mirror.commit(say)
+        mirror.release()
 
 
 @contextmanager

@@ -14,15 +14,18 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from raylfl.config.changes import defining, fingerprint_of_config, refuse_changes
 from raylfl.config.load import load_config
-from raylfl.errors import BadConfig, NonFinite
+from raylfl.config.urls import join, staging
+from raylfl.errors import BadConfig, NonFinite, RaylflError
 from raylfl.parts import Experiment
 from raylfl.report.runs import readable
 from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.manifest import encode
+from raylfl.runtime.records.mirror import STATE as STATE_OF_MIRROR
+from raylfl.runtime.records.mirror import begin, exists, here, mirror_of, take
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.session import Session, write_records
 from raylfl.runtime.workers.backend import Backend, LocalBackend
@@ -34,22 +37,48 @@ from raylfl.tune.score import SCORE, TIME, WORST, Running
 from raylfl.tune.spec import Sweep, make_sweep, show
 
 STATE = ("checkpoints", "metrics.jsonl", "participation.jsonl", "partition.json", "partition_counts.json")
-OWN = ("wandb_id.txt", "lineage.txt", "log.txt")  # files that a trial keeps when it takes another trial's state
+# files that a trial keeps when it takes another trial's state
+OWN = ("wandb_id.txt", "lineage.txt", "log.txt", STATE_OF_MIRROR)
 LOCK_SECONDS = 300  # longest wait, in seconds, for the previous owner of a trial's directory or process
 Report = Callable[[dict[str, Any], Path | None], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Job:
     """The data shared by all trials of a sweep: the content of sweep.yaml, its folder, the number of workers per trial.
 
-    command: the command line of the sweep; None: this process's.
+    command: the command line of the sweep; None: this process's. url: that of the sweep, to which each trial copies its
+    directory; every node then has a folder of its own.
     """
 
     content: dict[str, Any]
     folder: str
     workers: int
     command: str | None = None
+    url: str | None = None
+
+    def place(self, trial_id: str) -> Path:
+        """The run directory of a trial on this node, fetched from its URL if it has one.
+
+        Waits for the process of an earlier attempt on another node to end.
+        """
+        if self.url is None:
+            return Path(self.folder) / trial_id
+        url = join(self.url, trial_id)
+        return patiently(lambda: take(url) if exists(url) else staging(url))
+
+    def whole(self, trial_id: str) -> Path:
+        """A trial's run directory to read."""
+        return Path(self.folder) / trial_id if self.url is None else here(join(self.url, trial_id), whole=True)
+
+    def begin(self, folder: Path) -> None:
+        """Makes the folder of a new trial the owner of its URL, if it has one."""
+        if self.url is None or mirror_of(folder) is not None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        if not begin(folder, url := join(self.url, folder.name), self.command or ""):
+            raise RaylflError(f"{url} was begun by another process at the same time")
 
 
 def trainable(config: dict[str, Any], job: Job) -> None:
@@ -102,14 +131,15 @@ def run_trial(job: Job, trial: Trial, report: Report, taken: Path | None = None)
     that diverges or has invalid values contains that state, because a repetition would fail as well. Other errors are
     raised, so that Ray Tune repeats the trial.
     """
-    sweep, folder = make_sweep(job.content), Path(job.folder) / trial.id
+    sweep, folder = make_sweep(job.content), job.place(trial.id)
     try:
-        experiment = assembled(sweep.config(trial, Path(job.folder)))
+        experiment = assembled(sweep.config(trial, Path(job.folder), job.url))
         if taken is not None:
             with opened(folder, job.command):  # the paused process may still be shutting down
                 take_over(folder, taken, experiment.config.resolved, show(trial.values))
         elif trial.parent is not None and not folder.exists():
-            continue_from(Path(job.folder) / trial.parent, folder, experiment.config.resolved)
+            continue_from(job.whole(trial.parent), folder, experiment.config.resolved)
+        job.begin(folder)
         with opened(folder, job.command) as run_dir:
             try:
                 _rounds(sweep, job, trial, experiment, run_dir, report)
@@ -150,6 +180,8 @@ def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: in
     earlier = readable(run_dir.path)
     if earlier is not None and earlier.complete(rounds):
         yield from ((metrics, False) for metrics in before)
+        run_dir.committed(run_dir.log)
+        run_dir.require_copied()
         return
     resume = any((run_dir.path / "checkpoints").glob("round_*"))
     if not resume:
@@ -183,19 +215,23 @@ def make_backend(experiment: Experiment, run_dir: RunDirectory, workers: int) ->
     return RayBackend(experiment, Stored.put(experiment, workers), actors, run_dir.log)
 
 
-@contextmanager
-def opened(folder: Path, command: str | None) -> Iterator[RunDirectory]:
-    """A context with the run directory, created if missing; waits for the process of an earlier attempt to end."""
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+def patiently(call: Callable[[], T]) -> T:
+    """The result of a call that is repeated while it raises BadConfig, for LOCK_SECONDS at most."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
-            run_dir = RunDirectory(folder).open(command)
-            break
+            return call()
         except BadConfig:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
+
+
+@contextmanager
+def opened(folder: Path, command: str | None) -> Iterator[RunDirectory]:
+    """A context with the run directory, created if missing; waits for the process of an earlier attempt to end."""
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    run_dir = patiently(lambda: RunDirectory(folder).open(command))
     try:
         yield run_dir
     finally:

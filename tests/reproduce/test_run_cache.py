@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
+from raylfl.config.groups.records import LoggingConfig
 from raylfl.errors import DataMissing
 from raylfl.report.derived import best_setting, last_k
 from raylfl.reproduce.run_cache import RunCache, digests
 from raylfl.reproduce.setting import layered, setting
+from raylfl.runtime.records import mirror
 
 TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
 
@@ -100,6 +103,30 @@ def test_missing_data_are_reported_before_anything_runs(cache, tmp_path, monkeyp
     with pytest.raises(DataMissing, match="cifar10"):
         cache.groups([TOY, image])
     assert not (cache.folder / "runs").exists()
+
+
+def test_runs_at_a_url_are_found_and_resumed_by_another_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYLFL_RUNS", f"file://{tmp_path}/far")
+    monkeypatch.setattr(mirror, "WATCH_SECONDS", 0.02)
+    long = TOY.with_("long", {"rounds": 6, "checkpoint.every": 1, "checkpoint.keep": 3})
+
+    def on(machine):
+        monkeypatch.setenv("RAYLFL_STAGING", str(tmp_path / machine))
+        return RunCache(LoggingConfig().folder / "reproduce/toy", processes=1).groups([TOY, long])
+
+    first = on("a")
+    (run,) = (tmp_path / "far/reproduce/toy/runs").glob("long-*")
+    (run / "summary.json").unlink()
+    for state in ("round_000005", "round_000006"):  # killed in round 4
+        shutil.rmtree(run / "checkpoints" / state)
+    (run / ".owner.json").unlink()
+    again = on("b")
+    log = (again[1].runs[0].path / "log.txt").read_text()
+    assert "resumed at round 4" in log
+    assert (run / "summary.json").is_file()
+    assert not (again[0].runs[0].path / "checkpoints").exists()  # only what is read
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one.runs[0].column("global/distance"), other.runs[0].column("global/distance"))
 
 
 def test_processes_give_the_bits_of_one_process(tmp_path):

@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 import raylfl
-from raylfl.config.places import staging
+from raylfl.config.urls import staging
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.report.runs import load_run
 from raylfl.runtime.records import mirror

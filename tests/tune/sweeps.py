@@ -43,7 +43,14 @@ def sweep_of(folder: Path, **changes: Any) -> Sweep:
     return load_sweep(write(folder, **changes))
 
 
-def carry_out(sweep: Sweep, trial: Trial, folder: Path, stop_after: int | None = None, taken: Path | None = None):
+def carry_out(
+    sweep: Sweep,
+    trial: Trial,
+    folder: Path,
+    stop_after: int | None = None,
+    taken: Path | None = None,
+    url: str | None = None,
+):
     """The reports of a trial run in this process; stop_after: rounds after which Ray Tune would stop it."""
     reports: list[dict[str, Any]] = []
     snapshots: list[Path | None] = []
@@ -55,7 +62,7 @@ def carry_out(sweep: Sweep, trial: Trial, folder: Path, stop_after: int | None =
             raise SystemExit  # like tune.report in a stopped trial
 
     with suppress(SystemExit):
-        run_trial(Job(sweep.content, str(folder), 1), trial, report, taken)
+        run_trial(Job(sweep.content, str(folder), 1, url=url), trial, report, taken)
     return reports, snapshots
 
 

@@ -13,6 +13,7 @@ import yaml
 from ray.tune.schedulers import PopulationBasedTraining
 
 import raylfl
+from raylfl.runtime.records.mirror import here, refresh
 from raylfl.tune.journal import Trial
 from raylfl.tune.places import Places
 from raylfl.tune.schedulers import Pbt, within
@@ -111,6 +112,29 @@ def test_a_later_stage_continues_the_earlier_one_without_changing_it(tmp_path, p
     assert "resumed at round 3" in (tmp_path / "s" / "long" / "log.txt").read_text()
     assert torch.equal(params(tmp_path / "s" / "long"), plain.params)
     assert (tmp_path / "s" / "short" / "metrics.jsonl").read_bytes() == before
+
+
+def test_trials_at_a_url_go_on_on_any_node(tmp_path, plain, monkeypatch):
+    """Each node has its own folder; a stopped trial and a later stage continue what another node has copied."""
+    url, sweep = f"file://{tmp_path}/far/s", sweep_of(tmp_path)
+    nodes = {name: tmp_path / name / "file" / str(tmp_path)[1:] / "far/s" for name in "abc"}
+
+    def on_node(name, trial, **options):
+        monkeypatch.setenv("RAYLFL_STAGING", str(tmp_path / name))
+        carry_out(sweep, trial, tmp_path / "s", url=url, **options)
+        return nodes[name] / trial.id
+
+    short = Trial("short", 0, 0, 0, 4, {"local.lr": 0.1})
+    on_node("a", short, stop_after=3)
+    second = on_node("b", short)
+    assert "resumed at round 3" in (second / "log.txt").read_text()
+    last = on_node("c", Trial("long", 1, 0, 0, 6, {"local.lr": 0.1}, parent="short"))
+    assert "resumed at round 4" in (last / "log.txt").read_text()
+    assert torch.equal(params(last), plain.params)
+    assert not (tmp_path / "s").exists()
+    assert metrics(here(f"{url}/long")) == metrics(plain.run_dir)
+    refresh(nodes["a"] / "long", f"{url}/long")  # what the driver of the sweep reads
+    assert metrics(nodes["a"] / "long") == metrics(plain.run_dir)
 
 
 def test_a_later_stage_starts_from_round_0_if_phases_would_move(tmp_path):

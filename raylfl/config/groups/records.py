@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from raylfl.config.components import typed
 from raylfl.config.groups.top import ComponentConfig, folder_name
-from raylfl.config.places import check_url, is_url, staging
+from raylfl.config.urls import check_url, is_url, staging
 from raylfl.errors import BadValue
 from raylfl.options import Doc, Ge, Gt, Le, OneOrMore, Options
 from raylfl.registries import LOGGERS

@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
-from raylfl.config.places import is_url, join, staging
+from raylfl.config.urls import is_url, join, staging
 from raylfl.errors import BadConfig
 from raylfl.runtime.records.files import atomic_write, discard
 from raylfl.runtime.records.record_file import Displaced
@@ -40,6 +40,7 @@ MARK = "summary.json"  # marks a finished run
 READABLE = (".yaml", ".json", ".jsonl", ".txt", ".csv")  # files that reports read
 BULKY = {"checkpoints", "report", "wandb"}  # folders that they do not read
 Say = Callable[[str], None]
+Copied = dict[str, list[int] | None]  # size, time and inode of each file copied; None: unknown
 
 
 @dataclass
@@ -78,11 +79,14 @@ class Mirror:
         content = json.loads((folder / STATE).read_text())
         self.folder, self.storage = folder, Storage(content["url"])
         self.token, self.after = str(content["token"]), content["after"]
-        self.copied: dict[str, list[int] | None] = content["copied"]  # size, time and inode of each file copied
+        self.copied: Copied = content["copied"]
         self.fault: StorageError | None = None  # the failure of the newest copy
         self._newest = 0.0
         self._over = threading.Event()
         self._pulse: threading.Thread | None = None
+
+    def __reduce__(self) -> tuple[type[Mirror], tuple[Path]]:
+        return Mirror, (self.folder,)  # without its thread: Ray Tune saves its callbacks, which know the sweep
 
     @property
     def url(self) -> str:
@@ -103,8 +107,8 @@ class Mirror:
             if owner.token != self.token:
                 time.sleep(SETTLE_SECONDS)
         self._check_owner()
-        known = (name for name in self.storage.names() if name != OWNER)
-        self.copied = {**dict.fromkeys(known), **self.copied}  # a copy that was cut off is not in the list
+        left = Storage(join(self.url, "checkpoints")).names()  # by a copy that was cut off: they are not in the list
+        self.copied = {**dict.fromkeys(f"checkpoints/{name}" for name in left), **self.copied}
         self._over.clear()
         self._pulse = threading.Thread(target=self._beat, args=(mine,), daemon=True, name="raylfl mirror")
         self._pulse.start()
@@ -193,14 +197,19 @@ class Mirror:
             atomic_write(self.folder / STATE, json.dumps(state))
 
 
-def _files(folder: Path) -> list[tuple[str, Path]]:
-    """(name, path) of the files below a folder, except hidden ones: locks, temporary files, other tools' own."""
-    found = ((path.relative_to(folder), path) for path in folder.rglob("*") if path.is_file())
-    return [(name.as_posix(), path) for name, path in found if not _hidden(name)]
+def _files(top: Path) -> list[tuple[str, Path]]:
+    """(name, path) of the files below a folder, except hidden ones (locks, temporary files) and trials."""
+    found = []
+    for folder, names, files in os.walk(top):
+        here = Path(folder)
+        names[:] = [name for name in names if not (name.startswith(".") or _is_trial(here / name))]
+        found += [here / file for file in files if not file.startswith(".")]
+    return [(path.relative_to(top).as_posix(), path) for path in found]
 
 
-def _hidden(name: Path | PurePosixPath) -> bool:
-    return any(part.startswith(".") for part in name.parts)
+def _is_trial(folder: Path) -> bool:
+    """Whether a folder is that of a trial, which has a mirror of its own."""
+    return (folder.parent / "sweep.yaml").is_file() and folder.name != "report"
 
 
 def _stamp(path: Path) -> list[int]:
@@ -228,19 +237,25 @@ def begin(folder: Path, url: str, command: str) -> bool:
         _refuse_alive(storage, owner)
     elif not storage.create(OWNER, Owner(token, command=command).encoded()):
         return False
-    _mark(folder, url, token, None if owner is None else owner.token)
+    _mark(folder, url, token, None if owner is None else owner.token, {})
     return True
 
 
 def exists(url: str) -> bool:
-    """Whether there is a run at this URL."""
-    return Storage(url).read("config.yaml") is not None
+    """Whether there is a run or a sweep at this URL."""
+    return any(Storage(url).read(name) is not None for name in ("config.yaml", "sweep.yaml"))
+
+
+def at_hand(place: str | os.PathLike[str]) -> Path:
+    """The local folder of a run or a sweep: the place itself, or for a URL what `take` returns."""
+    return take(str(place).rstrip("/")) if is_url(place) else Path(place).expanduser().resolve()
 
 
 def take(url: str) -> Path:
     """The local folder of the run at this URL, with its newest state: the one that was copied there, or a new copy.
 
-    Raises BadConfig if there is no run, or if another machine carries it out.
+    Of a sweep only what reports read is fetched. Raises BadConfig if there is no run, or if another machine carries it
+    out.
     """
     folder, storage = staging(url), Storage(url)
     owner = Owner.of(storage)
@@ -253,8 +268,9 @@ def take(url: str) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     incoming = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        fetch(storage, incoming)
-        _mark(incoming, url, secrets.token_hex(8), None if owner is None else owner.token)
+        fetch(storage, incoming, readable if storage.read("sweep.yaml") is not None else anything)
+        copied: Copied = {name: _stamp(path) for name, path in _files(incoming)}
+        _mark(incoming, url, secrets.token_hex(8), None if owner is None else owner.token, copied)
         _set_aside(folder)
         os.replace(incoming, folder)
     except BaseException:
@@ -279,24 +295,47 @@ def _refuse_alive(storage: Storage, owner: Owner) -> None:
 
 
 def _set_aside(folder: Path) -> None:
-    """Renames a folder whose run went on elsewhere; what it alone has is kept."""
-    if folder.exists():
+    """Renames a folder whose run went on elsewhere, since it may have more; removes one that was only fetched."""
+    if not (folder / STATE).is_file():
+        discard(folder)
+    else:
         target = folder.with_name(f".{folder.name}.old")
         discard(target)
         folder.rename(target)
 
 
-def _mark(folder: Path, url: str, token: str, after: str | None) -> None:
-    """Writes the .mirror.json of a folder whose files are those at the URL."""
-    copied = {name: _stamp(path) for name, path in _files(folder)}
+def _mark(folder: Path, url: str, token: str, after: str | None, copied: Copied) -> None:
+    """Writes the .mirror.json of a folder."""
     atomic_write(folder / STATE, json.dumps({"url": url, "token": token, "after": after, "copied": copied}))
 
 
-def fetch(storage: Storage, target: Path, wanted: Callable[[PurePosixPath], bool] = lambda name: True) -> None:
+def refresh(folder: Path, url: str) -> None:
+    """Fetches what reports read of the run at this URL, unless this folder is its owner."""
+    storage = Storage(url)
+    owner, mirror = Owner.of(storage), mirror_of(folder)
+    if owner is None or (mirror is not None and mirror.token == owner.token):
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    incoming = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    fetch(storage, incoming, readable)
+    _set_aside(folder)
+    os.replace(incoming, folder)
+
+
+def anything(name: PurePosixPath) -> bool:
+    return True
+
+
+def readable(name: PurePosixPath) -> bool:
+    """Whether reports read a file of this name."""
+    return name.suffix in READABLE and not BULKY & set(name.parts[:-1])
+
+
+def fetch(storage: Storage, target: Path, wanted: Callable[[PurePosixPath], bool] = anything) -> None:
     """Copies the files below a URL into a folder, hidden ones excepted."""
     for name in storage.names():
         path = PurePosixPath(name)
-        if not _hidden(path) and wanted(path):
+        if not any(part.startswith(".") for part in path.parts) and wanted(path):
             storage.get(name, target / name)
 
 
@@ -318,11 +357,7 @@ def here(place: str | os.PathLike[str], whole: bool = False) -> Path:
     view = Path(tempfile.mkdtemp(prefix="raylfl-")) / url.rpartition("/")[2]
     _views[view] = url
     view.mkdir()
-
-    def wanted(name: PurePosixPath) -> bool:
-        return whole or (name.suffix in READABLE and not BULKY & set(name.parts[:-1]))
-
-    fetch(Storage(url), view, wanted)
+    fetch(Storage(url), view, anything if whole else readable)
     return view
 
 
@@ -349,6 +384,19 @@ def address(path: Path) -> str:
 def mirror_of(folder: Path) -> Mirror | None:
     """The mirror of a folder; None if it has none."""
     return Mirror(folder) if (folder / STATE).is_file() else None
+
+
+def clear(url: str) -> None:
+    """Deletes the files below a URL."""
+    storage = Storage(url)
+    storage.remove(storage.names())
+
+
+def copy_files(folder: Path, url: str) -> None:
+    """Copies the files in a folder, without those in its subfolders."""
+    for path in folder.iterdir():
+        if path.is_file():
+            Storage(url).put(path, path.name)
 
 
 def copy_again(folder: Path) -> str | None:

@@ -28,7 +28,7 @@ import yaml
 
 from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.groups.top import folder_name
-from raylfl.config.places import join
+from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.records import mirror
 from raylfl.runtime.records.files import atomic_write, discard, read_plain

@@ -27,6 +27,14 @@ def staging(url: str) -> Path:
     return Path(os.environ.get("RAYLFL_STAGING", cache)).expanduser().resolve().joinpath(protocol, *parts)
 
 
+def url_of(folder: Path) -> str | None:
+    """The URL of a folder of runs if `RAYLFL_RUNS` is a URL and the folder lies in its staging folder."""
+    runs = os.environ.get("RAYLFL_RUNS", "")
+    if not is_url(runs) or not folder.is_relative_to(staging(runs)):
+        return None
+    return join(runs, *folder.relative_to(staging(runs)).parts)
+
+
 def check_url(url: str) -> None:
     """Checks the form of a URL and its protocol; raises BadValue for the key `dir`."""
     from fsspec.registry import available_protocols  # imported late: most configs name a folder

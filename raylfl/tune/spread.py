@@ -1,0 +1,79 @@
+"""Runs side by side on the nodes of a Ray cluster, each in a placement group with its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.runtime.ray.failures import loss_behind
+from raylfl.tune.resources import Bundle, bundles, capacity, choose_workers, nodes_of_cluster
+
+T = TypeVar("T")
+RETRIES = 3  # repetitions of a run whose node was lost; it continues from its newest checkpoint
+
+
+def several_nodes() -> bool:
+    """Whether more than one node of the cluster has CPUs for workers."""
+    return sum(node.get("CPU", 0.0) > 0 for node in nodes_of_cluster()) > 1
+
+
+def spread(work: Callable[[T], None], jobs: Sequence[tuple[T, RuntimeConfig]]) -> Iterator[T]:
+    """Calls `work` with each job on some node, as many at once as fit; yields the jobs as they end.
+
+    A job with `runtime.backend=ray` starts its workers in its placement group. Raises what a call raises.
+    """
+    import ray
+    from ray.util.placement_group import remove_placement_group
+
+    nodes, waiting = nodes_of_cluster(), list(reversed(jobs))
+    most = max(1, min(capacity(needs(runtime, nodes), nodes) for _, runtime in jobs))
+    running: dict[Any, tuple[T, Any]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                job, runtime = waiting.pop()
+                reference, group = _start(work, job, runtime, needs(runtime, nodes))
+                running[reference] = job, group
+            (ended,), _ = ray.wait(list(running), num_returns=1)
+            job, group = running.pop(ended)
+            remove_placement_group(group)
+            try:
+                ray.get(ended)
+            except ray.exceptions.RayError as error:
+                raise loss_behind(error) from None
+            yield job
+    finally:
+        for reference, (_, group) in running.items():
+            ray.cancel(reference)
+            remove_placement_group(group)
+
+
+def needs(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> list[Bundle]:
+    """The bundles of a run: one per worker, or that of its process. Raises BadConfig if they fit nowhere."""
+    return [bundle for bundle in bundles(runtime, choose_workers(runtime, 1, None, nodes)) if any(bundle.values())]
+
+
+def _start(work: Callable[[T], None], job: T, runtime: RuntimeConfig, need: Sequence[Bundle]) -> tuple[Any, Any]:
+    """(a reference to the result, the placement group) of a call that is started as soon as its bundles are free."""
+    import ray
+    from ray.util.placement_group import placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    group = placement_group(list(need), strategy="PACK")
+    inside = PlacementGroupSchedulingStrategy(
+        group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
+    )
+    gpus = runtime.gpus_per_worker if runtime.backend == "local" else 0  # otherwise those of its workers
+    call: Any = ray.remote(carried_out).options(
+        num_cpus=0, num_gpus=gpus, max_retries=RETRIES, scheduling_strategy=inside
+    )
+    return call.remote(work, job), group
+
+
+def carried_out(work: Callable[[T], None], job: T) -> None:
+    """Makes a call in a process of Ray."""
+    from raylfl.startup import process
+
+    process.set_up()
+    work(job)

@@ -1,0 +1,111 @@
+"""Sweeps over the nodes of a cluster: trials spread, each with its workers; each node has its own local folder."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import ray
+import torch
+
+import raylfl
+from raylfl.config.groups.records import LoggingConfig
+from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.setting import setting
+from raylfl.runtime.records.mirror import here
+from raylfl.tune.sweep import resume, sweep
+from tests.runtime.clusters import QUIET, SMALL, lean_ray
+from tests.tune.sweeps import QUADRATICS, write
+
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    """Two nodes of two CPUs each, with local folders `one` and `two`; this process is on the first."""
+    from ray.cluster_utils import Cluster
+
+    home = tmp_path_factory.mktemp("nodes")
+    places = {name: {"RAYLFL_STAGING": str(home / name)} for name in ("one", "two")}
+    with lean_ray(), pytest.MonkeyPatch.context() as patch:
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "env_vars": places["one"], **SMALL})
+        cluster.add_node(num_cpus=2, env_vars=places["two"], object_store_memory=SMALL["object_store_memory"])
+        ray.init(address=cluster.address, **QUIET)
+        patch.setenv("RAYLFL_STAGING", str(home / "one"))
+        yield SimpleNamespace(
+            home=home, url=f"file://{home}/far", folder=lambda name: home / name / "file" / f"{home}/far"[1:]
+        )
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def carry_out(tmp_path, url, **changes):
+    said: list[str] = []
+    return sweep(write(tmp_path, **{"logging": {"dir": url}, **changes}), [], said.append), said
+
+
+def params(folder):
+    return torch.load(folder / "final.pt", weights_only=True)["params"]
+
+
+def test_trials_of_two_workers_take_a_node_each_and_lie_together_at_the_url(nodes, tmp_path, monkeypatch):
+    ray_workers = {"backend": "ray", "workers": 2, "cpus_per_worker": 1.0}
+    result, said = carry_out(tmp_path, nodes.url, rounds=4, runtime=ray_workers, concurrent=2)
+    assert "2 at once, each 1 server + 2 workers" in said[0]
+    trials = ("000-fedavg-s0", "001-fedavg-s0")
+    where = {
+        trial: [
+            name for name in ("one", "two") if (nodes.folder(name) / result.folder.name / trial / "final.pt").exists()
+        ]
+        for trial in trials
+    }
+    assert sorted(where.values()) == [["one"], ["two"]]
+    far = here(f"{nodes.url}/{result.folder.name}", whole=True)
+    for trial, lr in zip(trials, (0.1, 0.01), strict=True):
+        rows = [json.loads(line) for line in (far / trial / "metrics.jsonl").read_text().splitlines()]
+        assert [row["traffic/between_nodes_bytes"] for row in rows] == [0] * 4  # its workers are on its node
+        config = {k: v for k, v in QUADRATICS.items() if k not in ("space", "metric")}
+        place = [f"logging.dir={tmp_path}/plain", "logging.report=false", "rounds=4", f"local.lr={lr}"]
+        assert torch.equal(params(far / trial), raylfl.run(config, place).params)
+    table = (far / "trials.csv").read_text()
+    assert table == (result.folder / "trials.csv").read_text()
+    assert table.count("finished") == 2
+    monkeypatch.setenv("RAYLFL_STAGING", str(nodes.home / "three"))  # another machine has nothing to do
+    again = resume(f"{nodes.url}/{result.folder.name}", say=said.append)
+    assert [str(group.score) for group in again.settings] == [str(group.score) for group in result.settings]
+    assert (again.folder / "trials.csv").read_text() == table
+
+
+def test_runs_of_a_reproduction_spread_over_the_nodes(nodes, monkeypatch):
+    monkeypatch.setenv("RAYLFL_RUNS", nodes.url)
+    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+    toy = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
+    workers = ["runtime.backend=ray", "runtime.workers=2", "runtime.cpus_per_worker=1"]
+    cache = RunCache(LoggingConfig().folder / "reproduce/toy", overrides=workers)
+    (group,) = cache.groups([toy], [0, 1])
+    folders = [nodes.home / name / "file" / f"{nodes.home}/far"[1:] / "reproduce/toy/runs" for name in ("one", "two")]
+    assert [len(list(folder.glob("*/final.pt"))) for folder in folders] == [1, 1]
+    for run in group.runs:
+        assert run.finished
+        assert not run.column("traffic/between_nodes_bytes").any()
+    monkeypatch.delenv("RAYLFL_RUNS")
+    monkeypatch.delenv("RAY_ADDRESS")
+    (plain,) = RunCache(nodes.home / "plain", overrides=["runtime.backend=local"], processes=1).groups([toy], [0, 1])
+    for one, other in zip(group.runs, plain.runs, strict=True):
+        assert one.column("global/distance").tolist() == other.column("global/distance").tolist()
+
+
+def test_population_based_training_exchanges_states_through_the_url(nodes, tmp_path):
+    result, _ = carry_out(
+        tmp_path,
+        nodes.url,
+        rounds=8,
+        samples=4,
+        space={"local.lr": {"uniform": [0.001, 0.2]}},
+        scheduler={"name": "pbt", "interval": 2},
+        runtime={"backend": "local", "cpus_per_worker": 1.0},
+    )
+    far = here(f"{nodes.url}/{result.folder.name}")
+    assert len(list(far.glob("*/summary.json"))) == 4
+    assert any(path.read_text() for path in far.glob("*/lineage.txt"))
