@@ -105,8 +105,12 @@ def test_a_machine_lost_between_any_two_changes_at_the_url_is_replaced_by_anothe
         at, limit = limit, None
         machine(f"{at}-new")
         if mirror.exists(f"{url}/tiny/it"):
+            whole = [name for name in Storage(f"{url}/tiny/it").names() if name.endswith("manifest.json")]
             result = raylfl.resume(f"{url}/tiny/it")
-            resumed += bool(Storage(result.url).read("metrics.jsonl"))
+            log = (result.run_dir / "log.txt").read_text()
+            assert "damaged" not in log, at
+            assert ("no intact checkpoint" in log) == (not whole), at
+            resumed += bool(whole)
         else:
             result = run(url)  # nothing was copied yet
         assert outcome(result.run_dir) == clean, at

@@ -332,11 +332,13 @@ def readable(name: PurePosixPath) -> bool:
 
 
 def fetch(storage: Storage, target: Path, wanted: Callable[[PurePosixPath], bool] = anything) -> None:
-    """Copies the files below a URL into a folder, hidden ones excepted."""
-    for name in storage.names():
-        path = PurePosixPath(name)
-        if not any(part.startswith(".") for part in path.parts) and wanted(path):
-            storage.get(name, target / name)
+    """Copies the files below a URL into a folder, without hidden ones and checkpoints that were not copied whole."""
+    paths = [PurePosixPath(name) for name in storage.names()]
+    whole = {path.parent for path in paths if path.name == "manifest.json"}
+    for path in paths:
+        cut_off = path.parent.parent.name == "checkpoints" and path.parent not in whole
+        if not cut_off and not any(part.startswith(".") for part in path.parts) and wanted(path):
+            storage.get(path.as_posix(), target / path)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
