@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+import tempfile
 import time
 
 import fsspec
@@ -18,7 +20,7 @@ from raylfl.runtime.records.mirror import OWNER, Mirror, here, take
 from raylfl.runtime.records.record_file import Displaced
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.records.storage import Storage, StorageError, within
-from tests.runtime.faults import Killed, outcome
+from tests.runtime.faults import outcome
 from tests.runtime.tiny import FOCUS
 
 SHORT = {**FOCUS, "rounds": 3, "checkpoint": {"every": 1, "keep": 2}}
@@ -71,51 +73,63 @@ def test_a_finished_run_lies_at_the_url_whole(url, clean):
     assert outcome(result.run_dir) == clean
 
 
-CHANGES = ("put", "create", "write", "remove")
+@pytest.fixture(scope="module")
+def states():
+    """The files at the URL after each change that a run of SHORT makes there."""
+    store, found = fsspec.filesystem("memory").store, []
 
-
-@pytest.mark.parametrize("url", ["memory"], indirect=True)
-def test_a_machine_lost_between_any_two_changes_at_the_url_is_replaced_by_another(url, machine, clean, monkeypatch):
-    """After each prefix of the changes that a run makes there, another machine ends it with the same bits."""
-    changes = 0
-
-    def counted(method):
+    def noted(method):
         def call(self, *args):
-            nonlocal changes
-            changes += 1
-            if limit is not None and changes > limit:  # a dead process changes nothing more
-                raise Killed(f"after {limit} changes")
-            return method(self, *args)
+            result = method(self, *args)
+            found.append({path: file.getvalue() for path, file in store.items()})
+            return result
 
         return call
 
-    originals = {name: getattr(Storage, name) for name in CHANGES}
-    for name, method in originals.items():
-        monkeypatch.setattr(Storage, name, counted(method))
-    limit = None
-    run(url)
-    total, resumed = changes, 0
-    assert total > 20
-    for limit in range(0, total, 3):
-        fsspec.filesystem("memory").store.clear()
-        changes = 0
-        machine(f"{limit}-lost")
-        with pytest.raises(Killed):
-            run(url)
-        at, limit = limit, None
-        machine(f"{at}-new")
-        if mirror.exists(f"{url}/tiny/it"):
-            whole = [name for name in Storage(f"{url}/tiny/it").names() if name.endswith("manifest.json")]
-            result = raylfl.resume(f"{url}/tiny/it")
-            log = (result.run_dir / "log.txt").read_text()
-            assert "damaged" not in log, at
-            assert ("no intact checkpoint" in log) == (not whole), at
-            resumed += bool(whole)
-        else:
-            result = run(url)  # nothing was copied yet
-        assert outcome(result.run_dir) == clean, at
-        assert outcome(here(result.url, whole=True)) == clean, at
-    assert resumed > 5
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setenv("RAYLFL_STAGING", folder)
+        for name in ("put", "create", "write", "remove"):
+            patch.setattr(Storage, name, noted(getattr(Storage, name)))
+        run("memory://far/runs")
+    store.clear()
+    assert len(found) > 20
+    return found
+
+
+def faults(files):
+    """What is wrong with the checkpoints and the summary among the files of a run."""
+    top = "/far/runs/tiny/it"
+    found = (
+        ["a summary without parameters"] if f"{top}/summary.json" in files and f"{top}/final.pt" not in files else []
+    )
+    for path in (path for path in files if path.endswith("manifest.json")):
+        manifest, folder = json.loads(files[path]), path.rpartition("/")[0]
+        wanted = [(f"{folder}/{file}", None, sha256) for file, sha256 in manifest["sha256"].items()]
+        wanted += [(f"{top}/{file}", manifest["records"][file], s) for file, s in manifest["records_sha256"].items()]
+        found += [name for name, n, s in wanted if hashlib.sha256(files.get(name, b"")[:n]).hexdigest() != s]
+    return found
+
+
+def test_after_every_single_change_the_checkpoints_at_the_url_are_whole(states):
+    assert [faults(files) for files in states] == [[]] * len(states)
+    assert sum(path.endswith("manifest.json") for path in states[-1]) >= 2
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+def test_a_machine_lost_between_two_changes_at_the_url_is_replaced_by_another(url, machine, states, clean):
+    fs, place = fsspec.filesystem("memory"), f"{url}/tiny/it"
+    for number, files in enumerate(states[::4]):
+        fs.store.clear()
+        for path, content in files.items():
+            fs.pipe_file(path, content)
+        machine(f"new-{number}")
+        whole = any(path.endswith("manifest.json") for path in files)
+        result = raylfl.resume(place) if mirror.exists(place) else run(url)  # nothing was copied yet
+        log = (result.run_dir / "log.txt").read_text()
+        assert "damaged" not in log
+        assert ("resumed at round" in log) == whole
+        assert outcome(result.run_dir) == clean
+        assert outcome(here(place, whole=True)) == clean
 
 
 def damage(url, name, change):
