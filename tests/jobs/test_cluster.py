@@ -253,6 +253,7 @@ def plugged(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.exhaustive
 def test_a_plug_in_of_a_folder_is_run_compared_killed_resumed_reported_and_swept_in_a_job(
     cluster, plugged, capsys, undrawn
 ):

@@ -77,6 +77,7 @@ def test_sfl_is_faster_than_pfl_and_noisier_where_only_gradients_differ(cache):
     assert sfl_apart[-10:].mean() > 1e-3
 
 
+@pytest.mark.exhaustive
 def test_fedacs_ends_at_the_optimum_and_fedavg_where_its_surrogate_weights_say(cache):
     bases, options = ["preset/fedacs_fig4_middle"], {"rounds": 120, "local.lr": 0.006}
     groups = cache.groups(

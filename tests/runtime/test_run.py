@@ -166,7 +166,7 @@ def test_a_buffer_that_a_step_assigns_is_averaged_as_one_that_it_changes(runs, a
 
 def test_a_buffer_of_another_shape_is_named(runs):
     config = {**TINY, "model": {"class_path": "tests.runtime.test_run.Growing"}}
-    with pytest.raises(BadConfig, match=r"buffer seen a buffer of shape \[2\]; it must keep its shape \[1\]"):
+    with pytest.raises(BadConfig, match=r"buffer seen by a buffer of shape \[2\]; it must keep its shape \[1\]"):
         run(config, runs)
 
 
