@@ -63,9 +63,7 @@ def on_ray(config, runs, *overrides, watch=None):
     [
         pytest.param("focus", [], marks=pytest.mark.exhaustive),
         ("push_pull", []),
-        pytest.param(
-            "scaffold", ["runtime.placement=pinned", "runtime.vectorize=never"], marks=pytest.mark.exhaustive
-        ),
+        pytest.param("scaffold", ["runtime.placement=pinned", "runtime.vectorize=never"], marks=pytest.mark.exhaustive),
     ],
 )
 def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and_checkpoint(
