@@ -1,11 +1,11 @@
 """The cache of a reproduction's runs: existing runs are reused, others are resumed or run, several at a time.
 
 A run's folder is named after its setting and a digest of its config. A second call therefore repeats nothing, an
-interrupted run is resumed, and a changed setting is a new run. An option that is newer
-than a run counts as having its default: a finished run keeps its name; one that is resumed gets its new name.
-Runs with `runtime.backend: local` are distributed over processes, one per CPU; runs on Ray go one after
-the other, on one connection. On a given cluster of several nodes all runs are spread over
-the nodes, each with its workers.
+interrupted run is resumed, and a changed setting is a new run. An option that is newer than a run counts as having its
+default: a finished run keeps its name; one that is resumed gets its new name.
+
+Runs with `runtime.backend: local` are distributed over processes, one per CPU; runs on Ray go one after the other, on
+one connection. On a given cluster of several nodes all runs are spread over the nodes, each with its workers.
 """
 
 from __future__ import annotations

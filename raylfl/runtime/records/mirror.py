@@ -20,8 +20,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -265,17 +265,10 @@ def take(url: str) -> Path:
         raise BadConfig(f"{url} is not a run directory: it has no config.yaml")
     if owner is not None:
         _refuse_alive(storage, owner)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    incoming = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with _renewed(folder) as incoming:
         fetch(storage, incoming, readable if storage.read("sweep.yaml") is not None else anything)
         copied: Copied = {name: _stamp(path) for name, path in _files(incoming)}
         _mark(incoming, url, secrets.token_hex(8), None if owner is None else owner.token, copied)
-        _set_aside(folder)
-        os.replace(incoming, folder)
-    except BaseException:
-        shutil.rmtree(incoming, ignore_errors=True)
-        raise
     return folder
 
 
@@ -292,6 +285,20 @@ def _refuse_alive(storage: Storage, owner: Owner) -> None:
                 f"{storage.url} is in use by process {now.process} on {now.host} ({now.command}): wait for it, or stop "
                 "it first"
             )
+
+
+@contextmanager
+def _renewed(folder: Path) -> Iterator[Path]:
+    """A new folder to fill, which then takes the place of this one; deleted after an error."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    incoming = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield incoming
+        _set_aside(folder)
+        os.replace(incoming, folder)
+    except BaseException:
+        shutil.rmtree(incoming, ignore_errors=True)
+        raise
 
 
 def _set_aside(folder: Path) -> None:
@@ -315,11 +322,8 @@ def refresh(folder: Path, url: str) -> None:
     owner, mirror = Owner.of(storage), mirror_of(folder)
     if owner is None or (mirror is not None and mirror.token == owner.token):
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    incoming = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    fetch(storage, incoming, readable)
-    _set_aside(folder)
-    os.replace(incoming, folder)
+    with _renewed(folder) as incoming:
+        fetch(storage, incoming, readable)
 
 
 def anything(name: PurePosixPath) -> bool:
