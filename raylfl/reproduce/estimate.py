@@ -22,8 +22,9 @@ SHORT = 10.0  # seconds after which a short run ends, but not before its second 
 def estimate(configs: Sequence[dict[str, Any]], processes: int) -> Iterator[str]:
     """Yields one line per kind of run (data, model, method, clients) as soon as it is measured, then one for all runs.
 
-    For each kind, the run with the fewest local steps is measured for a few rounds. The other runs are assumed to take
-    time in proportion to their local steps: slightly too much, as evaluations do not take longer with more steps.
+    For each kind, the run with the fewest local steps or epochs is measured for a few rounds. The other runs are
+    assumed to take time in proportion to them: slightly too much, as evaluations do not take longer with more steps.
+    Runs whose clients differ in their local work are of one kind only if the local work is the same.
     """
     kinds: dict[str, list[dict[str, Any]]] = {}
     for config in configs:
@@ -53,11 +54,21 @@ class _Clock(Callback):
 
 
 def _kind(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: config[key] for key in ("data", "model", "algorithm", "num_clients", "participation", "runtime")}
+    kind = {key: config[key] for key in ("data", "model", "algorithm", "num_clients", "participation", "runtime")}
+    unit, amount = _local_work(config)
+    return kind | {unit: None if isinstance(amount, (int, float)) else amount}
+
+
+def _local_work(config: dict[str, Any]) -> tuple[str, Any]:
+    """The unit and the amount of local work; the amount is a number, or the specification of a value per client."""
+    unit = "epochs" if config["local"]["epochs"] is not None else "steps"
+    return unit, config["local"][unit]
 
 
 def _work(config: dict[str, Any]) -> float:
-    return float(config["local"]["steps"] or config["local"]["epochs"] or 1)
+    """The local work in relation to other runs of the same kind."""
+    amount = _local_work(config)[1]
+    return float(amount) if isinstance(amount, (int, float)) else 1.0
 
 
 def _per_round(config: dict[str, Any]) -> float:

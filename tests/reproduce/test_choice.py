@@ -135,18 +135,37 @@ def test_an_estimate_counts_an_evaluation_as_often_as_it_is_made(monkeypatch):
                 return
 
     monkeypatch.setattr("raylfl.reproduce.estimate.api.run", run)
-    config = {
+    config = thousand_rounds(steps=5)
+    lines = list(estimate([config], 1))
+    assert lines[0].split()[0] == f"{1000 * (5.0 + 7.0 / 20) / 3600:.2f}"  # ended after two rounds: over 10 s
+    monkeypatch.setattr("raylfl.reproduce.estimate.SHORT", 60.0)
+    assert next(estimate([config], 1)).split()[0] == f"{1000 * (1.0 + 10.0 / 20) / 3600:.2f}"
+
+
+def test_an_estimate_measures_local_work_that_differs_between_clients_by_itself(monkeypatch):
+    """A round takes 1 s with 5 steps and 6 s with drawn steps or two epochs; 15 steps take three times as long as 5."""
+
+    def run(config, callbacks):
+        for r in range(2):
+            callbacks[0].on_round_end(r, {"time/round": 1.0 if config["local"]["steps"] == 5 else 6.0}, None)
+
+    monkeypatch.setattr("raylfl.reproduce.estimate.api.run", run)
+    drawn = thousand_rounds(steps={"uniform": [1, 9]})
+    configs = [thousand_rounds(steps=15), drawn, thousand_rounds(steps=5), drawn, thousand_rounds(epochs=2)]
+    hours = [float(line.split()[0]) for line in estimate(configs, 2)]
+    assert hours == pytest.approx([4 / 3.6, 12 / 3.6, 6 / 3.6, 11 / 3.6], abs=0.01)
+
+
+def thousand_rounds(**local):
+    """The keys of a config that an estimate reads."""
+    return {
         "rounds": 1000,
-        "local": {"steps": 5, "epochs": None},
+        "local": {"steps": None, "epochs": None} | local,
         "eval": {"every": 20},
         "checkpoint": {},
         "logging": {},
         **{key: {"name": key} for key in ("data", "model", "algorithm", "num_clients", "participation", "runtime")},
     }
-    lines = list(estimate([config], 1))
-    assert lines[0].split()[0] == f"{1000 * (5.0 + 7.0 / 20) / 3600:.2f}"  # ended after two rounds: over 10 s
-    monkeypatch.setattr("raylfl.reproduce.estimate.SHORT", 60.0)
-    assert next(estimate([config], 1)).split()[0] == f"{1000 * (1.0 + 10.0 / 20) / 3600:.2f}"
 
 
 def test_seeds_can_be_chosen(tmp_path):
