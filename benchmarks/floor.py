@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import islice
+from statistics import median
+from threading import Barrier
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +26,26 @@ def floor_seconds(workload: Workload, rounds: int) -> list[float]:
         return list(islice(floor_rounds(workload), rounds))
     finally:
         torch.set_num_threads(before)
+
+
+def side_by_side(workload: Workload, rounds: int, processes: int) -> float:
+    """Seconds of a round of this many loops at the same time, each with an equal share of the clients.
+
+    The loops are processes that know nothing of each other and do not exchange models: what the machine's cores can
+    give at best to a loop that is divided among them. The result is the median of the slowest process.
+    """
+    share = replace(workload, cohort=workload.cohort // processes)
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, ProcessPoolExecutor(processes, context) as pool:
+        together = manager.Barrier(processes)
+        loops = [pool.submit(_once_all_are_ready, share, rounds, together) for _ in range(processes)]
+        return max(loop.result() for loop in loops)
+
+
+def _once_all_are_ready(workload: Workload, rounds: int, together: Barrier) -> float:
+    made(workload)  # the imports
+    together.wait()
+    return median(floor_seconds(workload, rounds)[1:])
 
 
 def floor_rounds(workload: Workload) -> Iterator[float]:

@@ -9,7 +9,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import raylfl
-from benchmarks.floor import floor_seconds
+from benchmarks.floor import floor_seconds, side_by_side
 from benchmarks.workloads import WORKLOADS, Workload
 
 WARM_UP = 3  # rounds of a run that are not counted: first allocations, first calls
@@ -17,7 +17,10 @@ WARM_UP = 3  # rounds of a run that are not counted: first allocations, first ca
 
 @dataclass(frozen=True)
 class Measured:
-    """Median milliseconds per round, quartiles, and the ratio to the floor measured before and after the run."""
+    """Median milliseconds per round, quartiles, and the ratio to the floor measured before and after the run.
+
+    loops: the same ratio for as many bare loops at the same time as the run has workers, without any exchange.
+    """
 
     workload: str
     setting: str
@@ -25,6 +28,7 @@ class Measured:
     round_ms: float
     quartiles_ms: tuple[float, float]
     ratio: float
+    loops: float
 
 
 def measure(
@@ -41,8 +45,9 @@ def measure(
     ours = run_seconds(workload, rounds, runtime, *overrides)
     floor = median(before[1:] + floor_seconds(workload, rounds // 2)[1:])
     low, _, high = quantiles(ours, n=4)
-    middle = median(ours)
-    return Measured(name, setting, floor * 1e3, middle * 1e3, (low * 1e3, high * 1e3), middle / floor)
+    middle, workers = median(ours), runtime.get("workers", 1)
+    loops = side_by_side(workload, rounds // 2, workers) / floor if workers > 1 else 1.0
+    return Measured(name, setting, floor * 1e3, middle * 1e3, (low * 1e3, high * 1e3), middle / floor, loops)
 
 
 def beside_fedavg(name: str, algorithm: str, runtime: dict[str, Any], rounds: int) -> dict[str, Any]:
