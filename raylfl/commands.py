@@ -223,7 +223,10 @@ def topology(args: argparse.Namespace) -> None:
     said = numbers(graph, world, family)
     rate = mixing_rate(graph, world, family, experiment.participation, experiment.link)
     rows_table([{"topology": config.resolved["topology"]["name"], **said, "mixing": rate}])
-    say("gap: of round 0, all nodes at work; mixing: 1 - the factor a round, with this participation and these links")
+    say(
+        "gap: 1 minus the factor per round by which differences between nodes shrink, with all nodes of round 0 at work"
+    )
+    say("mixing: the same, measured with this participation and these links")
     if world.count > MOST:
         say(f"no figure: it shows {MOST} nodes at most")
         return

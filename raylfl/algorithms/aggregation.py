@@ -53,7 +53,8 @@ class AggregationRule(ABC):
 class Mean(AggregationRule):
     """The rule c_i = s_i / sum_R s_j.
 
-    The expectation is known for a fixed received set, for equal probabilities and for independent clients.
+    The expectation is known for a fixed received set, for independent clients, and for equal probabilities with equal
+    importance weights.
     """
 
     def coefficients(self, r: Round) -> Floats:
@@ -70,7 +71,8 @@ class Mean(AggregationRule):
 class Weighted(AggregationRule):
     """The rule c_i = w_i / sum_R w_j.
 
-    The expectation is known for a fixed received set, and for equal weights, where the rule equals `Mean`.
+    The expectation is known for a fixed received set, and with equal weights for independent clients and for equal
+    probabilities.
     """
 
     def coefficients(self, r: Round) -> Floats:

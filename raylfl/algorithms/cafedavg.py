@@ -36,7 +36,9 @@ class CAFedAvg(Summing):
 
     def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
         if np.isnan(r.failure).any():
-            raise BadValue("name", got="cafedavg", need="a method that needs no q_i: here they are not known")
+            raise BadValue(
+                "name", got="cafedavg", need="another method: the failure probabilities q_i are not known here"
+            )
         return {"update": r.draws / (r.total_draws * (1.0 - r.failure))}
 
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:

@@ -56,7 +56,7 @@ class FedACS(Aggregating):
     # known: the q_i and K_i of the round; ema: estimates from earlier rounds
     estimate: Literal["known", "ema"] = "known"
     # 0.05 averages over about 20 observations, so that 1/(1-q) is hardly biased
-    rate: Annotated[float, Ge(0), Lt(1), Doc("the weight of the newest observation")] = 0.05
+    rate: Annotated[float, Ge(0), Lt(1), Doc("the least weight of the newest observation")] = 0.05
     calibrate: bool = False  # true: eta is calibrated as in FedACS app. I.2, with the true q and K
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:

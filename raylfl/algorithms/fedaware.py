@@ -2,8 +2,8 @@
 
 Zeng, Xu, Pan, Wang & Tang 2024 [4], Alg. 1, eq. (8).
 
-State    server x [d], momenta M [seen, d], their lengths |m_i| [seen]; the working set: members, row numbers of M [w],
-         and gram, their Gram matrix M_w M_w^T [w, w]; float64 except x and M. clients none.
+State    server x [d], momenta M [seen, d], their lengths |m_i| [seen], float64; the working set: members, row numbers
+         of M, int64 [w], and gram, their Gram matrix M_w M_w^T [w, w], float64; clients none.
 Sent     d floats down (x), d floats up (U_i).
 Assumes  server memory for one momentum [d] of every client received so far.
 

@@ -36,9 +36,9 @@ from raylfl.solvers.simplex import min_norm_point
 class FedMGDA(Algorithm):
     """FedMGDA+: the min-norm combination of normalised updates, a common descent direction."""
 
-    gamma: float = 1.0  # server lr: the length of the step, as the updates are normalised
+    gamma: float = 1.0  # server lr: the largest length of the step, as the updates are normalised
     # 1: the whole simplex (MGDA); 0: lambda = lambda0, FedAvg on normalised updates
-    eps: Annotated[float, Ge(0), Le(1), Doc("the distance of lambda from lambda0")] = 1.0
+    eps: Annotated[float, Ge(0), Le(1), Doc("the largest distance |lambda_i - lambda0_i|")] = 1.0
     tol: Annotated[float, Gt(0), Doc("the relative duality gap to stop at")] = 1e-12
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:

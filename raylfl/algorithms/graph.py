@@ -53,7 +53,7 @@ class GraphAlgorithm(Algorithm):
 
     @abstractmethod
     def messages(self, rows: State, before: State) -> State:
-        """What each working node sends to its neighbours, [C, ...] each; a function of its own rows.
+        """The messages of each working node to its neighbours, [C, ...] each; a function of its own rows.
 
         rows: after the local work; before: at the start of the round.
         """

@@ -21,7 +21,7 @@ class BatchOrders(ABC):
     """The order in which the clients of a cohort use their samples in round r.
 
     reshuffle: a new permutation of the n_i samples in every epoch and round, cut into batches (the last one may be
-    smaller). with_replacement: B_i samples drawn uniformly. A batch of n_i samples is the shard itself, in its order.
+    smaller); a batch of all n_i samples is the shard in its own order. with_replacement: B_i samples drawn uniformly.
     A client's batches do not depend on the other clients of the cohort.
     """
 
@@ -54,7 +54,7 @@ class BatchOrders(ABC):
 
 
 class AlikeOrders(BatchOrders):
-    """Batch orders of clients with the same number of samples and the same batch size: tables, one row per client."""
+    """Batch orders of clients with equal numbers of samples and equal batch sizes: a table with one row per client."""
 
     def __init__(self, *given: Any):
         super().__init__(*given)
@@ -80,7 +80,7 @@ class AlikeOrders(BatchOrders):
 
 
 class MixedOrders(BatchOrders):
-    """Batch orders of clients with different numbers of samples or batch sizes: one array with all their samples."""
+    """Batch orders of clients with unequal numbers of samples or batch sizes: one array with all their samples."""
 
     def __init__(self, *given: Any):
         super().__init__(*given)

@@ -80,7 +80,7 @@ class Links:
         lengths = {len(values) for values in found.columns().values()}
         kinds = [values.dtype for values in found.columns().values()]
         if len(lengths) != 1 or kinds != [np.int64, np.int64, np.float64] or (np.diff(found.codes) <= 0).any():
-            raise ValueError("its floats of links are no table")
+            raise ValueError("its record of the floats on links is damaged")
         return found
 
 
@@ -90,5 +90,5 @@ def end_name(client: int) -> str:
 
 
 def whole(floats: float) -> str:
-    """A number of floats as text; a mean over clients may be no whole number."""
+    """A number of floats as text, without a decimal point if it is whole; a mean over clients may not be."""
     return str(int(floats)) if floats == int(floats) else repr(floats)

@@ -58,7 +58,8 @@ class LocalRule(Options):
     """Options of the local solver: learning rate, schedule, momentum, weight decay and clipping.
 
     Each local step, in this order: g <- g min(1, clip_norm/(|g| + 1e-6)); g <- g + weight_decay x; v: the algorithm's
-    direction; buffer <- momentum buffer + v (buffer = 0 at the start of a round); x <- x - eta_t buffer.
+    direction; buffer <- momentum buffer + v; x <- x - eta_t buffer. The buffer is 0 at the start of a round, unless
+    `local.optimizer_state` keeps or averages it.
     """
 
     lr: Annotated[float, Gt(0), Doc("the local learning rate eta")] = 0.1
@@ -82,9 +83,9 @@ class LocalRule(Options):
 def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> Floats:
     """The accumulation vector a_i [K], the weights of the K gradients G_i [d, K] in U_i = eta G_i a_i.
 
-    Source: FedNova (Wang et al. 2020, sec. 3); FedACS, sec. 2. SGD: ones. Momentum rho: (1 - rho^{K-t})/(1 - rho).
-    Proximal mu: (1 - eta mu)^{K-1-t}. Step schedule: eta_t/eta. The code covers all combinations: it runs the adjoint
-    recursion of (buffer, x) backwards from x_K.
+    Source: FedNova (Wang et al. 2020, sec. 3); FedACS, sec. 2. Entry t = 0..K-1 is 1 for plain SGD,
+    (1 - rho^{K-t})/(1 - rho) for momentum rho, (1 - eta mu)^{K-1-t} for a proximal term mu, and eta_t/eta for a step
+    schedule. The code covers all combinations: it runs the adjoint recursion of (buffer, x) backwards from x_K.
 
     >>> a_vector(3, LocalRule(momentum=0.5), lr=0.1).tolist()
     [1.75, 1.5, 1.0]

@@ -112,8 +112,8 @@ class Part:
     """T rows of a mixing matrix, for the new rows of T targets from the rows of S nodes.
 
     Target t gets own[t] times row here[t], plus weights[e] times row sources[e] for first[t] <= e < first[t + 1], in
-    the order of the nodes. dense: whether a target is one product with all rows. place: the position of each of the S
-    rows; None: in order.
+    the order of the nodes. dense: whether a new row is one matrix-vector product with all S rows. place: the position
+    of each of the S rows; None: in order.
     """
 
     own: Floats

@@ -220,7 +220,7 @@ def seed_torch(seed: int) -> None:
 
 
 def seed_for(program: Program | Captured | None, seed: Callable[[], int]) -> None:
-    """Seeds the generators that a step may draw from; program: the step's replay, which draws from torch's only."""
+    """Seeds the generators that a step may draw from; program: its replay, which uses torch's generators only."""
     if program is None:
         seed_everything(seed())
     elif program.draws:

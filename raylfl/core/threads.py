@@ -59,7 +59,7 @@ def one_thread() -> Iterator[None]:
     """A context that limits torch, BLAS and LAPACK to one thread.
 
     Their sums depend on the number of threads, and OpenBLAS threads occupy their cores for 100 ms after each call. The
-    limit applies to the libraries loaded so far: import a library with its own BLAS (scipy) before.
+    limit applies to the libraries loaded so far: import a library with a BLAS of its own (scipy) first.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

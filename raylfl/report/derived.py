@@ -100,9 +100,10 @@ def cost(run: RunRecord, axis: str) -> Floats | None:
 
 
 def counted_axes(runs: Sequence[RunRecord]) -> list[str]:
-    """The axes that some run has counted; computation time only if it differs from the local steps.
+    """The axes that at least one run has counted, without axes that repeat another one.
 
-    The busiest link only if clients send to each other in some run: otherwise it is a client's, with the same floats.
+    Computation time is left out if it equals the local steps. The busiest link is left out if no client sends to
+    another one, because it is then a client's link with the server.
     """
     counted = [axis for axis in AXES if any(cost(run, axis) is not None for run in runs)]
     if not any(np.nanmax(run.column(PEER), initial=0.0) > 0 for run in runs):

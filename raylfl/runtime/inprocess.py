@@ -23,7 +23,7 @@ def rows(
     paced: bool = False,
     make: Callable[[WorkerSetup], LocalBackend] | None = None,
 ) -> Generator[tuple[Metrics, list[str], Tensor | None], str | None, None]:
-    """Yields (metrics, messages, parameters) of each round; sending a reason to the generator ends the run after it.
+    """Yields (metrics, messages, parameters) of each round; a reason sent to the generator ends the run there.
 
     paced: the next round starts only when the caller requests it, and new rounds come with their parameters. make:
     creates the backend; None: a backend with one worker.

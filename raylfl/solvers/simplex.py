@@ -4,7 +4,7 @@
     over the simplex (FedAWARE [4] eq. (8)), or its part with |lambda - centre|_inf <= radius (FedMGDA+).
 
 1. Block principal pivoting (Portugal, Judice & Vicente, Math. Comp. 1994): solve G lambda ~ 1 on a support, exchange
-   all wrong indices at once, repeat. Usually a few linear solves suffice.
+   all indices that violate optimality at once, repeat. Usually a few linear solves suffice.
 2. If it does not apply or does not end (a hull that contains 0, dependent vectors, other bounds, too many vectors):
    pairwise Frank-Wolfe (Lacoste-Julien & Jaggi, NeurIPS 2015) with exact line search. Weight moves to the index of
    smallest gradient from the index with the largest gain (Fan, Chen & Lin, JMLR 2005, WSS 2).

@@ -60,7 +60,7 @@ class Killed(BaseException):
 
 
 def strike(phase: str, r: int, with_: BaseException | None = None) -> Fault:
-    """Raises `Killed` (or `with_`) as round r reaches that phase."""
+    """A fault that raises `Killed` (or `with_`) when round r reaches that phase."""
 
     def fault(at: str, now: int) -> None:
         if (at, now) == (phase, r):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Places:
-    """A limit on running trials (None: as many as fit), which does not count paused trials.
+    """A limit on the number of running trials (None: as many as fit); paused trials do not count.
 
     Ray Tune's own limit counts paused trials: with `concurrent` paused trials no other trial would ever start.
     """

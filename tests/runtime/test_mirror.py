@@ -197,8 +197,8 @@ def test_a_storage_that_fails_for_a_while_is_reported_once_and_loses_nothing(url
     result = raylfl.run(SHORT, [f"logging.dir={url}"], watch=watch)
     said = [line for line in lines if "cannot be written" in line]
     assert len(said) == 1
-    assert f"Nothing is lost, it is all in {result.run_dir}" in said[0]
-    assert sum("has everything again" in line for line in (result.run_dir / "log.txt").read_text().splitlines()) == 1
+    assert f"Nothing is lost: all files are in {result.run_dir}" in said[0]
+    assert sum("is complete again" in line for line in (result.run_dir / "log.txt").read_text().splitlines()) == 1
     assert outcome(here(result.url, whole=True)) == clean
 
 
@@ -206,7 +206,7 @@ def test_a_last_copy_that_fails_is_an_error_that_says_where_the_run_is(url, clea
     with monkeypatch.context() as broken:
         broken.setattr(Storage, "put", fails)
         with pytest.raises(
-            RaylflError, match=r"The run is finished, and whole in .*: raylfl resume .* copies the rest"
+            RaylflError, match=r"The run is finished and complete in .*: raylfl resume .* copies the rest"
         ):
             run(url)
     result = raylfl.resume(staging(f"{url}/tiny/it"))

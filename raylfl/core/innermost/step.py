@@ -26,7 +26,7 @@ class _Call:
 
 
 class Innermost:
-    """A translated step; text: its calls in words, equal for equal steps; convolutions: its convolutions."""
+    """A translated step; text: a description of its calls, equal for equal steps."""
 
     def __init__(self, recording: Recording, parameters: Sequence[Tensor], cohort: bool):
         """Translates a recording; raises Unfit if it has no translation."""

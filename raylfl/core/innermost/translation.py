@@ -26,7 +26,7 @@ class Translation:
     """The calls of a recording, and the kinds of their values: rows, turned (rows transposed), labels, loss and others.
 
     A rule of `rules.py` asks for the kinds of a call's arguments, sets those of its results, and raises Unfit for a
-    call that has no translation. convolutions: those found.
+    call that has no translation.
     """
 
     def __init__(self, recording: Recording, parameters: Sequence[Tensor], cohort: bool):
@@ -47,7 +47,7 @@ class Translation:
             raise Unfit("logged values, or batches that are not (inputs, labels)")
 
     def gone(self, at: int) -> list[int]:
-        """The values of this call that no later call needs, without the batch, the loss and weights."""
+        """The values of this call that no later call needs, except the batch, the loss and weights."""
         later = {k for call in self.calls[at + 1 :] for k in (*call.slots(), *call.results())}
         here = {*self.calls[at].slots(), *self.calls[at].results()} & self.kinds.keys()
         return sorted(here - later - {0, 1, self.plan.loss})

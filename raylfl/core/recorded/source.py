@@ -1,4 +1,4 @@
-"""The Python source of a plan: one line a call, each value freed after its last use."""
+"""The Python source of a plan: one line per call; each value is freed after its last use."""
 
 from __future__ import annotations
 

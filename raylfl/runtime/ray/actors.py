@@ -131,10 +131,10 @@ class WorkerActor:
         return pack(self.worker(shared).initial._asdict())
 
     def traits(self, shared: list[Any]) -> tuple[str | None, frozenset[str], Cut | None, int | None]:
-        """What the backend needs to know about the worker: (refusal, whole, cut, state bytes).
+        """The properties of the worker that the backend needs: (refusal, whole, cut, state bytes).
 
-        The reason why clients are not vectorised; kinds of data that one worker evaluates as a whole; the cut of a
-        split model; the bytes of a client's state, None if clients keep none.
+        refusal: the reason why clients are not vectorised; whole: kinds of data that one worker evaluates as a whole;
+        cut: of a split model; state bytes: of one client's state, None if clients keep none.
         """
         worker = self.worker(shared)
         state = worker.setup.fresh_state(worker.initial)

@@ -29,7 +29,10 @@ class HeldStates:
     """The client states of a run at their homes; the server has only their handles (`HeldState`)."""
 
     def __init__(self, channel: Channel, notify: Callable[[str], None], before: int):
-        """notify: called with a line for the user; before: number of calls of local work that may precede a call."""
+        """Access to the states at their homes.
+
+        notify: called with a line for the user; before: number of calls of local work that may precede a call.
+        """
         self.channel, self.notify = channel, notify
         self._limit = None if channel.timeout is None else before * channel.timeout + FILE_SECONDS
         self._told = False

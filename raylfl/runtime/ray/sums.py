@@ -1,4 +1,4 @@
-"""The way of partial sums to the server: a worker joins the sums of its node; nodes complete each other's by columns.
+"""Transfer of partial sums to the server: a worker joins the sums of its node, and nodes share the rest by columns.
 
 The columns of a sum are independent. If several nodes have partial sums, a worker of each node joins them and cuts the
 result into pieces of columns, one piece per node. Each node receives its piece from all other nodes, completes these

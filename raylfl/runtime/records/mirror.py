@@ -2,11 +2,13 @@
 
 A run with `logging.dir=s3://bucket/runs` works in a local folder with all its locks and checksums; after each commit
 `push` copies the files that have changed. Records go before checkpoints, older checkpoints before newer ones, each
-manifest after its files, summary.json last, and deletions follow. Whatever lies at the URL can therefore be resumed.
+manifest after its files, summary.json last, and deletions follow. The files at the URL can therefore be resumed at any
+moment.
 
 .owner.json at the URL names the folder whose content it has, by a token. The process that carries out the run renews
-it every BEAT_SECONDS; every push checks it first. Another machine takes the run over if its owner has given it back, or
-has not renewed it for WATCH_SECONDS. .mirror.json in the local folder has URL, token, and what was copied.
+it every BEAT_SECONDS; every push checks it first. Another machine can take over the run once its owner has released it,
+or has not renewed it for WATCH_SECONDS. .mirror.json in the local folder has the URL, the token, and a list of the
+copied files.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ from raylfl.runtime.records.record_file import Displaced
 from raylfl.runtime.records.storage import Storage, StorageError
 
 OWNER, STATE = ".owner.json", ".mirror.json"
-BEAT_SECONDS = 15.0  # between two signs of life of an owner
-WATCH_SECONDS = 50.0  # without a sign of life, after which an owner counts as lost
-SETTLE_SECONDS = 1.0  # in which two machines that take over the same run see each other
-ROW_SECONDS = 30.0  # between copies of rows without a checkpoint
+BEAT_SECONDS = 15.0  # time between two renewals of .owner.json
+WATCH_SECONDS = 50.0  # time without a renewal after which an owner counts as lost
+SETTLE_SECONDS = 1.0  # wait after a take-over, in which two machines that take over the same run notice each other
+ROW_SECONDS = 30.0  # time between copies of rows without a checkpoint
 MARK = "summary.json"  # marks a finished run
 READABLE = (".yaml", ".json", ".jsonl", ".txt", ".csv")  # files that reports read
 BULKY = {"checkpoints", "report", "wandb"}  # folders that they do not read
@@ -45,7 +47,7 @@ Copied = dict[str, list[int] | None]  # size, time and inode of each file copied
 
 @dataclass
 class Owner:
-    """The content of .owner.json; held: whether a process carries out the run; beat: the time of its last sign."""
+    """The content of .owner.json; held: whether a process carries out the run; beat: the time of its last renewal."""
 
     token: str
     held: bool = True
@@ -72,7 +74,7 @@ class Owner:
 class Mirror:
     """The mirror of a local folder that has a .mirror.json.
 
-    token: names this folder as the owner of what is at the URL; after: the owner from which it took over.
+    token: identifies this folder as the owner of the files at the URL; after: the token of the owner before it.
     """
 
     def __init__(self, folder: Path):
@@ -95,7 +97,7 @@ class Mirror:
     # -- ownership -------------------------------------------------------------------------------------------
 
     def hold(self, command: str) -> None:
-        """Makes this folder the owner, and renews that until `release`. Raises BadConfig if another folder is."""
+        """Makes this folder the owner and renews the ownership until `release`; raises Displaced for another owner."""
         owner, mine = Owner.of(self.storage), Owner(self.token, command=command)
         if owner is None:
             if not self.storage.create(OWNER, mine.encoded()):
@@ -107,14 +109,14 @@ class Mirror:
             if owner.token != self.token:
                 time.sleep(SETTLE_SECONDS)
         self._check_owner()
-        left = Storage(join(self.url, "checkpoints")).names()  # by a copy that was cut off: they are not in the list
+        left = Storage(join(self.url, "checkpoints")).names()  # an interrupted copy's files are not in `copied`
         self.copied = {**dict.fromkeys(f"checkpoints/{name}" for name in left), **self.copied}
         self._over.clear()
         self._pulse = threading.Thread(target=self._beat, args=(mine,), daemon=True, name="raylfl mirror")
         self._pulse.start()
 
     def release(self) -> None:
-        """Gives the ownership back, so that another machine may go on at once."""
+        """Releases the ownership, so that another machine can resume the run at once."""
         if self._pulse is None:
             return
         self._over.set()
@@ -135,7 +137,7 @@ class Mirror:
                 self.storage.write(OWNER, mine.encoded())
 
     def _check_owner(self) -> None:
-        """Raises Displaced if the run was taken over, or deleted."""
+        """Checks that this folder is still the owner; raises Displaced if the run was taken over or deleted."""
         owner = Owner.of(self.storage)
         if owner is None or owner.token != self.token:
             raise self._elsewhere(owner)
@@ -150,9 +152,9 @@ class Mirror:
     # -- copying ---------------------------------------------------------------------------------------------
 
     def commit(self, say: Say, seldom: bool = False) -> None:
-        """Copies what has changed. A failure of the storage is said and kept in `fault`; the next commit tries again.
+        """Copies the changes. A failure of the storage is reported and kept in `fault`; the next commit tries again.
 
-        seldom: only if the last copy is ROW_SECONDS old.
+        say: called with a line for the user. seldom: copy only if the last copy is at least ROW_SECONDS old.
         """
         now = time.monotonic()
         if seldom and now - self._newest < ROW_SECONDS:
@@ -164,13 +166,13 @@ class Mirror:
         except StorageError as error:
             self.fault = error
             if before is None:
-                say(f"warning: {error}. Nothing is lost, it is all in {self.folder}; the next commit copies it")
+                say(f"warning: {error}. Nothing is lost: all files are in {self.folder}; the next commit copies them")
         else:
             if before is not None:
-                say(f"{self.url} has everything again")
+                say(f"the copy at {self.url} is complete again")
 
     def push(self) -> None:
-        """Copies what has changed since the last time. Raises StorageError, or Displaced if the run was taken over."""
+        """Copies the changes since the last copy. Raises StorageError, or Displaced if the run was taken over."""
         self._check_owner()
         here = {name: _stamp(path) for name, path in _files(self.folder)}
         changed = sorted((name for name in here if self.copied.get(name) != here[name]), key=_turn)
@@ -224,7 +226,7 @@ def _turn(name: str) -> tuple[int, int, str, bool, str]:
     return stage, len(folder), folder, last == "manifest.json", last
 
 
-# -- beginning, and going on elsewhere ---------------------------------------------------------------------------
+# -- starting a run, and resuming it on another machine ----------------------------------------------------------
 
 
 def begin(folder: Path, url: str, command: str) -> bool:
@@ -252,15 +254,15 @@ def at_hand(place: str | os.PathLike[str]) -> Path:
 
 
 def take(url: str) -> Path:
-    """The local folder of the run at this URL, with its newest state: the one that was copied there, or a new copy.
+    """The local folder of the run at this URL, with its newest state: the folder that owns the URL, or a new copy.
 
-    Of a sweep only what reports read is fetched. Raises BadConfig if there is no run, or if another machine carries it
-    out.
+    Of a sweep only the files that reports read are fetched. Raises BadConfig if there is no run, or if another machine
+    carries it out.
     """
     folder, storage = staging(url), Storage(url)
     owner = Owner.of(storage)
     if owner is not None and (folder / STATE).is_file() and Mirror(folder).token == owner.token:
-        return folder  # nothing was changed elsewhere, and a last copy may have failed
+        return folder  # it has at least the state of the URL, and more if the last copy failed
     if not exists(url):
         raise BadConfig(f"{url} is not a run directory: it has no config.yaml")
     if owner is not None:
@@ -273,7 +275,7 @@ def take(url: str) -> Path:
 
 
 def _refuse_alive(storage: Storage, owner: Owner) -> None:
-    """Raises BadConfig if the owner gives a sign of life; waits for one unless it has given the run back."""
+    """Waits for a renewal by the owner, unless it has released the run; raises BadConfig if there is one."""
     deadline = time.monotonic() + WATCH_SECONDS
     while owner.held and time.monotonic() < deadline:
         time.sleep(min(1.0, WATCH_SECONDS / 10))
@@ -302,7 +304,7 @@ def _renewed(folder: Path) -> Iterator[Path]:
 
 
 def _set_aside(folder: Path) -> None:
-    """Renames a folder whose run went on elsewhere, since it may have more; removes one that was only fetched."""
+    """Renames a folder whose run was resumed elsewhere, as it may have more rounds; removes a fetched copy."""
     if not (folder / STATE).is_file():
         discard(folder)
     else:
@@ -317,7 +319,7 @@ def _mark(folder: Path, url: str, token: str, after: str | None, copied: Copied)
 
 
 def refresh(folder: Path, url: str) -> None:
-    """Fetches what reports read of the run at this URL, unless this folder is its owner."""
+    """Fetches the files of the run at this URL that reports read, unless this folder is its owner."""
     storage = Storage(url)
     owner, mirror = Owner.of(storage), mirror_of(folder)
     if owner is None or (mirror is not None and mirror.token == owner.token):

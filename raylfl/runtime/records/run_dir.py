@@ -115,13 +115,14 @@ class RunDirectory:
 
     @property
     def address(self) -> str:
-        """What `raylfl resume` takes: the URL of the run, or its path."""
+        """The argument of `raylfl resume` for this run: its URL, or its path."""
         return str(self.path) if self.mirror is None else self.mirror.url
 
     def committed(self, say: Callable[[str], None], seldom: bool = False) -> None:
-        """Called after each commit: copies it to the URL of the run, if there is one.
+        """Copies the newest commit to the URL of the run, if there is one.
 
-        say: told if the storage fails, which does not end the run; seldom: rows only, copied every half minute.
+        say: called with a warning if the storage fails, which does not end the run. seldom: for rows without a
+        checkpoint, which are copied every half minute only.
         """
         if self.mirror is not None:
             self.mirror.commit(say, seldom)
@@ -192,10 +193,10 @@ class RunDirectory:
             return False
 
     def require_copied(self) -> None:
-        """Raises RaylflError if the run is complete here, but its last copy failed."""
+        """Checks that the last copy to the run's URL succeeded; raises RaylflError, with the remedy, otherwise."""
         if self.mirror is not None and self.mirror.fault is not None:
             raise RaylflError(
-                f"{self.mirror.fault}. The run is finished, and whole in {self.path}: raylfl resume {self.address} "
+                f"{self.mirror.fault}. The run is finished and complete in {self.path}: raylfl resume {self.address} "
                 "here copies the rest"
             )
 

@@ -47,7 +47,7 @@ class Dispatch:
         homes: Homes | None = None,
         rows: str | None = None,
     ):
-        """homes: where the nodes of a method without a server are."""
+        """A dispatch to this backend; homes: the homes of the nodes of a method without a server."""
         self.homes = homes
         self.algorithm, self.backend, self.runtime = algorithm, backend, runtime
         self.uploads, self.ways = UploadMemory(), Counter[Way]()

@@ -18,7 +18,10 @@ from raylfl.runtime.workers.task import ClientReports
 
 @dataclass(frozen=True)
 class Average:
-    """The weighted mean of x_0, ..., x_r with weights rho^-(k+1), [d]; mass: sum_k rho^(r-k). [2] Theorem 1."""
+    """The weighted mean [d] of x_0, ..., x_r with weight rho^-(k+1) of x_k (SFL [2], Theorem 1).
+
+    mass: the sum of the weights relative to that of x_r, sum_k rho^(r-k).
+    """
 
     x: Tensor
     mass: float

@@ -45,7 +45,10 @@ class StateStore:
     """The states of the clients of a home, in files of a folder."""
 
     def __init__(self, folder: Path, fresh: State):
-        """fresh: a client's state before its first round, rows [1, ...]; all states have its names, shapes, dtypes."""
+        """A store in this folder.
+
+        fresh: a client's state before its first round, rows [1, ...]; all states have its names, shapes and dtypes.
+        """
         self.folder = folder
         self.fields: dict[str, tuple[tuple[int, ...], np.dtype, int]] = {}  # name -> (shape, dtype, offset)
         self.bytes = 0
