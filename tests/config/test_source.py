@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import subprocess
-import sys
 
 import pytest
 
 from raylfl import source
 from raylfl.config.schema import NAMED_GROUPS
 from raylfl.registries import KINDS, REGISTRIES
+from tests.startup.forks import forks_after
 
 HEAVY = ("torch", "ray", "lightning", "torchvision", "torchmetrics", "sklearn", "matplotlib", "pandas")
 ENTRIES = [pytest.param(entry, id=f"{r.kind}/{entry.name}") for r in REGISTRIES.values() for entry in r]
@@ -32,14 +30,30 @@ def test_the_defaults_in_the_source_are_those_of_the_classes(group):
         assert REGISTRIES[group].defaults[entry.name] == {field.name: field.default for field in fields}, entry.name
 
 
-def program(*argv, code="import sys; from raylfl.cli import main; status = main(sys.argv[1:])", **options):
-    """(exit status, stderr, heavy modules that were imported) of a command."""
-    tail = f"\nprint('IMPORTED', *[m for m in {HEAVY} if m in sys.modules]); sys.exit(status)"
-    guarded = f"import sys\ntry:\n    {code}\nexcept SystemExit as end:\n    status = end.code{tail}"
-    done = subprocess.run(
-        [sys.executable, "-c", guarded, *argv], capture_output=True, text=True, timeout=120, **options
-    )
-    return done.returncode, done.stderr, done.stdout.splitlines()[-1].split()[1:]
+COMMAND = """
+os.chdir({folder!r})
+try:
+    status = main({argv!r})
+except SystemExit as end:
+    status = end.code
+print("ENDED", status, *[name for name in {heavy!r} if name in sys.modules])
+"""
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    """`command(*argv)`: (exit status, output, heavy modules that were imported) of a command in its own process."""
+    folder = tmp_path_factory.mktemp("commands")
+    first = "import os, sys; from raylfl.cli import main\nsys.path[0] = ''\nmain(['run', 'digits', 'rounds=x'])\n"
+    with forks_after(first, folder) as python:
+
+        def call(*argv):
+            out = python("sys.stderr = sys.stdout\n" + COMMAND.format(folder=str(folder), argv=argv, heavy=HEAVY))
+            said, _, end = out.rpartition("ENDED ")
+            status, *imported = end.split()
+            return status, said, imported
+
+        yield call
 
 
 @pytest.mark.parametrize(
@@ -70,16 +84,16 @@ def program(*argv, code="import sys; from raylfl.cli import main; status = main(
     ],
     ids=" ".join,
 )
-def test_a_mistake_is_found_before_torch_is_imported(argv, tmp_path):
-    code, err, imported = program(*argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-    assert code == 2, err
+def test_a_mistake_is_found_before_torch_is_imported(command, argv):
+    status, said, imported = command(*argv)
+    assert status == "2", said
     assert imported == []
 
 
 @pytest.mark.parametrize("argv", [(), ("--help",), ("run", "--help"), ("list",), *(("list", kind) for kind in KINDS)])
-def test_help_and_lists_import_nothing_heavy(argv, tmp_path):
-    _, err, imported = program(*argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-    assert "Traceback" not in err
+def test_help_and_lists_import_nothing_heavy(command, argv):
+    _, said, imported = command(*argv)
+    assert "Traceback" not in said
     assert imported == []
 
 
