@@ -38,7 +38,7 @@ class FedMGDA(Algorithm):
 
     gamma: float = 1.0  # server lr: the largest length of the step, as the updates are normalised
     # 1: the whole simplex (MGDA); 0: lambda = lambda0, FedAvg on normalised updates
-    eps: Annotated[float, Ge(0), Le(1), Doc("the largest distance |lambda_i - lambda0_i|")] = 1.0
+    eps: Annotated[float, Ge(0), Le(1), Doc("the largest deviation of an entry of lambda from lambda0")] = 1.0
     tol: Annotated[float, Gt(0), Doc("the relative duality gap to stop at")] = 1e-12
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:

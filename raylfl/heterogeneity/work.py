@@ -2,7 +2,7 @@
 
     steps S       K_i = S_i
     epochs E      K_i = E_i ceil(n_i/B_i)              B_i = min(B, n_i), or n_i for `full`
-    epochs E and a drawn batch size (FedAWARE, "Hybrid+")
+    epochs E and a batch size given as a mapping, such as {uniform: [10, null]} (FedAWARE, "Hybrid+")
                   K_i = floor(E_i n_i/B_i)             B_i = min(B_i, n_i), so K_i >= E_i
 
 In Zeng et al. (FedAWARE), Sec. 5, E_i ~ U{2..5} and B_i ~ U{10..n_i} are redrawn every round. A client without data

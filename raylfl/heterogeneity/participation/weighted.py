@@ -83,7 +83,7 @@ class Weighted(Sampler):
         return Draw.once(ids)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """Expected draws M q_i with replacement; None without replacement, where there is no closed form."""
+        """Expected draws M q_i with replacement; None without replacement or with an availability process."""
         if self._process is not None or not self.replace:
             return None
         return self.cohort_size(world) * self.probabilities(world)

@@ -32,7 +32,7 @@ class ExDir(Partition):
     """C random classes per client, then Dirichlet over the owners of each class.
 
     1. Each client gets C distinct random classes, redrawn until every class has at least
-       max(floor(C N / (5 K)), 1) clients.
+       max(floor(C N / (5 K)), 1) clients (after 300 draws, rare classes are completed by exchanges).
     2. For each class c in turn: its samples in proportions p_c ~ Dir(alpha * 1) over its clients without those that
        already have n/N samples (the cap). Redrawn until every client has min_size samples.
 

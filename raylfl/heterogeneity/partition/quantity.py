@@ -16,7 +16,7 @@ from raylfl.options import Gt
 @PARTITIONS.register("quantity", paper="Li et al. 2022")
 @dataclass
 class Quantity(Partition):
-    """Random samples in numbers n_i ~ Dir(alpha).
+    """Random samples for each client, whose numbers n_i are in proportions ~ Dir(alpha).
 
     Every client first gets one sample, so that no client is without data; the other n - N samples are divided in
     proportions p ~ Dir(alpha * 1_N):

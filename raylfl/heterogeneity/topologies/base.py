@@ -44,18 +44,22 @@ class Graph(Options, ABC):
     ] = "auto"
     latency: Annotated[
         ValuePerClient,
-        Doc("virtual seconds of a client's messages, also to and from a server; between two clients, the larger value"),
+        Doc(
+            "virtual seconds of each message of a client, also to and from a server; between clients, the larger value"
+        ),
     ] = 0.0
     bandwidth: (
-        Annotated[ValuePerClient, Doc("floats a second of a message; between two clients, the smaller; null: infinite")]
+        Annotated[
+            ValuePerClient, Doc("floats per second on a client's link; between clients, the smaller; null: infinite")
+        ]
         | None
     ) = None
     edge_latency: (
-        Annotated[ValuePerEdge, Doc("virtual seconds of a message between clients, for each edge; null: by `latency`")]
+        Annotated[ValuePerEdge, Doc("virtual seconds of a message on each edge between clients; null: by `latency`")]
         | None
     ) = None
     edge_bandwidth: (
-        Annotated[ValuePerEdge, Doc("floats a second between clients, for each edge; null: by `bandwidth`")] | None
+        Annotated[ValuePerEdge, Doc("floats per second on each edge between clients; null: by `bandwidth`")] | None
     ) = None
     links: (
         Annotated[str, Doc("a file with the latency and bandwidth of single edges, for methods without a server")]

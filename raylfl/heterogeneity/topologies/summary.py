@@ -59,9 +59,9 @@ def weights(graph: Graph, world: RunContext, family: Family) -> Floats:
 def mixing_rate(graph: Graph, world: RunContext, family: Family, participation: Participation, link: Link) -> float:
     """The mixing rate: 1 minus the mean factor per round by which differences between nodes shrink.
 
-    It is 1 - |(I - 11^T/N) W_{T-1} ... W_0|^(1/T) over the first T rounds, in the spectral norm, with the working nodes
-    and received messages of each round; for column-stochastic matrices it measures differences of columns. It is 1 if
-    the differences vanish, as after a sequence that averages exactly.
+    It is 1 - |(I - 11^T/N) W_{T-1} ... W_0|^(1/T) over the first T <= 50 rounds, in the spectral norm, with the working
+    nodes and received messages of each round; for column-stochastic matrices it measures differences of columns. It is
+    1 if the differences vanish, as after a sequence that averages exactly.
     """
     n, rounds = world.count, min(ROUNDS, world.rounds)
     product: Floats = np.eye(n)
