@@ -41,7 +41,7 @@ ROOM = 1.5  # GiB of memory in `halving`, too little for its cohort
 RESNET18 = Workload("ResNet-18", "50 clients, 10 a round", "resnet18", (3, 32, 32), 5_000, 50, 10, 5, 20)
 SPEED = {**{name: WORKLOADS[name] for name in ("W1", "W2", "W3")}, "ResNet-18": RESNET18}
 ROUNDS = 12
-KINDS: dict[str, dict[str, Any]] = {  # kinds of local work in addition to those of `golden`
+KINDS: dict[str, dict[str, Any]] = {  # kinds of local work in addition to the ones in `golden`
     "one by one, autograd": {"runtime": {"vectorize": "never", "step": "autograd"}},
     "one by one, recorded": {"runtime": {"vectorize": "never", "step": "recorded"}},
     "one by one, no graphs": {"runtime": {"vectorize": "never", "graphs": "never"}},

@@ -105,7 +105,7 @@ class Soak:
         return self._start("run", str(self.config))
 
     def strike(self) -> None:
-        """Injects one fault, chosen at random among those that have a target."""
+        """Injects one fault, chosen at random among the faults that have a target."""
         blows: dict[str, Callable[[], bool]] = {
             "worker killed": lambda: self._kill("ray::WorkerActor"),
             "server actor killed": lambda: self._kill("ray::ServerActor"),

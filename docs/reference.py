@@ -66,7 +66,7 @@ def _default(field: Field[Any]) -> Any:
 
 
 def options(group: str) -> list[tuple[str, ...]]:
-    """A row for each option of the components of a group, with the names of those that have it alike."""
+    """A row for each option of the components of a group, with the names of the components that share it."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for entry in REGISTRIES[group]:
         hints = source.options_of_class(entry.cls) or {}

@@ -219,7 +219,7 @@ def topology(args: argparse.Namespace) -> None:
     graph, world = experiment.topology, experiment.world
     family: Family = getattr(experiment.algorithm, "family", "doubly")
     if not experiment.algorithm.topology.peers:
-        say(f"algorithm {config.resolved['algorithm']['name']} does not run on a graph: weights are those of dsgd")
+        say(f"algorithm {config.resolved['algorithm']['name']} does not run on a graph: the weights of dsgd are shown")
     said = numbers(graph, world, family)
     rate = mixing_rate(graph, world, family, experiment.participation, experiment.link)
     rows_table([{"topology": config.resolved["topology"]["name"], **said, "mixing": rate}])

@@ -216,7 +216,7 @@ def check_topology(config: Config, world: RunContext) -> list[str]:
         if graph.links is not None:
             raise BadConfig(
                 f"topology.links={graph.links}, but must be null: {name} sends nothing along the edges of a graph "
-                "(topology.latency and topology.bandwidth are those of a client's link)"
+                "(topology.latency and topology.bandwidth describe a client's link)"
             )
         own = {Star: "star", Ring: "ring"}.get(type(algorithm.topology), "auto")
         if chosen in ("auto", own):

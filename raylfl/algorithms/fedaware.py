@@ -19,7 +19,7 @@ warmup     active: lambda from the first round on. fedavg: x <- x - gamma sum_R 
 normalize  true, the authors' public code: m_i / |m_i| in place of m_i in lambda and in the step, and alpha
            multiplies the new update: m_i <- (1 - alpha) m_i + alpha U_i.
 
-Inner products of momenta are float64 for any dtype of x. A round computes only those of momenta that changed or that
+Inner products of momenta are float64 for any dtype of x. A round computes only products of momenta that changed or that
 enter the working set (`raylfl.solvers.working_set`).
 """
 

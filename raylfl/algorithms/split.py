@@ -16,7 +16,7 @@ Assumes  as sfl (ssl) or fedavg (splitfed); no connection of the model skips the
     client   backward from the cut, SGD step on its half
 
 Two backward passes joined at the cut give the same gradient as one pass through the whole model. The updates are
-therefore those of SFL and FedAvg, bit for bit, and are computed by these methods. A trial step gives the traffic at
+therefore equal to SFL's and FedAvg's, bit for bit, and are computed by these methods. A trial step gives the traffic at
 the cut (`raylfl.core.cut`).
 """
 

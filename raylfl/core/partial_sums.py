@@ -126,7 +126,7 @@ def in_subtrees(count: int, pieces: int) -> list[Ints]:
 
 
 def joined(parts: Sequence[Sequence[Roots]], count: int) -> list[Roots]:
-    """The roots of each term, joined from those of several workers; count: rows of the tree. Runs on all cores."""
+    """The roots of each term, joined from the roots of several workers; count: rows of the tree. Runs on all cores."""
     return [_joined([part[t] for part in parts], count) for t in range(len(parts[0]) if parts else 0)]
 
 

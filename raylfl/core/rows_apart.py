@@ -27,7 +27,7 @@ def stacked(pieces: Sequence[Tensor]) -> Tensor:
 
 
 class RowsApart(Tensor):
-    """A matrix [R, d] whose rows are those of several pieces [n_j, d], which are not copied.
+    """A matrix [R, d] of the rows of several pieces [n_j, d], which are not copied.
 
     `columns`, `select` and `norms` read the pieces. All other operations read a copy of the whole matrix, made once.
     The matrix must not be written.

@@ -59,7 +59,7 @@ class ImageFolder(ImageData):
             raise BadValue("size", got=size, need="1..4096 pixels, or null")
         if train == test:
             raise BadValue(
-                "test", got=test, need="a folder other than train, or test scores are those of training images"
+                "test", got=test, need="a folder other than train, or test scores would be scores on training images"
             )
         transform = normalised(mean, std, 1 if grey else 3, augment)
         source = data_root(root) / Path(path).expanduser()

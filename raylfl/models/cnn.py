@@ -41,7 +41,7 @@ class CnnSfl(Classifier):
 class CnnFedaware(Classifier):
     """Three convolutions (32, 64, 64 at 3x3), 2x2 max-pools after the first two, then 64 and the classes.
 
-    122,570 parameters on CIFAR-10, no padding. The paper says "a CNN"; layers and initialisation are those of its
+    122,570 parameters on CIFAR-10, no padding. The paper says "a CNN"; layers and initialisation are taken from its
     public code (ToyCifarNet). For MNIST and FashionMNIST that code has `mlp` with hidden (200, 200).
     """
 

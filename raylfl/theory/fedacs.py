@@ -65,7 +65,7 @@ def consistent_bound(
 ) -> float:
     """The bound on the mean of E|grad F|^2 over the rounds of FedACS in a system that changes (Theorem 3).
 
-    shares, a_norm: of each round [R, N], such that the surrogate weights are those of F; otherwise as in
+    shares, a_norm: of each round [R, N], such that the surrogate weights equal the weights in F; otherwise as in
     `surrogate_bound`, with s_r = eta_eff tau_eff and e_r the other terms of round r: (4 gap + sum_r s_r e_r) /
     (R min_r s_r). The paper averages eq. 107 over rounds, which does not telescope where s_r differ; weighted by s_r it
     does.
@@ -132,7 +132,7 @@ def mean_step(
 def limit(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0) -> Floats:
     """The limit M^-1 v of E[x_r] at a finite step size on quadratics, [d] (App. C, eq. 39).
 
-    The arguments are those of `mean_step`; a common factor of the shares cancels. Eq. 36 prints the inverse of I - M;
+    Arguments: as of `mean_step`; a common factor of the shares cancels. Eq. 36 prints the inverse of I - M;
     the fixed point of eq. 35 has the inverse of M.
     """
     matrix, vector = mean_step(problem, shares, steps, eta, prox)
@@ -142,7 +142,7 @@ def limit(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, pr
 def contraction(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0) -> float:
     """The contraction factor of E[x_r] towards `limit` per round: the spectral radius of I - M.
 
-    The arguments are those of `mean_step`.
+    Arguments: as of `mean_step`.
     """
     matrix, _ = mean_step(problem, shares, steps, eta, prox)
     return float(np.abs(np.linalg.eigvals(np.eye(problem.dim) - matrix)).max())

@@ -17,7 +17,7 @@ from raylfl.tune.places import Places
 from raylfl.tune.score import SCORE, TIME
 from raylfl.tune.space import Domain, Space
 
-FIXED = ("algorithm.name",)  # keys that cannot change during a run, of those in the groups that PBT may change
+FIXED = ("algorithm.name",)  # keys that cannot change during a run, in the groups that PBT may change
 
 
 @dataclass

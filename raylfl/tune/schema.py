@@ -59,4 +59,4 @@ class Stage(Options):
 
 
 SWEEP_KEYS = tuple(keys_of(SweepConfig))
-LATER = ("concurrent", "retries")  # keys that may change when a sweep is resumed, as may those of `runtime`
+LATER = ("concurrent", "retries")  # keys that may change when a sweep is resumed, like all of `runtime`

@@ -52,7 +52,7 @@ def random_graph(rng: np.random.Generator, directed: bool, p: float = 0.5) -> se
 
 
 def random_rounds(seed: int, directed: bool = False, steps: int = 3, equal: bool = False) -> list[GraphRound]:
-    """Rounds with another graph, random nodes, lost messages, and one round in which nobody works."""
+    """Rounds with another graph, random nodes, lost messages, and one round in which no node works."""
     rng, out = np.random.default_rng(seed), []
     for r in range(ROUNDS):
         pairs = random_graph(rng, directed)

@@ -92,7 +92,7 @@ def moved(content, dtype, channels_last):
 
 
 def check_bits(make, steps=9, dtype=torch.float32, channels_last=False, training=True, sizes=(4, 5)):
-    """Steps of two copies of a module along one trajectory; the number of those that were replayed."""
+    """Steps of two copies of a module along one trajectory; the number of replayed steps."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -323,7 +323,7 @@ def test_values_are_freed_after_their_last_use_and_numbers_known_beforehand_are_
     operators = [row["operator"] for row in program.table()]
     assert "detach" not in operators
     assert "ones_like" not in operators
-    assert operators.count("t") == 2  # of the two gradients; those of the weights stay where they are
+    assert operators.count("t") == 2  # of the two gradients; the weights' stay where they are
     assert program.listing.count("del ") > 20
 
 

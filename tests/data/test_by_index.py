@@ -1,4 +1,4 @@
-"""Samples that are read by index: only those of the round's clients, from arrays larger than memory, or from nodes."""
+"""Samples that are read by index: for the round's clients alone, from arrays larger than memory, or from nodes."""
 
 from __future__ import annotations
 

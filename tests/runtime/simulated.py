@@ -1,6 +1,6 @@
 """A simulated device that raises and waits as a GPU would, on a machine without one.
 
-Its tensors are in the host's memory and are computed by the host's kernels, so the numbers are those of a CPU. An
+Its tensors are in the host's memory and are computed by the host's kernels, so the numbers equal a CPU's. An
 operation on tensors of both devices raises an error as on a GPU. `waits` records each operation for which the host must
 wait for the device, or the device for the host.
 """

@@ -201,7 +201,7 @@ def test_other_versions_are_warned_of(folder, clean, monkeypatch):
 
 def test_other_data_are_refused(folder, monkeypatch):
     monkeypatch.setattr(checkpoint, "sha256_of_shards", lambda shards: "of another partition")
-    with pytest.raises(BadConfig, match="the clients' samples are not those of round_000004"):
+    with pytest.raises(BadConfig, match="the clients' samples differ from those in round_000004"):
         carry_out(FOCUS, folder, resume=True)
 
 

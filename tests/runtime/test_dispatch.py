@@ -41,7 +41,7 @@ def test_buffers_are_averaged_with_equal_weights_and_moments_with_the_clients():
 
 
 def test_moments_are_no_sum_where_a_received_client_took_no_step():
-    """Its moments are those of before the round, which the mean leaves out."""
+    """Its moments are from before the round, so the mean leaves them out."""
     assert MOMENTS not in planned(MOMENTS, steps=(2, 5, 0, 3))
     assert MOMENTS in planned(MOMENTS, steps=(0, 5, 1, 3))  # client 0 was not received
     assert MOMENTS not in planned(steps=(2, 5, 1, 3))

@@ -1,4 +1,4 @@
-"""Run directories of earlier versions resume with the same bits; those of newer ones are refused (docs/formats.md)."""
+"""Run directories of earlier versions resume with the same bits; newer versions are refused (docs/formats.md)."""
 
 from __future__ import annotations
 

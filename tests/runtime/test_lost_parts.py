@@ -92,7 +92,7 @@ def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and
 
 
 def test_deadly_and_hanging_clients_are_dropped_and_harm_no_other(kept, runs):
-    """Client 1 kills its worker, and client 4 never returns: the bits are those of a run with both uploads lost."""
+    """Client 1 kills its worker, and client 4 never returns: the run has the bits of one with both uploads lost."""
     curse = "model.init_args={raises: -1, dies: 13, hangs: 43}"
     bounds = ["runtime.on_client_error=drop", "runtime.client_timeout=5", "runtime.client_retries=0", "rounds=1"]
     struck = on_ray(CURSED, runs, curse, *bounds, "algorithm.name=focus")

@@ -78,7 +78,7 @@ def test_drift_and_consensus_are_those_of_the_dense_iterates(tmp_path):
 
 
 def test_fedavg_is_unbiased_in_the_consistent_system(tmp_path):
-    """Corollary 2.2: different work and losses, and yet the surrogate weights are those of F."""
+    """Corollary 2.2: different work and losses, and yet the surrogate weights equal the weights in F."""
     overrides = ["base=preset/fedacs_consistent", "data.init_args.num_clients=10", "algorithm.name=fedavg"]
     plain = ["rounds=1", "logging.report=false", f"logging.dir={tmp_path}", "algorithm.aggregate=anonymous"]
     row = raylfl.run("quadratics", [*overrides, *plain]).metrics[0]

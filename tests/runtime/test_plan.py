@@ -33,7 +33,7 @@ def planner(*overrides):
 @pytest.mark.parametrize("algorithm", ["fedavg", "sfl"])
 @pytest.mark.parametrize("participation", ["uniform, size: 4", "uniform, size: 9, replace: true", "weighted, size: 4"])
 def test_what_is_planned_for_a_client_is_looked_up_by_its_id_and_not_its_place(algorithm, participation):
-    """Losses, q, steps, batch sizes and |a| of a cohort are entries of those of all clients."""
+    """Losses, q, steps, batch sizes and |a| of a cohort are entries of the values of all clients."""
     e, plans = planner(f"algorithm.name={algorithm}", f"participation={{name: {participation}}}")
     everyone = np.arange(N)
     for r in range(20):

@@ -37,7 +37,7 @@ def test_the_assignment_and_order_of_tasks_do_not_matter(tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("norm", [True, False], ids=["one by one", "vectorised"])
 def test_a_module_that_seeds_every_generator_changes_no_other_bits(tmp_path, monkeypatch, norm):
-    """The bits of other clients and of its own later steps are those of a module that never seeds."""
+    """Other clients and its own later steps have the bits of a module that never seeds."""
     carry_out(rude(False, norm), tmp_path / "polite")
     before = torch.get_rng_state()
     carry_out(rude(True, norm), tmp_path / "one")

@@ -18,7 +18,7 @@ raylfl/startup works around what these libraries do when they are imported; anot
 
 
 def advice(installed: Mapping[str, str]) -> str:
-    """The installed versions beside those of SEEN, and the steps to take."""
+    """The installed versions beside SEEN, and the steps to take."""
     lines = [f"{name} {installed[name]}, last tested with {seen}" for name, seen in SEEN.items()]
     return "\n".join([*lines, TO_DO])
 

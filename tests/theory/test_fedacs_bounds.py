@@ -51,7 +51,7 @@ def test_runs_stay_below_theorem_1_of_fedacs(problem, seed, share, exponent, sig
 
 @given(PROBLEMS, SEEDS, SHARES, st.sampled_from([0.0, 0.5]))
 def test_fedacs_stays_below_theorem_3_in_a_system_that_changes(problem, seed, share, sigma):
-    """p_i ~ w_i / ((1 - q_i) |a_i|_1) makes the surrogate weights those of F in every round (eq. 15)."""
+    """p_i ~ w_i / ((1 - q_i) |a_i|_1) makes the surrogate weights equal to the weights in F in every round (eq. 15)."""
     draw, shape = np.random.default_rng(seed), (30, problem.count)
     q, steps = draw.random(shape) * 0.8, draw.integers(1, 6, shape).astype(float)
     p = problem.weights / ((1 - q) * steps)

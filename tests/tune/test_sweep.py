@@ -58,7 +58,7 @@ def plain(folder, *overrides):
 
 @pytest.mark.exhaustive
 def test_two_trials_of_two_workers_share_two_cpus(cluster, tmp_path):
-    """Four workers hold half a CPU each; the bits are those of one process; the Ctrl-C handler is restored."""
+    """Four workers hold half a CPU each; the bits of one process; the Ctrl-C handler is restored."""
     interrupted = signal.getsignal(signal.SIGINT)
     result, said = carry_out(
         tmp_path, rounds=3, runtime={"backend": "ray", "workers": 2, "cpus_per_worker": 0.5}, concurrent=2

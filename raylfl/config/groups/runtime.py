@@ -92,7 +92,7 @@ class RuntimeConfig(Options):
         Layout,
         Doc(
             "the memory order of images and convolutions: `channels_last` is up to twice as fast on a CPU, "
-            "`batch_last` even faster for convolutions of few channels, such as those of LeNet-5; auto: by a fixed rule"
+            "`batch_last` even faster for convolutions of few channels, as in LeNet-5; auto: by a fixed rule"
         ),
     ] = "auto"
     client_retries: Annotated[int, Ge(0), Doc("further attempts at a client's work")] = 2

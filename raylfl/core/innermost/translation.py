@@ -25,7 +25,7 @@ class Unfit(Exception):
 class Translation:
     """The calls of a recording, and the kinds of their values: rows, turned (rows transposed), labels, loss and others.
 
-    A rule of `rules.py` asks for the kinds of a call's arguments, sets those of its results, and raises Unfit for a
+    A rule of `rules.py` asks for the kinds of a call's arguments, sets the kinds of its results, and raises Unfit for a
     call that has no translation.
     """
 

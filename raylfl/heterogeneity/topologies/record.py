@@ -20,7 +20,7 @@ from raylfl.heterogeneity.trace import Row
 
 
 def graph_row(round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mixing]) -> Row:
-    """A row of plain numbers; the matrices are those of these working nodes, by name."""
+    """A row of plain numbers; matrices, by name, have a row for each of these working nodes."""
     return {
         "round": round_,
         "directed": edges.directed,

@@ -3,8 +3,8 @@
 checkpoints/round_000100/ holds
     server.pt           the algorithm's server state, buffers, counters
     clients_000.pt ...  only the client states that changed since the previous checkpoint, some megabytes per file:
-                        {"clients": int64 [C], "states": {name: [C, ...]}}; those of pinned clients are written by
-                        the workers that hold them
+                        {"clients": int64 [C], "states": {name: [C, ...]}}; pinned clients' states are
+                        written by the workers that hold them
     manifest.json       sha256 of every file, the round, the definition of the run (its config and sha256, the sha256
                         of the partition), versions, size and sha256 of the record files up to this round, and the
                         checkpoint that holds each client's newest state
@@ -217,8 +217,8 @@ class Checkpoints:
         refuse_changes({**defined, "rounds": 0}, {**self.resolved, "rounds": 0})
         if manifest["partition_sha256"] != self.identity["partition_sha256"]:
             raise BadConfig(
-                f"the clients' samples are not those of {folder.name}: have files of the data changed, or the version "
-                "of a library? Put them back, or start a new run"
+                f"the clients' samples differ from those in {folder.name}: have files of the data changed, or the "
+                "version of a library? Put them back, or start a new run"
             )
         before: Any = manifest
         after: Any = self.identity

@@ -401,7 +401,7 @@ def clear(url: str) -> None:
 
 
 def copy_files(folder: Path, url: str) -> None:
-    """Copies the files in a folder, without those in its subfolders."""
+    """Copies the files in a folder, without its subfolders."""
     for path in folder.iterdir():
         if path.is_file():
             Storage(url).put(path, path.name)

@@ -77,7 +77,7 @@ class RecordFile:
             )
 
     def verify(self) -> None:
-        """Checks that the bytes on disk are those that were written; raises Displaced."""
+        """Checks that the file on disk has the bytes that were written; raises Displaced."""
         self.check()
         if Prefix.of(self.path.read_bytes()) != self.prefix:
             raise Displaced(

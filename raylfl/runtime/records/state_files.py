@@ -154,7 +154,7 @@ def load(path: Path, mmap: bool = False) -> Any:
 
 
 def _same_form(value: Any, like: Any, place: str) -> None:
-    """Checks that keys, dtypes and shapes equal those of `like` (tables: any number of rows); raises ValueError."""
+    """Checks for the keys, dtypes and shapes of `like` (tables: any number of rows); raises ValueError."""
     if isinstance(like, Tensor):
         got, need = (_form(t) if isinstance(t, Tensor) else type(t).__name__ for t in (value, like))
         if got != need:

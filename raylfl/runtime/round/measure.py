@@ -50,7 +50,7 @@ class Measurements:
         """One row of metrics.jsonl.
 
         state: the state after the round, unchanged until the row is awaited; before: the server state at the draw.
-        Evaluations are submitted at once; the other metrics are computed meanwhile. Those of rows that are apart are
+        Evaluations are submitted at once; the other metrics are computed meanwhile. Metrics of rows that are apart are
         computed first, so that the workers' memory is free before the next round.
         """
         r, config = result.round, self.e.config.eval

@@ -22,7 +22,7 @@ ON_GRADIENTS = ("on_after_backward", "on_before_optimizer_step", "configure_grad
 
 
 class GradientHooks:
-    """The hooks of a module on gradients; hooks: those that it overrides, by name; clip_norm: `local.clip_norm`."""
+    """The hooks of a module on gradients; hooks: its overridden ones, by name; clip_norm: `local.clip_norm`."""
 
     def __init__(self, flat: FlatModule, hooks: Mapping[str, Callable[..., Any]], clip_norm: float | None):
         self.flat, self.clip_norm = flat, clip_norm

@@ -27,7 +27,7 @@ from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides, refuse
 
 
 def make_module(model: ModelConfig, seed: int) -> Any:
-    """The LightningModule of `model`; its initial weights are a function of the seed alone, or those of an instance."""
+    """The LightningModule of `model`; initial weights: drawn by the seed alone, or an instance's own."""
     from lightning.pytorch import LightningModule
 
     with torch_defaults():  # undoes torch settings that the module's file makes on import

@@ -198,7 +198,7 @@ class PartialSums:
 class TaskResult:
     """The result of a task; rows of uploads and client states align with its clients. Empty if the task failed.
 
-    partial: uploads that were added up instead, possibly with those of other tasks.
+    partial: uploads that were added up instead, possibly with uploads of other tasks.
     """
 
     task: Task
