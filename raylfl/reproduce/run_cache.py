@@ -34,6 +34,7 @@ from raylfl.report.runs import Group, RunRecord, load_run
 from raylfl.reproduce.choice import Choice
 from raylfl.reproduce.setting import Setting
 from raylfl.runtime.records.mirror import copy_again, exists, refresh
+from raylfl.startup import process
 
 DIVERGED = "diverged.txt"  # marks the folder of a diverged run, which is not repeated
 MEASURES = ("test/accuracy", "test/loss", "train/loss", "global/distance", "global/distance_abs")
@@ -155,7 +156,7 @@ class RunCache:
             yield from _one_by_one(jobs)
             return
         context = multiprocessing.get_context("spawn")  # a fork would lose torch's threads
-        with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        with ProcessPoolExecutor(processes, mp_context=context, initializer=process.set_up) as pool:
             futures = {pool.submit(make_run, job): job for job in jobs}
             try:
                 for future in as_completed(futures):
