@@ -195,7 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--out", default="benchmarks/gpu.json")
     args = parser.parse_args(arguments)
     if not torch.cuda.is_available():
-        print("there is no GPU here (torch.cuda.is_available() says so); tests/runtime/test_gpu.py runs it without one")
+        print(
+            "there is no GPU here (torch.cuda.is_available() says so); tests/runtime/test_device.py runs it without one"
+        )
         return 2
     found = list(rows(Device(), SPEED, cases()))
     Console(width=140).print(table_of(found, torch.cuda.get_device_name(0)))

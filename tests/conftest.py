@@ -47,7 +47,6 @@ SLOW = (  # files and folders
     "runtime/test_device.py",
     "runtime/test_exhausted.py",
     "runtime/test_full_disk.py",
-    "runtime/test_gpu.py",
     "runtime/test_interrupt.py",
     "runtime/test_long_runs.py",
     "runtime/test_lost_parts.py",

@@ -23,6 +23,7 @@ from raylfl.heterogeneity.participation.bernoulli import Bernoulli as Coins
 from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.partition.dirichlet import Dirichlet
 from tests.runtime.tiny import TINY, Net, Points
+from tests.startup.forks import LEAN
 
 WORLD = {
     "partition": Dirichlet(alpha=2.0, min_size=1),
@@ -260,7 +261,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_what_a_script_defines_reaches_the_workers_and_another_process_resumes_it_on_trust(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "script.py").write_text(LEAN + SCRIPT)
     root = str(Path(raylfl.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "script.py"],

@@ -8,12 +8,13 @@ from nbclient import NotebookClient
 
 from docs import notebooks
 from tests.docs.pages import compare
+from tests.startup.forks import LEAN
 
 IN_A_KERNEL = ("own-algorithm", "own-model-and-data")  # test_tutorials.py executes the other pages
 SHELL = f"""
 import sys
 sys.path.insert(0, {str(notebooks.PAGES[0].parents[2])!r})
-from IPython.core.magic import register_cell_magic
+{LEAN}from IPython.core.magic import register_cell_magic
 from raylfl.report.style import Drawing
 from tests.docs.pages import raylfl, typed
 from tests.undrawn import savefig

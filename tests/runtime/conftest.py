@@ -11,7 +11,7 @@ import pytest
 
 from tests.runtime.faults import carry_out, killed, outcome, start, strike
 from tests.runtime.tiny import FOCUS
-from tests.startup.forks import forks_after
+from tests.startup.forks import LEAN, forks_after
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def command():
 @pytest.fixture(scope="module")
 def forked(tmp_path_factory):
     """`forked(code)`: the output of code in a process of its own that has imported what carries out a run."""
-    first = "import resource, signal\nfrom pathlib import Path\n"
+    first = LEAN + "import resource, signal\nfrom pathlib import Path\n"
     first += "from tests.runtime.faults import carry_out\nfrom tests.runtime.tiny import FOCUS\n"
     with forks_after(first, tmp_path_factory.mktemp("forked")) as python:
         yield python

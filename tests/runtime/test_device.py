@@ -1,4 +1,4 @@
-"""Workers on a simulated device: no operation mixes devices, and none waits needlessly."""
+"""Workers on a simulated device: no operation mixes devices, and none waits needlessly; `python -m benchmarks.gpu`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
+from benchmarks.gpu import main
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm
+from raylfl.startup import lazy_imports
 from tests.runtime import simulated
 from tests.runtime.faults import options_of
 from tests.runtime.test_run import DIGITS, QUADRATICS
@@ -71,7 +73,7 @@ CASES = {
 @pytest.fixture(scope="module")
 def process():
     """A separate process, because torch unregisters a device only when its process ends."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn"), lazy_imports.install) as pool:
         yield pool
 
 
@@ -156,3 +158,30 @@ def test_the_simulated_device_refuses_and_waits(process):
     assert process.submit(simulated.mix).result() == "expected all tensors to be on the same device"
     waits = process.submit(simulated.look).result()
     assert [wait.split(" in ")[0] for wait in waits] == ["aten._to_copy.default", "aten._local_scalar_dense.default"]
+
+
+# -- the benchmark of a GPU: every part runs, and its verdicts can fail ------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rows(process):
+    """The rows of `python -m benchmarks.gpu` on the simulated device."""
+    return process.submit(simulated.gpu_rows).result()
+
+
+def test_each_part_of_the_benchmark_has_its_rows(rows):
+    assert [(row["part"], row["result"]) for row in rows if row["part"] != "speed"] == [
+        ("out of memory", "yes"),
+        *[("against the host", "yes")] * 4,
+    ]
+    assert [row["case"] for row in rows if row["part"] == "speed"] == ["tiny, eager", "tiny, graph"]
+    assert "ms a round" in rows[0]["detail"]
+
+
+def test_four_of_its_twelve_clients_fit(rows):
+    assert [row["detail"] for row in rows if row["part"] == "out of memory"] == ["3 fit"]
+
+
+def test_without_a_gpu_the_benchmark_says_so(capsys):
+    assert main([]) == 2
+    assert "no GPU here" in capsys.readouterr().out

@@ -14,6 +14,7 @@ from raylfl.runtime import inprocess
 from raylfl.testing.runs import Crowd
 from tests.runtime.faults import carry_out, options_of, outcome
 from tests.runtime.tiny import TINY, rude
+from tests.startup.forks import LEAN
 
 
 def both_ways():
@@ -65,7 +66,9 @@ def test_a_fresh_process_with_another_hash_seed_agrees_on_every_kind_of_algorith
     """With this process, in which many other tests have run."""
     mine = os.environ.get("PYTHONHASHSEED", "random")
     other = os.environ | {"PYTHONHASHSEED": "271828" if mine != "271828" else "1"}
-    subprocess.run([sys.executable, "-c", RUNS, str(tmp_path / "there"), *KINDS], env=other, check=True, timeout=200)
+    subprocess.run(
+        [sys.executable, "-c", LEAN + RUNS, str(tmp_path / "there"), *KINDS], env=other, check=True, timeout=200
+    )
     for name in KINDS:
         carry_out({**TINY, "rounds": 3, "algorithm": options_of(name)}, tmp_path / "here" / name)
         assert outcome(tmp_path / "there" / name) == outcome(tmp_path / "here" / name)

@@ -23,6 +23,7 @@ from raylfl.errors import BadConfig
 from raylfl.runtime.session import Interrupted
 from tests.runtime.faults import PHASES, carry_out, killed, log_of, options_of, outcome, strike
 from tests.runtime.tiny import TINY
+from tests.startup.forks import LEAN
 
 PARTICIPATION = {
     "full": {"name": "full"},
@@ -130,7 +131,7 @@ for algorithm in sys.argv[2:]:
 def test_a_driver_killed_in_every_phase_resumes_each_time(tmp_path):
     """By SIGKILL, in processes of their own: in draw of round 1, train of round 2, and so on."""
     some = ["focus"]  # client states
-    command = [sys.executable, "-c", KILLED_AGAIN_AND_AGAIN, str(tmp_path), *some]
+    command = [sys.executable, "-c", LEAN + KILLED_AGAIN_AND_AGAIN, str(tmp_path), *some]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=250)
     assert done.stdout.splitlines() == [f"{algorithm} {len(PHASES)}" for algorithm in some]
     for algorithm in some:

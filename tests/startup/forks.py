@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+LEAN = "from raylfl.startup import lazy_imports; lazy_imports.install()\n"  # as `raylfl` does: 2.5 s less
 SERVER = """
 def serve():
     import json, os, sys, traceback
