@@ -6,7 +6,7 @@ State that papers do not list (weights that are solved for in every round) is le
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -187,11 +187,16 @@ def offered(case: Case, solver: str) -> bool:
     return not (SOLVERS[solver][1].momentum and case.algorithm.own_step)
 
 
-@pytest.mark.parametrize(
-    ("case", "solver"),
-    [(case, solver) for case in CASES for solver in SOLVERS if offered(case, solver)],
-    ids=str,
-)
+def with_solvers() -> Iterator[Any]:
+    """Every case with every solver; the usual suite has all options at once, and one of the others in turn."""
+    for place, case in enumerate(CASES):
+        for turn, solver in enumerate(SOLVERS):
+            usual = solver == "all of it" or turn == place % (len(SOLVERS) - 1) or case.algorithm.own_step
+            if offered(case, solver):
+                yield pytest.param(case, solver, marks=[] if usual else [pytest.mark.exhaustive])
+
+
+@pytest.mark.parametrize(("case", "solver"), list(with_solvers()), ids=str)
 def test_it_follows_its_oracle_with_the_solver_s_options(case: Case, solver: str):
     local, rule = SOLVERS[solver]
     rounds = oracles.random_rounds(5, 12, N, with_replacement=True)

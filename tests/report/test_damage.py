@@ -88,7 +88,7 @@ def damaged_runs(folder):
 
 
 @pytest.mark.slow
-def test_damaged_runs_are_named_and_the_others_reported(tmp_path, caplog):
+def test_damaged_runs_are_named_and_the_others_reported(tmp_path, caplog, undrawn):
     damaged_runs(tmp_path / "runs")
     page = Page(write_report(tmp_path / "runs", tmp_path / "out", pdf=False))
     told = [record.message for record in caplog.records if record.name.startswith("raylfl")]

@@ -87,3 +87,5 @@ def test_tuned_keys_and_keys_of_the_world_have_profiles_of_their_own(tmp_path):
     assert (rates.name, worlds.name) == ("profile_local.lr", "profile_partition.alpha")
     assert [panel.heading for panel in rates.panels] == ["alpha=0.1", "alpha=0.5", "alpha=1"]
     assert len(worlds.panels) == 1
+    for block in (rates, worlds):
+        composed(block).savefig(tmp_path / f"{block.name}.png")

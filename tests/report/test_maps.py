@@ -43,6 +43,7 @@ def test_a_cell_is_the_best_tuning_of_a_method_in_a_world(tmp_path):
 def test_the_map_shows_every_number_and_the_best_of_a_row_in_bold(tmp_path):
     ax = Figure().subplots()
     draw_heat_map(ax, parts_of(tmp_path, TABLE), "test/accuracy", 1)
+    ax.figure.draw_without_rendering()
     shown = {text.get_text(): text.get_fontweight() for text in ax.texts}
     assert shown == {"40.0": "normal", "60.0": "bold", "80.0": "normal", "90.0": "normal", "div.": "normal"}
 

@@ -152,7 +152,7 @@ def test_a_synthetic_problem_is_reported_by_its_distance(tmp_path):
     assert float(rows[0]["rounds_mean"]) == 7
 
 
-def test_the_report_of_a_sweep_has_figures_of_tuning_and_heterogeneity(tmp_path):
+def test_the_report_of_a_sweep_has_figures_of_tuning_and_heterogeneity(tmp_path, undrawn):
     for index, (alpha, method, lr) in enumerate(
         (a, m, lr) for a in (0.1, 1.0) for m in ("fedavg", "focus") for lr in (0.01, 0.1)
     ):
