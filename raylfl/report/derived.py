@@ -115,16 +115,25 @@ def counted_axes(runs: Sequence[RunRecord]) -> list[str]:
     return counted
 
 
-def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds") -> float | None:
+def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds", between: bool = False) -> float | None:
     """The cost until the metric first reaches the target; None if it never does, or the cost was not counted.
 
     A target is reached by values >= target for metrics of which larger is better, by values <= target for others.
+    between: the cost at which the curve of the best values so far crosses the target, by linear interpolation between
+    measurements (McMahan et al. 2017, sec. 3).
     """
     values, spent = run.column(metric), cost(run, axis)
-    reached = values >= target if higher_is_better(metric) else values <= target  # False for nan
+    better = higher_is_better(metric)
+    reached = values >= target if better else values <= target  # False for nan
     if spent is None or not reached.any():
         return None
-    return float(spent[np.argmax(reached)])
+    first = int(np.argmax(reached))
+    before = np.flatnonzero(np.isfinite(values[:first]))
+    if not between or not len(before):
+        return float(spent[first])
+    best = values[before].max() if better else values[before].min()
+    share = (target - best) / (values[first] - best)
+    return float(spent[before[-1]] + share * (spent[first] - spent[before[-1]]))
 
 
 def group_to_target(group: Group, metric: str, target: float, axis: str = "rounds") -> Stat:

@@ -24,6 +24,7 @@ from raylfl.report.wording import count_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from raylfl.report.runs import RunRecord
     from raylfl.reproduce.run_cache import RunCache
 
 EXPERIMENTS: Registry[PaperResult] = Registry("experiments", "raylfl.reproduce")
@@ -74,6 +75,10 @@ class PaperResult(ABC):
         None if the run belongs to no cell of this experiment's table.
         """
         return {"run": name.rpartition("-s")[0] or name}
+
+    def measures(self, run: RunRecord) -> dict[str, float | None]:
+        """Numbers of a run that its row in the ledger keeps, because the thinned curve does not determine them."""
+        return {}
 
     @property
     def stands_alone(self) -> bool:

@@ -31,7 +31,10 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class Row:
-    """A published run; last: k -> mean over the last k rounds, None if it diverged; curve: pairs (round, value)."""
+    """A published run; last: k -> mean over the last k rounds, None if it diverged; curve: pairs (round, value).
+
+    rounds: of the run, which may have reached its target early. measures: what its experiment reads from the whole run.
+    """
 
     cell: dict[str, Any]
     seed: int
@@ -47,6 +50,7 @@ class Row:
     commit: str | None
     params_sha256: str | None
     command: str = field(default="")
+    measures: dict[str, float | None] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, int]:
@@ -58,7 +62,9 @@ class Row:
         return [] if self.diverged else [value for r, value in self.curve if r >= self.rounds - last]
 
 
-def row(run: RunRecord, cell: Mapping[str, Any], command: str) -> Row:
+def row(
+    run: RunRecord, cell: Mapping[str, Any], command: str, measures: Mapping[str, float | None] | None = None
+) -> Row:
     """The row of a complete run; raises BadConfig for any other run."""
     refuse_parts(run)
     metric = main_metric([run])
@@ -66,14 +72,15 @@ def row(run: RunRecord, cell: Mapping[str, Any], command: str) -> Row:
     seen = np.isfinite(run.column(metric))
     points = list(zip(run.rounds[seen].tolist(), run.column(metric)[seen].tolist(), strict=True))
     host = run.summary.get("host", {})
+    rounds = len(run.rounds) if run.summary.get("stopped_early") else int(run.config["rounds"])
     return Row(
         dict(cell),
         int(run.config["seed"]),
         named_digest(run) or digests(run.config)[-1],
         metric,
-        int(run.config["rounds"]),
+        rounds,
         diverged,
-        {str(k): None if diverged else _mean(run, metric, k) for k in WINDOWS if k <= run.config["rounds"]},
+        {str(k): None if diverged else _mean(run, metric, k) for k in WINDOWS if k <= rounds},
         [[r, round(value, DIGITS)] for r, value in thinned(points)],
         round(run.summary["wall_seconds"], 1) if "wall_seconds" in run.summary else None,
         {key: host.get(key) for key in ("cpu", "cpus", "memory_gib")},
@@ -81,6 +88,7 @@ def row(run: RunRecord, cell: Mapping[str, Any], command: str) -> Row:
         run.summary.get("git_commit"),
         run.summary.get("params_sha256"),
         command,
+        dict(measures or {}),
     )
 
 
@@ -90,7 +98,7 @@ def refuse_parts(run: RunRecord) -> None:
     if not (run.path / DIVERGED).is_file():
         if not run.finished:
             problems.append(f"{run.path.name} is not finished: `raylfl resume {run.path}` resumes it")
-        elif len(run.rounds) < run.config["rounds"]:
+        elif len(run.rounds) < run.config["rounds"] and not run.summary.get("stopped_early"):
             problems.append(f"{run.path.name} has rows of {len(run.rounds)} of its {run.config['rounds']} rounds")
     if str(run.summary.get("git_commit")).endswith("+changes"):
         problems.append(f"{run.path.name} ran with files that differ from their commit; commit them and run it again")

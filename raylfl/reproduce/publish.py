@@ -40,7 +40,10 @@ def publish(
         else:
             name, experiment = target, find(target)
             runs = finished(name, experiment)
-        rows = [row(run, cell, _command(name, experiment, cell, run)) for run, cell in _cells(experiment, runs)]
+        rows = [
+            row(run, cell, _command(name, experiment, cell, run), experiment.measures(run))
+            for run, cell in _cells(experiment, runs)
+        ]
         if experiment.stands_alone and not rows:
             raise BadConfig(f"{target}: no finished runs; `raylfl reproduce {name}` makes them")
         folder = results / name

@@ -38,6 +38,7 @@ WANTED = [
     "fedacs/table1-epochs",
     "fedacs/table4-epochs",
     "fedacs/table5-epochs",
+    "fedavg/table1",
     "fedaware/table1",
     "fedaware/fig3",
     "fedaware/fig5",

@@ -29,6 +29,7 @@ PUBLISHED = {  # a number of the paper that must stand in the experiment's table
     "fedacs/table1": "3549",
     "fedacs/table4": "20.0k",
     "fedacs/table5": "149",
+    "fedavg/table1": "3275",
     "fedaware/table1": "64.54 ± 0.38",
     "focus/fig9": "78.60 ± 0.80",
 }
