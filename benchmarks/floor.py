@@ -31,8 +31,8 @@ def floor_seconds(workload: Workload, rounds: int) -> list[float]:
 def side_by_side(workload: Workload, rounds: int, processes: int) -> float:
     """Seconds of a round of this many loops at the same time, each with an equal share of the clients.
 
-    The loops are processes that know nothing of each other and do not exchange models: what the machine's cores can
-    give at best to a loop that is divided among them. The result is the median of the slowest process.
+    The loops are separate processes without any exchange of models: an upper bound on the speed of a loop divided among
+    the machine's cores. The result is the median of the slowest process.
     """
     share = replace(workload, cohort=workload.cohort // processes)
     context = multiprocessing.get_context("spawn")

@@ -189,7 +189,7 @@ class Fuzz:
         os.waitpid(child, 0)
 
     def call(self, *arguments: str) -> tuple[int, str | None]:
-        """(exit code, what is wrong with how the command ended)."""
+        """(exit code, a description of a wrong end of the command; None if there is none)."""
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             try:

@@ -1,4 +1,4 @@
-"""Which methods stay exact when nodes come and go, and how fast: on quadratics, from the maps of their rounds.
+"""Exactness and rates of methods on graphs when nodes come and go: on quadratics, from the maps of their rounds.
 
     python -m benchmarks.graph_rates [METHODS]
 
@@ -56,7 +56,7 @@ class Maps:
     z0: Floats
 
     def rest(self) -> Floats:
-        """Where the rows come to rest while all nodes work."""
+        """The limit of the rows [Z] while all nodes work."""
         m, c = self.m[-1], self.c[-1]
         for _ in range(16):  # two rounds as one, again and again: 2^16 rounds
             m, c = m @ m, m @ c + c

@@ -195,7 +195,7 @@ def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str
     options = [f"local.{key}={value}" for key, value in given.items() if value != usual[key]]
     if algorithm.own_step:
         unused = ["local.momentum"] * bool(config.local.momentum) + options
-        warnings += [f"{name} defines its own local step (plain SGD): {option} is not used" for option in unused]
+        warnings += [f"{name} defines its own local step, so {option} is not used" for option in unused]
     elif options and (algorithm.weighs_by_work or getattr(algorithm, "calibrate", False)):
         warnings.append(
             f"{name} weighs by |a_i|_1, the work of SGD from fresh moments; with {' and '.join(options)} that is not "

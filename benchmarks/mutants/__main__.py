@@ -175,7 +175,7 @@ class Loop:
         return by
 
     def struck(self, mutant: Mutant | None, order: list[str], afresh: bool = False) -> str | None:
-        """What finds the error when these tests run in a fork; mutant None: no error; afresh: in a new process."""
+        """The test that finds the error in a fork, if any; mutant None: no error; afresh: in a new process."""
         out = self.place / "strike.json"
         out.unlink(missing_ok=True)
         seconds = {node: self.tests[node][0] for node in order}

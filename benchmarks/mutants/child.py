@@ -95,7 +95,7 @@ class Timed:
         items[:] = [item for name, alike in functions.items() for item in some_of(name, alike)]
 
     def pytest_runtestloop(self, session: Any) -> None:
-        """Records what imports and collection of these files enter, besides what they did for other files."""
+        """Records the blocks entered while these files are imported and collected, without those of other files."""
         before = kept_calls(self.place, IMPORTS) or {}
         entered = before.get(AT_IMPORT, (0.0, frozenset[str]()))[1]
         keep_calls(self.place, IMPORTS, {AT_IMPORT: (0.0, entered | self.entered)})
@@ -122,7 +122,7 @@ def some_of(name: str, alike: list[Any]) -> list[Any]:
 
 
 def keep_calls(place: Path, path: Path, tests: Tests) -> None:
-    """Writes what the tests of a file enter, with checksums of the file and of the block names."""
+    """Writes the blocks that the tests of a file enter, with checksums of the file and of the block names."""
     names = sorted(frozenset().union(*(entered for _, entered in tests.values())))
     number = {name: k for k, name in enumerate(names)}
     rows = {node: [seconds, sorted(number[name] for name in entered)] for node, (seconds, entered) in tests.items()}
@@ -133,7 +133,7 @@ def keep_calls(place: Path, path: Path, tests: Tests) -> None:
 
 
 def kept_calls(place: Path, path: Path) -> Tests | None:
-    """What `keep_calls` wrote; None if it wrote nothing, or if the test file has changed.
+    """The record that `keep_calls` wrote; None if there is none, or if the test file has changed.
 
     If the blocks of a source file have changed, a test counts as entering all blocks of each function that it entered,
     because recording all tests again takes minutes.

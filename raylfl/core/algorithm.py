@@ -80,7 +80,7 @@ class Algorithm(Options, ABC):
     """The exchange of models: `Star` (clients in parallel), `Ring` (in sequence), `Alone` (all data in one place) or
     `Peers` (no server: rows that nodes keep, mixed along the edges of a graph)."""
     own_step: ClassVar[bool] = False
-    """The paper defines the local step as plain SGD: local momentum and module optimisers do not apply."""
+    """The paper defines the local step: `local.momentum`, `optimizer` and `optimizer_state` do not apply."""
     uploads_update: ClassVar[bool] = True
     """uploads["update"] is U_i = x_start - x_{i,K}, so update norms and gradient diversity can be measured."""
     assumes_full: ClassVar[bool] = False

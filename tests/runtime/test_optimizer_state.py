@@ -215,7 +215,7 @@ def test_what_cannot_be_kept_is_refused_before_the_run(runs, overrides, words):
 @pytest.mark.parametrize(
     ("algorithm", "words"),
     [
-        ("focus", "focus defines its own local step (plain SGD): local.optimizer_state=kept is not used"),
+        ("focus", "focus defines its own local step, so local.optimizer_state=kept is not used"),
         (
             "fednova",
             "with local.optimizer=adamw and local.optimizer_state=kept that is not the work of the local steps",
