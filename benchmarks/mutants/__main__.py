@@ -1,9 +1,9 @@
 """`python -m benchmarks.mutants [--count N] [--seed S] [--minutes M] [FILE ...]`: a mutation run, outside of CI.
 
 It draws a sample of small errors (`mutations.py`) in core, algorithms, solvers, diagnostics, heterogeneity and runtime.
-For each error, a fork of this process runs the quick tests that enter the changed block: first tests that found other
-errors in the file, then unit tests, for at most `--longest` seconds. Times are processor seconds, so that results do
-not depend on the machine's load. A test that takes ten times its usual time has found the error.
+For each error, a fork of this process runs the quick tests that enter the changed block: first unit tests and tests of
+milliseconds, for at most `--longest` seconds. Times are processor seconds, so that results do not depend on the
+machine's load. A test that takes ten times its usual time has found the error.
 
 A first pass over all quick tests (some minutes) records which tests enter which blocks. The record of a test file is
 kept in `.mutants/` until the file changes, together with the results, so that an interrupted run can be continued. The
@@ -53,6 +53,7 @@ PLACE = ROOT / ".mutants"
 PARTS = ("core", "algorithms", "solvers", "diagnostics", "heterogeneity", "runtime")
 OUTSIDE = ("raylfl/runtime/ray/", "raylfl/runtime/profile.py")  # only tests that start processes call these
 UNIT = 8  # largest number of blocks that a unit test enters
+QUICK = 0.05  # longest time in seconds of a test that is tried as early as unit tests
 PLACES = [
     f"tests/{part}"
     for part in (
@@ -247,8 +248,9 @@ def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: floa
 
     Errors outside of functions are also tried by tests that enter none, such as comparisons of defaults with the pages.
 
-    First come unit tests, tests that found other errors of the file, tests in a file of its name, and tests that enter
-    few blocks. Among other tests, one of each parametrisation and file comes before a second one of any.
+    First come quick tests, unit tests, and tests in a file of its name; among these, tests that found other errors of
+    the file and tests that enter few blocks. Of other tests, one of each parametrisation and file comes before a second
+    one of any.
     """
     keys = [f"{mutant.path}:{mutant.block}", f"{mutant.path}:{mutant.function}#0"] if mutant.block else []
     keys.append(f"{mutant.path}:")
@@ -266,7 +268,7 @@ def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: floa
     for node in sorted(found, key=rank):
         function, file = node.partition("[")[0], node.partition("::")[0]
         alike = min(before[function], 2)
-        at_once = name in node or len(tests[node][1]) <= UNIT
+        at_once = name in node or len(tests[node][1]) <= UNIT or tests[node][0] <= QUICK
         turns[node] = (0, 0) if at_once else (alike, before[file, alike])
         before.update([function, (file, alike)])
     order, total = [], 0.0

@@ -15,7 +15,6 @@ import importlib.machinery
 import inspect
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -75,7 +74,7 @@ def noted(root: Path, path: str) -> ast.Module:
 class Timed:
     """A pytest plugin that records processor seconds and entered blocks of passing tests, in one file per test file.
 
-    Of tests that differ only in numbers, such as seeds, it runs the first; of tests of whole runs (tests/runtime), five
+    Of tests that differ only in their seed it runs the first; of tests of whole runs (tests/runtime), five
     parametrisations.
     """
 
@@ -86,9 +85,9 @@ class Timed:
         builtins.__entered__ = self.entered.add  # type: ignore[attr-defined]
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        first: dict[str, Any] = {}
+        first: dict[object, Any] = {}
         for item in items:
-            first.setdefault(re.sub(r"\d+", "", item.nodeid), item)
+            first.setdefault(but_for_the_seed(item), item)
         functions: dict[str, list[Any]] = {}
         for item in first.values():
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
@@ -112,6 +111,13 @@ class Timed:
         if nextitem is None or nextitem.path != item.path:
             keep_calls(self.place, item.path, self.tests)
             self.tests = {}
+
+
+def but_for_the_seed(item: Any) -> object:
+    """A key that is equal for parametrisations of a test that differ in `seed` alone."""
+    chosen = dict(item.callspec.indices) if hasattr(item, "callspec") else {}
+    chosen.pop("seed", None)
+    return item.nodeid.partition("[")[0], tuple(chosen.items())
 
 
 def some_of(name: str, alike: list[Any]) -> list[Any]:
