@@ -10,12 +10,18 @@ import pytest
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.fedprox import FedProx
 from raylfl.config.components import construct
+from raylfl.config.groups.local import LocalConfig
+from raylfl.config.groups.records import CheckpointConfig, EvalConfig, LoggingConfig
+from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.config.groups.top import TopConfig
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, BadValue
+from raylfl.heterogeneity.clock import Clock
 from raylfl.heterogeneity.links import LINKS
 from raylfl.heterogeneity.participation import PARTICIPATION
 from raylfl.heterogeneity.partition import PARTITIONS
 from raylfl.heterogeneity.topologies import TOPOLOGIES
+from raylfl.heterogeneity.work import LocalWork
 from raylfl.models.classic import MLP
 from raylfl.options import Arguments, Doc, Ge, Gt, Lt, Options
 
@@ -105,18 +111,21 @@ class Sprung(FedProx):
 
 
 TOGETHER = {("markov", "p_on"), ("markov", "p_off"), ("weighted", "weights")}  # parsed later, beside other options
+TOGETHER |= {("LocalConfig", "lr_schedule")}  # a group of its own
+GROUPS = (CheckpointConfig, Clock, EvalConfig, LocalConfig, LocalWork, LoggingConfig, RuntimeConfig, TopConfig)
+REGISTRIES = (ALGORITHMS, PARTICIPATION, PARTITIONS, LINKS, TOPOLOGIES)
+CLASSES = [(entry.name, entry.cls) for registry in REGISTRIES for entry in registry]
 ALL = [
-    pytest.param(entry.cls, option.name, id=f"{entry.name}-{option.name}")
-    for registry in (ALGORITHMS, PARTICIPATION, PARTITIONS, LINKS, TOPOLOGIES)
-    for entry in registry
-    for option in fields(entry.cls)
-    if option.init and (entry.name, option.name) not in TOGETHER
+    pytest.param(cls, option, id=f"{name}-{option.name}")
+    for name, cls in [*CLASSES, *((cls.__name__, cls) for cls in GROUPS)]
+    for option in fields(cls)
+    if option.init and (name, option.name) not in TOGETHER
 ]
 
 
-@pytest.mark.parametrize(("cls", "name"), ALL)
-def test_every_option_of_every_class_is_checked_when_it_is_made_in_python(cls, name):
+@pytest.mark.parametrize(("cls", "option"), ALL)
+def test_every_option_of_every_class_is_checked_when_it_is_made_in_python(cls, option):
     """Also where a class checks more in its own `__post_init__`."""
     with pytest.raises(BadValue) as caught:
-        cls(**{name: object()})
-    assert caught.value.key == name
+        cls(**{option.name: object()})
+    assert caught.value.key == option.metadata.get("key", option.name)

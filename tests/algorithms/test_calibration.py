@@ -80,8 +80,11 @@ def test_if_no_client_can_be_reached_eta_stays(name):
 
 
 def test_calibrating_needs_known_links_and_an_unbiased_reference():
-    with pytest.raises(BadValue, match="not known"):
-        FedACS(calibrate=True).step_length(beforehand(np.full(2, 0.5), np.full(2, np.nan), np.ones(2)))
+    w, q, a = np.full(2, 0.5), np.array([0.5, np.nan]), np.ones(2)
+    for unknown in (q, np.full(2, np.nan)):
+        with pytest.raises(BadValue, match="not known"):
+            FedACS(calibrate=True).step_length(beforehand(w, unknown, a))
+    assert np.isfinite(FedACS(calibrate=True).step_length(beforehand(w, q, a, np.array([True, False]))))
     with pytest.raises(BadValue, match="calibrate"):
         FedAvg(aggregate="mean", calibrate=True)
     with pytest.raises(BadValue, match=r"eq\. \(116\)"):

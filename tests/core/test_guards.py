@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,31 @@ def test_a_change_is_named_by_its_path(path):
     assert first_difference(before, state_of(module)) is None
     CHANGES[path](module)
     assert first_difference(before, state_of(module)) == path
+
+
+@pytest.mark.parametrize("make", [random.Random, np.random.RandomState, np.random.default_rng, torch.Generator])
+def test_a_generator_changes_with_every_draw(make):
+    module = Stateful()
+    module.source = make()
+    before = state_of(module)
+    assert first_difference(before, state_of(module)) is None
+    torch.rand(1, generator=module.source) if make is torch.Generator else module.source.random()
+    assert first_difference(before, state_of(module)) == "source"
+
+
+def test_an_iterator_is_taken_for_changed_since_it_cannot_be_looked_at():
+    module = Stateful()
+    module.source = iter([1, 2])
+    assert first_difference(state_of(module), state_of(module)) == "source"
+
+
+def test_an_attribute_that_holds_itself_is_compared_once():
+    module = Stateful()
+    module.seen.append(module.seen)
+    before = state_of(module)
+    assert first_difference(before, state_of(module)) is None
+    module.seen[0] = 7
+    assert first_difference(before, state_of(module)) == "seen[0]"
 
 
 def test_parameters_and_buffers_may_change_their_values():

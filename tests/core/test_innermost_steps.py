@@ -116,6 +116,13 @@ class Smoothed(Dense):
         return F.cross_entropy(self(batch[0]), batch[1], label_smoothing=0.1)
 
 
+class OverSamples(Dense):
+    """A softmax over the samples of a batch, not over the classes."""
+
+    def training_step(self, batch, batch_idx):
+        return F.nll_loss(F.log_softmax(self(batch[0]), 0), batch[1])
+
+
 class Summed(Dense):
     def training_step(self, batch, batch_idx):
         return F.cross_entropy(self(batch[0]), batch[1], reduction="sum")
@@ -251,6 +258,7 @@ OTHERS = [
     Halves,
     Scaled,
     Smoothed,
+    OverSamples,
     Summed,
     Penalised,
     Tied,

@@ -1,10 +1,12 @@
 """Keyed randomness: known answers of Philox, independence of the other clients, uniformity."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from raylfl.core import keyed as module
 from raylfl.core.keyed import keyed, keyed_int, keyed_uniform, keyed_words, philox4x32, splitmix64
 
 
@@ -24,6 +26,12 @@ def test_a_clients_number_does_not_depend_on_the_other_clients(seed, r, clients)
     alone = [keyed_uniform(seed, "link", r, np.array([c]))[0] for c in clients]
     np.testing.assert_array_equal(together, alone)
     assert ((together > 0) & (together < 1)).all()
+
+
+@pytest.mark.parametrize(("word", "expected"), [(0, 2.0**-53), (2**32 - 1, 1 - 2.0**-53)])
+def test_the_extreme_numbers_are_as_far_from_0_as_from_1(monkeypatch, word, expected):
+    monkeypatch.setattr(module, "philox4x32", lambda counter, *keys: [np.full(3, word, dtype=np.uint64)] * 4)
+    assert keyed_uniform(0, "link", 0, np.arange(3)).tolist() == [expected] * 3
 
 
 def test_numbers_are_uniform_and_differ_between_keys():

@@ -221,6 +221,11 @@ def test_an_unreachable_min_size_names_all_three_numbers():
         Dirichlet(0.05, min_size=40).split(balanced(1000, 10), 20, 0)
 
 
+def test_a_min_size_that_takes_all_samples_can_be_met():
+    split = Dirichlet(1.0, min_size=5).split(Samples(10, np.arange(10) % 2), 2, 0)
+    assert [len(client) for client in split.clients] == [5, 5]
+
+
 def test_a_class_with_fewer_samples_than_owners_is_refused():
     labels = np.array([0] * 3 + [1] * 97)  # five clients share three samples
     with pytest.raises(BadValue, match=r"^num_clients=10"):

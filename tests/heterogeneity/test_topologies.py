@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ from raylfl.heterogeneity.links.bernoulli import Bernoulli
 from raylfl.heterogeneity.links.perfect import Perfect
 from raylfl.heterogeneity.participation.full import Full
 from raylfl.heterogeneity.topologies import TOPOLOGIES
+from raylfl.heterogeneity.topologies.base import Graph
 from raylfl.heterogeneity.topologies.record import GraphLines, graph_row
 from raylfl.heterogeneity.topologies.summary import mixing_rate, numbers
 from raylfl.heterogeneity.world import RunContext
@@ -90,6 +92,12 @@ def test_messages_are_lost_with_the_probability_of_their_sender_independently_on
     for node, q in ((0, 0.0), (1, 0.5), (2, 0.9)):
         assert lost[sent == node].mean() == pytest.approx(q, abs=4 * (q * (1 - q) / (39 * 40)) ** 0.5)
         assert q == 0 or lost[sent == node].std() > 0.02
+
+
+def test_no_two_edges_lose_their_messages_in_the_same_rounds():
+    graph, context = TOPOLOGIES.get("complete").cls(), world(8)
+    arrived = np.array([graph.edges(r, context, Bernoulli(q=0.5)).arrives for r in range(100)])
+    assert len(np.unique(arrived, axis=1).T) == 8 * 7
 
 
 @pytest.mark.parametrize(
@@ -246,6 +254,33 @@ def test_a_record_fits_the_clients_of_the_run(tmp_path, edges, options, says):
         return
     with pytest.raises(BadValue, match=says):
         pairs("recorded", 3, path=str(path), **options)
+
+
+class Fading(Graph):
+    """The complete graph in round 0, no edges later."""
+
+    changes = True
+
+    def graph(self, r, world):
+        return nx.empty_graph(world.count) if r else nx.complete_graph(world.count)
+
+
+def test_the_numbers_of_a_graph_that_changes_are_those_of_round_0():
+    found = numbers(Fading(), world(4), "doubly")
+    assert (found["edges"], found["diameter"], found["gap"]) == (6, 1, pytest.approx(1.0))
+
+
+def test_one_graph_serves_all_rounds_of_a_run():
+    fading, ring = Fading(), TOPOLOGIES.get("ring").cls()
+    assert [len(fading.pairs(r, world(4))) for r in (0, 1, 0)] == [12, 0, 12]
+    assert ring.pairs(0, world(4)) is ring.pairs(1, world(4))
+
+
+@pytest.mark.parametrize("alone", [0, 2])
+def test_a_graph_with_a_node_without_edges_is_not_regular(tmp_path, alone):
+    path = tmp_path / "edges.txt"
+    path.write_text(" ".join(str(k) for k in range(3) if k != alone))
+    assert not TOPOLOGIES.get("file").cls(path=str(path)).regular(world(3))
 
 
 @pytest.mark.parametrize(

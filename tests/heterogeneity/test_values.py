@@ -214,6 +214,8 @@ def test_ten_million_clients_cost_nothing_when_three_are_evaluated():
         ({"phases": [{"until": 1.0, "value": 1}, {"value": 1}]}, ANY, "q.phases", "rising fractions `until`"),
         ({"phases": [{"until": 0.0, "value": 1}, {"value": 1}]}, ANY, "q.phases", "rising fractions `until`"),
         ({"phases": [{"until": 0.5, "value": 1}] * 2 + [{"value": 1}]}, ANY, "q.phases", "rising"),
+        ({"phases": [*({"until": u, "value": 1} for u in (0.2, 0.5, 0.4)), {"value": 1}]}, ANY, "q.phases", "rising"),
+        ({"phases": [*({"until": u, "value": 1} for u in (0.2, 1.0)), {"value": 1}]}, ANY, "q.phases", "rising"),
         ({"phases": [{"value": 1}]}, Domain("a number", 0, phases=False), "q.phases", "during a run"),
     ],
 )
@@ -224,6 +226,12 @@ def test_refusals_name_key_value_and_remedy(spec, domain, key, says):
     assert says in str(caught.value)
 
 
+def test_a_base_file_is_blamed_only_where_two_forms_meet():
+    with pytest.raises(BadValue) as caught:
+        PerClient.parse({"uniform": [0, 1], "share": 1}, "q", ANY, purpose="test")
+    assert "base file" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
@@ -232,6 +240,10 @@ def test_refusals_name_key_value_and_remedy(spec, domain, key, says):
         (
             {"groups": [{"count": 2, "list": [1]}, {"count": 1, "value": 1}]},
             "q.groups[0].list=1 entries, but must be 2",
+        ),
+        (
+            {"phases": [{"until": 0.5, "value": 1}, {"list": [1, 2]}]},
+            "q.phases[1].list=2 entries, but must be 3",
         ),
     ],
 )

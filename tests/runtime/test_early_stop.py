@@ -90,6 +90,16 @@ def test_a_metric_that_is_not_recorded_is_refused_in_the_first_round(runs):
         run(runs, "stop.metric=test/acc", "stop.patience=1")
 
 
+def test_a_metric_may_be_absent_after_the_first_round_and_one_of_uploads_in_it():
+    rule, of_uploads = (EarlyStop(StopConfig(metric=name, patience=1)) for name in ("test/f1", "train/loss"))
+    with pytest.raises(BadConfig, match="test/f1"):
+        rule.see({"round": 0, "test/loss": 1.0})
+    rule.see({"round": 3, "test/loss": 1.0})  # the first round after a resume
+    of_uploads.see({"round": 0, "test/loss": 1.0})
+    assert rule.reason is None
+    assert of_uploads.reason is None
+
+
 @pytest.mark.parametrize("given", [{"metric": "test/loss"}, {"patience": 3}, {"target": 1.0}])
 def test_a_rule_is_a_metric_with_a_target_or_a_patience(given):
     with pytest.raises(BadValue, match="metric="):

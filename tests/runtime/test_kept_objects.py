@@ -55,6 +55,15 @@ def test_an_object_that_is_too_large_is_left_out_with_the_limit(tmp_path, monkey
     assert read(tmp_path).left_out == {"mine.Large": "it takes more than 1 MiB", "mine.Small": None}
 
 
+def test_an_object_of_the_largest_size_is_kept(monkeypatch):
+    monkeypatch.setattr(kept_objects, "LARGEST", 10)
+    memory = kept_objects._Limited()
+    memory.write(bytes(4))
+    memory.write(bytes(6))
+    with pytest.raises(ValueError, match="it takes more than 0 MiB"):
+        memory.write(bytes(1))
+
+
 def test_damaged_files_are_refused(tmp_path):
     keep(Folder(tmp_path), {"mine.Data": [1, 2]})
     index = read(tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -13,9 +15,10 @@ from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
 from raylfl.errors import BadConfig
 from raylfl.runtime.workers.attributes import Attributes
+from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.optimizer import ModuleOptimizer
 from raylfl.runtime.workers.task import Task
-from raylfl.runtime.workers.training import uses_index
+from raylfl.runtime.workers.training import Training, uses_index
 from raylfl.runtime.workers.worker import Worker
 from tests.runtime import lightning_modules
 from tests.runtime.lightning_modules import Hooked, Scheduled
@@ -195,6 +198,21 @@ class Compiled(Net):
 )
 def test_a_step_that_uses_batch_idx_is_distinguished_from_one_that_does_not(kind, uses):
     assert uses_index(kind()) == uses
+
+
+class LogsAtFirst(Net):
+    def training_step(self, batch, batch_idx):
+        if batch_idx == 0:
+            self.log("first", 1.0)
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_trial_sees_what_the_first_step_alone_logs():
+    module, recorder = LogsAtFirst(norm=False, dropout=0.0), Recorder()
+    recorder.attach(module)
+    training = Training(FlatModule(module, torch.float32, torch.device("cpu")), recorder, None)
+    batch = torch.randn(2, 4), torch.tensor([0, 1])
+    assert training.logged_in(SimpleNamespace(content=batch)) == "logs first"
 
 
 def test_what_a_client_deletes_and_adds_is_put_back_together():

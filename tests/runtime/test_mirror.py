@@ -7,6 +7,7 @@ import json
 import shutil
 import tempfile
 import time
+from types import SimpleNamespace
 
 import fsspec
 import pytest
@@ -252,6 +253,23 @@ def test_a_machine_that_wakes_up_after_another_took_its_run_over_writes_nothing(
     awake.committed(print)
     awake.close()
     assert json.loads(Storage(f"{url}/tiny/it").read(OWNER))["held"] is False
+
+
+def test_only_a_new_owner_waits_for_others_that_take_the_run_over(url, machine, monkeypatch):
+    waits = []
+    clock = SimpleNamespace(sleep=waits.append, time=time.time, monotonic=time.monotonic)
+    first = RunDirectory.create(staging(url), "tiny", "it", 0, url)
+    first.write("config.yaml", "rounds: 1\n")
+    first.committed(print)
+    first.close()
+    monkeypatch.setattr(mirror, "time", clock)
+    again = Mirror(first.path)
+    again.hold("again")
+    again.release()
+    assert waits == []
+    machine("b")
+    RunDirectory(take(f"{url}/tiny/it")).open().close()
+    assert waits == [mirror.SETTLE_SECONDS]
 
 
 def test_of_two_machines_that_take_a_lost_run_over_only_one_gets_it(url, machine):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from raylfl.core.oracle import Way
-from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_of
 
 PLAIN, QUICK = Way("autograd", "it was asked for"), Way("recorded", "it was not")
 
@@ -25,6 +25,24 @@ def reports(clients, **changes):
 
 def test_the_load_of_a_task_is_its_number_of_sample_gradients():
     assert Task(0, (4, 7), (2, 5), (10, 3), (2.0, 5.0), 0.1).load == 2 * 10 + 5 * 3
+
+
+@pytest.mark.parametrize(
+    ("clients", "order"),
+    [([5, 9], [1, 0]), ([9, 5], None), ([5, 2, 9], [2, 0, 1]), ([9, 2, 5], [0, 2, 1]), ([7], None), ([], None)],
+)
+def test_clients_are_put_into_the_order_of_a_list(clients, order):
+    found = order_of(clients, np.array([9, 5, 7, 2]))
+    assert (None if found is None else found.tolist()) == order
+    whole = reports([9, 5, 2]).in_order(np.array([2, 7, 9, 5]))
+    assert whole.rows["client"].tolist() == [2, 9, 5]
+    assert whole.logged["a"].tolist() == [2.5, 9.5, 5.5]
+
+
+def test_square_norms_are_looked_up_by_client():
+    whole = reports([4, 2, 9])
+    whole.rows["square"] = [16.0, 4.0, 81.0]
+    assert whole.squares(np.array([9, 4])).tolist() == [81.0, 16.0]
 
 
 def test_missing_columns_are_0_and_failed_clients_have_no_loss():

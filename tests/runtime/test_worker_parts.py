@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +15,8 @@ from raylfl.runtime.records import checkpoint
 from raylfl.runtime.records.checkpoint import Checkpoints
 from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.round.homes import _ordered
-from raylfl.runtime.workers.backend import HomeCall
+from raylfl.runtime.workers import backend
+from raylfl.runtime.workers.backend import HomeCall, LocalBackend
 from raylfl.runtime.workers.full_gradients import WeightedOracle
 from raylfl.runtime.workers.task import ClientReports, Task
 from raylfl.runtime.workers.worker import Worker
@@ -144,6 +146,19 @@ def test_a_damaged_record_is_kept_before_its_rows_are_computed_again(faulty):
         with pytest.raises(Damaged, match="broken disk" if faulty == "unreadable" else "its end is lost"):
             here._check_records(manifest)
     assert kept == ([] if faulty is None else ["metrics.jsonl" if faulty == "unreadable" else faulty])
+
+
+def test_an_evaluation_may_take_the_time_limit_of_a_client_for_each_batch(monkeypatch):
+    limits = []
+    monkeypatch.setattr(backend, "time_limit", lambda seconds: limits.append(seconds) or nullcontext())
+    here = object.__new__(LocalBackend)
+    here.worker, here.timeout, here._batch_size = SimpleNamespace(evaluate=lambda broadcast, chunks: "done"), 2.0, 4
+    chunks = [SimpleNamespace(indices=range(size)) for size in (5, 4, 1)]
+    assert [here.evaluate({}, some).result() for some in (chunks, chunks[1:], [])] == ["done"] * 3
+    assert limits == [8.0, 4.0, 2.0]
+    here.timeout = None
+    here.evaluate({}, chunks).result()
+    assert limits[-1] is None
 
 
 @pytest.mark.parametrize("returns", [2, 3, 5])
