@@ -172,13 +172,17 @@ def test_an_algorithm_registered_outside_the_package_is_resumed_by_a_process_tha
     assert torch.equal(torch.load(first.run_dir / "final.pt", weights_only=True)["params"], twin.params)
 
 
-def test_without_its_module_a_run_cannot_be_resumed_and_the_message_says_what_is_missing(here):
+def test_without_its_module_a_run_cannot_be_resumed_and_the_message_says_what_is_missing(here, monkeypatch, capsys):
+    """As in a process elsewhere that never imported the module."""
     first = raylfl.run("digits", [*SMALL, "algorithm.class_path=mine.Sprung", "rounds=1"])
     (here / "elsewhere").mkdir()
-    done = program("resume", str(first.run_dir), "rounds=3", folder=here / "elsewhere")
-    assert done.returncode == 2
-    assert "algorithm.class_path=mine.Sprung" in done.stderr
-    assert "looked for in the working directory" in done.stderr
+    monkeypatch.chdir(here / "elsewhere")
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(here))])
+    monkeypatch.delitem(sys.modules, "mine")
+    assert main(["resume", str(first.run_dir), "rounds=3"]) == 2
+    said = capsys.readouterr().err
+    assert "algorithm.class_path=mine.Sprung" in said
+    assert "looked for in the working directory" in said
 
 
 def test_own_and_shipped_algorithms_are_compared_and_reported_side_by_side(here, capsys, undrawn):

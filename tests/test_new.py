@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from raylfl.config.load import load_config
 from raylfl.listing import kind_of
 from raylfl.new import KINDS, module_of, new
 from raylfl.registry import import_class
+from tests.startup.forks import PYTEST
 
 GROUPS = {"algorithm": "algorithms", "partition": "partitions", "link": "links", "model": "models"}
 
@@ -51,7 +53,8 @@ def test_what_is_written_passes_at_once(here, kind):
 @pytest.mark.slow
 def test_pytest_finds_them_and_the_first_line_of_the_yaml_runs(here):
     assert main(["new", "algorithm", "FedNew", "-o", str(here)]) == 0
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "test_fednew.py"], capture_output=True, text=True)
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run([*PYTEST, "-q", "test_fednew.py"], env=environment, capture_output=True, text=True)
     assert "3 passed" in done.stdout
     command = shlex.split((here / "fednew.yaml").read_text().splitlines()[0].removeprefix("# raylfl "))
     assert main([*command, "rounds=1", "runtime.backend=local", "logging.report=false"]) == 0

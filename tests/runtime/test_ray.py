@@ -54,21 +54,6 @@ def cluster():
 LOSSY = ["link.name=bernoulli", "link.q=0.3", "local.steps={list: [1, 2, 3, 4, 5, 6, 7, 8]}"]
 
 
-def on_ray(config, runs, *overrides, watch=None):
-    small = ["runtime.backend=ray", "runtime.cpus_per_worker=0.5"]
-    return raylfl.run(config, [*runs, *small, *overrides], watch)
-
-
-def test_a_run_on_ray_gives_the_bits_of_a_local_one_and_no_actor_outlives_it(cluster, runs):
-    """From the config to the records, with the server in an actor of its own."""
-    world = [*LOSSY, "algorithm.name=fedaware"]
-    here = raylfl.run(DIGITS, [*runs, *world])
-    there = on_ray(DIGITS, runs, *world, "runtime.workers=1")
-    assert outcome(there.run_dir) == outcome(here.run_dir)
-    assert (there.run_dir / "partition.json").read_bytes() == (here.run_dir / "partition.json").read_bytes()
-    wait_until(lambda: not actors("WorkerActor") and not actors("ServerActor"), "end of the actors")
-
-
 def test_on_a_ray_of_the_callers_own_runs_follow_stop_and_go_side_by_side(cluster, runs):
     """In two threads: a run that its callback stops, and a stream that waits after its first round."""
     here = [*runs, "runtime.backend=ray", "runtime.workers=1", "runtime.cpus_per_worker=0.5"]
@@ -82,10 +67,12 @@ def test_on_a_ray_of_the_callers_own_runs_follow_stop_and_go_side_by_side(cluste
     assert ray.is_initialized()
 
 
-def test_runs_that_are_compared_share_their_actors(cluster, runs):
-    """The second run uses the processes of the first with their loaded modules, and has the result of a run alone."""
+def test_runs_on_ray_that_are_compared_share_their_actors_and_have_the_bits_of_local_ones(cluster, runs):
+    """From the config to the records, with the server in an actor of its own; no actor outlives them. The second run
+    uses the processes of the first with their loaded modules.
+    """
     overrides = [*runs, *LOSSY, "rounds=2", "runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.workers=2"]
-    names = ["scaffold", "sfl", "fedavg"]
+    names = ["scaffold", "sfl", "fedaware"]
     seen, folders = [], []
 
     def watch(progress):
@@ -102,6 +89,7 @@ def test_runs_that_are_compared_share_their_actors(cluster, runs):
     for name, result in zip(names, results, strict=True):
         alone = raylfl.run(DIGITS, [*runs, *LOSSY, "rounds=2", f"algorithm.name={name}"])
         assert outcome(result.run_dir) == outcome(alone.run_dir)
+        assert (result.run_dir / "partition.json").read_bytes() == (alone.run_dir / "partition.json").read_bytes()
     wait_until(lambda: not actors("WorkerActor") and not actors("ServerActor"), "end of the actors")
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LEAN = "from raylfl.startup import lazy_imports; lazy_imports.install()\n"  # as `raylfl` does: 2.5 s less
+PYTEST = [sys.executable, "-c", LEAN + "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"]
 SERVER = """
 def serve():
     import json, os, sys, traceback

@@ -13,25 +13,19 @@ def python(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_torchvision_imports_after_the_declaration(after_torch):
-    assert (
-        after_torch(
-            "from raylfl.startup.torchvision_cpu import declare\n"
-            "declare(); assert 'torchvision' not in sys.modules\n"
-            "import torchvision.datasets, torchvision.transforms.v2, torchvision.models\n"
-            "print(declare())"
-        )
-        == "False"
-    )
-
-
-def test_importing_raylfl_first_is_enough_and_imports_neither_torch_nor_torchvision():
+def test_importing_raylfl_is_enough_for_torchvision_and_imports_neither_torch_nor_torchvision(after_torch):
+    code = "import raylfl, sys; print({'torch', 'torchvision'} & set(sys.modules) or 'neither')"
+    assert python(code) == "neither"
     code = (
-        "import raylfl, sys; before = {'torch', 'torchvision'} & set(sys.modules)\n"
-        "import torchvision.datasets, raylfl.models.base\n"
-        "print(before or 'neither', len([f for f in sys.meta_path if 'raylfl' in type(f).__module__]))"
+        "waiting = lambda: len([f for f in sys.meta_path if 'raylfl' in type(f).__module__]); before = waiting()\n"
+        "import torchvision.datasets, torchvision.transforms.v2, torchvision.models\n"
+        "print(before, waiting(), torchvision_cpu.declare())"
     )
-    assert python(code) == "neither 0"
+    assert after_torch(code) == "1 0 False"
+
+
+def test_the_declaration_imports_no_torchvision(after_torch):
+    assert after_torch("torchvision_cpu.declare(); print('torchvision' in sys.modules)") == "False"
 
 
 def test_existing_operators_are_left_unchanged(after_torch):
