@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +16,7 @@ from raylfl.algorithms.fedprox import FedProx
 from raylfl.cli import main
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
+from tests.startup.forks import LEAN, forks_after
 from tests.tune.sweeps import carry_out, sweep_of
 
 MINE = """
@@ -118,11 +116,20 @@ def here(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def program(*args, folder):
-    """The command line in a separate process, which has only the working directory."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(raylfl.__file__).parents[1])}
-    command = [sys.executable, "-m", "raylfl", *args]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+RESUMED = """
+os.chdir({folder!r})
+sys.stderr = said = io.StringIO()
+assert (main(["resume", {run!r}, "rounds=3"]), said.getvalue()) == (0, "")
+"""
+
+
+@pytest.fixture(scope="module")
+def resumed_elsewhere(tmp_path_factory):
+    """`resumed_elsewhere(run, folder)`: resumes a run in a process that has only the working directory."""
+    first = LEAN + "import io, os, sys, sklearn.datasets, networkx, raylfl.experiment, raylfl.runtime.inprocess\n"
+    first += "from raylfl.cli import main\n"
+    with forks_after(first, tmp_path_factory.mktemp("elsewhere")) as python:
+        yield lambda run, folder: python(RESUMED.format(run=str(run), folder=str(folder)))
 
 
 def test_copies_of_shipped_components_give_the_same_bits(here):
@@ -151,23 +158,25 @@ def test_the_saved_config_names_the_class_and_gives_the_same_run_again(here):
     assert torch.equal(raylfl.run(first.run_dir / "config.yaml").params, first.params)
 
 
-def test_another_process_resumes_a_run_of_own_components(here):
+@pytest.mark.slow
+def test_another_process_resumes_a_run_of_own_components(here, resumed_elsewhere):
     first = raylfl.run("digits", [*SMALL, *OWN, "logging.id=a", "rounds=2"])
-    done = program("resume", str(first.run_dir), "rounds=3", folder=here)
-    assert (done.returncode, done.stderr) == (0, "")
+    resumed_elsewhere(first.run_dir, here)
     longer = torch.load(first.run_dir / "final.pt", weights_only=True)["params"]
     assert torch.equal(longer, raylfl.run("digits", [*SMALL, *SHIPPED]).params)
 
 
-def test_an_algorithm_registered_outside_the_package_is_resumed_by_a_process_that_never_imported_it(here):
+@pytest.mark.slow
+def test_an_algorithm_registered_outside_the_package_is_resumed_by_a_process_that_never_imported_it(
+    here, resumed_elsewhere
+):
     import registered_outside  # noqa: F401
 
     first = raylfl.run("digits", [*SMALL, "algorithm.name=sprung_from_outside", "rounds=2"])
     saved = yaml.safe_load((first.run_dir / "config.yaml").read_text())["algorithm"]
     assert saved["name"] == "sprung_from_outside"
     assert saved["class_path"] == "registered_outside.Registered"
-    done = program("resume", str(first.run_dir), "rounds=3", folder=here)
-    assert (done.returncode, done.stderr) == (0, "")
+    resumed_elsewhere(first.run_dir, here)
     twin = raylfl.run("digits", [*SMALL, "algorithm.name=fedprox", "algorithm.mu=0.25"])
     assert torch.equal(torch.load(first.run_dir / "final.pt", weights_only=True)["params"], twin.params)
 
