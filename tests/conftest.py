@@ -217,7 +217,7 @@ def _only_slow_tests_start_python(request):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Pictures are saved without being drawn, which takes seconds per page: for tests of what is around them."""
+    """Saves pictures without drawing them, which takes seconds per page: for tests of the page around them."""
     from raylfl.report.style import Drawing
 
     monkeypatch.setattr(Drawing, "savefig", savefig)

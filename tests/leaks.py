@@ -30,7 +30,7 @@ PATIENCE = 10.0  # seconds that a process may take to end
 
 
 def present() -> set[str]:
-    """Everything that counts, one line each."""
+    """The present processes, environment variables and threads, one line each."""
     return processes() | variables() | threads()
 
 
@@ -56,7 +56,7 @@ def threads() -> set[str]:
 
 
 def left_behind(before: set[str]) -> list[str]:
-    """Everything that is new, after a short wait; removed and changed variables count as well."""
+    """The new lines after a short wait; removed and changed variables count as well."""
     end = time.monotonic() + PATIENCE
     while (extra := _changes(before)) and time.monotonic() < end:
         time.sleep(0.1)

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def savefig(self: Any, place: Any, **options: Any) -> None:
-    """In place of `savefig` of raylfl.report.style.Drawing."""
+    """A replacement for `savefig` of raylfl.report.style.Drawing."""
     if isinstance(place, io.StringIO):
         place.write('<svg width="1" height="1"></svg>')
     else:

@@ -7,8 +7,8 @@ Sent     d floats along each edge (x).
 Assumes  W symmetric and doubly stochastic; one local step per round.
 
     paper    x_{k+2} = (I + W) x_{k+1} - W~ x_k - eta (grad f(x_{k+1}) - grad f(x_k)),  x_1 = W x_0 - eta grad f(x_0)
-    here     x_{k+1} = W x_k - eta grad f(x_k) + s_k,  s_{k+1} = s_k + (W - W~) x_k:  its sum over k, in which
-             W may be another matrix in every round
+    here     x_{k+1} = W x_k - eta grad f(x_k) + s_k,  s_{k+1} = s_k + (W - W~) x_k:  the sum of the paper's recursion
+             over k; W may then be another matrix in every round
     always   sum_i s_i = 0
 """
 

@@ -151,7 +151,7 @@ class Part:
 
     @cached_property
     def _plain(self) -> Bools:
-        """Which targets have several neighbours, all of weight 1: bool [T]."""
+        """A mask of the targets with several neighbours, all of weight 1: bool [T]."""
         degrees = np.diff(self.first)
         other = np.add.reduceat(np.append(self.weights != 1, False), self.first[:-1]) if len(degrees) else degrees
         plain: Bools = (degrees > 1) & (other == 0)
@@ -285,7 +285,10 @@ class Edges:
         return w.lazy() if self.weights == "lazy" else w
 
     def row(self, nodes: Ints) -> Mixing:
-        """R of these nodes: a receiver's weights are 1 / (1 + its messages that arrive), for each sender and itself."""
+        """R of these nodes: a receiver's weights are 1 / (1 + its messages that arrive), for each sender and itself.
+
+        If the config names doubly stochastic weights: W.
+        """
         if self.weights in DOUBLY:
             return self.doubly(nodes)
         sources, targets = self._at(nodes, self.arrives).T
@@ -293,7 +296,10 @@ class Edges:
         return Mixing(share, sources, targets, share[targets])
 
     def column(self, nodes: Ints) -> Mixing:
-        """C of these nodes: a sender's weights are 1 / (1 + its messages that arrive), for each receiver and itself."""
+        """C of these nodes: a sender's weights are 1 / (1 + its messages that arrive), for each receiver and itself.
+
+        If the config names doubly stochastic weights: W.
+        """
         if self.weights in DOUBLY:
             return self.doubly(nodes)
         sources, targets = self._at(nodes, self.arrives).T

@@ -95,7 +95,7 @@ def test_the_table_of_algorithms_names_them_all():
 
 @pytest.mark.parametrize("name", [n for n in ALGORITHMS.names() if not options_of(n).get("cut")])
 def test_the_table_of_algorithms_tells_the_traffic_and_the_options(name: str):
-    """Down (at the start and as the answer) and up, in units of d, as the algorithm sends them."""
+    """The table has the traffic of the algorithm: both broadcasts down, and up, in units of d."""
     row, algorithm = documented()[name], ALGORITHMS.get(name).cls()
     run = after_all(algorithm)
     up, _ = run.uploads(rounds_for(algorithm)[0])

@@ -278,7 +278,7 @@ def test_push_pull_with_the_matrices_of_focus_is_focus_to_the_last_bit(seed, dty
 
 
 def test_dsgd_on_the_complete_graph_is_fedavg():
-    """Full participation, K local steps; to rounding: W = 11^T/N is a product, FedAvg's mean a sum of updates."""
+    """They are equal up to rounding: W = 11^T/N is a product, FedAvg's mean a sum of updates."""
     problem, x0 = oracles.random_quadratics(3, N, D, weights="uniform", noise=0.1), np.ones(D)
     everyone = {(i, j) for i in range(N) for j in range(N) if i != j}
     rounds = [GraphRound(r, list(range(N)), everyone, [3] * N, 0.05) for r in range(ROUNDS)]
@@ -295,7 +295,7 @@ def test_led_on_the_complete_graph_is_scaffnew():
 
 
 class TokenEdges(Edges):
-    """The first of two working nodes hands its row to the second one, which drops its own."""
+    """A mixing in which the first of two working nodes sends its row to the second, which drops its own."""
 
     def doubly(self, nodes: Ints) -> Mixing:
         hop = np.arange(len(nodes) - 1)  # one, or none
@@ -303,7 +303,7 @@ class TokenEdges(Edges):
 
 
 def test_the_chain_of_sfl_is_a_token_walk_of_dsgd():
-    """The node with the token takes its local steps and hands its row to the next node of the walk; to the last bit."""
+    """The node with the token takes its local steps and sends its row to the next node; the bits are equal."""
     problem, x0 = case(5, noise=0.0)
     rng, population = np.random.default_rng(5), Population.of(np.ones(N))
     cohorts = [rng.permutation(N)[: rng.integers(1, N + 1)].tolist() for _ in range(ROUNDS)]
@@ -350,7 +350,7 @@ def test_no_method_without_a_server_goes_unchecked():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sums_are_kept_whichever_nodes_work_and_messages_arrive(name):
-    """Tracking, mass, duals that sum to 0; and the reported x is the mean of the nodes' rows."""
+    """Sums of tracked gradients, masses and duals are kept; the reported x is the mean of the nodes' rows."""
     problem, x0 = case(11)
     rounds = random_rounds(11, directed=True, steps=1 if name not in EQUAL else 3, equal=name in EQUAL)
     for server in play(ALGORITHMS.get(name).cls(), problem, rounds, x0):
@@ -397,7 +397,7 @@ def test_the_exact_methods_reach_the_optimum_when_nodes_come_and_go_and_the_othe
 @pytest.mark.parametrize("beta", [0.0, 0.6])
 @pytest.mark.parametrize("p", [1.0, 0.7])
 def test_the_bias_of_dsgd_is_its_closed_form(beta, p):
-    """All nodes at work: the limit itself. Nodes that come and go: the mean over 8,000 rounds, to its noise."""
+    """The limit is compared if all nodes work; otherwise the mean over 8,000 rounds, up to its noise."""
     rng, pairs = np.random.default_rng(0), np.array([[0, 1], [1, 0], [1, 2], [2, 1]])
     h, b = np.stack([np.diag(rng.uniform(0.5, 1.0, 2)) for _ in range(3)]), rng.standard_normal((3, 2))
     edges = Edges(3, pairs, np.ones(4, dtype=bool))
@@ -430,7 +430,7 @@ def test_the_bias_of_dsgd_is_its_closed_form(beta, p):
 
 
 def test_rates_under_participation_follow_from_the_maps_of_rounds():
-    """DIGing's matrix by hand; chains that forget their last state are independent draws; DSGD's rest moves."""
+    """DIGing's matrix is computed by hand; chains without memory are independent draws; DSGD's limit moves."""
     path, h, b = np.array([[0, 1], [1, 0], [1, 2], [2, 1]]), np.array([1.0, 1.5, 2.0]), np.array([1.0, -2.0, 0.5])
     maps = graph_rates.maps_of("gradient_tracking", h, b, path, False)
     rest = maps.rest()

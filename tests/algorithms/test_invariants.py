@@ -67,7 +67,7 @@ def test_scaffold_s_variate_is_the_mean_of_the_clients(here: RunContext, option:
 @after_every_round
 @given(worlds)
 def test_scaffold_s_client_variate_is_the_mean_of_its_gradients(here: RunContext):
-    """Option 2: of the local steps' (plain ones in round 0, as c = c_i = 0); option 1: the full one at x."""
+    """Option 2 has the gradients of the local steps (plain ones in round 0), option 1 the full gradient at x."""
     first = RunContext(here.population, here.rounds[:1], here.noise, here.seed)
     x0 = torch.linspace(-1, 2, D, dtype=torch.float64)
     (r, _, own), (_, _, full) = (next(played(Scaffold(option=option), first)) for option in (2, 1))
@@ -191,7 +191,7 @@ STARS = [e.name for e in ALGORITHMS if not e.cls.topology.sequential and e.name 
 
 @pytest.mark.parametrize("name", STARS)
 def test_the_order_of_the_cohort_does_not_matter(name: str):
-    """Except for rounding, and except for a ring."""
+    """Results differ by rounding only, except in a ring."""
     here = world(7, draws=False)
     turned = RunContext(here.population, [reversed_round(r) for r in here.rounds], here.noise, here.seed)
     algorithm = ALGORITHMS.get(name).cls()

@@ -1,4 +1,4 @@
-"""What each paper says of its method, as the traits that decide which options apply, which warn, what is measured."""
+"""Traits of methods against their papers: they decide which options apply, which warn, and what is measured."""
 
 from __future__ import annotations
 

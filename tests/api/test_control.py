@@ -188,7 +188,7 @@ def test_two_runs_in_two_threads_have_the_bits_of_two_runs(runs):
 
 
 def test_runs_in_two_threads_share_one_ray_which_ends_with_the_last_of_them(monkeypatch):
-    """With functions that only count in place of Ray's start and end."""
+    """Functions that only count replace Ray's start and end."""
     started, ended = [], []
     for name, value in cluster.OWN_CLUSTER.items():
         monkeypatch.setenv(name, value)  # set by the first run, and removed after this test

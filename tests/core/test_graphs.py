@@ -48,7 +48,7 @@ def test_graphs_have_the_bits_of_autograd(monkeypatch, kind):
 
 
 def test_a_capture_follows_steps_on_a_stream_of_its_own(monkeypatch):
-    """With stand-ins for CUDA's streams and graphs, which note where each call of the step was."""
+    """Stand-ins for CUDA's streams and graphs record the stream of each call of the step."""
     places, waits, made = ["current"], [], []
 
     class Stream:
@@ -104,7 +104,7 @@ def test_a_graph_with_other_bits_is_not_used(monkeypatch):
 
 
 def test_a_compiled_training_step_is_an_option(runs):
-    """With a backend that needs no C++ compiler: the same operators, so the same numbers."""
+    """The backend needs no C++ compiler; it has the same operators, and therefore the same numbers."""
     overrides = ["rounds=2", "runtime.vectorize=never"]
     plain = raylfl.run(TINY, [*runs, *overrides])
     compiled = raylfl.run(TINY, [*runs, *overrides, "runtime.compile=eager"])

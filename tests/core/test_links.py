@@ -12,7 +12,7 @@ from raylfl.core.links import HEAD, Links
 
 @pytest.mark.parametrize("seed", range(3))
 def test_totals_are_those_of_counting_by_hand(seed):
-    """Rounds that name known links, new ones and none, among them links of a server."""
+    """The rounds use known links, new links or none; some links are those of a server."""
     rng = np.random.default_rng(seed)
     links, messages, floats = Links(), Counter(), Counter()
     for _ in range(20):
@@ -47,5 +47,5 @@ def test_columns_that_are_no_table_are_refused():
     assert Links.of_columns(links.columns()).csv() == links.csv()
     turned = {name: values[::-1] for name, values in links.columns().items()}
     for broken in ({**links.columns(), "floats": np.zeros(1)}, turned, {**links.columns(), "codes": np.zeros(2)}):
-        with pytest.raises(ValueError, match="no table"):
+        with pytest.raises(ValueError, match="floats on links is damaged"):
             Links.of_columns(broken)

@@ -33,7 +33,7 @@ PAIRS = {
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=5),
 )
 def test_two_rounds_that_keep_their_moments_are_one_run_of_torchs_optimizer(name, seed, counts):
-    """K_i differ between clients and rounds; each client goes on from where its first round ended."""
+    """K_i differ between clients and rounds; each client continues from the end of its first round."""
     (ours, theirs), gradient, lr = PAIRS[name], problem(seed), 0.05
     start, moments = torch.ones(len(counts), D, dtype=torch.float64), None
     for r in range(2):

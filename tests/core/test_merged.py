@@ -52,7 +52,7 @@ def test_only_masks_draw():
 
 
 def test_joined_parts_are_their_sum_with_zeros():
-    """Also for -0, which becomes 0 when 0 is added, and for other dimensions."""
+    """The cases include -0, which becomes 0 when 0 is added, and other dimensions."""
     parts = [torch.randn(4, 5).clamp(max=0).mul(-1.0), torch.randn(4, 5), torch.full((4, 5), -0.0)]
     whole = sum(torch.ops.aten.select_backward(part, [4, 3, 5], 1, k) for k, part in enumerate(parts))
     assert same_bits(joined(parts, 1), whole)

@@ -78,7 +78,7 @@ def test_the_product_is_that_of_the_matrix_by_either_way(count):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_plain_sum_adds_its_neighbours_rows_as_a_tree(dtype):
-    """What lets push-pull give the bits of FOCUS, whose server adds uploads by `tree_sum`."""
+    """Push-pull therefore has the bits of FOCUS, whose server adds uploads by `tree_sum`."""
     rows = torch.randn(6, 1000, generator=torch.Generator().manual_seed(0), dtype=dtype)
     to_server = Mixing(np.array([1.0, 0, 0, 0, 0, 0]), np.arange(1, 6), np.zeros(5, dtype=np.int64), np.ones(5))
     assert torch.equal(to_server(rows)[0], rows[0] + tree_sum(rows[1:]))
@@ -144,7 +144,7 @@ def test_a_part_takes_its_rows_in_any_order_with_the_same_bits(count):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_components_are_the_strongly_connected_parts(seed):
-    """Against networkx; a gap of 0 and several parts are the same for doubly stochastic weights."""
+    """networkx finds the same parts; for doubly stochastic weights a gap of 0 means several parts."""
     for r, nodes in rounds(seed, directed=True):
         for mixing in (edges_of(r).row(nodes), edges_of(r).column(nodes), edges_of(r).doubly(nodes)):
             graph = nx.DiGraph(np.argwhere(mixing.matrix.T > 0).tolist())

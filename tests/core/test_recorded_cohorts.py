@@ -117,7 +117,7 @@ def test_each_client_has_the_buffers_that_it_would_have_alone():
 
 
 def test_gradients_with_other_bits_are_copied_into_the_rows(monkeypatch):
-    """As a library may round a product in another order of memory."""
+    """A library may round a product differently in another order of memory."""
     monkeypatch.setattr(steps, "DECISIVE", 1)
     whole, first = program.straightened, []
 

@@ -43,7 +43,7 @@ class Pair(NamedTuple):
 
 
 class Own:
-    """A batch class of the user's that knows how to move."""
+    """A user's batch class with a method `to` for the device."""
 
     device = None
 

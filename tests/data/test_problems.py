@@ -67,7 +67,7 @@ def test_the_ridge_optimum_is_the_least_squares_solution_of_weighted_and_padded_
 
 
 def test_ridge_rows_are_scaled_gaussians_and_the_noise_is_a_tenth():
-    """Of 2,000 rows in 50 dimensions: |a|^2/50 averages E u^2 = 7/12, residuals have deviation 0.1."""
+    """For 2,000 rows in 50 dimensions, |a|^2/50 averages E u^2 = 7/12, and residuals have deviation 0.1."""
     data = Ridge(num_clients=20, rows_per_client=100, dim=50)
     a, b = (column.numpy() for column in data.train_dataset.tensors)
     assert (a.shape, b.shape, a.dtype, b.dtype) == ((2000, 50), (2000,), np.float64, np.float64)

@@ -26,7 +26,7 @@ def test_norm_and_diversity_follow_equation_3_with_normalised_weights(width):
 
 @pytest.mark.parametrize("width", [1, 7, 2 * BLOCK + 3])
 def test_drift_and_consensus_are_weighted_squares_of_distances(width):
-    """To the model that all started from, and to the weighted mean."""
+    """Distances are to the model from which all clients started, and to the weighted mean."""
     rng = np.random.default_rng(width)
     updates, weights = rng.normal(size=(4, width)), np.array([0.5, 1.0, 0.25, 2.25])
     w = weights / 4

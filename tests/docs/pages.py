@@ -1,8 +1,8 @@
 """Executes a page: writes its files, runs its commands, and compares their output.
 
-A fence with a title (`python title="mine.py"`) is a file; `python` and `bash` are executed, in order; `text` is
-what the block before it prints, with `...` for what differs from run to run, and a refusal where it begins with
-`raylfl: `. `sh` needs a Ray cluster, `console` is for the reader alone.
+A fence with a title (`python title="mine.py"`) is a file; `python` and `bash` are executed, in order. `text` is the
+output of the block before it, with `...` in place of text that differs between runs; it is a refusal if it begins with
+`raylfl: `. `sh` needs a Ray cluster, `console` is not executed.
 """
 
 from __future__ import annotations

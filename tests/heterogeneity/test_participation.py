@@ -43,7 +43,7 @@ def test_every_registered_process_but_trace_is_under_contract():
 
 @everyone
 def test_a_round_is_a_function_of_seed_and_round(name, options):
-    """In any order, on any instance: a resumed run goes on as it would have."""
+    """Rounds may be drawn in any order and by any instance, so that a resumed run continues unchanged."""
     process, where = build(name, **options), world()
     forward = [process.draw(r, where) for r in range(40)]
     for r in (39, 3, 17, 0, 38, 3):

@@ -24,7 +24,7 @@ def test_a_fraction_is_rounded_and_at_least_one(fraction, count, size):
 
 
 def test_uniform_pairs_are_equally_likely():
-    """Without replacement every pair has probability M(M-1)/(N(N-1)): sets are uniform, not only clients."""
+    """Every pair has probability M(M-1)/(N(N-1)) without replacement: sets are uniform, not only clients."""
     asked = draws_of(build("uniform", size=4), world(count=6), 4000)
     p = 4 * 3 / (6 * 5)
     together = (asked.T @ asked / 4000)[np.triu_indices(6, 1)]

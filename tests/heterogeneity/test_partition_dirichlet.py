@@ -167,7 +167,7 @@ def test_focus_partition_is_nearly_one_class_a_client():
 
 
 def test_alpha_is_spread_over_the_classes():
-    """Of 100 clients most find all classes in stock: E[sum_c q_c^2] = (alpha/K + 1) / (alpha + 1) = 1/7."""
+    """Most of 100 clients find all classes in stock: E[sum_c q_c^2] = (alpha/K + 1) / (alpha + 1) = 1/7."""
     samples = balanced(100_000, 10)
     counts = class_counts(DirichletClient(20.0).split(samples, 100, 0), samples)
     squares = ((counts / 1000) ** 2).sum(axis=1)

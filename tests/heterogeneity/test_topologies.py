@@ -182,7 +182,7 @@ def seconds(ends, floats, count=4, **options) -> list[float]:
 
 
 def test_a_message_takes_the_longer_latency_and_the_smaller_bandwidth_of_its_ends(tmp_path):
-    """Of its client alone to and from a server (-1), which has neither; edges and lines of a file come first."""
+    """A server (-1) has neither, so that its client's values count; values of edges and of a file come first."""
     ends, floats = [[0, 1], [3, 0], [-1, 2], [2, -1], [1, 2]], [4, 8, 12, 0, 20]
     latency, bandwidth = [0.5, 1.0, 2.0, 0.25], [4.0, 8.0, 2.0, 16.0]
     assert seconds(ends, floats) == [0.0] * 5

@@ -93,7 +93,7 @@ def ended(process):
 
 @pytest.fixture
 def environment(namespaces, tmp_path):
-    """Ray on both nodes; the variables of a process that joins it."""
+    """The environment variables of a process that joins a Ray on both nodes."""
     home = Path(tempfile.mkdtemp(prefix="rf"))  # short: Ray puts sockets below it
     variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     variables |= {**PATIENT, "RAY_TMPDIR": str(home), "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}

@@ -76,7 +76,7 @@ def test_a_job_whose_python_lacks_a_package_says_which_python_and_the_remedy(tmp
 
 
 def test_what_is_large_stays_out_of_the_upload():
-    """By the rules of .gitignore, which Ray reads `excludes` by."""
+    """Ray reads `excludes` by the rules of .gitignore."""
     from ray._private.runtime_env.packaging import _get_excludes
 
     content = yaml.safe_load((ROOT / "jobs" / "runtime_env.yaml").read_text())

@@ -60,14 +60,14 @@ def test_windows_are_pieces_of_the_texts_and_the_test_is_what_training_never_see
 
 @pytest.mark.parametrize("pieces", [500, 7])
 def test_perplexity_is_e_to_the_mean_loss_of_the_whole_test_set(runs, pieces):
-    """Also where the set is measured in pieces, of which the last is smaller."""
+    """The test set is measured at once, or in pieces of which the last is smaller."""
     metrics = raylfl.run("text_lm", [*runs, *HERE, f"eval.batch_size={pieces}"]).metrics[-1]
     assert metrics["test/perplexity"] == pytest.approx(math.exp(metrics["test/loss"]), rel=1e-5)
     assert 0 < metrics["test/accuracy"] < 1
 
 
 def test_it_learns_and_its_local_steps_are_replayed_between_evaluations(runs):
-    """The metric object, which evaluations change, is none of the step's business."""
+    """Evaluations change the metric object, which the training step does not use."""
     result = raylfl.run(
         "text_lm", [*runs, "runtime.backend=local", "rounds=4", "eval.every=1", "runtime.step=recorded"]
     )

@@ -24,7 +24,7 @@ def system(seed: int) -> tuple[Array, Array, Array]:
 
 
 def close(ours: History, theirs: History, *, tol: float = 1e-12) -> None:
-    """The keys that both know agree after every round."""
+    """Asserts that the keys of both histories agree after every round."""
     assert len(ours) == len(theirs)
     for a, b in zip(ours, theirs, strict=True):
         shared = a.keys() & b.keys()

@@ -69,7 +69,7 @@ def test_two_vectors_have_the_closed_form(seed: int):
 @pytest.mark.parametrize("n", [3, 12, 30])
 @pytest.mark.parametrize("eps", [0.0, 0.02, 0.1, 1.0])
 def test_the_box_is_respected_and_nothing_in_it_is_shorter(n: int, eps: float):
-    """Against SLSQP, and against the first-order condition g . (mu - lambda) >= 0 over random feasible mu."""
+    """SLSQP finds nothing shorter, and g . (mu - lambda) >= 0 (first order) for random feasible mu."""
     rng = np.random.default_rng(n)
     vectors, lambda0 = rng.standard_normal((n, 40)) + 0.3, rng.dirichlet(np.ones(n))
     gram = vectors @ vectors.T

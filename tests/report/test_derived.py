@@ -121,7 +121,7 @@ def test_final_and_best_are_over_seeds(group):
 
 
 def test_the_final_value_is_the_newest_measured_where_the_last_rounds_were_not(tmp_path):
-    """With eval.every > 1 a running or stopped run ends in rows without the metric."""
+    """A running or stopped run with eval.every > 1 ends in rows without the metric."""
     rows = [{"round": r, "train/loss": 1.0} | ({"test/accuracy": 0.1 * r} if r < 3 else {}) for r in range(5)]
     (group,) = group_runs([load_run(write_run(tmp_path / "a", rows))])
     assert final(group, "test/accuracy") == Stat.over([0.2])

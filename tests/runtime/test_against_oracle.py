@@ -1,4 +1,4 @@
-"""Whole runs through the public interface, replayed by the dense simulator from their participation.jsonl."""
+"""Runs through the public interface, replayed by the dense simulator from their participation.jsonl."""
 
 from __future__ import annotations
 

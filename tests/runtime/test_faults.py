@@ -263,7 +263,7 @@ def test_data_that_cannot_be_read_is_a_failure_of_the_client_that_needs_them(run
 
 @pytest.mark.parametrize("entry", one_in(3, ALGORITHMS, ids=lambda entry: entry.name))
 def test_clients_without_data_and_with_a_single_sample_are_defined(runs, tmp_path, entry):
-    """With BatchNorm: client 0 has no sample, client 1 one sample, client 2 a last batch of one."""
+    """The model has BatchNorm; client 0 has no sample, client 1 one sample, client 2 a last batch of one."""
     path = tmp_path / "partition.json"
     path.write_text(json.dumps({"0": [], "1": [0], "2": [1, 2, 3, 4, 5], "3": list(range(6, 20))}))
     config = {

@@ -34,7 +34,7 @@ def rewrite(folder, change):
 
 
 def only(config, said):
-    """What of a config `said` mentions: the file of a version that had no other option."""
+    """The part of a config that `said` mentions: the file of a version without any other option."""
     return {
         key: only(value, said[key]) if isinstance(value, dict) and isinstance(said[key], dict) else value
         for key, value in config.items()

@@ -60,7 +60,7 @@ def test_a_graph_keeps_the_contract_in_whole_runs(tmp_path, check, settings):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_thousand_nodes_mixed_at_once_or_block_by_block_have_the_same_bits(tmp_path, dtype):
-    """In process all messages are mixed by one call, on workers each block mixes its own: fused and pairwise sums."""
+    """One call mixes all messages in process, and one call per block on workers; sums are fused or pairwise."""
     settings = ["data.init_args.num_clients=1000", "rounds=2", f"dtype={dtype}", "checkpoint.every=0"]
     carry_out(PROBLEM, tmp_path / "once", settings)
     carry_out(PROBLEM, tmp_path / "blocks", settings, rows=partial(inprocess.rows, make=Crowd))
@@ -112,7 +112,7 @@ def test_final_has_every_node_and_the_worst_is_measured(tmp_path):
 
 
 def test_every_nodes_model_is_evaluated_where_asked(tmp_path):
-    """Against the accuracy of the module at each node's parameters."""
+    """The metrics equal the accuracy of the module at each node's parameters."""
     settings = ["algorithm=dsgd", "topology=ring", "eval.nodes=true", "eval.every=2"]
     config = {"base": ["data/digits", "model/logistic"], "num_clients": 4, "rounds": 2, "local": {"lr": 0.5}}
     carry_out(config, tmp_path / "run", [*settings, "runtime.backend=local", "partition={name: classes, classes: 3}"])
@@ -279,7 +279,7 @@ def counted(folder) -> dict[tuple[str, str], tuple[int, float]]:
 
 
 def test_the_floats_along_each_edge_of_a_graph_are_on_record(tmp_path):
-    """By hand from the record of the graph: messages between working nodes, lost ones included, in each direction."""
+    """Counts by hand from the record of the graph: messages between working nodes, lost ones included."""
     carry_out(PROBLEM, tmp_path / "run")
     sent = Counter()
     for row in rows(tmp_path / "run", "topology.jsonl"):
@@ -296,7 +296,7 @@ def test_the_floats_along_each_edge_of_a_graph_are_on_record(tmp_path):
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "sfl", "centralized"])
 def test_the_floats_along_each_link_of_star_and_chain_are_on_record(tmp_path, algorithm):
-    """Of a star: each sampled client's model down and update up. Of a chain: the hops of each round."""
+    """A star sends each sampled client's model down and its update up, a chain the hops of each round."""
     carry_out(PROBLEM, tmp_path / "run", [f"algorithm={algorithm}"])
     sent = Counter()
     for row in rows(tmp_path / "run", "participation.jsonl"):

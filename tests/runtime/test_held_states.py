@@ -53,7 +53,7 @@ def test_each_home_gets_the_states_of_its_clients_and_the_server_keeps_handles()
 
 @pytest.mark.parametrize(("timeout", "before", "limit"), [(None, 9, None), (5.0, 1, 5.0), (5.0, 9, 45.0)])
 def test_a_call_may_wait_for_the_local_work_before_it(timeout, before, limit):
-    """Of a star one call a worker, of a ring the work of all clients; each of them has its own limit."""
+    """In a star one call per worker precedes, in a ring the work of all clients; each has its own limit."""
     held, pool = states(lambda call: None, timeout, before)
     held.take(STATES, 1)
     assert {call.timeout for call in pool.calls} == {None if limit is None else limit + FILE_SECONDS}

@@ -13,7 +13,7 @@ from raylfl.runtime.records.kept_objects import FILE, INDEX, keep, on_trust, rea
 
 
 class Folder:
-    """As much of a run directory as is written to here."""
+    """A stand-in for a run directory, with the methods that are used here."""
 
     def __init__(self, path):
         self.path = path

@@ -21,7 +21,7 @@ class Model(LightningModule):
 
 
 def layout(setting="auto", step=FEW, device=CPU, dtype="float32", vectorize="auto", optimizer="sgd", convolutions=True):
-    """The layout, and how often the translation of the step was asked for."""
+    """The layout, and the number of requests for the translation of the step."""
     asked = []
     setup = SimpleNamespace(
         runtime=SimpleNamespace(layout=setting, vectorize=vectorize), optimizer=optimizer, dtype=dtype

@@ -90,7 +90,7 @@ def test_a_vectorised_cohort_logs_the_values_of_clients_run_one_by_one(runs):
 
 
 def test_metric_objects_in_training_are_computed_once_a_client(runs):
-    """With whole shards of one size, the mean accuracy of the steps is that of all samples."""
+    """The mean accuracy of the steps is that of all samples, because batches are whole shards of one size."""
     row = run("TellingByMetric", runs, "local.batch_size=full").metrics[-1]
     assert row["train/by_metric"] == pytest.approx(row["train/accuracy"], rel=1e-6)
 

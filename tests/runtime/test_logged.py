@@ -1,4 +1,4 @@
-"""What a module logs in an evaluation, by hand: weights, reductions, names, and metric objects split over workers."""
+"""Values logged in an evaluation, by hand: weights, reductions, names, and metric objects split over workers."""
 
 from __future__ import annotations
 

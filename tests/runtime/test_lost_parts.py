@@ -36,7 +36,7 @@ def kill_file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster(kill_file):
-    """A head with room for two workers, whose processes know where kill points are announced."""
+    """A head with room for two workers, in whose processes kill points are active."""
     from ray.cluster_utils import Cluster
 
     with lean_ray(RAYLFL_FAULT=str(kill_file)):

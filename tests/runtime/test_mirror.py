@@ -98,7 +98,7 @@ def states():
 
 
 def faults(files):
-    """What is wrong with the checkpoints and the summary among the files of a run."""
+    """Descriptions of faults in the checkpoints and the summary among the files of a run."""
     top = "/far/runs/tiny/it"
     found = (
         ["a summary without parameters"] if f"{top}/summary.json" in files and f"{top}/final.pt" not in files else []

@@ -67,7 +67,7 @@ def test_a_run_is_the_oracles_with_lost_uploads_and_unequal_steps(runs, tmp_path
 
 
 def test_the_preset_diloco_is_algorithm_1_of_its_paper(runs):
-    """Against the paper's own lines in numpy: theta(T) of 6 workers, 8 outer and 7 inner steps."""
+    """The paper's own lines in numpy give the same theta(T), for 6 workers, 8 outer and 7 inner steps."""
     config = {**QUADRATICS, "rounds": 8}
     config |= {"data": {"class_path": "tests.runtime.modules.Quadratics"}, "partition": {"name": "natural"}}
     result, data = raylfl.run(config, [*runs, "base=preset/diloco", "num_clients=6", "local.steps=7"]), Quadratics()
@@ -105,7 +105,7 @@ def optimized(name, options=None, decay=None):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_one_client_that_keeps_its_moments_is_an_unbroken_run_of_the_modules_optimizer(runs, name, options, decay):
-    """To the bit, and with the scheduler going on where the round before ended."""
+    """The bits are equal, and the scheduler continues where the previous round ended."""
     settings = [*runs, *optimized(name, options, decay), "num_clients=1", "dtype=float64"]
     result = raylfl.run(LOCAL, [*settings, "local.optimizer_state=kept"])
     module = raylfl.run(LOCAL, [*settings, "rounds=0"]).module.double()

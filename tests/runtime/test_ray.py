@@ -55,7 +55,7 @@ LOSSY = ["link.name=bernoulli", "link.q=0.3", "local.steps={list: [1, 2, 3, 4, 5
 
 
 def test_on_a_ray_of_the_callers_own_runs_follow_stop_and_go_side_by_side(cluster, runs):
-    """In two threads: a run that its callback stops, and a stream that waits after its first round."""
+    """Two threads carry out a run that its callback stops, and a stream that waits after its first round."""
     here = [*runs, "runtime.backend=ray", "runtime.workers=1", "runtime.cpus_per_worker=0.5"]
     seen, stream = Seen({2: "enough"}), raylfl.stream(TINY, here)
     stopped, first = together(lambda: raylfl.run(TINY, here, callbacks=[seen]), lambda: next(stream))
@@ -172,7 +172,7 @@ def test_every_algorithm_gives_the_same_bits_with_1_2_and_4_workers(
 
 
 def test_64_nodes_of_a_graph_on_two_workers_have_the_bits_of_one_process(veterans, tmp_path):
-    """Messages of two rows per node, between blocks by reference; in process all blocks are mixed at once."""
+    """Each node sends two rows, blocks exchange them by reference; in process all blocks are mixed at once."""
     config = {"base": ["data/synthetic_images", "model/mlp"], "num_clients": 64, "rounds": 3, "eval": {"every": 0}}
     config |= {"algorithm": "push_pull", "topology": "exponential", "participation": {"name": "bernoulli", "p": 0.8}}
     config |= {"local": {"steps": 2, "batch_size": 4}, "link": {"name": "bernoulli", "q": 0.1}}
@@ -184,7 +184,7 @@ def test_64_nodes_of_a_graph_on_two_workers_have_the_bits_of_one_process(veteran
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "sfl"])
 def test_pinned_clients_give_the_bits_of_shared_data_on_1_2_and_3_workers(veterans, tmp_path, monkeypatch, algorithm):
-    """With BatchNorm, dropout and lost uploads; every worker refuses samples that are not those of its clients. The
+    """The model has BatchNorm and dropout; uploads are lost; each worker refuses samples of other workers' clients. The
     partial sums count as long vectors, which one worker joins for the server.
     """
     monkeypatch.setenv(DIRECT, "0")
@@ -287,7 +287,7 @@ def test_states_that_a_home_has_lost_come_from_the_newest_checkpoint(veterans, t
 
 @pytest.mark.parametrize(("algorithm", "state"), [("fedavg", "kept"), ("fedavg", "averaged"), ("sfl", "averaged")])
 def test_moments_of_local_optimizers_give_the_same_bits_on_several_workers(veterans, tmp_path, algorithm, state):
-    """As states of the clients, or with the model to all of them and along the ring."""
+    """Moments are client states, or travel with the model to all clients and along the ring."""
     config = {**TINY, "algorithm": {"name": algorithm}, "local": {**TINY["local"], "optimizer": "adamw"}}
     config["local"]["optimizer_state"] = state
     carry_out(config, tmp_path / "here")

@@ -43,7 +43,7 @@ def test_what_is_appended_is_on_disk_at_once_and_in_the_checksum(record):
 
 def test_a_write_that_fails_half_way_leaves_the_file_unchanged(record):
     class Full:
-        """Takes three bytes, then none."""
+        """A file that accepts three bytes, then none."""
 
         def __init__(self, file):
             self.file, self.calls = file, 0
@@ -159,7 +159,7 @@ def test_the_checksum_of_a_saved_state_is_that_of_its_file(tmp_path):
 
 
 def test_what_is_synced_is_whole(tmp_path, record, monkeypatch):
-    """What a power failure would leave: the bytes on disk at the time of each fsync."""
+    """The bytes on disk at the time of each fsync are those that a power failure would leave."""
     synced = []
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle)))
     save_hashed({"x": torch.arange(1000.0)}, tmp_path / "state.pt")

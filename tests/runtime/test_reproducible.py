@@ -63,7 +63,7 @@ for name in sys.argv[2:]:
 
 @pytest.mark.slow
 def test_a_fresh_process_with_another_hash_seed_agrees_on_every_kind_of_algorithm(tmp_path):
-    """With this process, in which many other tests have run."""
+    """This process, in which many other tests have run, has the same bits."""
     mine = os.environ.get("PYTHONHASHSEED", "random")
     other = os.environ | {"PYTHONHASHSEED": "271828" if mine != "271828" else "1"}
     subprocess.run(

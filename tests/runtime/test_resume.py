@@ -129,7 +129,7 @@ for algorithm in sys.argv[2:]:
 
 @pytest.mark.slow
 def test_a_driver_killed_in_every_phase_resumes_each_time(tmp_path):
-    """By SIGKILL, in processes of their own: in draw of round 1, train of round 2, and so on."""
+    """SIGKILL ends separate processes: in draw of round 1, train of round 2, and so on."""
     some = ["focus"]  # client states
     command = [sys.executable, "-c", LEAN + KILLED_AGAIN_AND_AGAIN, str(tmp_path), *some]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=250)

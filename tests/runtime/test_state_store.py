@@ -29,7 +29,7 @@ def store(tmp_path):
 
 
 def test_random_rounds_leave_the_committed_and_the_newest_state(store):
-    """Against a dictionary: each round's work may be lost, repeated, or repeated by another process."""
+    """A dictionary holds the expected states; each round's work may be lost, or repeated by any process."""
     rng, committed = np.random.default_rng(0), dict[int, int]()
     for r in range(1, 200):
         for client in rng.choice(9, size=4, replace=False).tolist():

@@ -1,4 +1,4 @@
-"""How long a call takes: the shortest of several, in processor time."""
+"""The time of a call: the shortest of several, in processor time."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_a_lost_home_with_states_is_replaced_on_its_own_node(held):
 
 
 def test_the_home_is_waited_for_if_no_other_worker_is_on_its_node(held):
-    """Where it is not started again on that node, its states are lost, and any worker will do."""
+    """If it is not restarted on that node, its states are lost, and any worker can take the call."""
     pool, lose, _ = held
     lose(0)
     lose(1)

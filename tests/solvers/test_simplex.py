@@ -195,7 +195,7 @@ def test_with_a_tolerance_below_rounding_no_hull_counts_as_containing_zero():
 @pytest.mark.parametrize("kind", ["apart", "norms over six decades"])
 @pytest.mark.parametrize("seed", range(3))
 def test_each_method_reaches_the_minimum_by_itself(method, kind, seed):
-    """In a solution the methods mend each other, so that a fault of one shows only as time."""
+    """Each method is tested alone: in a solution they correct each other, and a fault only costs time."""
     vectors = problems(8, 30, seed)[kind]
     scale = np.max(np.sum(vectors**2, axis=1))
     problem = simplex._Problem(vectors @ vectors.T / scale, 1e-10, None, 1.0)

@@ -62,7 +62,7 @@ def test_parts_of_it_may_be_imported_on_their_own(lean):
 
 
 def test_a_part_may_be_the_first_thing_that_is_imported(after_torch):
-    """For example, a process without Lightning unpickles a metric."""
+    """An example is a process without Lightning that unpickles a metric."""
     alone = LEAN.splitlines()[0].split("; import sys")[0] + "\n"
     assert after_torch(alone + "from torchmetrics.classification import MulticlassAccuracy; print('fine')") == "fine"
 

@@ -119,7 +119,7 @@ def test_the_mean_of_the_seeds_decides_and_not_the_best_seed():
 
 
 def test_the_cut_is_that_of_the_paper_among_earlier_settings():
-    """One seed, one after the other: promoted at a rung where at or above the (1 - 1/reduction) quantile of it."""
+    """A setting continues past a rung if it is at or above the (1 - 1/reduction) quantile of earlier settings."""
     score = np.random.default_rng(0).normal(size=20)
     done = by_setting(Tuner(lambda k, s, r: score[k], 9, 20, 1, 1).run())
     rungs = {1: [], 3: []}

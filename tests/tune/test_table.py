@@ -92,7 +92,7 @@ def test_the_score_of_a_setting_is_that_of_its_finished_seeds_alone(make):
 
 
 def test_of_losses_a_setting_that_was_never_measured_comes_last(make):
-    """As a score of which larger is better, every loss is negative."""
+    """Every loss is a negative score, because larger scores are better."""
     curves = {place: [2.0 + place[0]] * 3 for place in CURVES if place[1] == 0}
     states = {(1, 0): STOPPED, (2, 0): STOPPED, (3, 0): STOPPED, (0, 0): STOPPED}
     spec, folder, journal = make(curves, states, seeds=[0], metric="train/loss")

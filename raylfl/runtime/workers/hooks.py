@@ -13,7 +13,7 @@ Verdict = Literal["called", "refused", "ignored"]
 
 @dataclass(frozen=True)
 class Hook:
-    """What a run does with an overridden hook; note: when the hook is called, or what to use instead."""
+    """The verdict on an overridden hook; note: the time at which it is called, or the alternative to it."""
 
     verdict: Verdict
     note: str

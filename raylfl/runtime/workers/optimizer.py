@@ -95,7 +95,7 @@ def width_of(moments: list[Moment] | None) -> int:
 
 
 def moments_of(flat: FlatModule) -> list[Moment]:
-    """The form of the state of the module's optimizer, from a step without a gradient, which is undone.
+    """The form of the state of the module's optimizer, from a step with gradients of 0, which is undone.
 
     Raises BadConfig for an optimizer whose state is not one of moments, or that the run's dtype cannot hold.
     """
