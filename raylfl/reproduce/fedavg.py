@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from raylfl.report.derived import Stat, to_target
 from raylfl.report.runs import RunRecord
@@ -29,10 +29,14 @@ ACCURACY = "test/accuracy"
 ROUNDS = "rounds to target"
 PARTITIONS = {"IID": "iid", "non-IID": "shards"}
 FRACTIONS = (0.0, 0.1, 0.2, 0.5, 1.0)  # C; 0: one client
-RATES = (0.0215, 0.0464, 0.1, 0.215, 0.464)  # 10^(k/3), the coarser of the paper's grids
+PIXELS: dict[str, dict[str, Any]] = {  # the paper does not say how it scales them
+    "standardised": {},
+    "0..1": {"data.init_args.mean": [0.0], "data.init_args.std": [1.0]},
+}
+RATES = (0.0215, 0.0464, 0.1, 0.215, 0.464, 1.0)  # 10^(k/3), the coarser of the paper's grids
 PAPER = {"IID": (316, 87, 77, 75, 70), "non-IID": (3275, 664, 619, 443, 380)}
 FEDLAB = {"IID": (77, 43, 37, 36, 35), "non-IID": (1056, 439, 427, 474, 507)}  # with E = 5
-LINES = {"E = 1": "focus", "FedLab, E = 5": "fedavg"}
+LINES = {"E = 1, pixels standardised": "focus", "E = 1, pixels 0..1": "sfl", "FedLab, E = 5": "fedavg"}
 SEEDS = (0, 1, 2)  # the paper does not say how many; the learning rate is chosen on the first
 NEAR = 1.5  # factor between our rounds and the paper's that counts as agreement
 
@@ -55,6 +59,7 @@ class Tried:
 class Place:
     """A cell of the table with its runs."""
 
+    pixels: str
     partition: str
     fraction: float
     tried: Sequence[Tried]
@@ -77,6 +82,10 @@ class Place:
         return min(self.search) < self.lr < max(self.search)
 
     @property
+    def heading(self) -> str:
+        return f"{self.partition}, pixels {self.pixels}"
+
+    @property
     def ours(self) -> Stat:
         """The rounds at the best learning rate, over seeds."""
         own = [run.rounds for run in self.tried if run.lr == self.lr]
@@ -92,44 +101,47 @@ class Place:
 class Table1(PaperResult):
     """Rounds to 97 % on MNIST over the fraction of clients, 2NN with E = 1 and B = 10."""
 
-    scales, choices = SCALES, ("partition", "fraction", "lr", "seed")
+    scales, choices = SCALES, ("pixels", "partition", "fraction", "lr", "seed")
 
     def run(self, cache: RunCache) -> Findings:
-        rates = cache.pick(RATES[2:4], RATES)
-        keys = [
-            (partition, fraction, lr)
+        pixels, rates = cache.pick((("standardised",), RATES[2:4]), (tuple(PIXELS), RATES))
+        every: list[dict[str, Any]] = [
+            {"pixels": scaling, "partition": partition, "fraction": fraction, "lr": lr}
+            for scaling in pixels
             for partition in PARTITIONS
             for fraction in FRACTIONS
             for lr in rates
-            if cache.only.keeps(partition=partition, fraction=fraction, lr=lr)
         ]
-        groups = cache.groups([cell(*key, cache.scale) for key in keys], cache.pick(SEEDS[:1], SEEDS))
-        runs: dict[tuple[str, float], list[Tried]] = {}
-        for (partition, fraction, lr), group in zip(keys, groups, strict=True):
-            own = [Tried(lr, run.config["seed"], self.measures(run)[ROUNDS]) for run in group.runs]
-            runs.setdefault((partition, fraction), []).extend(own)
+        keys = [key for key in every if cache.only.keeps(**key)]
+        groups = cache.groups([cell(**key, scale=cache.scale) for key in keys], cache.pick(SEEDS[:1], SEEDS))
+        runs: dict[tuple[str, str, float], list[Tried]] = {}
+        for key, group in zip(keys, groups, strict=True):
+            own = [Tried(key["lr"], run.config["seed"], self.measures(run)[ROUNDS]) for run in group.runs]
+            runs.setdefault((key["pixels"], key["partition"], key["fraction"]), []).extend(own)
         return findings([Place(*place, own) for place, own in runs.items()])
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """The partition, the client fraction and the learning rate of a run."""
+        """The scaling of pixels, the partition, the client fraction and the learning rate of a run."""
         names = {key: name for name, key in PARTITIONS.items()}
         size = config["participation"]["size"]
         fraction = 0.0 if size == 1 else size / config["num_clients"]
-        return {"partition": names[config["partition"]["name"]], "fraction": fraction, "lr": config["local"]["lr"]}
+        pixels = "0..1" if config["data"]["init_args"].get("std") in ([1.0], [1]) else "standardised"
+        partition = names[config["partition"]["name"]]
+        return {"pixels": pixels, "partition": partition, "fraction": fraction, "lr": config["local"]["lr"]}
 
     def measures(self, run: RunRecord) -> dict[str, float | None]:
         """The rounds to the run's target; None if it did not reach it."""
         return {ROUNDS: to_target(run, ACCURACY, run.config["stop"]["target"], between=True)}
 
     def from_ledger(self, folder: Path) -> Findings:
-        runs: dict[tuple[str, float], list[Tried]] = {}
+        runs: dict[tuple[str, str, float], list[Tried]] = {}
         for row in read(folder):
-            place = row.cell["partition"], row.cell["fraction"]
+            place = row.cell["pixels"], row.cell["partition"], row.cell["fraction"]
             runs.setdefault(place, []).append(Tried(row.cell["lr"], row.seed, row.measures[ROUNDS]))
         return findings([Place(*place, own) for place, own in sorted(runs.items())])
 
 
-def cell(partition: str, fraction: float, lr: float, scale: str) -> Setting:
+def cell(pixels: str, partition: str, fraction: float, lr: float, scale: str) -> Setting:
     """The setting of a cell with a learning rate; it ends at the target, or after twice the paper's rounds."""
     smoke = scale == "smoke"
     clients = 50 if smoke else 100
@@ -139,8 +151,9 @@ def cell(partition: str, fraction: float, lr: float, scale: str) -> Setting:
         "local.lr": lr,
         "rounds": 100 if smoke else 2 * published(PAPER, partition, fraction),
         **({"stop.target": 0.85} if smoke else {}),
+        **PIXELS[pixels],
     }
-    label = f"{partition}, C={fraction:g}, lr {lr:g}"
+    label = f"{partition}, C={fraction:g}, lr {lr:g}" + (f", pixels {pixels}" if PIXELS[pixels] else "")
     return setting(label, ["reproduce/fedavg_table1", f"reproduce/{scale}"], options)
 
 
@@ -159,7 +172,7 @@ def table(places: Sequence[Place]) -> Table:
     """One row per cell: ours, the paper's, FedLab's, and the rounds at every learning rate tried."""
     rows = [
         {
-            "block": place.partition,
+            "block": place.heading,
             "fraction": f"{place.fraction:g}",
             "lr": f"{place.lr:g}",
             "ours": place.ours,
@@ -190,57 +203,63 @@ def table(places: Sequence[Place]) -> Table:
 
 def claims(places: Sequence[Place]) -> list[Claim]:
     """The rounds are the paper's; C = 0.1 is better than one client; the more so if the data are not IID."""
-    found = {(place.partition, place.fraction): place for place in places}
     out = []
-    for partition in PARTITIONS:
-        own = [place for place in places if place.partition == partition]
-        if own:
-            near = [1 / NEAR <= place.ratio <= NEAR for place in own]
-            told = ", ".join(f"C={place.fraction:g} {_ratio(place.ratio)}" for place in own)
-            holds = False if not all(near) else True if len(own) == len(FRACTIONS) else None
-            out.append(Claim(f"{partition}: the rounds are the paper's, within a factor of {NEAR:g}", holds, told))
-    gains = {name: _gain(found, name) for name in PARTITIONS}
-    for partition, gain in gains.items():
-        if gain is not None:
-            theirs = PAPER[partition][0] / PAPER[partition][1]
-            text = f"{partition}: ten clients a round need fewer rounds than one"
-            out.append(Claim(text, gain > 1.0, f"{gain:.1f} times fewer; published {theirs:.1f}"))
-    iid, other = gains["IID"], gains["non-IID"]
-    if iid is not None and other is not None:
-        text = "ten clients in place of one save more rounds on non-IID data than on IID data"
-        out.append(Claim(text, other > iid, f"{other:.1f} times fewer against {iid:.1f}"))
+    for heading in dict.fromkeys(place.heading for place in places):
+        own = [place for place in places if place.heading == heading]
+        near = [1 / NEAR <= place.ratio <= NEAR for place in own]
+        told = ", ".join(f"C={place.fraction:g} {_ratio(place.ratio)}" for place in own)
+        holds = False if not all(near) else True if len(own) == len(FRACTIONS) else None
+        out.append(Claim(f"{heading}: the rounds are the paper's, within a factor of {NEAR:g}", holds, told))
+    for pixels in PIXELS:
+        gains = {}
+        for partition, theirs in PAPER.items():
+            own = [place for place in places if (place.pixels, place.partition) == (pixels, partition)]
+            gain = _gain(own)
+            if gain is not None:
+                gains[partition] = gain
+                text = f"{own[0].heading}: ten clients a round need fewer rounds than one"
+                told = f"{gain:.1f} times fewer; published {theirs[0] / theirs[1]:.1f}"
+                out.append(Claim(text, gain > 1.0, told))
+        if len(gains) == len(PAPER):
+            text = f"pixels {pixels}: ten clients in place of one save more rounds on non-IID data than on IID data"
+            told = f"{gains['non-IID']:.1f} times fewer against {gains['IID']:.1f}"
+            out.append(Claim(text, gains["non-IID"] > gains["IID"], told))
     if places:
-        edge = [f"{place.partition} C={place.fraction:g}" for place in places if not place.inside]
+        edge = [f"{place.heading} C={place.fraction:g}" for place in places if not place.inside]
         told = f"in {len(places) - len(edge)} of {len(places)} cells" + (f"; not {', '.join(edge)}" if edge else "")
         out.append(Claim("the best learning rate lies inside the rates tried", not edge or None, told))
     return out
 
 
-def _gain(found: Mapping[tuple[str, float], Place], partition: str) -> float | None:
+def _gain(places: Sequence[Place]) -> float | None:
     """The rounds with one client over those with ten; None if a cell is missing or did not reach the target."""
-    one, ten = (found.get((partition, fraction)) for fraction in FRACTIONS[:2])
-    if one is None or ten is None or not (one.ours.count and ten.ours.count):
-        return None
-    return one.ours.mean / ten.ours.mean
+    means = {place.fraction: place.ours.mean for place in places if place.ours.count}
+    one, ten = (means.get(fraction) for fraction in FRACTIONS[:2])
+    return None if one is None or ten is None else one / ten
 
 
 def figure(places: Sequence[Place]) -> Figure:
-    """Rounds over the clients per round, ours beside the published numbers."""
+    """Rounds over the client fraction, ours beside the published numbers."""
     from raylfl.reproduce import draw
 
-    clients = {fraction: max(1.0, 100 * fraction) for fraction in FRACTIONS}
     panels = {}
     for partition in PARTITIONS:
-        ours = {clients[place.fraction]: place.ours for place in places if place.partition == partition}
+        own = [place for place in places if place.partition == partition]
+        ours = [
+            {float(FRACTIONS.index(place.fraction)): place.ours for place in own if place.pixels == pixels}
+            for pixels in PIXELS
+        ]
         paper, fedlab = (
-            {clients[fraction]: Stat(rounds, math.nan, 1, 1) for fraction, rounds in zip(FRACTIONS, own, strict=True)}
-            for own in (PAPER[partition], FEDLAB[partition])
+            {float(x): Stat(rounds, math.nan, 1, 1) for x, rounds in enumerate(numbers[partition])}
+            for numbers in (PAPER, FEDLAB)
         )
-        panels[partition] = dict(zip(LINES, ((ours, paper), ({}, fedlab)), strict=True))
-    drawn = draw.sweeps(panels, draw.styles(LINES), "rounds to the target", "clients per round, of 100")
+        panels[partition] = dict(zip(LINES, ((ours[0], paper), (ours[1], {}), ({}, fedlab)), strict=True))
+    drawn = draw.sweeps(panels, draw.styles(LINES), "rounds to the target", "fraction of clients C")
     for ax in drawn.axes:
-        ax.set_yscale("log")
-        ax.xaxis.set_major_locator(FixedLocator(list(clients.values())))
+        ax.set(xscale="linear", yscale="log", xlim=(-0.2, len(FRACTIONS) - 0.8))
+        ax.set_xticks(range(len(FRACTIONS)), [f"{fraction:g}" for fraction in FRACTIONS])
+        ax.yaxis.set(major_locator=LogLocator(subs=(1.0, 2.0, 5.0)), minor_locator=NullLocator())
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     return drawn
 
 

@@ -33,7 +33,7 @@ def selected(folder, *words):
 
 def test_the_cells_have_the_clients_and_steps_of_the_paper(tmp_path):
     """Sec. 3: one epoch of batches of 10 on 1, 10, 20, 50 and 100 of 100 clients; each run ends at 97 %."""
-    cache, _ = selected(tmp_path, "lr=0.1")
+    cache, _ = selected(tmp_path, "pixels=standardised", "lr=0.1")
     assert [c["participation"]["size"] for c in cache.asked] == 2 * [1, 10, 20, 50, 100]
     for config in cache.asked:
         local, stop = config["local"], config["stop"]
@@ -46,25 +46,27 @@ def test_the_cells_have_the_clients_and_steps_of_the_paper(tmp_path):
 
 
 def test_a_cell_can_be_chosen(tmp_path):
-    cache, findings = selected(tmp_path, "partition=non-iid", "fraction=0", "lr=0.1,0.215")
+    cache, findings = selected(tmp_path, "pixels=0..1", "partition=non-iid", "fraction=0", "lr=0.1,0.215")
     assert [(c["partition"]["name"], c["local"]["lr"]) for c in cache.asked] == [("shards", 0.1), ("shards", 0.215)]
+    assert {str(c["data"]["init_args"]["std"]) for c in cache.asked} == {"[1.0]"}
+    assert {find(NAME).cell(config, "")["pixels"] for config in cache.asked} == {"0..1"}
     (row,) = findings.tables[0].rows
-    assert (row["block"], row["paper"], row["fedlab"]) == ("non-IID", 3275, 1056)
+    assert (row["block"], row["paper"], row["fedlab"]) == ("non-IID, pixels 0..1", 3275, 1056)
 
 
 def test_the_best_rate_is_chosen_on_the_first_seed_and_averaged_over_all():
     runs = [Tried(0.1, 0, 90.0), Tried(0.215, 0, 80.0), Tried(0.464, 0, None), Tried(0.215, 1, 100.0)]
-    place = Place("IID", 0.1, [*runs, Tried(0.1, 1, 10.0)])
+    place = Place("0..1", "IID", 0.1, [*runs, Tried(0.1, 1, 10.0)])
     assert place.search == {0.1: 90.0, 0.215: 80.0, 0.464: math.inf}
     assert (place.lr, place.inside, place.ours.mean, place.ours.of) == (0.215, True, 90.0, 2)
     assert place.ratio == pytest.approx(90 / 87)
-    assert not Place("IID", 0.1, runs[:2]).inside
+    assert not Place("0..1", "IID", 0.1, runs[:2]).inside
 
 
 def test_a_claim_is_open_until_its_cells_have_runs():
     def cells(factor, fractions):
         theirs = {0.0: 316, 0.1: 87, 0.2: 77, 0.5: 75, 1.0: 70}
-        return [Place("IID", c, [Tried(0.1, 0, factor * theirs[c])]) for c in fractions]
+        return [Place("0..1", "IID", c, [Tried(0.1, 0, factor * theirs[c])]) for c in fractions]
 
     def holds(places):
         return [claim.holds for claim in claims(places)]
@@ -87,6 +89,6 @@ def test_a_shortened_cell_ends_at_its_target_and_is_complete_in_the_ledger(tmp_p
     assert len(accuracies) - 1 < row["ours"].mean <= len(accuracies)
     kept = ledger.row(run, table.cell(run.config, run.path.name), "", table.measures(run))
     assert (kept.rounds, kept.measures) == (len(accuracies), {"rounds to target": row["ours"].mean})
-    assert kept.cell == {"partition": "IID", "fraction": 0.1, "lr": 0.215}
+    assert kept.cell == {"pixels": "standardised", "partition": "IID", "fraction": 0.1, "lr": 0.215}
     ledger.add(tmp_path, [kept])
     assert table.from_ledger(tmp_path).tables[0].rows == [row]
