@@ -36,7 +36,7 @@ PIXELS: dict[str, dict[str, Any]] = {  # the paper does not say how it scales th
 RATES = (0.0215, 0.0464, 0.1, 0.215, 0.464, 1.0)  # 10^(k/3), the coarser of the paper's grids
 PAPER = {"IID": (316, 87, 77, 75, 70), "non-IID": (3275, 664, 619, 443, 380)}
 FEDLAB = {"IID": (77, 43, 37, 36, 35), "non-IID": (1056, 439, 427, 474, 507)}  # with E = 5
-LINES = {"E = 1, pixels standardised": "focus", "E = 1, pixels 0..1": "sfl", "FedLab, E = 5": "fedavg"}
+LINES = {"standardised": "focus", "pixels 0..1": "sfl", "paper": "fedavg", "FedLab": "scaffold"}
 SEEDS = (0, 1, 2)  # the paper does not say how many; the learning rate is chosen on the first
 NEAR = 1.5  # factor between our rounds and the paper's that counts as agreement
 
@@ -253,7 +253,7 @@ def figure(places: Sequence[Place]) -> Figure:
             {float(x): Stat(rounds, math.nan, 1, 1) for x, rounds in enumerate(numbers[partition])}
             for numbers in (PAPER, FEDLAB)
         )
-        panels[partition] = dict(zip(LINES, ((ours[0], paper), (ours[1], {}), ({}, fedlab)), strict=True))
+        panels[partition] = dict(zip(LINES, (*((line, {}) for line in ours), ({}, paper), ({}, fedlab)), strict=True))
     drawn = draw.sweeps(panels, draw.styles(LINES), "rounds to the target", "fraction of clients C")
     for ax in drawn.axes:
         ax.set(xscale="linear", yscale="log", xlim=(-0.2, len(FRACTIONS) - 0.8))
