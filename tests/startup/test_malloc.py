@@ -1,6 +1,5 @@
 """Freed memory stays with the process: the next step reuses it without a page fault."""
 
-import subprocess
 import sys
 
 import pytest
@@ -31,13 +30,8 @@ print(faults() - before)
 """
 
 
-def _faults(keep: str) -> int:
-    done = subprocess.run([sys.executable, "-c", STEPS.format(keep=keep)], capture_output=True, text=True, check=True)
-    return int(done.stdout)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
-def test_steps_take_the_memory_of_the_steps_before() -> None:
+def test_steps_take_the_memory_of_the_steps_before(after_torch) -> None:
     pages = 10 * 20 * 4 * 2**20 // 4096
-    assert _faults(keep="") > pages / 2
-    assert _faults(keep="malloc.keep()") < pages / 100
+    assert int(after_torch(STEPS.format(keep=""))) > pages / 2
+    assert int(after_torch(STEPS.format(keep="malloc.keep()"))) < pages / 100
