@@ -148,7 +148,7 @@ def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, nodes
     """
     seen = tmp_path / "seen"
     seen.mkdir()
-    config = {**PERFECT, "algorithm": {"name": "focus"}, "rounds": 80, "checkpoint": {"every": 5, "keep": 1}}
+    config = {**PERFECT, "algorithm": {"name": "focus"}, "rounds": 50, "checkpoint": {"every": 5, "keep": 1}}
     config["model"] = gated(seen, width=8000)
     clean = run(config, runs, "runtime.vectorize=never")
     before = len(nodes)
