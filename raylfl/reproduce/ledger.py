@@ -21,7 +21,7 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.report.derived import main_metric, tail
 from raylfl.report.runs import RunRecord
-from raylfl.reproduce.run_cache import DIVERGED, digests
+from raylfl.reproduce.run_cache import DIVERGED, ORIGIN, digests
 
 ROWS = "runs.jsonl"
 POINTS = 120  # largest number of points of a thinned curve
@@ -71,7 +71,8 @@ def row(
     diverged = (run.path / DIVERGED).is_file()
     seen = np.isfinite(run.column(metric))
     points = list(zip(run.rounds[seen].tolist(), run.column(metric)[seen].tolist(), strict=True))
-    host = run.summary.get("host", {})
+    origin = _origin(run)
+    host = origin.get("host", {})
     rounds = len(run.rounds) if run.summary.get("stopped_early") else int(run.config["rounds"])
     return Row(
         dict(cell),
@@ -84,8 +85,8 @@ def row(
         [[r, round(value, DIGITS)] for r, value in thinned(points)],
         round(run.summary["wall_seconds"], 1) if "wall_seconds" in run.summary else None,
         {key: host.get(key) for key in ("cpu", "cpus", "memory_gib")},
-        run.summary.get("versions", {}),
-        run.summary.get("git_commit"),
+        origin.get("versions", {}),
+        origin.get("git_commit"),
         run.summary.get("params_sha256"),
         command,
         dict(measures or {}),
@@ -100,7 +101,9 @@ def refuse_parts(run: RunRecord) -> None:
             problems.append(f"{run.path.name} is not finished: `raylfl resume {run.path}` resumes it")
         elif len(run.rounds) < run.config["rounds"] and not run.summary.get("stopped_early"):
             problems.append(f"{run.path.name} has rows of {len(run.rounds)} of its {run.config['rounds']} rounds")
-    if str(run.summary.get("git_commit")).endswith("+changes"):
+    elif not _origin(run):
+        problems.append(f"{run.path.name} diverged without a record of its commit; delete it and run it again")
+    if str(_origin(run).get("git_commit")).endswith("+changes"):
         problems.append(f"{run.path.name} ran with files that differ from their commit; commit them and run it again")
     try:
         load_config(run.config)  # later versions may add keys; the digest in the name shows that none is missing
@@ -111,6 +114,12 @@ def refuse_parts(run: RunRecord) -> None:
         problems.append(f"{run.path.name}: its config has the digest {found[-1]}, not that of its name")
     if problems:
         raise BadConfig(problems)
+
+
+def _origin(run: RunRecord) -> Mapping[str, Any]:
+    """Commit, versions and machine of a finished or diverged run; empty if they were not recorded."""
+    path = run.path / ORIGIN
+    return run.summary or (json.loads(path.read_text()) if path.is_file() else {})
 
 
 def named_digest(run: RunRecord) -> str | None:

@@ -11,6 +11,7 @@ one connection. On a given cluster of several nodes all runs are spread over the
 from __future__ import annotations
 
 import hashlib
+import json
 import multiprocessing
 import os
 import re
@@ -37,6 +38,7 @@ from raylfl.runtime.records.mirror import copy_again, exists, refresh
 from raylfl.startup import process
 
 DIVERGED = "diverged.txt"  # marks the folder of a diverged run, which is not repeated
+ORIGIN = "diverged.json"  # commit, versions and machine of a diverged run, which has no summary.json
 MEASURES = ("test/accuracy", "test/loss", "train/loss", "global/distance", "global/distance_abs")
 FITTED = ("in_shape", "num_classes", "dim")  # a model's arguments that experiment.py takes from the data
 LINE_SECONDS = 2.0  # between progress lines
@@ -259,6 +261,7 @@ def is_done(run: Path) -> bool:
 def make_run(job: Job, watch: Any = None) -> None:
     """Carries out the run, or resumes it; can be called in another process."""
     from raylfl import api
+    from raylfl.runtime.records.summary import environment
 
     config, path = job.config, staging(job.url) if job.url is not None else job.path
     if job.older is not None:
@@ -270,6 +273,7 @@ def make_run(job: Job, watch: Any = None) -> None:
         else:
             api.run(config, (), watch)
     except NonFinite as error:
+        (path / ORIGIN).write_text(json.dumps(environment(), indent=2) + "\n")
         (path / DIVERGED).write_text(f"{error}\n")
         (path / "metrics.jsonl").touch()  # does not exist if the run diverged in round 0
         copy_again(path)

@@ -64,14 +64,16 @@ def test_the_best_rate_is_chosen_on_the_first_seed_and_averaged_over_all():
 
 
 def test_a_claim_is_open_until_its_cells_have_runs():
-    def cells(factor, fractions):
+    def cells(factor, fractions, rates=(0.1,)):
         theirs = {0.0: 316, 0.1: 87, 0.2: 77, 0.5: 75, 1.0: 70}
-        return [Place("0..1", "IID", c, [Tried(0.1, 0, factor * theirs[c])]) for c in fractions]
+        tried = {c: [Tried(lr, 0, factor * theirs[c] + 9 * abs(lr - 0.1)) for lr in rates] for c in fractions}
+        return [Place("0..1", "IID", c, own) for c, own in tried.items()]
 
     def holds(places):
         return [claim.holds for claim in claims(places)]
 
-    assert holds(cells(1.4, FRACTIONS)) == [True, True, None]
+    assert holds(cells(1.4, FRACTIONS)) == [True, None, None]
+    assert holds(cells(1.4, FRACTIONS, (0.0464, 0.1, 0.215))) == [True, True, True]
     assert holds(cells(1.4, FRACTIONS[1:])) == [None, None]
     assert holds(cells(1.6, FRACTIONS[1:])) == [False, None]
 

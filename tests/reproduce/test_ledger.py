@@ -19,7 +19,7 @@ from raylfl.reproduce.base import EXPERIMENTS, find
 from raylfl.reproduce.gallery import pages
 from raylfl.reproduce.ledger import Row
 from raylfl.reproduce.publish import Found, publish
-from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.run_cache import ORIGIN, RunCache
 from raylfl.reproduce.setting import setting
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,6 +66,19 @@ def test_an_incomplete_run_is_refused_with_the_reason(run, damage, message):
     damage(run)
     with pytest.raises(BadConfig, match=message):
         ledger.row(load_run(run.path), {}, "")
+
+
+def test_a_diverged_run_has_a_row_with_its_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr("raylfl.runtime.records.summary.git_commit", lambda: "c0ffee")
+    cache = RunCache(tmp_path, processes=1)
+    (run,) = cache.groups([TOY.with_("far", {"local.lr": 1e200})])[0].runs
+    row = ledger.row(run, {}, "")
+    assert (row.diverged, row.commit) == (True, "c0ffee")
+    assert row.machine["cpu"]
+    assert row.versions["torch"]
+    (run.path / ORIGIN).unlink()
+    with pytest.raises(BadConfig, match="without a record of its commit"):
+        ledger.row(run, {}, "")
 
 
 def edit_config(run, old, new):
