@@ -137,7 +137,7 @@ def _thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 
 def _thin_band(x: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats]:
-    """The band (x, low, high) reduced to at most MAX_POINTS / 2 points, none of it cut off."""
+    """The band (x, low, high) reduced to at most MAX_POINTS / 2 points, which keeps the extremes of each bin."""
     if len(x) <= MAX_POINTS // 2:
         return x, low, high
     starts = np.unique(np.linspace(0, len(x) - 1, MAX_POINTS // 2).astype(int))

@@ -60,7 +60,9 @@ def axis_name(metric: str) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number with `digits` significant digits: 0.1235, 1.2e-12, 12 346; `–` for nan, `∞` for inf.
+    """A number with `digits` significant digits, or rounded to a whole one below 10^6: 0.1235, 1.2e-12, 12 346.
+
+    nan becomes `–`, inf becomes `∞`.
 
     >>> number(0.123456), number(1.234e-12), number(float("nan"))
     ('0.1235', '1.234e-12', '–')

@@ -42,8 +42,8 @@ class SweepConfig(Score):
 class Stage(Options):
     """One part of a coarse-then-fine search: settings close to the best continue in the next stage.
 
-    The SFL paper (app. G.3) has 1000 rounds and 3 points of accuracy, then 4000 rounds. A setting is compared with the
-    best of the same algorithm in the same world, so that every algorithm keeps candidates.
+    The SFL paper (app. G.3) has stages of 1000 and 4000 rounds; `within` is 3 points of accuracy. A setting is
+    compared with the best of the same algorithm in the same world, so that every algorithm keeps candidates.
     """
 
     rounds: Annotated[int, Ge(1), Doc("rounds of each run of the stage")]

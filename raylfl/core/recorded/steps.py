@@ -152,7 +152,7 @@ class RecordedSteps:
     def _straight(self, clients: tuple[int, ...]) -> set[int] | None:
         """Positions of a cohort's large gradients, written straight into its rows at first; None for a single client.
 
-        Small ones are cheap to copy, and could have the right bits by chance in the step that compares them.
+        Small gradients are copied, which is cheap: in the step that compares bits, theirs could be equal by chance.
         """
         if not clients:
             return None
