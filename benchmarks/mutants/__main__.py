@@ -246,7 +246,7 @@ def enters(entered: frozenset[str], key: str) -> bool:
 def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: float) -> list[str]:
     """The tests that enter the block (if none does: the function, or else anything in the file), in the order of trial.
 
-    Errors outside of functions are also tried by tests that enter none, such as comparisons of defaults with the pages.
+    Errors outside of functions are also tried by tests that enter none, and by those of the pages, which hold defaults.
 
     First come quick tests, unit tests, and tests in a file of its name; among these, tests that found other errors of
     the file and tests that enter few blocks. Of other tests, one of each parametrisation and file comes before a second
@@ -258,7 +258,8 @@ def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: floa
     for key in keys:
         found = found or [node for node, (_, entered) in tests.items() if node != AT_IMPORT and enters(entered, key)]
     if not mutant.block:
-        found += [node for node, (_, entered) in tests.items() if node != AT_IMPORT and not entered]
+        pages = {node for node, (_, entered) in tests.items() if not entered or node.startswith("tests/docs/test_docs")}
+        found += sorted(pages - {AT_IMPORT, *found})
     name, before = f"_{Path(mutant.path).stem}.py::", Counter[object]()
 
     def rank(node: str) -> tuple[int, bool, int]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from raylfl.algorithms import base
 from raylfl.core.algorithm import Work
 from raylfl.core.population import Population
 from raylfl.core.summing import reads_rows
@@ -34,6 +35,15 @@ def test_a_trait_holds_for_these_methods_and_no_others(trait):
     assert having == TRAITS[trait]
 
 
+@pytest.mark.parametrize(("name", "there"), [("ALGORITHMS", ALGORITHMS), ("Work", Work)])
+def test_names_of_the_former_place_lead_to_the_new_one_with_a_warning_at_the_caller(name, there):
+    with pytest.warns(DeprecationWarning, match=f"base.{name} is now in") as caught:
+        assert getattr(base, name) is there
+    assert caught[0].filename == __file__
+    with pytest.raises(AttributeError):
+        getattr(base, "Unheard")  # noqa: B009
+
+
 def test_clients_work_in_parallel_in_a_ring_alone_or_as_peers():
     kinds = {name: type(ALGORITHMS.get(name).cls.topology) for name in ALGORITHMS.names()}
     assert {name for name, kind in kinds.items() if issubclass(kind, Peers)} == GRAPHS - {"local_only"}
@@ -50,6 +60,12 @@ def test_numbers_that_no_method_has_by_itself():
     assert {name for name, method in methods.items() if method.full_gradient} == set()
     assert {name for name, method in methods.items() if method.samples_by_norm} == {"optimal_sampling"}
     assert ALGORITHMS.get("scaffold").cls(option=1).full_gradient
+
+
+def test_mifa_samples_all_clients_in_round_0_if_it_is_asked_to():
+    method = ALGORITHMS.get("mifa").cls
+    assert [method(init="all").full_participation({}, r) for r in (0, 1, 2)] == [True, False, False]
+    assert not method(init="zero").full_participation({}, 0)
 
 
 def test_sums_of_uploads_suffice_for_these_methods():

@@ -34,9 +34,9 @@ def lenet():
 
 
 def padded():
-    """A network with padding on two sides, a kernel that is not square, and a pool that drops a row."""
-    layers = [nn.Conv2d(2, 3, (3, 2), padding=(2, 1)), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3, padding=1)]
-    return Net(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 5 * 4, 3)), (2, 8, 7)
+    """A network with padding on two sides and on one, a kernel that is not square, and a pool that drops a row."""
+    layers = [nn.Conv2d(2, 3, (3, 2), padding=(2, 1)), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3, padding=(1, 0))]
+    return Net(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 5 * 2, 3)), (2, 8, 7)
 
 
 def overlapping():

@@ -64,6 +64,14 @@ def test_pieces_of_columns_completed_apart_have_the_bits_of_the_whole_sum(seed, 
     assert torch.equal(plan.sums([side_by_side(apart)])["a"], weighted_sum(rows, c))
 
 
+def test_sums_replace_their_uploads_and_all_uploads_where_nothing_was_received():
+    one, none = np.ones(1), np.arange(0)
+    plan = SumPlan.of(np.arange(1), {"a": ("up", one), "b": ("up", one), "c": ("up", 2 * one)}, torch.float32)
+    assert [plan.replaces(name) for name in ("up", "a", "other")] == [True, False, False]
+    assert SumPlan.of(none, {}, torch.float32).replaces("other")
+    assert (len(plan.terms), plan.at) == (2, {"a": 0, "b": 0, "c": 1})
+
+
 def test_a_part_that_is_missing_is_noticed():
     plan = SumPlan.of(np.arange(4), {"a": ("up", np.ones(4))}, torch.float32)
     with pytest.raises(AssertionError, match="leave"):

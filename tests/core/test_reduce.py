@@ -49,11 +49,21 @@ def test_rows_with_one_bad_entry_are_found_among_any_others(bad):
     assert finite_rows(mixed).tolist() == [True, True, False]
     assert finite_rows(mixed[:2]).tolist() == [True, True]
     assert [finite_rows(row[None]).tolist() for row in mixed] == [[True], [True], [False]]
+    assert {finite_rows(part).dtype for part in (mixed, mixed[:2], mixed[1:2])} == {torch.bool}
 
 
 def test_nothing_has_no_sum():
     with pytest.raises(ValueError, match="no rows"):
         tree_sum(torch.zeros(0, 3))
+
+
+def test_a_table_saves_its_rows_alone_and_shows_none_of_no_clients():
+    table = Table(torch.zeros(2))
+    for client in range(5):
+        table.write([client], torch.full((1, 2), float(client)))
+    saved = table.state_dict()["rows"]
+    assert saved.untyped_storage().nbytes() == saved.nbytes == 5 * 2 * 4
+    assert tuple(table.rows([]).shape) == (0, 2)
 
 
 @given(st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True), max_size=12))

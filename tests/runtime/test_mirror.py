@@ -353,6 +353,41 @@ def test_each_failure_of_a_storage_comes_with_its_remedy(error, said, monkeypatc
         Storage("s3://b/r").names()
 
 
+def test_files_are_created_once_replaced_copied_and_deleted(url, tmp_path):
+    there, local, copy = Storage(f"{url}/run/"), tmp_path / "local", tmp_path / "new" / "copy"
+    assert (there.names(), there.read("a/b.txt")) == ([], None)
+    assert there.create("a/b.txt", b"1")
+    assert not there.create("a/b.txt", b"2")
+    assert there.read("a/b.txt") == b"1"
+    there.write("a/b.txt", b"22")
+    local.write_bytes(b"333")
+    there.put(local, "c/d.txt")
+    assert there.names() == ["a/b.txt", "c/d.txt"]
+    assert there.get("c/d.txt", copy)
+    assert copy.read_bytes() == b"333"
+    assert not there.get("absent", copy)
+    assert not copy.exists()
+    assert not there.get("absent", copy)
+    there.remove(["absent", "c/d.txt"])
+    assert [(name, there.read(name)) for name in there.names()] == [("a/b.txt", b"22")]
+
+
+def test_a_fetch_that_fails_leaves_no_folder(url, machine, monkeypatch):
+    first = RunDirectory.create(staging(url), "tiny", "it", 0, url)
+    first.write("config.yaml", "rounds: 1\n")
+    first.committed(print)
+    first.close()
+    machine("b")
+
+    def fails(*arguments):
+        raise StorageError("no answer")
+
+    monkeypatch.setattr(mirror, "fetch", fails)
+    with pytest.raises(StorageError, match="no answer"):
+        take(f"{url}/tiny/it")
+    assert list(staging(f"{url}/tiny/it").parent.iterdir()) == []
+
+
 @pytest.mark.parametrize("url", ["file"], indirect=True)
 def test_names_that_lead_out_of_the_folder_are_not_fetched(url, monkeypatch, tmp_path):
     run(url)

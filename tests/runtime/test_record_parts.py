@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from raylfl.runtime.records.lines import fault_in_rounds, jsonable, lines, metrics_line, read_rows
+from raylfl.runtime.records.lines import fault_in_rounds, jsonable, last_row, lines, metrics_line, read_rows
 from raylfl.runtime.records.locks import Locks, is_locked
 
 
@@ -84,6 +84,23 @@ def test_a_truncated_line_is_no_damage_and_a_missing_file_has_no_rows(tmp_path):
     path.write_text('{"round": 0}\n{"round"')
     found = read_rows(path)
     assert (found.rows, found.numbers, found.damaged) == ([{"round": 0}], [1], [])
+
+
+@pytest.mark.parametrize(
+    ("content", "row"),
+    [
+        ("", None),
+        ('{"a": 1}', None),  # cut short
+        ('{"a": 1}\n', {"a": 1}),
+        ('{"a": 1}\n{"a": 2}\n', {"a": 2}),
+        ('{"a": 1}\n{"a": 2}\n{"a": 3', {"a": 2}),
+        ('{"a": 1}\n{"a"\n', None),
+    ],
+)
+def test_the_last_row_is_that_of_the_last_whole_line(tmp_path, content, row):
+    assert last_row(tmp_path / "rows.jsonl") is None
+    (tmp_path / "rows.jsonl").write_text(content)
+    assert last_row(tmp_path / "rows.jsonl") == row
 
 
 def test_numpy_and_torch_numbers_are_written_as_plain_ones_and_non_finite_ones_as_null():

@@ -1,0 +1,63 @@
+"""The messages between blocks of nodes: the rows that each block mixes are those of the whole matrix, bit for bit."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from raylfl.core.mixing import matrices
+from raylfl.core.population import Population
+from raylfl.heterogeneity.links.bernoulli import Bernoulli
+from raylfl.heterogeneity.topologies import TOPOLOGIES
+from raylfl.heterogeneity.world import RunContext
+from raylfl.runtime.round.homes import ALL, Plan
+
+BLOCKS, ROWS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 3]), np.array([0, 1, 2, 0, 1, 0, 1, 2, 0])
+WORLD = RunContext(0, Population.of(np.ones(9)), 1)
+X = torch.randn(9, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def planned(name, cohort, shared_memory=False):
+    graph = TOPOLOGIES.get(name).cls()
+    edges = graph.edges(0, WORLD, Bernoulli(q=0.2))
+    mixings = matrices(edges, np.array(cohort), "pair" if graph.directed else "doubly")
+    return Plan(SimpleNamespace(cohort=np.array(cohort)), BLOCKS, ROWS, mixings, shared_memory), mixings
+
+
+@pytest.mark.parametrize("name", ["ring", "directed_ring", "star", "complete"])
+@pytest.mark.parametrize("cohort", [range(9), [0, 2, 3, 5, 6, 8], [4], [3, 4]])
+def test_every_block_gets_the_rows_that_its_nodes_need(name, cohort):
+    plan, mixings = planned(name, list(cohort))
+    x = X[list(cohort)]
+    for k, mixing in enumerate(mixings):
+        whole = mixing(x)
+        for b, nodes in plan.nodes.items():
+            pieces = [x[plan.nodes[c]][plan.out[c][b]] for c in plan.into[b]]
+            assert torch.equal(plan.parts(b)[k](x[nodes], *pieces), whole[nodes])
+    for b, nodes in plan.nodes.items():
+        here = plan.cohort[nodes]
+        assert set(BLOCKS[here]) == {b}
+        assert plan.rows[b].tolist() == ROWS[here].tolist()
+        assert b not in plan.into[b]
+        sending = plan.sending(b, None)
+        assert [len(rows) for rows in sending.needed] == [len(plan.into[c][b]) for c in plan.out[b]]
+
+
+def test_a_block_sends_no_row_that_is_not_needed():
+    plan, _ = planned("ring", list(range(9)))
+    sent = {(c, b): plan.nodes[c][places].tolist() for c, out in plan.out.items() for b, places in out.items()}
+    arrives = TOPOLOGIES.get("ring").cls().edges(0, WORLD, Bernoulli(q=0.2))
+    ends = {(int(a), int(b)) for (a, b), here in zip(arrives.pairs, arrives.arrives, strict=True) if here}
+    kept = {(a, b) for a, b in ends if (b, a) in ends and BLOCKS[a] != BLOCKS[b]}
+    assert {(int(a), int(BLOCKS[b])) for a, b in kept} == {(a, b) for (_, b), rows in sent.items() for a in rows}
+
+
+def test_in_one_process_the_messages_of_all_blocks_are_mixed_at_once():
+    plan, (mixing, *_) = planned("star", [8, 0, 2, 3], shared_memory=True)
+    x = X[[8, 0, 2, 3]]
+    order = np.concatenate(list(plan.nodes.values()))
+    assert torch.equal(plan.exchange.parts[0](x[order]), mixing(x)[order])
+    assert [plan.out[b][ALL].tolist() for b in plan.blocks] == [[0, 1], [0], [0]]
