@@ -255,6 +255,18 @@ def test_a_machine_that_wakes_up_after_another_took_its_run_over_writes_nothing(
     assert json.loads(Storage(f"{url}/tiny/it").read(OWNER))["held"] is False
 
 
+def test_a_commit_copies_what_changed_and_a_seldom_one_waits_for_a_while(url, machine):
+    first = RunDirectory.create(staging(url), "tiny", "it", 0, url)
+    first.write("config.yaml", "rounds: 1\n")
+    first.committed(print)
+    first.write("log.txt", "new\n")
+    first.committed(print, seldom=True)
+    assert Storage(f"{url}/tiny/it").read("log.txt") == b""
+    first.committed(print)
+    assert Storage(f"{url}/tiny/it").read("log.txt") == b"new\n"
+    first.close()
+
+
 def test_only_a_new_owner_waits_for_others_that_take_the_run_over(url, machine, monkeypatch):
     waits = []
     clock = SimpleNamespace(sleep=waits.append, time=time.time, monotonic=time.monotonic)

@@ -226,6 +226,7 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path):
         ({"sha256": {"clients_000.pt": "1" * 64}}, "it names no server.pt"),
         ({"sha256": {"server.pt": "0" * 63}}, "sha256.server.pt: "),
         ({"sha256": {"../server.pt": "0" * 64}}, "sha256"),
+        ({"sha256": {"server.pt": "0" * 64, "../clients_000.pt": "1" * 64}}, "sha256"),
         ({"records_sha256": {"metrics.jsonl": "c" * 64}}, "name other files"),
         ({"records": {"/etc/passwd": 3}}, "records"),
         ({"clients": {"round_000003": []}}, "clients.round_000003: "),
