@@ -58,7 +58,7 @@ class Focus(Summing):
         # Alg. 1, line 9 prints x_{k,i}; x_{t,i} is meant.
         if "scale" in carry:
             g = g * carry["scale"]
-        y = carry["y"] + g - carry["g_prev"]
+        y = carry["y"].add_(g).sub_(carry["g_prev"])
         return y, {**carry, "y": y, "g_prev": g}
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:

@@ -46,6 +46,8 @@ class GraphAlgorithm(Algorithm):
     """Whether the weights may be row-stochastic instead of doubly stochastic; another objective is then minimised."""
     tracked: ClassVar[str | None] = None
     """The row that tracks the mean of a quantity of all nodes, for the metric `algo/tracking_error`."""
+    changed_in_steps: ClassVar[tuple[str, ...]] = ()
+    """Rows that local steps change in place; `start` copies them."""
 
     @abstractmethod
     def init_nodes(self, x: Tensor, count: int) -> State:
@@ -91,7 +93,8 @@ class GraphAlgorithm(Algorithm):
         return client_state["x"]
 
     def start(self, broadcast: State, client_state: State, work: Work) -> State:
-        carry = {name: rows for name, rows in client_state.items() if name != "x"}
+        copied = self.changed_in_steps
+        carry = {k: rows.clone() if k in copied else rows for k, rows in client_state.items() if k != "x"}
         if (work.relative_weight != 1.0).any():
             carry["scale"] = column(work.relative_weight, client_state["x"])
         return carry
@@ -119,6 +122,7 @@ class Tracking(GraphAlgorithm):
 
     own_step: ClassVar[bool] = True
     tracked: ClassVar[str | None] = "y"
+    changed_in_steps: ClassVar[tuple[str, ...]] = ("y",)
 
     def init_nodes(self, x: Tensor, count: int) -> State:
         return {"x": x.repeat(count, 1), **tracking_rows(x, count)}
@@ -138,9 +142,9 @@ def tracking_rows(x: Tensor, count: int) -> State:
 
 
 def tracking(g: Tensor, carry: State) -> State:
-    """The carried rows after a gradient g: y + g - g_prev, and g as the new g_prev."""
+    """The carried rows after a gradient g: y + g - g_prev, in the memory of y, and g as the new g_prev."""
     g = weighted(g, carry)
-    return {**carry, "y": (carry["y"] + g).sub_(carry["g_prev"]), "g_prev": g}
+    return {**carry, "y": carry["y"].add_(g).sub_(carry["g_prev"]), "g_prev": g}
 
 
 def weighted(g: Tensor, carry: State) -> Tensor:

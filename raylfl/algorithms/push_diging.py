@@ -31,6 +31,7 @@ class PushDIGing(SGP):
 
     one_step: ClassVar[bool] = True
     tracked: ClassVar[str | None] = "y"
+    changed_in_steps: ClassVar[tuple[str, ...]] = ("y",)
 
     def init_nodes(self, x: Tensor, count: int) -> State:
         return {**super().init_nodes(x, count), **tracking_rows(x, count)}

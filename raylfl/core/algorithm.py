@@ -147,7 +147,8 @@ class Algorithm(Options, ABC):
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         """The direction v [C, d] of x <- x - eta v, and the new carry.
 
-        g [C, d]: the gradients after clipping and weight decay, which may be kept or overwritten; x and carry may not.
+        g [C, d]: the gradients after clipping and weight decay, which may be kept or overwritten. Of the carry only
+        new tensors of `start` or of an earlier step may be overwritten; x may not.
         """
         return g, carry
 

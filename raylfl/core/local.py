@@ -147,7 +147,9 @@ def run_local(
 
     if identity:
         uploads, new_own = algorithm.finish(x, carry, client_state, work)
-        uploads, new_own = ({name: _kept(rows, x) for name, rows in state.items()} for state in (uploads, new_own))
+        uploads, new_own = (
+            {name: _kept(rows, oracle.held) for name, rows in state.items()} for state in (uploads, new_own)
+        )
     else:
         back = torch.from_numpy(inverse)
         inner = inner[back]
@@ -182,6 +184,7 @@ def _tally(
         return total / steps, last, seen
 
 
-def _kept(rows: Tensor, workspace: Tensor) -> Tensor:
-    """The rows, copied if they lie in the memory of the workspace, which the next call overwrites."""
-    return rows.clone() if rows.untyped_storage().data_ptr() == workspace.untyped_storage().data_ptr() else rows
+def _kept(rows: Tensor, held: Tensor | None) -> Tensor:
+    """The rows, copied if they lie in memory that the oracle holds, which the next call overwrites."""
+    inside = held is not None and rows.untyped_storage().data_ptr() == held.untyped_storage().data_ptr()
+    return rows.clone() if inside else rows

@@ -59,6 +59,9 @@ class Oracle(ABC):
     ways: the number of gradients computed in each way.
     """
 
+    held: Tensor | None = None
+    """Memory of the oracle that several calls use as workspace; None: every workspace is new."""
+
     def __init__(self) -> None:
         self.ways: Counter[Way] = Counter()
 
@@ -69,7 +72,7 @@ class Oracle(ABC):
 
     @abstractmethod
     def workspace(self, count: int) -> Tensor:
-        """Memory [C, d] for the clients' parameters during their local steps; valid until the next call."""
+        """Memory [C, d] for the clients' parameters during their local steps: new memory, or that of `held`."""
 
     @abstractmethod
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
@@ -97,7 +100,7 @@ class LoopOracle(Oracle):
         `training_step` logs.
         """
         super().__init__()
-        self.flat, self.autocast = flat, autocast
+        self.flat, self.autocast, self.held = flat, autocast, flat.params
         self.module: Any = flat.module
         self.innermost = innermost
         self._compiled: Callable[..., Any] | None = None

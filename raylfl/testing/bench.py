@@ -120,11 +120,12 @@ def same(a: Any, b: Any) -> bool:
 class Watched:
     """A wrapper that checks each call of an algorithm: arguments unchanged, `carry` not in the solver's memory.
 
-    Tables in `server_step` and the gradients in `direction` may be changed.
+    Tables in `server_step` may be changed, and in `direction` the gradients and the carry's own tensors.
     """
 
     def __init__(self, algorithm: Algorithm):
         self._algorithm = algorithm
+        self._given: set[str] = set()  # names of the carry's rows that are broadcast or client state
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -135,24 +136,37 @@ class Watched:
         return (lambda *args: self._call(name, args)) if callable(value) else value
 
     def _call(self, name: str, args: tuple[Any, ...]) -> Any:
-        may_write = name == "server_step"
         free = {1} if name == "direction" else set()  # g
-        before = copy.deepcopy([_without_tables(arg) if may_write else arg for arg in args])
+        before = copy.deepcopy([self._fixed(name, arg) for arg in args])
         result = getattr(self._algorithm, name)(*args)
         for place, (old, arg) in enumerate(zip(before, args, strict=True)):
-            now = _without_tables(arg) if may_write else arg
-            must(place in free or same(old, now), f"{name} changed its argument {place + 1} in place")
+            must(
+                place in free or same(old, self._fixed(name, arg)), f"{name} changed its argument {place + 1} in place"
+            )
+        if name == "start":
+            given = {memory(rows) for state in args[:2] for rows in state.values()}
+            self._given = {"x_start"} | {key for key, rows in result.items() if memory(rows) in given}
         if name == "direction":
             x, carry = args[0], result[1]
             must(
                 carry.keys() == args[2].keys(),
                 f"direction got {set(args[2])} to carry and returned {set(carry)}",
             )
+            self._given = {key for key in self._given & args[2].keys() if memory(carry[key]) == memory(args[2][key])}
             for key, rows in carry.items():
-                aliased = rows.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+                aliased = memory(rows) == memory(x)
                 must(not aliased, f"carry[{key!r}] is the solver's own memory of x, which is overwritten: clone it")
         return result
 
+    def _fixed(self, name: str, arg: Any) -> Any:
+        """The part of an argument of this method that may not be changed."""
+        if name == "server_step" and isinstance(arg, dict):
+            return {k: v for k, v in arg.items() if not isinstance(v, Table)}
+        if name == "direction" and isinstance(arg, dict):
+            return {k: rows for k, rows in arg.items() if k in self._given}
+        return arg
 
-def _without_tables(arg: Any) -> Any:
-    return {k: v for k, v in arg.items() if not isinstance(v, Table)} if isinstance(arg, dict) else arg
+
+def memory(rows: Tensor) -> int:
+    """The address of a tensor's memory."""
+    return rows.untyped_storage().data_ptr()

@@ -152,6 +152,12 @@ class KeepsTheWorkspace(FedAvg):
         return g, {**carry, "last": x}
 
 
+class WritesItsState(Focus):
+    def direction(self, x, g, carry):
+        carry["g_prev"].mul_(2.0)
+        return super().direction(x, g, carry)
+
+
 class DropsItsCarry(FedAvg):
     def direction(self, x, g, carry):
         return g, {}
@@ -228,6 +234,7 @@ BROKEN = {
     ScalesInPlace: "leaves_its_inputs_alone",
     StepsInPlace: "leaves_its_inputs_alone",
     KeepsTheWorkspace: "leaves_its_inputs_alone",
+    WritesItsState: "leaves_its_inputs_alone",
     DropsItsCarry: "leaves_its_inputs_alone",
     LooksAtItsNeighbours: "rows_do_not_depend_on_neighbours",
     WritesTheLost: "a_lost_upload_leaves_no_trace",

@@ -122,6 +122,35 @@ def test_updates_are_eta_times_gradients_times_a(steps, momentum, schedule):
     torch.testing.assert_close(ours.uploads["update"][0], 0.1 * a @ gradients, rtol=1e-10, atol=1e-12)
 
 
+class Workspaces(FunctionOracle):
+    """An oracle that remembers its last workspace, which it holds or not."""
+
+    def __init__(self, holds: bool):
+        super().__init__(problem(0), D)
+        self.last, self.holds = torch.zeros(0), holds
+
+    def workspace(self, count):
+        self.last = super().workspace(count)
+        self.held = self.last if self.holds else None
+        return self.last
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_uploads_are_copied_only_out_of_memory_that_the_oracle_holds(holds):
+    class SendsX(FedAvg):
+        def finish(self, x, carry, client_state, work):
+            return {"x": x}, {}
+
+    oracle, x0 = Workspaces(holds), torch.zeros(D, dtype=torch.float64)
+    work = Work(np.ones(2), np.ones(2), np.ones(2), 0.1)
+    uploads = run_local(
+        *(SendsX(), oracle, lambda t, rows: [Batch((k, 0, t), 1) for k in rows], lambda t, row: 0),
+        *({"x": x0}, {}, work, LocalRule()),
+    ).uploads
+    assert torch.equal(uploads["x"], oracle.last)
+    assert (uploads["x"].data_ptr() == oracle.last.data_ptr()) is not holds
+
+
 class Counting(FunctionOracle):
     """An oracle in which client i has loss 10 i + t in local step t; in step 2 the loss of client 3 is not finite."""
 

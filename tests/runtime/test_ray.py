@@ -341,8 +341,8 @@ def test_traffic_is_what_the_calls_of_all_rounds_carry(veterans, tmp_path, algor
             3 * model + reports,
         ),  # from the server to the first client, and from each client to the next
         # blocks {0, 1}, {2, 3}, {4} and {5} of a ring, in turn on two workers: 8 messages between them; the server gets
-        # the sum of each block's rows, with numbers of 8 bytes
-        "dsgd": (3 * 8 * model, reports + 3 * (4 * (model + 2 * 8) + 4 * 8 + 8 * 8)),
+        # the sum of each block's rows, with numbers of 8 bytes: the sizes of 6 objects, as {4} and {5} send one to two
+        "dsgd": (3 * 8 * model, reports + 3 * (4 * (model + 2 * 8) + 4 * 8 + 6 * 8)),
     }
     assert total(tmp_path / "there") == expected[algorithm]
     assert total(tmp_path / "here") == (0, 0)

@@ -78,7 +78,11 @@ class Plan:
 
     def sending(self, b: int, local: Ints | None) -> Sending:
         """The messages of block b; local: its rows in the local work's result, if that precedes the messages."""
-        return Sending(self.rows[b], local, tuple(self.out[b].values()))
+        return Sending(self.rows[b], local, tuple(self.distinct(b).values()))
+
+    def distinct(self, b: int) -> dict[bytes, Ints]:
+        """The different sets of rows that other blocks need from block b; blocks that need the same rows share one."""
+        return {places.tobytes(): places for places in self.out[b].values()}
 
 
 class Piece(NamedTuple):
@@ -203,16 +207,11 @@ class Homes:
     ) -> Pieces:
         """Requests the messages of this plan from the blocks."""
         senders = [b for b in plan.blocks if plan.out[b]]
-        calls = [
-            HomeCall(
-                b,
-                "publish",
-                plan.sending(b, local.get(b)),
-                (handles[b], worked.get(b, handles[b])),
-                1 + len(plan.out[b]),
-            )
-            for b in senders
-        ]
+        calls = []
+        for b in senders:
+            sending = plan.sending(b, local.get(b))
+            given = handles[b], worked.get(b, handles[b])
+            calls.append(HomeCall(b, "publish", sending, given, 1 + len(sending.needed)))
         results = self.backend.at_homes(calls).result()
         found: Pieces = {}
         for b, result in zip(senders, results, strict=True):
@@ -294,7 +293,8 @@ def spread(counts: Sequence[int], parts: Sequence[Spread]) -> float:
 
 
 def _pieces(b: int, plan: Plan, handles: Sequence[Handle], sizes: Sequence[int]) -> Pieces:
-    return {(b, c): Piece(*piece) for c, *piece in zip(plan.out[b], handles, sizes, strict=bool(sizes))}
+    made = dict(zip(plan.distinct(b), map(Piece, handles, sizes), strict=bool(sizes)))
+    return {(b, c): made[key] for c, places in plan.out[b].items() if (key := places.tobytes()) in made}
 
 
 def _ordered(plan: Plan, parts: Sequence[State]) -> State:

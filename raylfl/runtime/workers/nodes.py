@@ -35,7 +35,7 @@ Run = Callable[[Task, State, Sequence[State]], TaskResult]  # (task, broadcast, 
 class Sending:
     """The messages that a block sends.
 
-    rows: its working nodes, as rows of the block. needed: positions in `rows`, for each block that needs some. local:
+    rows: its working nodes, as rows of the block. needed: positions in `rows`, for each piece that is sent. local:
     rows of these nodes in the result of the local work; None if messages are sent before the local work.
     """
 
@@ -134,7 +134,7 @@ def work(site: Site, job: NodeWork, broadcast: State, block: State) -> tuple[Any
 
 
 def publish(site: Site, job: Sending, block: State, local: State) -> tuple[Any, ...]:
-    """(the bytes of each piece, *the messages that each other block needs)."""
+    """(the bytes of each piece, *the pieces: messages that other blocks need)."""
     if not job.needed:
         return ((),)
     with one_thread():
