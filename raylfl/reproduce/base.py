@@ -57,7 +57,7 @@ class Findings:
 class PaperResult(ABC):
     """A figure or table of a paper; the first line of a subclass's docstring describes it.
 
-    scales: the scales at which it can be run; none if it is exact, small and always run as a whole. choices: the keys
+    scales: the scales at which it can be run; none if it is small and always run as a whole. choices: the keys
     by which `--only` selects its cells. shares: the name of the folder of its runs, if other experiments share them.
     """
 

@@ -137,6 +137,6 @@ def list_experiments() -> None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(style="dim", no_wrap=True)
     for entry in EXPERIMENTS:
-        scales = ", ".join(entry.cls.scales) or "exact, always whole"
+        scales = ", ".join(entry.cls.scales) or "always whole"
         table.add_row(entry.name, escape(entry.summary), entry.paper, scales)
     console(width=None if sys.stdout.isatty() else WIDTH, highlight=True).print(table)

@@ -26,7 +26,7 @@ from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.manifest import encode
 from raylfl.runtime.records.mirror import STATE as STATE_OF_MIRROR
 from raylfl.runtime.records.mirror import begin, exists, here, mirror_of, take
-from raylfl.runtime.records.run_dir import RunDirectory
+from raylfl.runtime.records.run_dir import RECORDS, RunDirectory
 from raylfl.runtime.session import Session, write_records
 from raylfl.runtime.workers.backend import Backend, LocalBackend
 from raylfl.startup import process
@@ -36,7 +36,7 @@ from raylfl.tune.schedulers import Pbt
 from raylfl.tune.score import SCORE, TIME, WORST, Running
 from raylfl.tune.spec import Sweep, make_sweep, show
 
-STATE = ("checkpoints", "metrics.jsonl", "participation.jsonl", "partition.json", "partition_counts.json")
+STATE = ("checkpoints", *RECORDS, "partition.json", "partition_counts.json")
 # files that a trial keeps when it takes another trial's state
 OWN = ("wandb_id.txt", "lineage.txt", "log.txt", STATE_OF_MIRROR)
 LOCK_SECONDS = 300  # longest wait, in seconds, for the previous owner of a trial's directory or process

@@ -114,6 +114,19 @@ def test_a_later_stage_continues_the_earlier_one_without_changing_it(tmp_path, p
     assert (tmp_path / "s" / "short" / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_later_stage_continues_the_nodes_of_a_graph(tmp_path):
+    """A checkpoint of a method without a server counts on its record of edges."""
+    sweep = sweep_of(tmp_path, algorithm="dsgd", topology={"name": "ring"}, eval={"inconsistency": False})
+    carry_out(sweep, Trial("short", 0, 0, 0, 3, {}), tmp_path / "s")
+    carry_out(sweep, Trial("long", 1, 0, 0, 6, {}, parent="short"), tmp_path / "s")
+    carry_out(sweep, Trial("alone", 1, 0, 0, 6, {}), tmp_path / "s")
+    assert "resumed at round 3" in (tmp_path / "s" / "long" / "log.txt").read_text()
+    assert torch.equal(params(tmp_path / "s" / "long"), params(tmp_path / "s" / "alone"))
+    for name in ("metrics.jsonl", "topology.jsonl"):
+        long, alone = ((tmp_path / "s" / run / name).read_text().splitlines() for run in ("long", "alone"))
+        assert len(long) == len(alone) == 6
+
+
 def test_trials_at_a_url_go_on_on_any_node(tmp_path, plain, monkeypatch):
     """Each node has its own folder; a stopped trial and a later stage continue what another node has copied."""
     url, sweep = f"file://{tmp_path}/far/s", sweep_of(tmp_path)
