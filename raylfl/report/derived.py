@@ -124,7 +124,7 @@ def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds", 
     """
     values, spent = run.column(metric), cost(run, axis)
     better = higher_is_better(metric)
-    reached = values >= target if better else values <= target  # False for nan
+    reached = np.isfinite(values) & (values >= target if better else values <= target)
     if spent is None or not reached.any():
         return None
     first = int(np.argmax(reached))

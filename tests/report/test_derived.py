@@ -65,6 +65,7 @@ def test_a_target_reached_in_row_r_takes_r_plus_1_rounds_and_their_costs(group):
         ([0.8, 0.9], 1),
         ([0.1, 0.75], 2),
         ([0.1, 0.7], None),
+        ([0.1, math.inf], None),  # diverged
     ],
 )
 def test_the_curve_of_the_best_so_far_crosses_a_target_between_rounds(values, crossing):
