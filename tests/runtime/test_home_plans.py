@@ -1,4 +1,4 @@
-"""The messages between blocks of nodes: the rows that each block mixes are those of the whole matrix, bit for bit."""
+"""The messages between blocks of nodes: each block mixes its rows as the whole matrix does, bit for bit."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def test_every_block_gets_the_rows_that_its_nodes_need(name, cohort):
         assert set(BLOCKS[here]) == {b}
         assert plan.rows[b].tolist() == ROWS[here].tolist()
         assert b not in plan.into[b]
-        sending = plan.sending(b, None)
-        assert [len(rows) for rows in sending.needed] == [len(plan.into[c][b]) for c in plan.out[b]]
+        sent = [rows.tolist() for rows in plan.sending(b, None).needed]
+        needed = [plan.out[b][c].tolist() for c in plan.out[b]]
+        assert [len(rows) for rows in needed] == [len(plan.into[c][b]) for c in plan.out[b]]
+        assert sorted(sent) == sorted(map(list, {*map(tuple, needed)}))  # each set of rows once
 
 
 def test_a_block_sends_no_row_that_is_not_needed():
