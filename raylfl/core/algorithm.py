@@ -39,8 +39,9 @@ Info = dict[str, float]  # logged as algo/<name>; no computation reads it
 class Work:
     """The local work of C clients in one round.
 
-    steps: K_i; a_norm: |a_i|_1 of the accumulation vectors (`raylfl.core.local_rule.a_vector`); relative_weight: N w_i,
-    exactly 1 for uniform weights; all float64 [C]. lr: eta.
+    steps: K_i, the local steps of client i; a_norm: |a_i|_1, where a_i is its accumulation vector
+    (`raylfl.core.local_rule.a_vector`); relative_weight: N w_i, where w_i is its importance weight and N the number of
+    clients of the run (exactly 1 for uniform weights); all float64 [C]. lr: eta, the local learning rate.
     """
 
     steps: Floats
@@ -49,7 +50,10 @@ class Work:
     lr: float
 
     def per_step(self, like: Tensor) -> Tensor:
-        """1 / (K_i eta) as a column [C, 1], which turns an update into a mean gradient; 1 / eta if K_i = 0."""
+        """The factors 1 / (K_i eta) as a column [C, 1]; 1 / eta if K_i = 0.
+
+        They turn updates into mean gradients. like: a tensor with the dtype and device of the column.
+        """
         return column(1.0 / (np.maximum(self.steps, 1.0) * self.lr), like)
 
 
@@ -69,7 +73,7 @@ class Algorithm(Options, ABC):
     """A federated optimisation method. Each subclass is a dataclass in a file of its own and follows one paper."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Accepts hooks under their old names, with a warning."""
+        """Accepts methods of the subclass under their old names (`RENAMED`), with a warning."""
         super().__init_subclass__(**options)
         for old, new in RENAMED.items():
             if old in vars(cls):
@@ -100,12 +104,15 @@ class Algorithm(Options, ABC):
 
     @property
     def proximal(self) -> float:
-        """The mu of a proximal term mu/2 |x - x_r|^2 in the local objectives, for the accumulation vectors; 0: none."""
+        """The factor mu of a proximal term mu/2 |x - x_r|^2 in the local objectives; 0: no such term.
+
+        x_r is the broadcast model. The accumulation vectors depend on mu.
+        """
         return 0.0
 
     @property
     def full_gradient(self) -> bool:
-        """Whether the method reads carry["full_gradient"], the full-batch gradient of f_i at the starting point."""
+        """Whether the method reads carry["full_gradient"], a client's full-batch gradient at its starting point."""
         return False
 
     @property
@@ -130,7 +137,7 @@ class Algorithm(Options, ABC):
     # -- clients: rows are clients, [C, d] -------------------------------------------------------------------
 
     def broadcast(self, server: ServerState) -> State:
-        """The broadcast to every client of the cohort; its floats are counted as downlink."""
+        """The vectors that the server sends to every client of the cohort, by name; their floats count as downlink."""
         return {"x": server["x"]}
 
     def start_point(self, broadcast: State, client_state: State) -> Tensor:
@@ -138,17 +145,18 @@ class Algorithm(Options, ABC):
         return broadcast["x"]
 
     def start(self, broadcast: State, client_state: State, work: Work) -> State:
-        """The carry of the local steps: vectors by name, rows [C, d] (or [1, d], the same for all clients).
+        """The carry of the local steps, which each step receives and returns: rows [C, d] by name.
 
-        The local solver adds carry["x_start"], which must not be written: it may be the broadcast itself.
+        Rows [1, d] are the same for all clients. The local solver adds carry["x_start"], which must not be written: it
+        may be the broadcast itself.
         """
         return {}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         """The direction v [C, d] of x <- x - eta v, and the new carry.
 
-        g [C, d]: the gradients after clipping and weight decay, which may be kept or overwritten. Of the carry only
-        new tensors of `start` or of an earlier step may be overwritten; x may not.
+        g [C, d]: the gradients after clipping and weight decay, which may be kept or overwritten. Of the carry, only
+        tensors that `start` or an earlier step has created may be overwritten. x must not be.
         """
         return g, carry
 
@@ -157,7 +165,10 @@ class Algorithm(Options, ABC):
         return {"update": carry["x_start"] - x}, {}
 
     def sent_floats(self, uploads: State) -> int:
-        """Floats of one client's upload that are counted as traffic; uploads: rows [C, ...], C >= 1."""
+        """The number of floats in one client's upload that are counted as traffic.
+
+        uploads: rows [C, ...] by name, C >= 1. Names in `server_known` are not counted.
+        """
         return floats_in({name: rows[0] for name, rows in uploads.items() if name not in self.server_known})
 
     # -- server ------------------------------------------------------------------------------------------------
@@ -183,7 +194,7 @@ class Algorithm(Options, ABC):
         return None
 
     def second_broadcast(self, server: ServerState) -> State:
-        """The broadcast to every received client for `update_clients`; its floats are counted as downlink."""
+        """The vectors that the server sends to every received client for `update_clients`; they count as downlink."""
         return {}
 
     # -- sampling and diagnostics --------------------------------------------------------------------------------
@@ -202,23 +213,28 @@ class Algorithm(Options, ABC):
     def probabilities(self, server: ServerState, c: SystemInfo) -> Floats | None:
         """Sampling probabilities p [N], for methods that draw c.size clients with replacement; None for all others.
 
-        See `normalised_over` for probabilities over the available clients.
+        c: the system state before the round. See `normalised_over` for probabilities over the available clients.
         """
         return None
 
     def norm_probabilities(self, server: ServerState, c: SystemInfo, norms: Floats) -> Floats:
         """Sampling probabilities p [N] of a method with `samples_by_norm`.
 
-        norms: |U_i| of this round [N], nan for unavailable clients. Raises NotImplementedError for other methods.
+        c: the system state before the round. norms: the norm of each client's update in this round [N], nan for
+        unavailable clients. Raises NotImplementedError for other methods.
         """
         raise NotImplementedError(f"{type(self).__name__} does not sample by norms")
 
     def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         """Expected aggregation coefficients E[c_i 1{i in R}] [N], up to a common factor; None without a closed form.
 
-        marginals: E[s_i] [N]. independent: each client is sampled at most once, independently of the others, so that
-        the number of draws M is random; otherwise M is fixed. Together with |a_i|_1 these coefficients give the
-        surrogate weights Omega of the objective that the method really minimises (FedACS, eq. (6)).
+        R is the set of received clients. c_i is the factor of client i's update in the server step; it is not the
+        argument `c`, the system state before the round. marginals: E[s_i] [N], where s_i is the number of times that
+        client i is drawn. independent: each client is drawn at most once, independently of the others, so that the
+        total number of draws M is random; otherwise M is fixed.
+
+        Multiplied by |a_i|_1, the norms of the accumulation vectors, and divided by their sum, these coefficients are
+        the surrogate weights Omega_i of the objective that the method really minimises (FedACS, eq. (6)).
         """
         return None
 

@@ -1,4 +1,7 @@
-"""Batch orders, the samples of each client at each local step, and the mini-batches of a micro-cohort."""
+"""The samples that each client uses at each local step (batch orders), and the mini-batches of a micro-cohort.
+
+A micro-cohort is a part of the round's cohort whose local work is one task.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ HALF, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)  # to split a random 64-bit wor
 class BatchOrders(ABC):
     """The order in which the clients of a cohort use their samples in round r.
 
-    reshuffle: a new permutation of the n_i samples in every epoch and round, cut into batches (the last one may be
-    smaller); a batch of all n_i samples is the shard in its own order. with_replacement: B_i samples drawn uniformly.
-    A client's batches do not depend on the other clients of the cohort.
+    reshuffle: a new permutation of a client's n_i samples in every epoch and round, cut into batches of B_i (the last
+    one may be smaller). With B_i >= n_i, every batch is the whole shard in its own order. with_replacement: B_i samples
+    drawn uniformly. A client's batches do not depend on the other clients of the cohort.
     """
 
     whole: bool  # True if every batch of every client is its whole shard
@@ -30,9 +33,10 @@ class BatchOrders(ABC):
     def __init__(
         self, seed: int, r: int, clients: Sequence[int], shards: Sequence[Ints], sizes: Sequence[int], sampling: str
     ):
-        """Orders for these clients.
+        """Batch orders of these clients in round r.
 
-        shards: indices of each client's samples; sizes: batch sizes B_i; sampling: reshuffle or with_replacement.
+        seed: the seed of the run. shards: the indices of each client's samples. sizes: batch sizes B_i. sampling:
+        reshuffle or with_replacement.
         """
         self.key, self.clients, self.sampling = (seed, "batches", r), np.array(clients), sampling
         self.shards, self.sizes = shards, sizes
@@ -47,9 +51,9 @@ class BatchOrders(ABC):
 
     @abstractmethod
     def indices(self, t: int, rows: Sequence[int]) -> Sequence[Ints] | Ints:
-        """Sample indices of the batches of local step t for these rows of the cohort.
+        """The sample indices of the batches of local step t, for the clients at these positions (`rows`) of the cohort.
 
-        One array for each row, or one array [C, B] if all batches have the same size.
+        One array for each client, or one array [len(rows), B] if all batches have the same size B.
         """
 
 
@@ -105,7 +109,7 @@ class MixedOrders(BatchOrders):
         return [self._order[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
 
     def _shuffle(self, rows: Ints, epochs: Ints) -> None:
-        """Permutes the samples of these clients into the order of the given epochs."""
+        """Permutes the samples of the clients at these positions, each into the order of its entry of `epochs`."""
         owner, place = runs(self.count[rows])
         keys = sort_keys(keyed_words(*self.key, self.clients[rows][owner], epochs[owner], place), place)
         mine = self.start[rows][owner] + place
@@ -119,12 +123,15 @@ class MixedOrders(BatchOrders):
 
 
 def sort_keys(words: np.ndarray, places: Ints) -> np.ndarray:
-    """Distinct sort keys for a random permutation: 32 random bits above the bits of the place."""
+    """Distinct keys whose sorting permutes the places at random: 32 random bits of each word above its place.
+
+    words: random uint64 numbers. places: 0, 1, ... within each sequence.
+    """
     return (words & ~LOW) | places.astype(np.uint64)
 
 
 def below(count: Ints | int, words: np.ndarray) -> Ints:
-    """Random integers 0..count-1 from random uint64 words, uniform up to a bias of count / 2^32."""
+    """Random integers in 0..count-1, one from each random uint64 word, uniform up to a bias of count / 2^32."""
     return ((words >> HALF) * np.asarray(count, dtype=np.uint64) >> HALF).astype(np.int64)
 
 
@@ -139,16 +146,22 @@ def runs(lengths: Ints) -> tuple[Ints, Ints]:
 
 
 class CohortBatches:
-    """The mini-batches of a micro-cohort in one round: `batches(t, rows)`, a function of (seed, round, client, t)."""
+    """The mini-batches of a micro-cohort in one round, called as `batches(t, rows)`.
+
+    A batch is a function of (seed, round, client, t).
+    """
 
     def __init__(self, source: BatchSource, orders: BatchOrders, steps: Sequence[int]):
-        """Batches from this source in these orders; steps: K_i, beyond which no batch is gathered ahead."""
+        """Batches from this source in these orders.
+
+        steps: the number of local steps K_i of each client; no batch of a later step is gathered ahead.
+        """
         self.source, self.orders, self.steps = source, orders, steps
         self._kept: dict[int, Batch] = {}  # whole shards, gathered once
         self._ready: dict[int, Batch] = {}  # a single client's batches gathered ahead, by local step
 
     def __call__(self, t: int, rows: Sequence[int]) -> Sequence[Batch]:
-        """The batches of local step t for these rows of the cohort."""
+        """The batches of local step t for the clients at these positions (`rows`) of the cohort."""
         if self.source.plain and self.orders.whole:
             return [self._whole(k) for k in rows]
         if self.source.plain and len(self.orders.shards) == 1:

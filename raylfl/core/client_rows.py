@@ -52,7 +52,10 @@ class Table:
         return torch.tensor([self._where[int(i)] for i in np.asarray(clients)], dtype=torch.int64)
 
     def view(self, clients: npt.ArrayLike) -> Tensor:
-        """The rows of these clients [C, d], zeros for a client never written; perhaps views, until the next write."""
+        """The rows of these clients [C, d], zeros for a client never written.
+
+        They may share the table's memory: use them before the next write.
+        """
         nothing = self._rows.new_zeros(1, 1).expand(1, self._rows.shape[1])
         at = [self._where.get(int(i)) for i in np.asarray(clients)]
         return apart([nothing if k is None else self._rows[k : k + 1] for k in at] or [nothing[:0]])
@@ -66,15 +69,18 @@ class Table:
         self._set(clients, rows, lambda span: columns(rows, span))
 
     def change(self, clients: npt.ArrayLike, step: Callable[[Tensor, Tensor], Tensor], rows: Tensor) -> None:
-        """Sets the rows of these clients to step(their rows, rows) [C, d], on one block of columns at a time.
+        """Sets the rows of these clients to step(old rows, rows) [C, d], on one block of columns at a time.
 
-        Column j of the result may depend on the columns j of both only.
+        Column j of the result may depend on column j of the two arguments only.
         """
         old = self.view(clients)
         self._set(clients, rows, lambda span: step(columns(old, span), columns(rows, span)))
 
     def _set(self, clients: npt.ArrayLike, like: Tensor, values: Callable[[slice], Tensor]) -> None:
-        """Sets the rows of these clients; values: columns -> their new entries; like: a matrix [C, d]."""
+        """Sets the rows of these clients, one block of columns at a time.
+
+        values: gives the new entries of a block. like: a matrix [C, d], whose shape determines the blocks.
+        """
         ids = [int(i) for i in np.asarray(clients)]
         if not ids:
             return
@@ -89,7 +95,10 @@ class Table:
         on_all_cores(block, spans(like))
 
     def _reserve(self, count: int) -> None:
-        """Makes room for so many rows; grows by half: amortised constant cost, independent of N."""
+        """Makes room for at least `count` rows.
+
+        The capacity grows by half at least, so that the mean cost of a new row is constant and independent of N.
+        """
         old = self._rows
         if count <= len(old):
             return
@@ -105,7 +114,7 @@ class Table:
 
     @staticmethod
     def from_state(state: dict[str, Tensor]) -> Table:
-        """The inverse of `state_dict`."""
+        """The table with this content: the inverse of `state_dict`."""
         rows = state["rows"]
         table = Table(rows.new_empty(rows.shape[1]))
         table.write(state["clients"].numpy(), rows)

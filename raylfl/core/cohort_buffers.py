@@ -36,13 +36,17 @@ class CohortBuffers:
         return torch.cat([b.reshape(len(b), -1).to(self.dtype) for b in self.held], dim=1)
 
     def of(self, count: int, rows: Rows) -> list[Tensor]:
-        """The buffers of these rows, for a call with `count` clients; copies of the module's own if none were set."""
+        """The buffers of the clients in these rows, [len(rows), *shape] each.
+
+        If buffers of fewer than `count` clients are held, those of `count` clients are first set to copies of the
+        module's own.
+        """
         if len(self.like) and (not self.held or len(self.held[0]) < count):
             self.held = [b.detach().expand(count, *b.shape).clone() for b in self.like]
         return [b[rows] for b in self.held]
 
     def keep(self, rows: Rows, after: Sequence[Tensor]) -> None:
-        """Writes back the buffers that `of` returned, after a call has changed them.
+        """Stores the buffers `after`, which `of` returned for these rows and a call has changed.
 
         Only a list of rows needs it: for a slice, `of` returned views.
         """

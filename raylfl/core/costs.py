@@ -21,9 +21,10 @@ def floats_in(state: Mapping[str, Tensor]) -> int:
 class Costs:
     """Cumulative counters of traffic and work; lost uploads count, because they were sent.
 
-    uplink, downlink, peer: floats client -> server, server -> client, client -> client. local_steps: sum of K_i.
-    gradients: sample gradients. busiest_node: the largest number of floats in and out of one node (the server is one)
-    in a round; busiest_link: the largest number along one link, both ways; both are summed over the rounds.
+    uplink, downlink and peer floats: client -> server, server -> client, client -> client. local_steps: sum of K_i.
+    gradients: sample gradients. busiest_node_floats: the largest number of floats in and out of one node in a round,
+    where the server is a node too. busiest_link_floats: the largest number along one link in a round, in both
+    directions. The last two are summed over the rounds.
     """
 
     uplink_floats: int = 0

@@ -33,8 +33,9 @@ class Cut:
     def after(
         name: str, module: nn.Module, parameters: Sequence[Tensor], loss: Callable[[], Tensor], samples: int
     ) -> Cut:
-        """The cut after the layer `name`; loss: computes the loss of a batch of `samples` samples.
+        """The cut after the layer `name` of a module.
 
+        parameters: the trained parameters of the module. loss: computes the loss of a batch of `samples` samples.
         Raises BadConfig if the layer does not separate the model: it does not exist, does not lead to the loss, runs
         twice, returns more than one tensor, or some parameters are used on both sides.
         """

@@ -13,7 +13,7 @@ SPAN = 2**18  # numbers in a block; the temporary results of a block fit in the 
 
 
 def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors step(*vectors), computed on one block of columns at a time, with the same bits.
+    """The tensors step(*vectors), with the same bits, computed on one block of columns at a time.
 
     vectors: [d], or rows [R, d]. Column j of a result may depend on the columns j of the vectors only.
 
@@ -34,7 +34,10 @@ def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor) -> tu
 
 
 def spans(*vectors: Tensor) -> list[slice]:
-    """Blocks of columns of these vectors [d] and rows [R, d], of about SPAN numbers each."""
+    """Slices that cut the columns of these vectors [d] and rows [R, d] into blocks of about SPAN numbers.
+
+    A block has at least NARROWEST columns, except for the last one.
+    """
     width, rows = vectors[0].shape[-1], max(len(v) if v.ndim > 1 else 1 for v in vectors)
     step = max(SPAN // rows, NARROWEST)
     return [slice(start, min(start + step, width)) for start in range(0, width, step)]

@@ -97,7 +97,10 @@ class FlatModule:
             yield buffer
 
     def write_buffers(self, vector: Tensor) -> None:
-        """The inverse of `read_buffers`: integer buffers are rounded, and tensors that a step assigned are replaced."""
+        """Sets all buffers from one vector [b]: the inverse of `read_buffers`; integer buffers are rounded.
+
+        Where a step has assigned another tensor to a buffer, the module's own tensor takes its place again.
+        """
         at = 0
         for (name, owner), buffer in zip(self._owners.items(), self.buffers, strict=True):
             owner[name.rpartition(".")[2]] = buffer

@@ -22,11 +22,11 @@ NOWHERE = np.iinfo(np.uint64).max  # the score of a client without a home so far
 
 
 def assigned(sizes: Ints, workers: int) -> Ints:
-    """The home of each client, int64 [N] with entries 0..workers - 1, a function of the arguments.
+    """The home of each client: the number of its worker, 0..workers - 1, int64 [N].
 
-    sizes: samples of each client; an empty client counts as one sample. A worker's load is at most the larger of 1.05
-    times the mean and the mean plus its largest client. With at least as many workers as clients, each client has a
-    worker of its own.
+    It depends on the arguments only. sizes: samples of each client; an empty client counts as one sample. A worker's
+    load is at most the larger of 1.05 times the mean and the mean plus its largest client. With at least as many
+    workers as clients, each client has a worker of its own.
 
     >>> assigned(np.array([5, 5, 5, 5]), 2).tolist()
     [0, 0, 1, 1]
@@ -48,7 +48,10 @@ def assigned(sizes: Ints, workers: int) -> Ints:
 
 
 def _next_preference(keys: Ints, below: Ints, workers: int) -> tuple[Ints, Ints]:
-    """For each of these clients, the worker with the highest score below `below`, and this score."""
+    """For each of these clients, the worker with the highest score below the client's bound, and this score.
+
+    keys: a hash of each client. below: the bounds, each the score of the client's previous worker.
+    """
     best, at = np.zeros_like(below), np.zeros(len(keys), dtype=np.int64)
     for w in range(workers):
         score = splitmix64(keys ^ splitmix64(np.array([w + 1], dtype=np.uint64)))
@@ -58,10 +61,11 @@ def _next_preference(keys: Ints, below: Ints, workers: int) -> tuple[Ints, Ints]
 
 
 def _rejected(home: Ints, load: np.ndarray, mean: float) -> Bools:
-    """A mask of the clients that their worker refuses; home, load: of clients sorted by worker and falling score.
+    """A mask of the clients that their worker refuses.
 
-    A worker at the mean load or above refuses the first client that would raise its load above 1.05 times the mean, and
-    all later ones. Together the workers have room for all clients, so that each client finds a worker.
+    home, load: of clients sorted by worker and falling score. mean: the mean load of all workers. A worker at the mean
+    load or above refuses the first client that would raise its load above 1.05 times the mean, and all later ones.
+    Together the workers have room for all clients, so that each client finds a worker.
     """
     start = np.flatnonzero(np.diff(home, prepend=-1))
     lengths = np.diff(start, append=len(home))
@@ -74,7 +78,9 @@ def _rejected(home: Ints, load: np.ndarray, mean: float) -> Bools:
 
 
 def shared_out(weights: Sequence[float], count: int) -> list[int]:
-    """`count` workers divided over groups by these weights, at least one each (D'Hondt's highest averages).
+    """The number of workers of each group: `count` in all, divided by these weights, at least one for each group.
+
+    The method is D'Hondt's highest averages.
 
     >>> shared_out([60, 30, 10], 5)
     [3, 1, 1]
@@ -90,8 +96,8 @@ def shared_out(weights: Sequence[float], count: int) -> list[int]:
 class Homes:
     """The homes of a run's clients.
 
-    home: worker of each client, int64 [N]. nodes: for each worker, the name of the nodes that have its clients' data;
-    None: any node.
+    home: worker of each client, int64 [N]. nodes: for each worker, the name of the cluster nodes that have its clients'
+    data; None: any node.
     """
 
     home: Ints
@@ -99,10 +105,10 @@ class Homes:
 
     @staticmethod
     def of(sizes: Ints, workers: int, nodes: Sequence[str] | None = None) -> Homes:
-        """The homes of clients with these numbers of samples.
+        """The homes of clients with these numbers of samples, on `workers` workers.
 
-        nodes: for each client the name of the nodes that have its samples; None: every node has all samples. There must
-        be at least as many workers as names.
+        nodes: for each client the name of the cluster nodes that have its samples; None: every node has all samples.
+        There must be at least as many workers as names.
         """
         if nodes is None:
             return Homes(assigned(sizes, workers), (None,) * workers)
@@ -119,5 +125,5 @@ class Homes:
         return np.flatnonzero(self.home == worker)
 
     def alternatives(self, worker: int) -> list[int]:
-        """The workers that can do this worker's work, because their nodes have the same data."""
+        """The workers that can do this worker's work, itself included: their nodes have the same data."""
         return [w for w, node in enumerate(self.nodes) if node == self.nodes[worker]]

@@ -63,7 +63,10 @@ def keyed_uniform(seed: int, purpose: str, r: int, clients: np.ndarray, lane: in
 
 
 def philox4x32(counter: list[np.ndarray], key0: int, key1: int, rounds: int = 10) -> list[np.ndarray]:
-    """The Philox4x32 block function on arrays of counters: four uint64 arrays that hold 32-bit words."""
+    """The Philox4x32 block function on arrays of counters.
+
+    counter: four uint64 arrays that hold 32-bit words, as does the result. key0, key1: the 32-bit words of the key.
+    """
     c0, c1, c2, c3 = counter
     for _ in range(rounds):
         left, right = _M0 * c0, _M1 * c2

@@ -20,7 +20,10 @@ def _none() -> Ints:
 
 @dataclass(frozen=True)
 class Links:
-    """Messages and floats of all links that have carried any, [L] each; codes: the ends (from, to), ascending [L]."""
+    """The numbers of messages and floats along each link that has carried any, in each direction, [L] each.
+
+    codes: the two ends (from, to) of each link as one integer, ascending [L]; `ends` decodes them.
+    """
 
     codes: Ints = field(default_factory=_none)
     messages: Ints = field(default_factory=_none)
@@ -28,11 +31,11 @@ class Links:
 
     @property
     def ends(self) -> Ints:
-        """(from, to) of each link [L, 2]; -1: a server."""
+        """The ends (from, to) of each link [L, 2]; -1: a server."""
         return np.column_stack([self.codes >> 32, self.codes & 0xFFFFFFFF]) - 1
 
     def add(self, ends: Ints, floats: Floats) -> Links:
-        """The totals with these messages: ends [M, 2], floats [M].
+        """The totals after some more messages: their ends (from, to) [M, 2] and floats [M].
 
         >>> two = Links().add(np.array([[-1, 0], [0, -1], [-1, 0]]), np.array([5.0, 3.0, 5.0]))
         >>> two.ends.tolist(), two.messages.tolist(), two.floats.tolist()
@@ -75,7 +78,7 @@ class Links:
 
     @staticmethod
     def of_columns(columns: Mapping[str, NDArray[np.generic]]) -> Links:
-        """The inverse of `columns`. Raises ValueError for arrays of another form."""
+        """The links with these arrays: the inverse of `columns`. Raises ValueError for arrays of another form."""
         found = Links(**{name: np.asarray(values) for name, values in columns.items()})
         lengths = {len(values) for values in found.columns().values()}
         kinds = [values.dtype for values in found.columns().values()]
@@ -90,5 +93,5 @@ def end_name(client: int) -> str:
 
 
 def whole(floats: float) -> str:
-    """A number of floats as text, without a decimal point if it is whole; a mean over clients may not be."""
+    """A number of floats as text, without a decimal point if it is whole (a mean over clients may not be)."""
     return str(int(floats)) if floats == int(floats) else repr(floats)

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class LocalResult:
-    """The local results of C clients, in the order of the call.
+    """The local results of C clients, in the order in which the clients were given.
 
-    uploads: rows [C, ...] by name; client_state: the new states; losses: mean loss over the K_i steps [C] (nan for
-    K_i = 0); last_losses: the last finite loss [C]; gradients: number of sample gradients computed [C]; moments: the
-    new states of the local optimizer [C, m]; drift: sum_{k < K_i} |x_{i,k} - x_{i,0}|^2 [C], None if not measured.
+    uploads: rows [C, ...] by name; client_state: the new client states; losses: mean loss over the K_i steps [C] (nan
+    for K_i = 0); last_losses: the last finite loss [C]; gradients: number of sample gradients computed [C]; moments:
+    the new states of the local optimizer, m floats each [C, m]; drift: sum_{k < K_i} |x_{i,k} - x_{i,0}|^2 [C], None if
+    not measured.
     """
 
     uploads: State
@@ -52,10 +53,10 @@ class Observer:
         """Called before local step t on these batches."""
 
     def after_gradient(self, g: Tensor) -> None:
-        """Called after the gradients g [C, d] of a step, which it may change in place."""
+        """Called with the gradients g [C, d] of a step, before clipping; it may change them in place."""
 
     def after_step(self, t: int, rows: Sequence[int], losses: Tensor) -> None:
-        """Called after local step t of the clients in these rows, with their losses [C]."""
+        """Called after local step t of the clients at these positions (`rows`), with their losses [C]."""
 
     def end(self) -> None:
         """Called after the last step, before the uploads are computed."""
@@ -78,11 +79,11 @@ def run_local(
 ) -> LocalResult:
     """Runs K_i local steps of C clients from the broadcast and their client states.
 
-    batches(t, rows): the mini-batches of local step t for these rows. seeds(t, row): the seed of the global generators
-    in that step (t = -1: outside the local steps). full_batches: each client's whole shard, for algorithms with
-    `full_gradient`. optimizer: None stands for SGD with the rule's momentum. moments: the optimizer's states before the
-    first step, [C, m] or [m] for all clients; None: 0. observer: callbacks around the steps. measure_drift: whether to
-    compute `LocalResult.drift`.
+    batches(t, rows): the mini-batches of local step t for the clients at the positions `rows`. seeds(t, row): the seed
+    of the global generators in that step for the client at position `row` (t = -1: for its full-batch gradient).
+    full_batches: each client's whole shard, for algorithms with `full_gradient`. optimizer: None stands for SGD with
+    the rule's momentum. moments: the optimizer's states before the first step, [C, m] or [m] for all clients; None: 0.
+    observer: callbacks around the steps. measure_drift: whether to compute `LocalResult.drift`.
     """
     steps = work.steps.astype(np.int64)
     count, width = len(steps), oracle.width
@@ -168,8 +169,8 @@ def _tally(
 ) -> tuple[Floats, Floats, Floats]:
     """Mean loss, last finite loss and number of sample gradients of each client, [C] each.
 
-    losses, samples: one entry per local step, for the clients still active in it (a prefix). first: the number of
-    sample gradients computed before the steps.
+    steps: K_i, falling. losses, samples: one entry per local step, for the clients still active in it (a prefix).
+    first: the number of each client's sample gradients computed before the steps.
     """
     total, last, seen = np.zeros(len(steps)), np.full(len(steps), np.nan), np.array(first, dtype=np.float64)
     values = torch.cat(list(losses)).double().cpu().numpy() if losses else total[:0]
@@ -185,6 +186,6 @@ def _tally(
 
 
 def _kept(rows: Tensor, held: Tensor | None) -> Tensor:
-    """The rows, copied if they lie in memory that the oracle holds, which the next call overwrites."""
+    """The rows, copied if they lie in `held`, memory of the oracle that its next call overwrites."""
     inside = held is not None and rows.untyped_storage().data_ptr() == held.untyped_storage().data_ptr()
     return rows.clone() if inside else rows

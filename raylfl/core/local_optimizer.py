@@ -4,6 +4,9 @@
     adamw  n <- n + 1;  x <- (1 - eta lambda) x;  m <- b1 m + (1 - b1) v;  s <- b2 s + (1 - b2) v^2
            x <- x - eta m/(1 - b1^n) / (sqrt(s/(1 - b2^n)) + eps)     (Loshchilov & Hutter, ICLR 2019, Alg. 2)
 
+eta is the learning rate, rho the momentum, lambda the weight decay; b1 and b2 are the decay rates of adamw's moments m
+and s, and n counts its steps.
+
 The state of a client is one row, 0 before its first step: b [d] of sgd (nothing without momentum), (m, s, n) [2d + 1]
 of adamw. As a row it can stay with the client between its rounds, or be sent and averaged (`local.optimizer_state`).
 """

@@ -81,11 +81,12 @@ class LocalRule(Options):
 
 
 def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> Floats:
-    """The accumulation vector a_i [K], the weights of the K gradients G_i [d, K] in U_i = eta G_i a_i.
+    """The accumulation vector a_i [K], the weights of the K gradients G_i [d, K] in the update U_i = eta G_i a_i.
 
-    Source: FedNova (Wang et al. 2020, sec. 3); FedACS, sec. 2. Entry t = 0..K-1 is 1 for plain SGD,
-    (1 - rho^{K-t})/(1 - rho) for momentum rho, (1 - eta mu)^{K-1-t} for a proximal term mu, and eta_t/eta for a step
-    schedule. The code covers all combinations: it runs the adjoint recursion of (buffer, x) backwards from x_K.
+    steps: K. lr: eta. proximal: mu. Entry t = 0..K-1 is 1 for plain SGD, (1 - rho^{K-t})/(1 - rho) for momentum rho,
+    (1 - eta mu)^{K-1-t} for a proximal term mu, and eta_t/eta for a step schedule. The code covers all combinations:
+    it runs the adjoint recursion of (buffer, x) backwards from x_K. Source: FedNova (Wang et al. 2020, sec. 3);
+    FedACS, sec. 2.
 
     >>> a_vector(3, LocalRule(momentum=0.5), lr=0.1).tolist()
     [1.75, 1.5, 1.0]
@@ -100,7 +101,7 @@ def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> F
 
 
 def a_norm(steps: Sequence[int] | np.ndarray, rule: LocalRule, lr: float, proximal: float = 0.0) -> Floats:
-    """Norms |a_i|_1 of the accumulation vectors of each K_i, float64 [C]; equal to K_i for plain SGD.
+    """Norms |a_i|_1 of the accumulation vectors for these numbers of steps K_i, float64 [C]; K_i for plain SGD.
 
     >>> a_norm([1, 3], LocalRule(momentum=0.5), lr=0.1).tolist()
     [1.0, 4.25]

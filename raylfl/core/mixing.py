@@ -7,11 +7,11 @@ families of matrices, and each method states the family that its proof needs:
     row       rows of R sum to 1: equal rows stay equal; a node must know which messages it receives
     column    columns of C sum to 1: the sum of the rows is kept; a node must know which of its messages arrived
 
-A node that does not work in a round neither computes nor exchanges. Weights come from the remaining graph: its rows
-and columns have the sums of their family in every round. For `doubly` an undirected edge counts if both of its
-messages arrive. Over a directed graph W is doubly stochastic while every message arrives, since every node has as many
-edges in as out. In other rounds the two ends of each edge whose message arrives exchange rows, at half its weight each
-way.
+A node that does not work in a round neither computes nor exchanges. Weights come from the graph of the other nodes, so
+that rows and columns of the matrix have the sums of its family in every round. For `doubly` an undirected edge counts
+if both of its messages arrive. Over a directed graph W is doubly stochastic while every message arrives, since every
+node has as many edges in as out. In other rounds the two ends of each edge whose message arrives exchange rows, at half
+its weight each way.
 
 Sources: Metropolis weights, Xiao, Boyd & Lall, IPSN 2005; exchanges in pairs, Boyd et al., IEEE Trans. IT 2006.
 """
@@ -42,7 +42,10 @@ FLOATS = 2**18  # numbers in the rows that are mixed at a time; they fit in the 
 
 @dataclass(frozen=True)
 class Mixing:
-    """A mixing matrix W [C, C] of the C nodes of a round: own = its diagonal, W[target, source] = weight elsewhere."""
+    """A mixing matrix W [C, C] of the C nodes of a round.
+
+    own: its diagonal. Elsewhere, W[targets[e], sources[e]] = weights[e], and all other entries are 0.
+    """
 
     own: Floats
     sources: Ints
@@ -67,7 +70,7 @@ class Mixing:
         return len(self.sources) > DENSE * len(self.own)
 
     def needs(self, targets: Ints) -> Ints:
-        """The nodes whose rows the new rows of these targets depend on, the targets included, in ascending order."""
+        """The nodes whose rows the new rows of these targets depend on (targets included), in ascending order."""
         if self.dense:
             return np.arange(len(self.own))
         return np.union1d(targets, self.sources[np.isin(self.targets, targets)])
@@ -91,7 +94,10 @@ class Mixing:
 
     @cached_property
     def gap(self) -> float:
-        """The spectral gap 1 - |lambda_2|; 0 if the round's graph is not connected."""
+        """The spectral gap 1 - |lambda_2|, 0 if the round's graph is not connected.
+
+        lambda_2 is the eigenvalue with the second largest modulus.
+        """
         moduli = np.sort(np.abs(np.linalg.eigvals(self.matrix)))[::-1]
         return max(0.0, 1.0 - float(moduli[1])) if len(moduli) > 1 else 1.0
 
@@ -112,8 +118,8 @@ class Part:
     """T rows of a mixing matrix, for the new rows of T targets from the rows of S nodes.
 
     Target t gets own[t] times row here[t], plus weights[e] times row sources[e] for first[t] <= e < first[t + 1], in
-    the order of the nodes. dense: whether a new row is one matrix-vector product with all S rows. place: the position
-    of each of the S rows; None: in order.
+    the order of the nodes. dense: whether a new row is one matrix-vector product with all S rows. place: where each of
+    the S rows lies in the argument of a call; None: in order.
     """
 
     own: Floats
@@ -127,16 +133,17 @@ class Part:
     def __call__(self, *pieces: Tensor) -> Tensor:
         """The new rows [T, ...] from the rows [S, ...], given in one tensor or in several consecutive ones.
 
-        The order of a sum depends on the entries of its target only. There are three: that of a matrix-vector product
-        (dense); the own row first, then the neighbours, with fused products (single precision); pairwise as in
-        `tree_sum` (double precision, and sums with all weights 1, as at FOCUS's server).
+        The order in which a new row is summed depends on its own entries only. It is one of three: that of a
+        matrix-vector product (dense); the own row first, then the neighbours, with fused products (single precision);
+        pairwise as in `tree_sum` (double precision, and sums with all weights 1, as at FOCUS's server).
         """
         return self.mixed(pieces, [len(self.own)])[0]
 
     def mixed(self, pieces: Sequence[Tensor], sizes: Sequence[int], all_cores: bool = False) -> list[Tensor]:
-        """The new rows, in tensors of these numbers of rows; several small tensors can reuse freed memory.
+        """The new rows [T, ...], divided into tensors of `sizes` rows; several small tensors can reuse freed memory.
 
-        all_cores: blocks of columns of sums over edges are computed in parallel.
+        pieces: the rows [S, ...] in one or several consecutive tensors. all_cores: whether blocks of columns of sums
+        over edges are computed in parallel.
         """
         import torch  # imported late: configs are checked without torch
 
@@ -159,7 +166,10 @@ class Part:
 
     @cached_property
     def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(rows, weights, each target's first entry [T + 1]); the own row comes first, if its weight is not 0."""
+        """The terms of all sums: (row number of each, its weight, each target's first term [T + 1]).
+
+        A target's own row comes first, if its weight is not 0.
+        """
         import torch
 
         kept = np.insert(np.ones(len(self.sources), dtype=bool), self.first[:-1], self.own != 0)
@@ -232,7 +242,7 @@ class Part:
         return replace(self, here=place[self.here], sources=place[self.sources])
 
     def lazy(self) -> Part:
-        """The same rows of (I + W) / 2."""
+        """The same rows of the matrix (I + W) / 2, where W is the matrix of this part."""
         return replace(self, own=(1 + self.own) / 2, weights=self.weights / 2)
 
     def _product(self, rows: Tensor) -> Tensor:
@@ -260,8 +270,8 @@ class Part:
 class Edges:
     """The directed edges of a graph in one round, an undirected edge twice, between all N nodes.
 
-    pairs: (from, to), int64 [E, 2]; arrives: whether a message along the edge arrives, bool [E]; directed: whether the
-    graph is; weights: the rule of the config.
+    count: N. pairs: (from, to), int64 [E, 2]; arrives: whether a message along the edge arrives, bool [E]; directed:
+    whether the graph is; weights: the config's rule for mixing weights.
     """
 
     count: int
@@ -278,16 +288,16 @@ class Edges:
         return Edges(count, pairs, np.ones(len(pairs), dtype=bool))
 
     def doubly(self, nodes: Ints) -> Mixing:
-        """W of these working nodes, doubly stochastic (with `row_stochastic` weights the row-stochastic R)."""
+        """The doubly stochastic matrix W of these working nodes; with `row_stochastic` weights, R as in `row`."""
         if self.weights == "row_stochastic":
             return self.row(nodes)
         w = self._balanced(nodes) if self.directed else self._symmetric(nodes)
         return w.lazy() if self.weights == "lazy" else w
 
     def row(self, nodes: Ints) -> Mixing:
-        """R of these nodes: a receiver's weights are 1 / (1 + its messages that arrive), for each sender and itself.
+        """The row-stochastic matrix R of these nodes, or W if the config names doubly stochastic weights.
 
-        If the config names doubly stochastic weights: W.
+        Each node weighs its own row and those that it receives by 1 / (1 + number of messages that arrive at it).
         """
         if self.weights in DOUBLY:
             return self.doubly(nodes)
@@ -296,9 +306,10 @@ class Edges:
         return Mixing(share, sources, targets, share[targets])
 
     def column(self, nodes: Ints) -> Mixing:
-        """C of these nodes: a sender's weights are 1 / (1 + its messages that arrive), for each receiver and itself.
+        """The column-stochastic matrix C of these nodes, or W if the config names doubly stochastic weights.
 
-        If the config names doubly stochastic weights: W.
+        A node's row gets the weight 1 / (1 + number of its messages that arrive) at each receiver and at the node
+        itself.
         """
         if self.weights in DOUBLY:
             return self.doubly(nodes)
@@ -307,7 +318,10 @@ class Edges:
         return Mixing(share, sources, targets, share[sources])
 
     def once(self, name: str, nodes: Ints, family: Family, make: Callable[[], Any]) -> Any:
-        """The result of `make` for these nodes, from a cache of the last few results."""
+        """The result of `make` for these nodes, from a cache of the last few results.
+
+        name, family: the other parts of its key in the cache.
+        """
         key = (name, family, nodes.tobytes())
         found = self._made.get(key)
         if found is None:
@@ -328,7 +342,7 @@ class Edges:
         return np.concatenate([sent, sent[:, ::-1]]) if exchange else sent
 
     def _at(self, nodes: Ints, kept: Bools) -> Ints:
-        """The kept pairs between these nodes, as positions among them [*, 2]."""
+        """The pairs in the mask `kept` that connect two of these nodes, as positions among the nodes [*, 2]."""
         place = np.full(self.count, -1, dtype=np.int64)
         place[nodes] = np.arange(len(nodes))
         at = place[self.pairs[kept]].reshape(-1, 2)
@@ -370,13 +384,16 @@ def _joined(pieces: Sequence[Tensor]) -> Tensor:
 
 
 def _stochastic(count: int, sources: Ints, targets: Ints, weights: Floats) -> Mixing:
-    """The matrix with these weights off the diagonal, and rows that sum to 1."""
+    """The mixing matrix of `count` nodes with these weights off the diagonal and rows that sum to 1."""
     off: Floats = np.bincount(targets, weights, minlength=count).astype(np.float64)
     return Mixing(1.0 - off, sources, targets, weights)
 
 
 def matrices(edges: Edges, nodes: Ints, family: Family) -> Sequence[Mixing]:
-    """The matrices of a family: (W,), (C,), or (R, C); the same objects for the same edges and nodes."""
+    """The mixing matrices of these nodes: (W,) for `doubly`, (C,) for `column`, (R, C) for `pair`.
+
+    Repeated calls return the same objects, as long as `edges` keeps them.
+    """
     found: Sequence[Mixing] = edges.once("matrices", nodes, family, lambda: _matrices(edges, nodes, family))
     return found
 

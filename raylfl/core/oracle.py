@@ -95,9 +95,9 @@ class LoopOracle(Oracle):
     ):
         """An oracle of this module.
 
-        autocast: the precision context of the device. innermost: finds steps in the order `batch_last`. step: auto
-        (recorded where possible), recorded (raises BadConfig if impossible) or autograd. log: receives the values that
-        `training_step` logs.
+        autocast: the precision context of the device. innermost: the module's translated steps, for the form
+        `batch_last`; None: this form is not used. step: auto (recorded where possible), recorded (raises BadConfig if
+        impossible) or autograd. log: receives the values that `training_step` logs.
         """
         super().__init__()
         self.flat, self.autocast, self.held = flat, autocast, flat.params
@@ -110,7 +110,7 @@ class LoopOracle(Oracle):
             self.steps.refusal = "runtime.step=autograd"
 
     def through_training_step(self, reason: str, logs: bool) -> None:
-        """Makes every later gradient come from a call of `training_step`, or, if it only logs, also from its replay.
+        """Makes every later gradient come from `training_step` itself, or from its replay if it only logs.
 
         reason: the side effect that the faster forms would leave out, as the end of a sentence that begins with
         `training_step`. logs: whether logging is the only side effect.
@@ -223,7 +223,10 @@ def seed_torch(seed: int) -> None:
 
 
 def seed_for(program: Program | Captured | None, seed: Callable[[], int]) -> None:
-    """Seeds the generators that a step may draw from; program: its replay, which uses torch's generators only."""
+    """Seeds the generators that a step may draw from.
+
+    program: the step's replay, which draws from torch's generators only, if at all; None: any generator may be used.
+    """
     if program is None:
         seed_everything(seed())
     elif program.draws:

@@ -1,10 +1,10 @@
-"""Weighted sums in parts, with the bits of `weighted_sum`: workers add up their own rows, and the server the rest.
+"""Weighted sums in parts, with the bits of `weighted_sum`: each worker adds up its own rows, then these sums are added.
 
 `tree_sum` adds R rows in a tree with nodes (level, k). Level 0 holds the rows. Node (l + 1, k) is the sum of nodes
 (l, k) and (l, k + half), where `half` is half the number of nodes of level l, rounded up; if the second does not exist,
-it equals the first. A worker reduces its rows to the roots of the subtrees that it holds completely. Roots of several
-workers are joined to fewer roots, and the roots of all workers to one, the sum. The result does not depend on the
-division of the rows.
+it equals the first. A worker reduces its rows to roots, the sums of the largest subtrees that it holds completely. The
+roots of several workers are joined to fewer roots, and the roots of all workers to one, the sum of all rows. The result
+does not depend on the division of the rows among workers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SPAN = 2**20  # columns of a thread's piece
 
 
 class Node(NamedTuple):
-    """A node of the tree; level 0 holds the rows."""
+    """Node k of a level of the tree; level 0 holds the rows."""
 
     level: int
     k: int
@@ -41,9 +41,10 @@ Additions = list[tuple[Places, Places]]
 
 @dataclass(frozen=True)
 class SumPlan:
-    """The weighted sums of a round's uploads: terms (name of the upload, coefficients [R]), each computed once.
+    """The weighted sums of a round's uploads.
 
-    clients: the received clients, in the order of the tree's rows. at: name of a sum -> number of its term.
+    clients: the received clients, in the order of the tree's rows. terms: the distinct sums, each given by the name of
+    its upload and its coefficients [R]; each is computed once. at: name of a sum -> number of its term.
     """
 
     clients: Ints
@@ -52,7 +53,11 @@ class SumPlan:
 
     @staticmethod
     def of(clients: Ints, sums: Mapping[str, tuple[str, Floats]], dtype: torch.dtype) -> SumPlan:
-        """The plan of these sums; sums of one upload share a term if their coefficients are equal in this dtype."""
+        """The plan of these sums: name of the sum -> (name of its upload, coefficients [R]).
+
+        clients: the received clients. dtype: of the uploads. Sums of one upload share a term if their coefficients are
+        equal in this dtype.
+        """
         found: dict[tuple[str, bytes], int] = {}
         terms: list[tuple[str, Floats]] = []
         at = {}
@@ -69,7 +74,11 @@ class SumPlan:
         return not len(self.clients) or any(name == upload for name, _ in self.terms)
 
     def parts(self, clients: Sequence[int], rows: Sequence[Mapping[str, Tensor]]) -> list[Roots]:
-        """The roots of each term over these clients; rows: their uploads, in tensors [n, d] in the clients' order."""
+        """For each term, the roots to which the uploads of these clients add up.
+
+        rows: the uploads by name, divided among several dicts; together, their rows [n, d] are in the order of
+        `clients`.
+        """
         row_of = {int(client): k for k, client in enumerate(self.clients)}
         places = np.array([row_of.get(client, -1) for client in clients], dtype=np.int64)
         out = []
@@ -93,7 +102,10 @@ class SumPlan:
         return len(self.terms) * _count_of_roots(rows, len(self.clients))
 
     def sums(self, parts: Sequence[Sequence[Roots]]) -> dict[str, Tensor]:
-        """The sums by name, from the parts of all workers; a sum of an upload that no client sent is left out."""
+        """The sums by name, from what `parts` returned for each worker.
+
+        A sum of an upload that no client sent is left out.
+        """
         terms = [_whole(roots, len(self.clients)) for roots in joined(parts, len(self.clients))]
         return {name: total for name, t in self.at.items() if parts and (total := terms[t]) is not None}
 
@@ -116,7 +128,9 @@ def depth_first(count: int) -> Ints:
 
 
 def in_subtrees(count: int, pieces: int) -> list[Ints]:
-    """The tree's `count` rows in pieces of nearly equal size, each of which adds up to few vectors.
+    """The numbers of the tree's `count` rows, divided into groups that add up to few vectors each.
+
+    pieces: the number of groups, which have nearly equal sizes.
 
     >>> [rows.tolist() for rows in in_subtrees(8, 2)]
     [[0, 4, 2, 6], [1, 5, 3, 7]]
@@ -126,7 +140,10 @@ def in_subtrees(count: int, pieces: int) -> list[Ints]:
 
 
 def joined(parts: Sequence[Sequence[Roots]], count: int) -> list[Roots]:
-    """The roots of each term, joined from the roots of several workers; count: rows of the tree. Runs on all cores."""
+    """The roots of each term, joined from the roots of several workers on all cores.
+
+    parts: for each worker, its roots of each term. count: the number of rows of the whole tree.
+    """
     return [_joined([part[t] for part in parts], count) for t in range(len(parts[0]) if parts else 0)]
 
 
@@ -138,7 +155,7 @@ def _joined(parts: Sequence[Roots], count: int) -> Roots:
 
 
 def columns_of(part: Sequence[Roots], k: int, pieces: int) -> list[Roots]:
-    """Piece k of `pieces` equal pieces of the columns of all roots, as views."""
+    """The roots of each term, cut to block k of `pieces` blocks of columns of nearly equal widths, as views."""
 
     def piece(row: Tensor) -> Tensor:
         return row[len(row) * k // pieces : len(row) * (k + 1) // pieces]
@@ -147,14 +164,14 @@ def columns_of(part: Sequence[Roots], k: int, pieces: int) -> list[Roots]:
 
 
 def side_by_side(pieces: Sequence[Sequence[Roots]]) -> list[Roots]:
-    """The roots of each term, put together from all pieces of their columns; the inverse of `columns_of`."""
+    """The roots of each term, put together from all blocks of their columns: the inverse of `columns_of`."""
     return [
         {node: torch.cat([piece[t][node] for piece in pieces]) for node in roots} for t, roots in enumerate(pieces[0])
     ]
 
 
 def _whole(roots: Roots, count: int) -> Tensor | None:
-    """The sum of all rows; None: there are none."""
+    """The sum of all `count` rows, which must be the only root; None if there are no rows."""
     if not roots:
         return None
     assert len(roots) == 1, f"the parts leave {sorted(roots)} of a sum of {count} rows"
@@ -167,10 +184,11 @@ def _roots(
     count: int,
     carry_out: Callable[[Callable[[slice], None], list[slice]], Any] = lambda work, spans: [*map(work, spans)],
 ) -> Roots:
-    """The roots to which the nodes add up, in a tree of `count` rows.
+    """The roots to which these nodes add up, in a tree of `count` rows.
 
-    pieces: rows [n, d] in the order of the nodes, and columns [n, 1] by which they are multiplied first. carry_out:
-    calls a function on spans of columns, in sequence or in parallel.
+    pieces: the nodes' rows [n, d] in the order of `nodes`, each tensor with a column [n, 1] of factors, by which it is
+    multiplied first, or None. carry_out: calls a function on each of several spans of columns, in sequence or in
+    parallel.
     """
     additions, roots = _additions(nodes, count)
     first = pieces[0][0]
@@ -198,7 +216,10 @@ def _roots(
 
 
 def _additions(nodes: Sequence[Node], count: int) -> tuple[Additions, list[tuple[Node, int]]]:
-    """In-place additions among these nodes, level by level, and the roots; slots are positions among the nodes."""
+    """The in-place additions that reduce these nodes, level by level, and the roots that remain, each with its slot.
+
+    A slot is a node's position in `nodes`. count: the number of rows of the whole tree.
+    """
     levels: dict[int, dict[int, int]] = {}
     for slot, (level, k) in enumerate(nodes):
         levels.setdefault(level, {})[k] = slot
@@ -229,11 +250,11 @@ def _additions(nodes: Sequence[Node], count: int) -> tuple[Additions, list[tuple
 
 @lru_cache(maxsize=64)
 def _count_of_roots(rows: tuple[int, ...], count: int) -> int:
-    """The number of roots to which these rows add up, in a tree of `count` rows."""
+    """The number of roots to which the rows with these numbers add up, in a tree of `count` rows."""
     return len(_additions([Node(0, k) for k in rows], count)[1])
 
 
 def _places(slots: list[int]) -> Places:
-    """The slots as an index; as a slice if they are consecutive, which copies nothing."""
+    """An index for these slots: a slice if they are consecutive, which copies nothing, otherwise a tensor."""
     consecutive = slots == list(range(slots[0], slots[0] + len(slots)))
     return slice(slots[0], slots[0] + len(slots)) if consecutive else torch.tensor(slots)

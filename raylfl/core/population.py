@@ -37,7 +37,10 @@ class Population:
 
     @staticmethod
     def of(sizes: Ints, weights: str = "uniform") -> Population:
-        """A population of these sizes; weights: `uniform` (1/N) or `data_size` (n_i / n)."""
+        """A population of clients with these numbers of samples.
+
+        weights: `uniform` (w_i = 1/N) or `data_size` (w_i = n_i / n, where n is the sum of all n_i).
+        """
         sizes = np.asarray(sizes, dtype=np.int64)
         w = np.full(len(sizes), 1.0 / len(sizes)) if weights == "uniform" else sizes / sizes.sum()
         return Population(sizes, w)
@@ -47,12 +50,12 @@ class Population:
 class Round:
     """Round r: the sampled clients, their draws, their local work, and which uploads were received.
 
-    All arrays align with `cohort`, in the order of execution. cohort: distinct client ids [C]; draws: s_i, how often
-    each was drawn [C]; received: bool [C]; steps: K_i [C]; batch_sizes: samples per local step [C]; lr: eta of this
-    round; a_norm: |a_i|_1 [C]; failure: q_i, the probability that an upload is lost [C]; inclusion: p_i, the
-    probabilities of a draw with replacement (sum 1 over all N clients) [C]. Unknown entries of `failure` and
-    `inclusion` are nan. probabilities: p [N] if the method itself sampled. edges: the graph of the round, for methods
-    without a server. system_of: computes `system`.
+    index: r. All arrays align with `cohort`, in the order of execution. cohort: distinct client ids [C]; draws: s_i,
+    how often each was drawn [C]; received: bool [C]; steps: K_i [C]; batch_sizes: samples per local step [C]; lr: eta
+    of this round; a_norm: |a_i|_1 of the accumulation vectors [C]; failure: q_i, the probability that an upload is lost
+    [C]; inclusion: p_i, the probabilities of a draw with replacement (sum 1 over all N clients) [C]. Unknown entries of
+    `failure` and `inclusion` are nan. probabilities: p [N] if the method itself sampled. edges: the graph of the round,
+    for methods without a server. system_of: computes `system`.
     """
 
     index: int
@@ -108,8 +111,9 @@ class Round:
 class SystemInfo:
     """The system state before a round is sampled: the input of sampling and calibration.
 
-    failure: q_i, the probability that an upload is lost [N]; a_norm: |a_i|_1 [N]; available: bool [N]; lr: the
-    configured eta of this round; size: the configured number of draws M.
+    index: the number of the round; failure: q_i, the probability that an upload is lost [N]; a_norm: |a_i|_1 of the
+    accumulation vectors [N]; available: bool [N]; lr: the configured eta of this round; size: the configured number of
+    draws M.
     """
 
     index: int

@@ -21,10 +21,10 @@ def column(values: npt.ArrayLike, like: Tensor) -> Tensor:
 
 
 def tree_sum(rows: Tensor) -> Tensor:
-    """The sum of the rows [C, d] -> [d] by pairwise halving: log2(C) elementwise additions.
+    """The sum of the rows [C, d] -> [d] by pairwise halving, in about log2(C) elementwise additions of matrices.
 
-    The tree depends on C only, and elementwise additions do not depend on the number of threads.
-    Raises ValueError for C = 0: callers skip empty rounds.
+    The tree depends on C only, and elementwise additions do not depend on the number of threads. Raises ValueError for
+    C = 0: callers skip empty rounds.
 
     >>> tree_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
     tensor([ 9., 12.])
@@ -75,9 +75,10 @@ def finite_rows(rows: Tensor) -> Tensor:
 
 
 def square_norms(rows: Tensor) -> npt.NDArray[np.float64]:
-    """|rows[i]|^2 of rows [C, d] -> float64 [C], whose bits do not depend on the other rows or the number of threads.
+    """The squared norms |rows[i]|^2 of rows [C, d] -> float64 [C].
 
-    Norms of blocks of columns, in the dtype of the rows, are squared and added in float64.
+    Their bits do not depend on the other rows or the number of threads. Norms of blocks of columns, in the dtype of the
+    rows, are squared and added in float64.
 
     >>> square_norms(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
     [25.0, 1.0]

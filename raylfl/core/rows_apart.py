@@ -37,7 +37,7 @@ class RowsApart(Tensor):
 
     @staticmethod
     def __new__(cls, pieces: Sequence[Tensor], stack: Stack = stacked) -> RowsApart:
-        """A matrix of these pieces, each with at least one row; stack: makes the copy of the whole matrix."""
+        """A matrix of the rows of these pieces, at least one row each; stack: makes the copy of the whole matrix."""
         first = pieces[0]
         shape = (sum(map(len, pieces)), *first.shape[1:])
         out: RowsApart = Tensor._make_wrapper_subclass(cls, shape, dtype=first.dtype, device=first.device)

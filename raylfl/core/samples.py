@@ -120,7 +120,10 @@ class BatchSource:
 
     @property
     def plain(self) -> bool:
-        """Whether one gather can serve several batches: arrays whose transform, if any, draws no random numbers."""
+        """Whether one gather can serve several batches.
+
+        It can for samples in arrays, unless a transform may draw random numbers.
+        """
         transform = self.samples.transform
         return self.tensors is not None and (transform is None or getattr(transform, "fixed", False))
 

@@ -18,10 +18,10 @@ class LogCall(NamedTuple):
 
 
 class StepLog:
-    """The logged values of the current local step, with one row per client if a call serves several.
+    """The logged values of the current local step.
 
-    sink: receives each call of `self.log`; None: calls are ignored. options: the options of the newest call for each
-    name in `values`.
+    A value has one entry per client if the step serves several. sink: receives each call of `self.log`; None: calls are
+    ignored. options: the options of the newest call for each name in `values`.
     """
 
     def __init__(self) -> None:

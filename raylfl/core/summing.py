@@ -22,7 +22,10 @@ class Summing(Algorithm):
 
     @abstractmethod
     def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
-        """The coefficients of the sums; called before the local work, with the server step's own arguments."""
+        """The coefficients of the sums that the server step needs.
+
+        It is called before the local work, with the arguments `server` and `r` of the server step.
+        """
 
     @abstractmethod
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
@@ -44,7 +47,7 @@ def coefficients_of(method: Summing, server: ServerState, r: Round) -> dict[str,
 
 
 def reads_rows(algorithm: Algorithm) -> str | None:
-    """The reason why the uploads of single clients must reach the server; None: it needs weighted sums only."""
+    """The reason why the uploads of single clients must reach the server; None: weighted sums are enough."""
     if algorithm.__class__.server_step is not Summing.server_step:
         return "the method's server step reads the uploads of single clients"
     if algorithm.samples_by_norm:

@@ -72,7 +72,10 @@ def one_thread() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _pools(libraries: object) -> ThreadpoolController:
-    """The thread pools of the process; searched again (1 ms) after a library, possibly a BLAS, was loaded."""
+    """The thread pools of the BLAS and OpenMP libraries in the process.
+
+    libraries: a key of the loaded libraries; a new key, which may mean another BLAS, starts a new search (1 ms).
+    """
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
@@ -101,7 +104,7 @@ def _loader() -> Any:
 
 
 class _Library(ctypes.Structure):
-    """`struct dl_phdr_info` of link.h."""
+    """The ctypes form of `struct dl_phdr_info` in link.h, which describes a loaded library."""
 
     _fields_ = [
         ("address", ctypes.c_void_p),

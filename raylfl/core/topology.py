@@ -37,7 +37,7 @@ class Network(Protocol):
         """Runs all tasks, each from the broadcast."""
 
     def run_ring(self, tasks: Any, broadcast: Any, client_states: Any, received: Sequence[bool]) -> Deferred[Any]:
-        """Runs the tasks in sequence, each from the last received result before it."""
+        """Runs the tasks in sequence, each from the result of the last task before it whose upload is received."""
 
 
 class Topology(ABC):
@@ -59,7 +59,10 @@ class Topology(ABC):
     def exchange(
         self, network: Network, tasks: Any, broadcast: Any, client_states: Any, received: Sequence[bool]
     ) -> Deferred[Any]:
-        """Starts the cohort's tasks; returns their deferred results, whose uploads the server receives."""
+        """Starts the cohort's tasks; returns their deferred results, whose uploads the server receives.
+
+        received: for each task, whether its upload is received.
+        """
         return network.run(tasks, broadcast, client_states)
 
     @abstractmethod

@@ -44,7 +44,10 @@ RECURRENT = (nn.RNNBase,)
 
 
 def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
-    """The reason why this model is not vectorised under `runtime.vectorize: auto | always | never`; None if it is."""
+    """The reason why this model is not vectorised; None if it is.
+
+    setting: `runtime.vectorize` (auto, always or never).
+    """
     if setting == "never":
         return "runtime.vectorize=never"
     if flat.buffers and device.type != "cpu":
@@ -64,7 +67,8 @@ def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
 def large_samples(flat: FlatModule, loss: Callable[[Any], Tensor], one: Any, two: Any) -> str | None:
     """The reason why a step with large samples (attention over a sequence) runs one client at a time on a CPU.
 
-    one, two: batches of one and two samples, on which the step is recorded. None if the step may be vectorised.
+    None if the step may be vectorised. one, two: the contents of batches of one and two samples, on which the step is
+    recorded. loss: gives the loss of a content.
     """
     both = _made(flat, loss, two)
     if both is None or both[0] <= LARGEST_SAMPLE * both[1]:
@@ -114,7 +118,7 @@ class VectorizedOracle(Oracle):
     ):
         """An oracle of this module.
 
-        autocast: the precision context of the device. by_hand: use batched matrix products in place of vmap where
+        autocast: the precision context of the device. by_hand: whether to replace vmap by batched matrix products where
         possible, from a translation of the recorded step or the model's `cohort_losses`. log: receives the values that
         `training_step` logs. step: `autograd` turns off replays, which are used on a CPU.
         """
@@ -170,7 +174,10 @@ class VectorizedOracle(Oracle):
         self.buffers.reorder(torch.from_numpy(order))
 
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
-        """(losses [C], gradients [C, d]); batches of unequal sizes are filled up, or take one call per size."""
+        """(losses [C], gradients [C, d]); batches of unequal sizes are filled up, or take one call per size.
+
+        The generators are seeded once per call, with the seed of its first client.
+        """
         sizes = sizes_of(batches)
         if len(set(sizes)) == 1:
             return self._together(x, batches, partial(seeds, 0), slice(len(batches)))
@@ -191,7 +198,11 @@ class VectorizedOracle(Oracle):
     def _together(
         self, x: Tensor, batches: Sequence[Batch], seed: Callable[[], int], rows: Rows
     ) -> tuple[Tensor, Tensor]:
-        """(losses, gradients) of batches of one size, in one call; rows: the positions of its clients in the cohort."""
+        """(losses [C], gradients [C, d]) of C batches of one size, in one call.
+
+        x: the clients' parameters [C, d]. seed: gives the seed of the global generators; it is called only if the step
+        may draw random numbers. rows: the positions of these clients in the cohort.
+        """
         if batches[0].random:
             seed_everything(seed())
         content = stacked(batches)
@@ -209,7 +220,10 @@ class VectorizedOracle(Oracle):
         return losses, g
 
     def losses(self, given: _Given) -> Tensor:
-        """The losses [C] of clients, with autograd's graph; buffers change in place."""
+        """The losses [C] of C clients, with autograd's graph; buffers change in place.
+
+        given: the parameters [C, d], the buffers [C, *shape] and the batches [C, B, ...].
+        """
         x, buffers, batch = given
         self._weights = [view.detach().requires_grad_() for view in self.flat.views(x)]
         with self.autocast(), checks_without_symbols():
@@ -225,7 +239,7 @@ class VectorizedOracle(Oracle):
         return losses
 
     def _replayed(self, name: str, values: Tensor, **options: Any) -> None:
-        """Logs the values [C] of a replay."""
+        """Logs the values [C] of a `self.log` call with this name and these options, after a replay."""
         assert self.log.sink is not None
         self.log.sink(name, values[0], **options)
         self.log.values[name] = values
@@ -234,9 +248,9 @@ class VectorizedOracle(Oracle):
         return torch.autograd.grad(losses.sum(), self._weights, allow_unused=True)
 
     def _dense(self, content: Sequence[Tensor], sizes: Sequence[int] = ()) -> Innermost | None:
-        """The module's step as batched matrix products, else None.
+        """The module's step translated to batched matrix products; None if it has no such translation.
 
-        content: batches [C, B, ...]; sizes: the number of samples that count in each.
+        content: batches [C, B, ...]. sizes: for batches that were filled up, the true number of samples of each.
         """
         if self.innermost is None or not takes(content, ndim=2):
             return None
@@ -255,10 +269,10 @@ class VectorizedOracle(Oracle):
 
 
 def places_of(tensors: Sequence[Tensor], module: nn.Module, kind: str = "_parameters") -> list[tuple[str, int]]:
-    """(attribute name, tensor number) of every attribute that holds one of the tensors; a shared submodule counts once.
+    """(attribute name, number of its tensor) of every attribute of the module that holds one of these tensors.
 
-    torch's functional_call replaces by name: a submodule with two names would keep the second name's temporary tensors.
-    kind: `_parameters` or `_buffers`.
+    A shared submodule counts once: torch's functional_call replaces by name, and a submodule with two names would keep
+    the second name's temporary tensors. kind: `_parameters` or `_buffers`.
     """
     number = {id(p): k for k, p in enumerate(tensors)}
     held = [(f"{path}.{name}", p) for path, part in module.named_modules() for name, p in getattr(part, kind).items()]
@@ -268,8 +282,9 @@ def places_of(tensors: Sequence[Tensor], module: nn.Module, kind: str = "_parame
 def filled_up(batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, ...] | None:
     """Batches (inputs, labels) of unequal sizes as tensors [C, B, ...], the shorter ones filled up.
 
-    They are filled up with their own first sample under the label `IGNORED`. None for batches of another form, not from
-    one plain data set, or so unequal that one call per size is less work.
+    sizes: the number of samples of each batch. A batch is filled up with its own first sample under the label
+    `IGNORED`. None for batches of another form, not from one plain data set, or so unequal that one call per size is
+    less work.
     """
     indexed = IndexedBatch.of_one_source(batches)
     if (

@@ -19,7 +19,10 @@ SPANS, NARROWEST = 8, 2048  # largest number of spans of columns, one core each;
 
 
 def inner_products_f64(a: Tensor, b: Tensor, a_rows: Ints | None = None, b_rows: Ints | None = None) -> Tensor:
-    """Inner products a[a_rows] @ b[b_rows]^T in float64, from a [., d] and b [., d] -> [R, n]; None: all rows."""
+    """Inner products a[a_rows] @ b[b_rows]^T [R, n] in float64, for a [., d] and b [., d].
+
+    a_rows, b_rows: the numbers of R and n rows; None: all rows.
+    """
     count = b.shape[1]
     width = max(-(-count // SPANS), NARROWEST)
     spans = [range(start, min(start + width, count)) for start in range(0, count, width)]

@@ -33,7 +33,10 @@ SOLVES = 300_000_000  # bound of the sum of k^3 over the exact steps of one acti
 
 
 def near_zero(tol: float) -> float:
-    """The largest |v|^2 / (sum_i lambda_i |m_i|)^2 at which a hull counts as containing 0; 0 for tol below rounding."""
+    """The largest |sum_i lambda_i m_i|^2 / (sum_i lambda_i |m_i|)^2 at which a hull counts as containing 0.
+
+    tol: the tolerance of `min_norm_point`; the result is 0 if its square is below rounding.
+    """
     return tol**2 if tol**2 > EPS else 0.0
 
 
@@ -122,11 +125,11 @@ class _Problem:
         return min(shortest, orthogonal, key=lambda x: float(x @ self.g @ x))
 
     def block_pivoting(self, x: Floats) -> Floats | None:
-        """The minimum over the simplex by block principal pivoting; None if it does not apply or does not end.
+        """The minimum over the simplex by block principal pivoting from x; None if it does not apply or does not end.
 
-        On a support, lambda ~ G^-1 1. All negative weights leave the support, and all indices whose gradient is smaller
-        than the value enter it, until there are none of either kind. The first support holds the indices that reduce
-        the value at x.
+        On a support, lambda ~ G^-1 1. All negative weights leave the support, and all indices whose gradient (G
+        lambda)_i is smaller than the value lambda^T G lambda enter it, until there are none of either kind. The first
+        support holds the indices that reduce the value at x.
         """
         if self.centre is not None or len(x) ** 3 > SOLVES or self.norms.min() == 0.0:
             return None
@@ -152,7 +155,10 @@ class _Problem:
         return EPS * float(self.norms @ x) ** 2
 
     def certificate(self, x: Floats) -> tuple[float, float]:
-        """The (value, relative duality gap) at x; min_v v^T G x fills v from its lower bounds, cheapest first."""
+        """The value x^T G x, and the relative duality gap at x.
+
+        The v that minimises v^T G x starts at its lower bounds and is filled in the order of rising (G x)_i.
+        """
         gradient = self.g @ x
         value = max(float(x @ gradient), 0.0)
         order = np.argsort(gradient)
@@ -192,8 +198,9 @@ class _Problem:
     def active_set(self, x: Floats) -> Floats:
         """The minimum by an active-set method from x, or the point after SOLVES / k^3 exact steps on faces.
 
-        Nocedal & Wright, Alg. 16.3 with bounds. A weight that meets a bound is held there; at the minimum of a face
-        the held weight with the most violated multiplier is freed.
+        k is the number of free weights at x; the number of steps is at least 1 and at most 1000. The method is Nocedal
+        & Wright, Alg. 16.3 with bounds. A weight that meets a bound is held there; at the minimum of a face the held
+        weight with the most violated multiplier is freed.
         """
         x, free, scale = x.copy(), (x > self.low) & (x < self.high), np.where(self.norms > 0, self.norms, 1.0)
         for _ in range(int(np.clip(SOLVES // max(int(free.sum()), 1) ** 3, 1, 1000))):
@@ -229,7 +236,9 @@ class _Problem:
 def _correction(system: Floats, slope: Floats, unit: Floats) -> Floats:
     """The exact step to the minimum: delta with system delta + slope = nu unit for some nu, and unit^T delta = 0.
 
-    The smallest such delta if the system is singular (dependent vectors, or a hull that contains 0).
+    system: the matrix of the quadratic. slope: half its gradient at the current point. unit: the coefficients of the
+    constraint on the sum. If the system is singular (dependent vectors, or a hull that contains 0), delta is the
+    smallest such step.
     """
     k, u = len(unit), unit / np.linalg.norm(unit)
     if (solve := _solver(system)) is not None:

@@ -127,10 +127,12 @@ def _combination(matrix: Tensor, rows: Ints, weights: Floats) -> Tensor:
 
 
 def _near(matrix: Tensor, point: Tensor, rows: Ints, limits: Floats, lengths: Floats) -> tuple[Bools, Floats]:
-    """(mask of the rows with m_j . v below or too near their limits to decide in their dtype, m_j . v in float64).
+    """(mask of the rows that may lie below their limits, their products m_j . v in float64).
 
-    The error of a sum of k products in any order is at most k eps / 2 |m_j| |v|; here k = TERMS, and the bound with eps
-    in place of eps / 2 leaves a margin for the remaining operations.
+    point: v. limits: a bound of m_j . v for each of these rows. lengths: |m_j|. A row is masked if its product in the
+    dtype of the rows is below its limit, or too near to decide. The error of a sum of k products in any order is at
+    most k eps / 2 |m_j| |v|; here k = TERMS, and the bound with eps in place of eps / 2 leaves a margin for the
+    remaining operations.
     """
     length = float(torch.linalg.vector_norm(point)) or 1.0
     rough = _rough(matrix, point / length)[rows]

@@ -26,7 +26,7 @@ class Convolution:
     padding: tuple[int, int]
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """(output [C', H', W', B], the patches of x, for the backward pass)."""
+        """(output [C', H', W', B], the patches of x, which `backward` needs); C', H', W' are the output's sizes."""
         patches, (high, wide) = self._patches(x), self._size(x.shape)
         out = torch.addmm(bias[:, None], weight.view(len(weight), -1), patches)
         return out.view(len(weight), high, wide, -1), patches
@@ -34,9 +34,10 @@ class Convolution:
     def backward(
         self, g: Tensor, patches: Tensor, shape: Sequence[int], weight: Tensor, out: Sequence[Tensor], wanted: bool
     ) -> Tensor | None:
-        """The gradient of the input, in its shape `shape`, or None unless `wanted`; overwrites the patches.
+        """The gradient of the input, or None unless `wanted`; overwrites the patches.
 
-        out: where the gradients of weight and bias are written.
+        g: the gradient of the output. patches: from `forward`. shape: the shape of the input. out: receives the
+        gradients of weight and bias.
         """
         g = g.reshape(len(weight), -1)
         torch.mm(g, patches.t(), out=out[0].view(len(weight), -1))
@@ -52,7 +53,7 @@ class Convolution:
         return shape[1] + 2 * pad_h - h + 1, shape[2] + 2 * pad_w - w + 1
 
     def _patches(self, x: Tensor) -> Tensor:
-        """Patches [C * h * w, H' * W' * B] of images: one column of inputs for each output (im2col)."""
+        """The patches [C * h * w, H' * W' * B] of images for a kernel h x w: a column of inputs per output (im2col)."""
         (h, w), (pad_h, pad_w), (high, wide) = self.kernel, self.padding, self._size(x.shape)
         x = F.pad(x, (0, 0, pad_w, pad_w, pad_h, pad_h)) if pad_h or pad_w else x.contiguous()
         channels, _, width, count = x.shape
@@ -61,7 +62,10 @@ class Convolution:
         return view.contiguous().view(channels * h * w, -1)
 
     def _overlap(self, patches: Tensor, shape: Sequence[int]) -> Tensor:
-        """The adjoint of `_patches` (col2im): sums over the columns of a kernel first, then over its rows."""
+        """The adjoint of `_patches` for images of this shape (col2im).
+
+        It sums over the columns of a kernel first, then over its rows.
+        """
         (h, w), (pad_h, pad_w), (high, wide) = self.kernel, self.padding, self._size(shape)
         channels, height, width, count = shape
         parts = patches.view(channels, h, w, high, wide, count)
@@ -87,7 +91,7 @@ class Pool:
         return pooled.permute(0, 2, 3, 1), indices
 
     def backward(self, g: Tensor, x: Tensor, indices: Tensor) -> Tensor:
-        """The gradient of the input x."""
+        """The gradient of the input x, from the gradient g of the output and the indices that `forward` returned."""
         given = g.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2), self.size, self.stride, (0, 0), (1, 1), False, indices
         back: Tensor = _aten.max_pool2d_with_indices_backward(*given)
         return back.permute(0, 2, 3, 1)

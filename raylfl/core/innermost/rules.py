@@ -1,7 +1,8 @@
 """Translations of single calls: one rule for each operator.
 
 A rule checks a recorded call and returns a function (values, out) that carries it out on translated values. values:
-tensors by number, weights under negative numbers; out: tensors that receive the parameters' gradients.
+tensors by their number in the recording, weights under negative numbers. out: tensors that receive the parameters'
+gradients.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ Rule = Callable[[Translation, Call], Function]
 
 
 def _pointwise(own: Translation, call: Call) -> Function:
-    """An elementwise operator. Plain numbers as arguments are refused, because they may change between steps."""
+    """The rule of elementwise operators.
+
+    Plain numbers as arguments are refused, because they may change between steps; only the 0 of `threshold_backward` is
+    accepted.
+    """
     numbers = [a for a in call.args if not isinstance(a, Slot)]
     if full_name(call.op) not in POINTWISE or numbers != [0] * (full_name(call.op) == "aten::threshold_backward"):
         raise Unfit(full_name(call.op))
@@ -92,7 +97,7 @@ def _linear(own: Translation, call: Call) -> Any:
 
 
 def _product(own: Translation, call: Call) -> Any:
-    """A product in the backward pass of a linear layer: the gradient of its weight, or of its input."""
+    """The rule of products in the backward pass of a linear layer: the gradient of its weight, or of its input."""
     product, left, cohort = (torch.bmm if own.cohort else torch.mm), call.args[0], own.cohort
     if own.kinds.get(left.number) == "turned":
         g, x, i = left.number, own.argument(call.args[1]), own.gradient(call.result)

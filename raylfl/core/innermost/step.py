@@ -18,7 +18,7 @@ FEW = 8  # input channels of a convolution up to which this order is faster
 
 @dataclass
 class _Call:
-    """One translated call; gone: values that no later call needs."""
+    """One translated call; text: its description; gone: the numbers of values that no later call needs."""
 
     text: str
     function: Function
@@ -29,7 +29,7 @@ class Innermost:
     """A translated step; text: a description of its calls, equal for equal steps."""
 
     def __init__(self, recording: Recording, parameters: Sequence[Tensor], cohort: bool):
-        """Translates a recording; raises Unfit if it has no translation."""
+        """Translates a recording, for several clients at once if `cohort`; raises Unfit if it has no translation."""
         found = Translation(recording, parameters, cohort)
         self.cohort, self.shape, self.loss = cohort, found.geometry[0].shape[1:], found.plan.loss
         self.calls: list[_Call] = []
@@ -46,13 +46,14 @@ class Innermost:
 
     @property
     def pays(self) -> bool:
-        """Whether this order makes one client's steps faster: every convolution has few input channels."""
+        """Whether the translation makes one client's steps faster: it has convolutions, all with few input channels."""
         return bool(self.convolutions) and all(c.channels <= FEW for c in self.convolutions)
 
     def gradients(self, content: Sequence[Tensor], weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
-        """Computes gradients; returns the loss of a client's batch (x [B, ...], y [B]), or the losses [C] of C batches.
+        """Computes gradients; returns the loss of one client's batch, or the losses [C] of C batches.
 
-        weights: the parameters, or rows [C, *shape] of them; out: where their gradients are written.
+        content: (x [B, ...], y [B]), or (x [C, B, ...], y [C, B]). weights: the parameters, [*shape] or [C, *shape]
+        each. out: receives their gradients.
         """
         x, y = content
         pieces = -(-len(y) // LARGEST)
@@ -102,7 +103,7 @@ class Innermost:
 
 
 def _text(found: Translation, call: Call) -> str:
-    """A description of the call, without the number of samples, on which its function does not depend."""
+    """A description of the call without the number of samples, on which the call's translation does not depend."""
     name, results = full_name(call.op), call.results()
     plain = found.geometry[results[0]].shape[1:] if name == "aten::view" else call.args
     return f"{results} = {name}({call.slots()}, {plain})"

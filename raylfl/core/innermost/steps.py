@@ -20,7 +20,10 @@ PLAIN = (nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.Flatten)  # layers that
 
 
 class InnermostSteps:
-    """The translated training step of a module, for each kind of batch (inputs, labels) and mode of the module."""
+    """The translated training step of a module, for each kind of batch (inputs, labels) and mode of the module.
+
+    The mode is training or evaluation.
+    """
 
     def __init__(self, module: Any, cohort: bool = False):
         """Translated steps of this module; cohort: for several clients at once."""
@@ -34,7 +37,7 @@ class InnermostSteps:
     def of(self, content: Any, aside: Callable[[], AbstractContextManager[object]] = nullcontext) -> Innermost | None:
         """The step for this kind of batch of one client in the module's current mode; None if it has no translation.
 
-        aside: the context of the trial step that each new kind of batch needs.
+        aside: makes the context of the trial step that each new kind of batch needs.
         """
         if not self.possible or not takes(content):
             return None
@@ -65,8 +68,8 @@ class InnermostSteps:
     def evaluating(self) -> Iterator[None]:
         """A context in which the module's network uses translated calls, except where autograd needs a graph.
 
-        The network is an nn.Sequential of plain layers whose mean cross-entropy is the first step found; without such
-        a part, the context does nothing.
+        The network is an nn.Sequential of plain layers, some of them convolutions, whose mean cross-entropy is the
+        first step that was translated. For a module without such a part, the context does nothing.
         """
         step, network = self.first, self.network
         if step is None or network is None or not step.convolutions:
@@ -107,10 +110,10 @@ def takes(content: Any, ndim: int = 1) -> bool:
 
 
 def _possible(module: nn.Module, cohort: bool) -> bool:
-    """Whether a module may have a translation, which only a trial step can tell.
+    """Whether a module's step may have a translation; only a trial step shows whether it has one.
 
-    Its parameters must be weights and biases of linear layers (or convolutions, for a single client), all trained. It
-    must have no buffers, dropout or hooks.
+    cohort: for several clients at once. The parameters must be weights and biases of linear layers (or convolutions,
+    for a single client), all trained. The module must have no buffers, dropout or hooks.
     """
     layers = (nn.Linear,) if cohort else (nn.Linear, nn.Conv2d)
     for part in module.modules():

@@ -23,10 +23,11 @@ class Unfit(Exception):
 
 
 class Translation:
-    """The calls of a recording, and the kinds of their values: rows, turned (rows transposed), labels, loss and others.
+    """The calls of a recording, and the kinds of their values.
 
-    A rule of `rules.py` asks for the kinds of a call's arguments, sets the kinds of its results, and raises Unfit for a
-    call that has no translation.
+    Kinds are rows (one row per sample), turned (rows transposed), labels, loss and others. A rule of `rules.py` asks
+    for the kinds of a call's arguments, sets the kinds of its results, and raises Unfit for a call that has no
+    translation.
     """
 
     def __init__(self, recording: Recording, parameters: Sequence[Tensor], cohort: bool):
@@ -47,30 +48,30 @@ class Translation:
             raise Unfit("logged values, or batches that are not (inputs, labels)")
 
     def gone(self, at: int) -> list[int]:
-        """The values of this call that no later call needs, except the batch, the loss and weights."""
+        """The values of call number `at` that no later call needs, except the batch, the loss and weights."""
         later = {k for call in self.calls[at + 1 :] for k in (*call.slots(), *call.results())}
         here = {*self.calls[at].slots(), *self.calls[at].results()} & self.kinds.keys()
         return sorted(here - later - {0, 1, self.plan.loss})
 
     def only_here(self, k: int) -> bool:
-        """Whether a value is the result of a layer and an argument of a single call, which may overwrite it."""
+        """Whether value k is the result of a layer and an argument of a single call, which may then overwrite it."""
         maker = next((call for call in self.calls if k in call.results()), None)
         return maker is not None and full_name(maker.op) in LAYERS and self.users[k] == 1
 
     def aliased(self, k: int, call: Call) -> bool:
-        """Whether other values in the memory of value k are used after this call, which overwrites it."""
+        """Whether other values in the memory of value k are used after this call, which overwrites value k."""
         later = self.calls[next(at for at, one in enumerate(self.calls) if one is call) + 1 :]
         others = {n for one in later for n in one.slots()} & self.kinds.keys() - {k}
         return any(self.geometry[n].home == self.geometry[k].home for n in others)
 
     def argument(self, value: Any, kind: str = "rows") -> int:
-        """The number of an argument, which must be of this kind."""
+        """The number of an argument of this kind; raises Unfit for an argument of another kind."""
         if not isinstance(value, Slot) or self.kinds.get(value.number) != kind:
             raise Unfit(f"an argument that is not {kind}")
         return value.number
 
     def made(self, result: Any, kind: str = "rows") -> int:
-        """The number of a result, which gets this kind; results of kind `rows` have one row per sample."""
+        """Gives this kind to a result and returns its number; a result of kind `rows` must have one row per sample."""
         if not isinstance(result, Slot):
             raise Unfit("several results")
         if kind == "rows" and self.geometry[result.number].shape[:1] != (self.size,):
@@ -79,7 +80,7 @@ class Translation:
         return result.number
 
     def weight(self, value: Any, turned: bool = False) -> int:
-        """The negative number of an argument that is a parameter (turned: its transposed view)."""
+        """The number -1 - i of an argument that is parameter i, or its transposed view if `turned`."""
         given = self.plan.constants.get(value.number) if isinstance(value, Slot) else None
         for i, p in enumerate(self.parameters):
             if given is not None and _same_memory(given, p.t() if turned and p.ndim == 2 else p):
@@ -87,7 +88,7 @@ class Translation:
         raise Unfit("an argument that is no parameter")
 
     def gradient(self, result: Any) -> int:
-        """The position of the parameter whose gradient is this result."""
+        """The position of the parameter whose gradient is this result; raises Unfit if there is none."""
         i = self.places.get(result.number) if isinstance(result, Slot) else None
         if i is None or self.users[result.number] or i in self.written:
             raise Unfit("a sum over samples that is no gradient")

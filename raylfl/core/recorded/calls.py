@@ -19,7 +19,10 @@ class Slot(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """The memory layout of a value; home: the value that first used this memory; offset: of its first entry there."""
+    """The memory layout of a value.
+
+    home: the number of the value that first used this memory. offset: the position of the value's first entry in it.
+    """
 
     home: int
     shape: tuple[int, ...]
@@ -93,11 +96,11 @@ class Call:
 class Recording:
     """The calls of one step and its gradient.
 
-    The first `leaves` values are the tensors of the batch. inputs: the other values that exist before the step
-    (parameters, buffers), by number. constants: tensors that the step makes from plain numbers. names: of the batch's
-    tensors and the inputs. loss, gradients: numbers of the results; None for a parameter that the loss does not depend
-    on. buffers: values that exist before the step and that it may overwrite. logged: the calls of `self.log`, with
-    slots for tensors.
+    geometry: the memory layout of each value, by number. The first `leaves` values are the tensors of the batch.
+    inputs: the other values that exist before the step (parameters, buffers), by number. constants: tensors that the
+    step makes from plain numbers. names: of the batch's tensors and the inputs. loss, gradients: numbers of the
+    results; None for a parameter that the loss does not depend on. buffers: values that exist before the step and that
+    it may overwrite. logged: the calls of `self.log`, with a `Slot` in place of each tensor.
     """
 
     calls: list[Call]
@@ -146,7 +149,7 @@ def slots_in(value: Any) -> Iterator[Slot]:
 
 
 def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Nested lists, tuples and dicts with `change` applied to each part of this type; tuples become lists."""
+    """Nested lists, tuples and dicts with `change` applied to each part of the type `kind`; tuples become lists."""
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, (list, tuple)):

@@ -35,9 +35,10 @@ class Captured:
     """A program captured as one CUDA graph; it is called like the program."""
 
     def __init__(self, program: Program, leaves: Sequence[Tensor], row: Tensor, capture: Capture = capture_on_cuda):
-        """Captures the program with arguments like these, of which it keeps copies at fixed addresses.
+        """Captures the program for batches and gradients of this form, with copies of its arguments at fixed addresses.
 
-        The capture carries out a few steps, which change buffers and random generators.
+        leaves: the tensors of a batch. row: a tensor of the gradient's shape. The capture carries out a few steps,
+        which change buffers and random generators.
         """
         self.program, self.draws, self.logs = program, program.draws, program.logs
         self._leaves, self._row = [leaf.clone() for leaf in leaves], torch.empty_like(row)
@@ -51,5 +52,5 @@ class Captured:
         return tuple(result.clone() for result in self._results)
 
     def logged(self, values: Sequence[Tensor]) -> list[LogCall]:
-        """The calls of `self.log` with these values."""
+        """The calls of `self.log` with these values, which a call returned after the loss."""
         return self.program.logged(values)

@@ -28,7 +28,10 @@ class Refused(Exception):
 
 
 class Watch(TorchFunctionMode):
-    """Detects reads of a tensor's values that no operator shows; `reason` describes the first one."""
+    """Detects uses of a tensor that no operator shows: reading its values or memory, replacing its `data` or `grad`.
+
+    `reason` describes the first one.
+    """
 
     reason: str | None = None
 
@@ -46,7 +49,7 @@ class Watch(TorchFunctionMode):
 
 
 def forbidden(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """The reason why a recording with this call is not valid for other values; None if it is."""
+    """The reason why a recording with this call is not valid for other values of its tensors; None if it is."""
     tags, name = op.tags, op._schema.name.removeprefix("aten::")
     if torch.Tag.data_dependent_output in tags:
         return f"looks at a tensor's values (`{name.lstrip('_')}`)"

@@ -19,7 +19,7 @@ SMALLEST = 2**13  # entries of a dropout mask from which one function is faster 
 
 
 class Function:
-    """A function that replaces recorded calls, with the attributes of an operator that the program uses."""
+    """A function that replaces recorded calls; it has those attributes of an operator that `Program` reads."""
 
     namespace = "raylfl"
 
@@ -34,7 +34,7 @@ class Function:
 def merged(calls: Sequence[Call], geometry: Mapping[int, Geometry], wanted: Set[int]) -> list[Call]:
     """The calls of a step on a CPU, with some groups of calls replaced by one cheaper function each.
 
-    wanted: the returned values.
+    geometry: the memory layout of each value. wanted: the numbers of the values that the step returns.
     """
     out: list[Call] = []
     used = Counter(k for call in calls for k in call.slots())
@@ -59,9 +59,9 @@ def _named(call: Call, name: str) -> bool:
 
 
 def _mask(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> tuple[Call, int] | None:
-    """Dropout's first calls replaced by one function, and their number; None for other calls and small masks.
+    """One call in place of dropout's calls at the start of `calls`, and how many calls it replaces; else None.
 
-    They are empty_like, bernoulli_, div_, and in a cohort bernoulli, div_.
+    Dropout's calls are empty_like, bernoulli_, div_, or in a cohort bernoulli, div_. None also for small masks.
     """
     names = ("empty_like", "bernoulli_", "div_") if _named(calls[0], "empty_like") else ("bernoulli", "div_")
     found = calls[: len(names)]
@@ -81,10 +81,10 @@ def _mask(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> tuple[Call
 
 
 def _joined(calls: Sequence[Call], once: Set[int]) -> tuple[Call, int] | None:
-    """The sum of the gradients of a tensor's parts replaced by one function, and the number of its calls; else None.
+    """One call of `joined` in place of the first calls, and how many calls it replaces; else None.
 
-    The calls are select_backward, and select_backward and add for each further part. once: values that are an argument
-    of a single call.
+    The replaced calls add up the gradients of a tensor's parts: select_backward, then select_backward and add for each
+    further part. once: the numbers of values that are used by a single call and not returned.
     """
     if not _named(calls[0], "select_backward"):
         return None
@@ -110,7 +110,7 @@ def _dropout(p: float, q: float) -> Function:
 
 
 class Mask:
-    """The function `empty_like(x).bernoulli_(p).div_(q)`, with the same random numbers.
+    """The function `empty_like(x).bernoulli_(p).div_(q)` of x, with the same random numbers in less time.
 
     torch computes Bernoulli numbers one by one, from 64 random bits each. Drawing all bits first and comparing them
     afterwards takes 0.7 of the time.
@@ -134,7 +134,7 @@ class Mask:
 
 @cache
 def same_draws(p: float, q: float, dtype: torch.dtype) -> bool:
-    """Whether this build of torch computes Bernoulli numbers from random bits as `Mask` does."""
+    """Whether this build of torch computes Bernoulli numbers from random bits as `Mask(p, q)` does in this dtype."""
     mask, x, before = Mask(p, q), torch.empty(100, dtype=dtype), torch.get_rng_state()
     bits = torch.empty(100, dtype=torch.int64)
     try:
@@ -161,7 +161,10 @@ SAFE_SOFTMAX = Function("safe_softmax", safe_softmax)
 
 
 def joined(parts: list[Tensor], dim: int) -> Tensor:
-    """The parts stacked along `dim`, with 0 for -0, as in a sum of tensors that are 0 outside their part."""
+    """The parts stacked along `dim`, with every -0 replaced by 0.
+
+    This has the bits of the recorded sum of zero-padded parts, in which -0 + 0 is 0.
+    """
     return torch.stack(parts, dim).add_(0)
 
 

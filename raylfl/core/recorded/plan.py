@@ -1,4 +1,8 @@
-"""The plan of a recording: its necessary calls, without aliases, constant calls and dead calls."""
+"""The plan of a recording: its necessary calls, without aliases, constant calls and dead calls.
+
+An alias is a view that equals an earlier value in layout and memory. A constant call has the same result tensor in
+every step. No result of the step depends on a dead call.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,11 @@ FACTORIES = ("ones_like", "zeros_like", "full_like", "ones", "zeros", "full", "s
 
 @dataclass
 class Plan:
-    """The necessary calls of a recording; constants: values that are the same in every step."""
+    """The necessary calls of a recording, and its results as numbers of values.
+
+    constants: the tensors that are the same objects in every step, by number: parameters, buffers, their views, and
+    tensors whose entries never change.
+    """
 
     calls: list[Call]
     geometry: dict[int, Geometry]
@@ -80,9 +88,10 @@ def _renamed(call: Call, same: dict[int, int]) -> Call:
 
 
 def _known(call: Call, constants: dict[int, Tensor], fixed: set[int], like: Callable[[int], Tensor]) -> Tensor | None:
-    """The result of a call that is the same in every step, else None.
+    """The result of a call if it is the same tensor in every step, else None.
 
-    It is a view of a constant, a new tensor of zeros, ones or the like, or computed from fixed constants.
+    It is a view of a constant, a new tensor of zeros, ones or the like, or computed from constants whose entries never
+    change (`fixed`). like: makes an uninitialised tensor with the layout of a value.
     """
     given, name = call.slots(), call.op._schema.name.removeprefix("aten::")
     if call.views and given and all(k in constants for k in given):
@@ -109,7 +118,7 @@ def _now(call: Call, value: Callable[[int], Tensor]) -> Tensor:
 
 
 def _alive(calls: list[Call], needed: set[int], geometry: dict[int, Geometry], buffers: set[int]) -> list[Call]:
-    """The calls that needed values depend on, and the calls with effects.
+    """The calls on which the values `needed` depend, and the calls with effects.
 
     Effects are overwriting, drawing, and using a module's buffer, which some kernels change although their schema does
     not say so.

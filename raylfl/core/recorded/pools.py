@@ -38,7 +38,7 @@ def pools_first(
 ) -> tuple[list[Call], dict[int, Geometry]]:
     """The calls with each ReLU and the max-pool behind it swapped, and the geometry of their values.
 
-    wanted: returned values, which must stay as they are.
+    wanted: the numbers of the returned values, which must stay as they are.
     """
     out, places = list(calls), dict(geometry)
     users: dict[int, list[int]] = defaultdict(list)
@@ -59,7 +59,10 @@ def pools_first(
 
 
 def _pair(at: _Places, calls: Sequence[Call], users: Mapping[int, Sequence[int]]) -> bool:
-    """Whether the calls at these positions are a ReLU, a max-pool and their backward passes, for nothing else."""
+    """Whether the calls at these positions are a ReLU, a max-pool and their backward passes, and serve nothing else.
+
+    users: for each value, the positions of the calls that use it.
+    """
     relu, *others = (calls[k] for k in at)
     pool, pool_backward, relu_backward = others
     if [call.op for call in others] != BEHIND:

@@ -17,8 +17,8 @@ def straightened(
     """The calls with (A B)^T replaced by B^T A^T for these gradients, and the geometry of their values.
 
     vmap computes the gradient of a linear layer as a transposed product, whose copy to the other order costs more than
-    the product. Libraries usually compute both with the same bits, but do not guarantee it: the caller compares them.
-    wanted: all returned values.
+    the product. BLAS libraries usually compute both with the same bits, but do not guarantee it: the caller must
+    compare them. gradients, wanted: the numbers of these gradients and of all returned values.
     """
     makers = {k: at for at, call in enumerate(calls) for k in call.results()}
     used: dict[int, int] = {}
@@ -46,7 +46,7 @@ def straightened(
 
 
 def _transposed(k: int, geometry: dict[int, Geometry]) -> Call:
-    """The call that makes a transposed view of value k, which gets a new number."""
+    """The call that makes a transposed view of value k; adds the view to `geometry` under a new number."""
     number, old = max(geometry) + 1, geometry[k]
     shape, stride = ((sizes[0], sizes[2], sizes[1]) for sizes in (old.shape, old.stride))
     geometry[number] = old._replace(shape=shape, stride=stride)

@@ -21,16 +21,17 @@ from raylfl.core.step_log import LogCall
 
 
 class Program:
-    """A compiled step, which is called with a batch's tensors and the row [d] for the gradient, or rows [C, d].
+    """A compiled step: a call writes its gradient and returns its loss and logged values.
 
-    listing: its source text; draws: whether it draws random numbers from torch's generators.
+    listing: its source text. draws: whether it draws random numbers from torch's generators.
     """
 
     def __init__(self, recording: Recording, sizes: Sequence[int], direct: Set[int] | None = None):
-        """Compiles a recording; sizes: entries of each parameter, in the order of the gradients.
+        """Compiles a recording; sizes: the number of entries of each parameter, in the order of the gradients.
 
-        direct: for rows [C, d], the positions of the gradients that are computed in the rows' memory order and written
-        straight into them; the caller compares their bits. With None, for a row [d], aligned gradients are.
+        direct: for a step of C clients, the positions of the gradients that are computed in the memory order of the
+        rows [C, d] and written straight into them; the caller must compare their bits. None, for a single client:
+        gradients whose place in the row [d] is aligned in memory are written straight into it.
         """
         self.recording, self.sizes, self.direct = recording, sizes, direct
         plan = reduced(recording)
@@ -46,7 +47,10 @@ class Program:
         self.logs = bool(recording.logged)
 
     def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> tuple[Tensor, ...]:
-        """Writes the gradient into the row; returns (loss, logged values...). Buffers change as in the step itself."""
+        """Runs the step and returns (loss, logged values...); buffers change as in the step itself.
+
+        leaves: the tensors of the batch, in order. row: receives the gradient, [d], or [C, d] for a step of C clients.
+        """
         with torch._C._AutoDispatchBelowAutograd():
             return self._function(row, *leaves)
 
@@ -58,7 +62,10 @@ class Program:
         ]
 
     def seconds(self, leaves: Sequence[Tensor], row: Tensor, times: int) -> list[float]:
-        """The shortest time of each call over several steps, in seconds; buffers and generators change as in a step."""
+        """The time of each call in seconds, the shortest of `times` steps; buffers and generators change as in a step.
+
+        leaves, row: as in a call of the program.
+        """
         stamps: list[float] = []
         listing, namespace = Source(self.plan, self.sizes, self.direct).written(stamped=True)
         namespace["stamp"] = lambda: stamps.append(time.perf_counter())
@@ -93,6 +100,6 @@ class Program:
 
 
 def _made(listing: str, namespace: dict[str, Any]) -> tuple[str, Callable[..., tuple[Tensor, ...]]]:
-    """Compiles a source text; returns (the text, its function `step`)."""
+    """Compiles a source text that uses the names in `namespace`; returns (the text, its function `step`)."""
     exec(compile(listing, "<recorded step>", "exec"), namespace)  # generated here, from no outside text
     return listing, namespace["step"]

@@ -26,7 +26,7 @@ class Source:
         self.functions: dict[int, str] = {}
 
     def written(self, stamped: bool = False) -> tuple[str, dict[str, Any]]:
-        """The source and its namespace; stamped: with `stamp()` before the first call and after each."""
+        """The source and its namespace; stamped: whether to call `stamp()` before the first call and after each."""
         plan, stamp = self.plan, ["    stamp()"] * stamped
         last = self._last_uses()
         lines = [f"def step(row, {', '.join(f't{k}' for k in range(plan.leaves))}):"]
@@ -54,9 +54,10 @@ class Source:
         return last
 
     def _pieces(self, lines: list[str]) -> tuple[dict[int, int], dict[int, str]]:
-        """Splits the row into pieces, one for each parameter.
+        """Adds the lines that split the gradient's row into pieces, one for each parameter.
 
-        Returns (gradients copied into their pieces at the end, gradients written there directly: value -> piece).
+        Returns (position of a parameter -> gradient that is copied into its piece at the end, gradient that is written
+        there directly -> name of the piece).
         """
         plan, geometry = self.plan, self.plan.geometry
         makers = {call.result.number: call for call in plan.calls if isinstance(call.result, Slot)}
@@ -119,7 +120,7 @@ class Source:
         return self._bound(value)
 
     def _bound(self, thing: Any, label: str = "constant") -> str:
-        """The name of a function or object in the namespace of the source."""
+        """The name of a function or object in the namespace of the source; label: the name to use if it is free."""
         name = self.functions.get(id(thing))
         if name is None:
             name = label if label not in self.namespace else f"{label}_{len(self.functions)}"

@@ -59,9 +59,10 @@ class RecordedSteps:
     ):
         """Steps of this module; log: receives the values that the step logs.
 
-        clients: the shape of a content's losses, () for a single client or (C,), with which the shape of every gradient
-        begins. changing: the tensors of a content that the step may overwrite. seen: steps of a kind before the first
-        recording.
+        loss: gives the loss of a batch's content. gradient: gives one gradient per parameter for a loss. clients: gives
+        the shape of a content's losses, () for a single client or (C,) for a cohort, with which the shape of every
+        gradient begins. changing: gives the tensors of a content that the step may overwrite. seen: steps of a kind
+        before the first recording.
         """
         self.clients, self.changing, self.seen = clients, changing, seen
         self.log = log or StepLog()
@@ -97,7 +98,10 @@ class RecordedSteps:
         return kind.program
 
     def replay(self, program: Program | Captured, content: Any) -> tuple[Tensor, Tensor]:
-        """(loss, gradient [d]) of a step, computed by its program, which also logs."""
+        """(loss, gradient [d]) of a step, or (losses [C], gradients [C, d]) of a cohort, computed by its program.
+
+        Values that the step logs are logged.
+        """
         row = torch.empty(*self.clients(content), sum(self.sizes), device=self.device, dtype=self.dtype)
         loss, *values = program(leaves_of(content), row)
         if program.logs and self.log.sink is not None:
@@ -106,7 +110,10 @@ class RecordedSteps:
         return loss, row
 
     def take(self, content: Any) -> tuple[Tensor, Tensor]:
-        """(loss, gradient [d]) of a step, computed by autograd; may record the step or compare it with its replay."""
+        """(loss, gradient [d]) of a step, or (losses [C], gradients [C, d]) of a cohort, computed by autograd.
+
+        It may record the step, or compare it with its replay.
+        """
         kind = None if self.refusal is not None else self._kind(content)
         if kind is None:
             return self._plainly(content)
@@ -150,16 +157,20 @@ class RecordedSteps:
         return loss, row
 
     def _straight(self, clients: tuple[int, ...]) -> set[int] | None:
-        """Positions of a cohort's large gradients, written straight into its rows at first; None for a single client.
+        """Positions of a cohort's large gradients, which its first program writes straight into their rows.
 
-        Small gradients are copied, which is cheap: in the step that compares bits, theirs could be equal by chance.
+        clients: (C,), or () for a single client, for which the result is None. Small gradients are copied, which is
+        cheap: in the step that compares bits, theirs could be equal by chance.
         """
         if not clients:
             return None
         return {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
 
     def _only_equal(self, program: Program, content: Any, before: Any, expected: Tensor) -> Program:
-        """The program in which only gradients that keep their bits are written straight into the rows."""
+        """The program in which only gradients that keep their bits are written straight into the rows.
+
+        before: the state before a step. expected: its gradients by autograd.
+        """
         assert program.direct is not None
         try:
             row, _ = self._again(program, content, before)
@@ -170,7 +181,10 @@ class RecordedSteps:
         return Program(program.recording, self.sizes, program.direct & same)
 
     def _captured(self, program: Program, content: Any, before: Any, taken: Sequence[Tensor]) -> Program | Captured:
-        """The program as a CUDA graph if that gives the same bits; else the program, and the reason in `no_graph`."""
+        """The program as a CUDA graph if that gives the same bits; else the program, and the reason in `no_graph`.
+
+        before: the state before a step. taken: its loss, gradient and logged values by autograd.
+        """
         assert self.captures is not None
         after = self._changing(content)
         try:
@@ -234,7 +248,10 @@ class RecordedSteps:
         self.kinds.clear()
 
     def _changing(self, content: Any) -> tuple[list[Tensor], list[Tensor]]:
-        """Copies of the state that a step may change: buffers and the states of torch's generators."""
+        """Copies of the state that a step may change, as (tensors, states of torch's generators).
+
+        The tensors are the module's buffers and those tensors of the content that the step may overwrite.
+        """
         return [b.detach().clone() for b in (*self.buffers, *self.changing(content))], self._generators()
 
     def _generators(self) -> list[Tensor]:
@@ -252,7 +269,10 @@ class RecordedSteps:
     def _difference(
         self, program: Program | Captured, content: Any, before: Any, taken: Sequence[Tensor]
     ) -> str | None:
-        """The difference between a replay and the step that autograd has just computed from `before`; None if equal."""
+        """The difference between a replay and the step that autograd has just computed from `before`; None if equal.
+
+        taken: the step's loss, gradient and logged values by autograd.
+        """
         try:
             row, ours = self._again(program, content, before)
         except RuntimeError as error:
@@ -318,7 +338,10 @@ def leaves_of(content: Any) -> Sequence[Tensor]:
 def recorded(
     module: nn.Module, parameters: Sequence[Tensor], content: Any, loss: Callable[[Any], Tensor]
 ) -> Recording | None:
-    """The recording of one step on a batch; None if the step fails or cannot be recorded."""
+    """The recording of one step on a batch; None if the step fails or cannot be recorded.
+
+    content: of the batch. loss: gives the loss of a content.
+    """
 
     def gradient(value: Tensor) -> Sequence[Tensor | None]:
         return torch.autograd.grad(value, parameters, allow_unused=True)

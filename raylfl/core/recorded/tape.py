@@ -25,7 +25,10 @@ _MARK = "_raylfl_slot"  # the attribute of a tensor that holds its number in the
 
 
 class Tape(TorchDispatchMode):
-    """A mode that notes every call while it is carried out; reason: why the calls are no valid recording, else None."""
+    """A mode that notes every call while it is carried out.
+
+    reason: why the noted calls are no valid recording; None if they are one.
+    """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -56,7 +59,7 @@ class Tape(TorchDispatchMode):
         return self.take_in(tensor)
 
     def forget(self) -> None:
-        """Removes the marks from the inputs."""
+        """Removes from the batch's tensors and the inputs the attribute that holds their number."""
         for tensor in self._marked:
             if hasattr(tensor, _MARK):
                 delattr(tensor, _MARK)
@@ -101,7 +104,7 @@ class Tape(TorchDispatchMode):
         return result
 
     def _known(self, func: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call with slots for tensors."""
+        """The (args, kwargs) of a call with a `Slot` in place of each tensor."""
         constant = func._schema.name == "aten::lift_fresh"  # a tensor made of numbers, `torch.tensor(0.5)`
 
         def slot(tensor: Tensor) -> Slot:
@@ -213,7 +216,7 @@ def record(
 
 
 def _logged(logged: Sequence[LogCall], tape: Tape) -> list[LogCall]:
-    """Calls of `self.log` with slots for tensors."""
+    """The calls of `self.log` with a `Slot` in place of each tensor; raises Refused for values that are no numbers."""
     for call in logged:
         if not isinstance(call.value, (Tensor, int, float)):
             raise Refused(f"logs a {type(call.value).__name__}")
