@@ -4,10 +4,10 @@ Reddi et al., ICLR 2021, Alg. 2.
 
 State    server x, m, v [d], m = 0 and v = tau^2 at first; clients none.
 Sent     d floats down (x), d floats up (U_i).
-Assumes  nothing; like FedAvg it minimises the surrogate sum_i Omega_i f_i, not F.
+Assumes  nothing; like FedAvg it minimises a surrogate sum_i Omega_i f_i (weights Omega: see `fedavg`), not F.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
-    server   D = sum_{i in R} c_i U_i;  m <- b1 m + (1 - b1) D
+    server   D = sum_{i in R} c_i U_i, c_i from `aggregate`;  m <- b1 m + (1 - b1) D
              adagrad  v <- v + D^2
              adam     v <- b2 v + (1 - b2) D^2
              yogi     v <- v - (1 - b2) D^2 sign(v - D^2)

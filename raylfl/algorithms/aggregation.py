@@ -1,4 +1,4 @@
-"""The rules c_i of x <- x - gamma sum_{i in R} c_i U_i, shared by the FedAvg family.
+"""The aggregation rules of the FedAvg family: the coefficients c_i in x <- x - gamma sum_{i in R} c_i U_i.
 
     mean                  1/|R|; with draws s_i / sum_R s_j    FOCUS [1] eq. (2c)
     weighted              w_i / sum_R w_j                      McMahan 2017
@@ -7,8 +7,10 @@
     anonymous_importance  s_i w_i / (M p_i)                    [3] eq. (20)
     full                  w_i                                  [3] eq. (21)
 
-R: the received clients; s_i: times that client i was drawn; M: all draws of the round; w_i: importance weights; p_i:
-sampling probabilities. Each rule also gives the expectation of its c_i, from which the surrogate weights follow.
+U_i = x - x_i: the update of client i; gamma: the server's learning rate; R: the received clients; s_i: times that
+client i was drawn; M: all draws of the round; N: all clients; w_i: importance weights, sum 1; p_i: sampling
+probabilities. [1] and [3] are FOCUS and FedACS. Each rule also gives the expectation of its c_i, from which the
+surrogate weights follow (`raylfl.diagnostics.surrogate`).
 """
 
 from __future__ import annotations
@@ -34,27 +36,30 @@ class AggregationRule(ABC):
 
     @abstractmethod
     def coefficients(self, r: Round) -> Floats:
-        """Coefficients c_i of the received clients, float64 [R]; r: a `received_view`."""
+        """Coefficients c_i of the received clients, float64 [R].
+
+        r: the round restricted to these clients (`Round.received_view`).
+        """
 
     @abstractmethod
     def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         """Expected coefficients E[c_i 1{i in R}] [N] up to a common factor.
 
-        marginals: E[s_i] [N], lost uploads included. independent: clients are sampled independently, at most once each
-        (Bernoulli or Markov availability, and no choice by the server). None if the rule has a random denominator of
-        unknown distribution.
+        c: the system state of the round, with the failure probabilities. marginals: E[s_i] [N], lost uploads included.
+        independent: clients are sampled independently, at most once each (Bernoulli or Markov availability, and no
+        choice by the server). None if the rule has a random denominator of unknown distribution.
         """
 
     def sum(self, updates: Tensor, r: Round) -> Tensor:
-        """The aggregate sum_{i in R} c_i U_i, [d], from rows U [R, d]."""
+        """The aggregate sum_{i in R} c_i U_i, [d]; updates: the rows U_i of the received clients, [R, d]."""
         return weighted_sum(updates, self.coefficients(r))
 
 
 class Mean(AggregationRule):
     """The rule c_i = s_i / sum_R s_j.
 
-    The expectation is known for a fixed received set, for independent clients, and for equal probabilities with equal
-    importance weights.
+    Its expectation is known if the received set is fixed, if clients are sampled independently, or if all clients have
+    the same probability to be received and the same importance weight.
     """
 
     def coefficients(self, r: Round) -> Floats:
@@ -71,8 +76,8 @@ class Mean(AggregationRule):
 class Weighted(AggregationRule):
     """The rule c_i = w_i / sum_R w_j.
 
-    The expectation is known for a fixed received set, and with equal weights for independent clients and for equal
-    probabilities.
+    Its expectation is known if the received set is fixed. With equal weights it is also known if clients are sampled
+    independently, or all have the same probability to be received.
     """
 
     def coefficients(self, r: Round) -> Floats:
@@ -148,7 +153,7 @@ RULES: dict[str, AggregationRule] = {
 
 
 class Aggregating(Summing):
-    """A method whose server step reads D = sum_{i in R} c_i U_i, c_i from `rule`; default: x <- x - gamma D."""
+    """A method whose server step uses D = sum_{i in R} c_i U_i, c_i from `rule`; by default it is x <- x - gamma D."""
 
     aggregate: Rule
     """The name of the rule: an option (a field), or fixed by the method."""
@@ -170,20 +175,25 @@ class Aggregating(Summing):
 
 
 def _fixed(received: Floats) -> bool:
-    """Whether the received set is not random."""
+    """Whether the received set is not random: every client is received with probability 0 or 1."""
     return bool(np.all((received == 0) | (received == 1)))
 
 
 def expected_share(marginals: Floats, independent: bool) -> Floats:
-    """Expected shares E[s_i / M] [N] up to a common factor, from the marginals E[s_i]; equal to them for a fixed M."""
+    """Expected shares E[s_i / M] [N] up to a common factor, from the marginals E[s_i] [N].
+
+    independent: clients are sampled independently, so that the number of draws M is random. Otherwise M is fixed, and
+    the marginals are returned.
+    """
     return inverse_count(marginals) if independent else marginals
 
 
 def inverse_count(probabilities: Floats) -> Floats:
-    """The expectation E[1_i / sum_j 1_j] for independent 1_i ~ Bernoulli(pi_i), 0/0 = 0: pi [N] -> [N].
+    """The expectation E[1_i / sum_j 1_j] [N] for independent 1_i ~ Bernoulli(pi_i), where 0/0 counts as 0.
 
-    As 1/(1 + k) = int_0^1 t^k dt, it is pi_i int_0^1 prod_{j != i} (1 - pi_j + pi_j t) dt, a polynomial of
-    degree N - 1, which N/2 Gauss-Legendre nodes integrate exactly. Fewer suffice for many clients: with
+    probabilities: pi [N]. As 1/(1 + k) = int_0^1 t^k dt, the expectation is
+    pi_i int_0^1 prod_{j != i} (1 - pi_j + pi_j t) dt. The integrand is a polynomial of degree N - 1, which N/2
+    Gauss-Legendre nodes integrate exactly. Fewer nodes suffice for many clients: with
     S = sum pi, sum_j 1_j exceeds m = S + 9 sqrt(S) + 40 with probability below 1e-17 (Bernstein), and
     polynomials of degree D come within 2 exp(-D^2/k) of t^k on [0, 1] (Newman & Rivlin 1976), so that
     3 sqrt(m) + 8 nodes leave an error below 1e-15.

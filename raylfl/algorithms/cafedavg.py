@@ -4,8 +4,9 @@ Perazzone et al. 2022 as in FedACS [3] eq. (113).
 
 State    server x [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).
-Assumes  known failure probabilities q_i; M draws with replacement from p = w. It corrects for links, not for
-         unequal K_i: Omega_i ~ w_i |a_i|_1.
+Assumes  known failure probabilities q_i; M draws with replacement from p = w, s_i times client i. The division
+         corrects for links, not for unequal K_i: the method minimises sum_i Omega_i f_i with Omega_i ~ w_i |a_i|_1
+         (w_i K_i for plain SGD).
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   x <- x - gamma (1/M) sum_{i in R} s_i U_i / (1 - q_i)

@@ -1,14 +1,15 @@
 """Step-length calibration: the eta of each method with which all compared methods move equally far in a round.
 
 FedACS [3] App. I.2. FedAvg with an unbiased rule and p = w moves by eta_1 T along the mean gradient, with
-T = sum w (1-q) |a|_1 (eqs. (111)). The other methods need
+T = sum w (1-q) |a|_1 (eq. (111)). The step lengths with which the other methods move equally far are
 
     fedacs                                        eta_1 T sum w / ((1-q) |a|_1)   (112)
     cafedavg, fedvarp                             eta_1 T / sum w |a|_1           (113), (115)
     fednova (sent), fedau, optimal_sampling       eta_1                           (116)
 
-with the q and K of the round. Like p, w is normalised over the available clients. Clients with q_i = 1 (never
-received) or |a_i|_1 = 0 (no local step) are excluded; they add 0 to T.
+eta_1: the step length of FedAvg; w: importance weights; p: sampling probabilities; q_i: failure probability of client
+i's link; |a_i|_1: its local work, K_i for plain SGD. q and K are those of the round. Like p, w is normalised over the
+available clients. Clients with q_i = 1 (never received) or |a_i|_1 = 0 (no local step) are excluded; they add 0 to T.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ UNBIASED_RULES = ("anonymous", "anonymous_uniform", "anonymous_importance", "ful
 
 
 def check_reference(calibrate: bool, rule: str) -> None:
-    """Checks the rule of a calibrated FedAvg.
+    """Checks that a calibrated FedAvg (`calibrate` is true) has an unbiased rule.
 
-    Raises BadValue for a rule normalised over the received set, whose step is not eta_1 T.
+    Raises BadValue for a rule normalised over the received clients, whose step is not eta_1 T.
     """
     if calibrate and rule not in UNBIASED_RULES:
         need = f"false with aggregate={rule}, which is normalised over the received clients"
@@ -33,14 +34,17 @@ def check_reference(calibrate: bool, rule: str) -> None:
 
 
 def arrival(c: SystemInfo) -> Floats:
-    """Probabilities 1 - q_i of the available clients, 0 for the others, [N]. Raises BadValue for an unknown q_i."""
+    """Probabilities 1 - q_i that an upload is received, 0 for clients that are not available, [N].
+
+    Raises BadValue if the q_i of an available client is unknown.
+    """
     if np.isnan(c.failure[c.available]).any():
         raise BadValue("calibrate", got=True, need="false where failure probabilities are not known")
     return np.where(c.available, 1.0 - c.failure, 0.0)
 
 
 def fedacs_lr(c: SystemInfo) -> float:
-    """Step length eta_2 of eq. (112) from eta_1 = c.lr; eta_1 itself if no client can be received."""
+    """Step length eta_2 of FedACS, eq. (112), from eta_1 = c.lr; eta_1 itself if no client can be received."""
     w, rate = normalised_over(c.population.weights, c.available), arrival(c) * c.a_norm
     live = w * rate > 0
     if not live.any():
@@ -49,7 +53,10 @@ def fedacs_lr(c: SystemInfo) -> float:
 
 
 def memory_lr(c: SystemInfo) -> float:
-    """Step length eta_3 = eta_4 of eqs. (113), (115) from eta_1 = c.lr; eta_1 itself if no client can be received."""
+    """Step length of c-a-FedAvg and FedVARP, eta_3 = eta_4 of eqs. (113), (115), from eta_1 = c.lr.
+
+    It is eta_1 itself if no client can be received.
+    """
     w, rate = normalised_over(c.population.weights, c.available), arrival(c) * c.a_norm
     live = w * rate > 0
     return float(c.lr * (w * rate).sum() / (w * c.a_norm)[live].sum()) if live.any() else c.lr

@@ -5,7 +5,8 @@ NeurIPS 2017.
 
 State    node x_i [d].
 Sent     d floats along each edge (x).
-Assumes  W doubly stochastic. The limit has an error of the order of eta, from the heterogeneity of the clients.
+Assumes  mixing matrix W doubly stochastic. The limit has an error of the order of eta, from the heterogeneity of the
+         clients.
 
     atc      x <- W (x - U(x))          adapt, then combine; U_i(x_i): K_i steps of x <- x - eta grad f_i(x) from x_i
     cta      x <- W x - U(W x)          combine, then adapt: the same sequence, shifted by half a round

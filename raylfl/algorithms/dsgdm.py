@@ -4,7 +4,8 @@ Yu, Jin & Yang, ICML 2019, Alg. 2 without the exchange of momenta; DmSGD in Yuan
 
 State    node x_i, m_i [d], m = 0 at first.
 Sent     d floats along each edge (x).
-Assumes  W doubly stochastic. The error of the limit is that of DSGD with step eta / (1 - beta), or larger.
+Assumes  mixing matrix W doubly stochastic. The error of the limit is that of DSGD with step eta / (1 - beta), or
+         larger.
 
     local    m_i <- beta m_i + grad f_i(x_i);  x_i <- x_i - eta m_i, K_i times
     mixing   x <- W x

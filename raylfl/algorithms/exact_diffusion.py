@@ -4,12 +4,12 @@ Yuan, Ying, Zhao & Sayed, IEEE TSP 2019, Alg. 1, with W~ = (I + W)/2.
 
 State    node x_i, psi_i [d], both the initial model at first.
 Sent     d floats along each edge (phi).
-Assumes  W symmetric and doubly stochastic; one local step per round.
+Assumes  mixing matrix W symmetric and doubly stochastic; one local step per round.
 
     adapt    psi' = x - eta grad f(x)
     correct  phi = psi' + x - psi;  psi <- psi'
     combine  x <- W~ phi
-    always   sum_i (x_i - psi_i) = 0, for any working nodes
+    always   sum_i (x_i - psi_i) = 0, also if only some nodes work in a round
 """
 
 from __future__ import annotations

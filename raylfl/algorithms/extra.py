@@ -1,14 +1,14 @@
-"""EXTRA: DSGD plus the sum of past disagreements, which cancels its error: the first exact method over neighbours.
+"""EXTRA: DSGD whose error is cancelled by the sum of past disagreements; the first exact method over neighbours.
 
 Shi, Ling, Wu & Yin, SIAM J. Optim. 2015, eqs. (2.13)-(2.14) with W~ = (I + W)/2.
 
 State    node x_i, s_i [d], s = 0 at first.
 Sent     d floats along each edge (x).
-Assumes  W symmetric and doubly stochastic; one local step per round.
+Assumes  mixing matrix W symmetric and doubly stochastic; one local step per round.
 
     paper    x_{k+2} = (I + W) x_{k+1} - W~ x_k - eta (grad f(x_{k+1}) - grad f(x_k)),  x_1 = W x_0 - eta grad f(x_0)
-    here     x_{k+1} = W x_k - eta grad f(x_k) + s_k,  s_{k+1} = s_k + (W - W~) x_k:  the sum of the paper's recursion
-             over k; W may then be another matrix in every round
+    here     x_{k+1} = W x_k - eta grad f(x_k) + s_k,  s_{k+1} = s_k + (W - W~) x_k
+             This is the paper's recursion summed over k. In this form W may be another matrix in every round.
     always   sum_i s_i = 0
 """
 

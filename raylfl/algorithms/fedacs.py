@@ -5,21 +5,22 @@ Weng, Ren, Xiao & Skoglund 2025 [3], Alg. 1, eqs. (15), (18).
 State    server x [d]; with `estimate: ema` also q, a [N], float64, and the counts
          times_sampled, times_received [N]; clients none.
 Sent     d floats down (x), d floats up (U_i); |a_i|_1 comes with it.
-Assumes  q_i and K_i known before the round, or steady enough to be estimated.
+Assumes  failure probabilities q_i and local steps K_i known before the round, or steady enough to be estimated.
 
     sampling p_i ~ w_i / ((1-q_i) |a_i|_1) over the available clients; M draws with replacement, s_i times i
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   x <- x - gamma (1/M) sum_{i in R} s_i U_i
-    always   Omega_i ~ p_i (1-q_i) |a_i|_1 ~ w_i: the surrogate is F itself, chi2(w||Omega) = 0
+    always   Omega_i ~ p_i (1-q_i) |a_i|_1 ~ w_i: the surrogate sum_i Omega_i f_i is F itself, chi2(w||Omega) = 0
 
-A client with q_i = 1 or |a_i|_1 = 0 is excluded: no p_i makes it count.
+|a_i|_1 is the local work of client i, K_i for plain SGD. A client with q_i = 1 or |a_i|_1 = 0 is excluded: no p_i makes
+it count.
 
 `estimate: ema` estimates q and a from what the server observes (empty rounds included, so that q_i can grow):
 
     i sampled    q_i <- q_i + max(rate, 1/(n+1)) (1{lost} - q_i), n = times_sampled
     i received   a_i <- a_i + max(rate, 1/n) (|a_i|_1 - a_i), n = times_received
 
-These are plain means up to 1/rate observations and exponential moving averages after; rate = 0: always plain means.
+These are plain means up to 1/rate observations, exponential moving averages after that; rate = 0: always plain means.
 The mean of q_i counts one received upload in advance. Until i is received, a_i is the mean of the other clients' a.
 """
 

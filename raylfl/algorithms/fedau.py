@@ -9,7 +9,8 @@ Assumes  stationary, independent participation with probabilities p_i, as W_i es
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   x <- x - gamma (1/N) sum_R W_i U_i, with the W_i of earlier rounds
-    then     for every i: S_i <- S_i + 1; if i in R or S_i = cutoff: W_i <- mean of all such S_i, S_i <- 0
+    then     for every i: S_i <- S_i + 1; if i in R or S_i = cutoff, an interval of length S_i ends:
+             W_i <- mean length of all intervals of i that ended so far, S_i <- 0
 
 Rounds without a received upload count as well.
 """
@@ -57,7 +58,7 @@ class FedAU(Summing):
         return self._counted(server, r.cohort[:0])
 
     def _counted(self, server: ServerState, received: Ints) -> ServerState:
-        """The server state after a round in which these clients participated."""
+        """The server state after a round in which the uploads of these clients were received."""
         waited, intervals = server["waited"] + 1, server["intervals"]
         ends = waited == self.cutoff
         ends[torch.from_numpy(received)] = True

@@ -6,10 +6,10 @@ call it PFL (parallel federated learning).
 State    server x [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).
 Assumes  nothing; under partial participation, lossy links or unequal K_i it minimises the surrogate
-         sum_i Omega_i f_i, Omega_i ~ E[c_i 1{i in R}] |a_i|_1 (FedACS eq. 6), not F.
+         sum_i Omega_i f_i, Omega_i ~ E[c_i 1{i in R}] |a_i|_1 (FedACS eq. 6; |a_i|_1 = K_i for plain SGD), not F.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
-    server   x <- x - gamma sum_{i in R} c_i U_i
+    server   x <- x - gamma sum_{i in R} c_i U_i, c_i from `aggregate`
 """
 
 from __future__ import annotations
@@ -39,6 +39,6 @@ class FedAvg(Aggregating):
 @ALGORITHMS.register("fedsgd", paper="McMahan et al. 2017")
 @dataclass
 class FedSGD(FedAvg):
-    """FedSGD: FedAvg with a single local step, x <- x - gamma eta sum c_i g_i."""
+    """FedSGD: FedAvg with a single local step, x <- x - gamma eta sum_{i in R} c_i grad f_i(x)."""
 
     one_step: ClassVar[bool] = True

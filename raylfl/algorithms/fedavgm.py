@@ -4,10 +4,10 @@ Hsu, Qi & Brown 2019, sec. 3.
 
 State    server x, v [d], v = 0 at first; clients none.
 Sent     d floats down (x), d floats up (U_i).
-Assumes  nothing; like FedAvg it minimises the surrogate sum_i Omega_i f_i, not F.
+Assumes  nothing; like FedAvg it minimises a surrogate sum_i Omega_i f_i (weights Omega: see `fedavg`), not F.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
-    server   D = sum_{i in R} c_i U_i;  v <- beta v + D
+    server   D = sum_{i in R} c_i U_i, c_i from `aggregate`;  v <- beta v + D
              x <- x - gamma v;  with nesterov x <- x - gamma (D + beta v)
 
 The momentum is not damped: with a constant update the steps grow to 1 / (1 - beta) times its size.

@@ -2,8 +2,9 @@
 
 Zeng, Xu, Pan, Wang & Tang 2024 [4], Alg. 1, eq. (8).
 
-State    server x [d], momenta M [seen, d], their lengths |m_i| [seen], float64; the working set: members, row numbers
-         of M, int64 [w], and gram, their Gram matrix M_w M_w^T [w, w], float64; clients none.
+State    server x [d]; momenta M [seen, d], a row m_i for each client received so far; lengths |m_i| [seen], float64;
+         members, int64 [w]: the rows of M in the working set, which the solver for lambda starts from; gram, float64:
+         their inner products M_w M_w^T [w, w]; clients none.
 Sent     d floats down (x), d floats up (U_i).
 Assumes  server memory for one momentum [d] of every client received so far.
 

@@ -4,15 +4,17 @@ Wang et al., NeurIPS 2020; `normalise: sent` is the form of FedACS [3] eq. (116)
 
 State    server x [d]; clients none.
 Sent     d floats down (x), d floats up (U_i); |a_i|_1 comes with it.
-Assumes  nothing about K_i. received: full participation, or sampling with E[c_i] ~ w_i; lossy links bias it towards
-         clients with reliable links. sent: M draws with replacement from p = w, known q and K.
+Assumes  nothing about K_i. `normalise: received` assumes full participation, or sampling with which client i has an
+         expected share of w_i; lossy links bias it towards clients with reliable links. `normalise: sent` assumes M
+         draws with replacement from p = w, s_i times client i, and known K_i and failure probabilities q_i.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   n_i = U_i / (eta |a_i|_1);  w'_i = w_i / sum_R w_j
              received   x <- x - gamma eta tau sum_R w'_i n_i,       tau = sum_R w'_i |a_i|_1
              sent       x <- x - gamma eta tau (1/M) sum_R s_i n_i,  tau = sum w (1-q) |a|_1 / sum w (1-q)
 
-The sums without an index set go over all N clients. A client that took no step has n_i = 0.
+|a_i|_1 is the local work of client i, K_i for plain SGD. Sums without an index set go over all N clients. A client
+that took no step has n_i = 0.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ def _per_work(shares: Floats, a_norm: Floats) -> Floats:
 
 
 def _mean_work(c: SystemInfo | None) -> float:
-    """The tau of eq. (116): the mean of |a_i|_1 over all N, weighted by w_i (1 - q_i)."""
+    """The tau of eq. (116): the mean of |a_i|_1 over all N clients, weighted by w_i (1 - q_i)."""
     if c is None or np.isnan(c.failure).any() or np.isnan(c.a_norm).any():
         raise BadValue("normalise", got="sent", need="received unless every q_i and K_i is known")
     return float(normalised(c.population.weights * (1.0 - c.failure)) @ c.a_norm)

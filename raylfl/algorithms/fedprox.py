@@ -4,10 +4,10 @@ Li et al., MLSys 2020, Alg. 2, with local SGD as the inexact solver of eq. (2).
 
 State    server x [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).
-Assumes  nothing; like FedAvg it minimises the surrogate sum_i Omega_i f_i, not F.
+Assumes  nothing; like FedAvg it minimises a surrogate sum_i Omega_i f_i (weights Omega: see `fedavg`), not F.
 
     client   x_i <- x_i - eta (grad f_i(x_i) + mu (x_i - x)), K_i times from x;  U_i = x - x_i
-    server   x <- x - gamma sum_{i in R} c_i U_i
+    server   x <- x - gamma sum_{i in R} c_i U_i, c_i from `aggregate`
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raylfl.options import Doc, Ge
 @ALGORITHMS.register("fedprox", paper="Li et al. 2020")
 @dataclass
 class FedProx(Aggregating):
-    """FedProx: local SGD on f_i + mu/2 |x - x_r|^2."""
+    """FedProx: local SGD on f_i(x_i) + mu/2 |x_i - x|^2, with x the server's model."""
 
     # the paper uses 0.001 to 1; 0 is FedAvg
     mu: Annotated[float, Ge(0), Doc("the stiffness of the proximal term")] = 0.01

@@ -2,10 +2,12 @@
 
 Jhunjhunwala et al., UAI 2022, Alg. 1; `lost: reuse` is the form of FedACS [3] eq. (114).
 
-State    server x [d], memory B [seen, d], 0 for clients never received; lost=ignore: mean [d]; clients none.
+State    server x [d], memory B [seen, d] with a row B_i for each client received so far (B_i = 0 for the
+         others); with `lost: ignore` also mean [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).
 Assumes  updates that change slowly, as B_i stands for U_i. ignore: uniform sampling, each received client counts once.
-         reuse: M draws with replacement from p = w, s_i times i; only uploads that were lost are replaced.
+         reuse: M draws with replacement from p = w, s_i times i; only the lost uploads of sampled
+         clients S are replaced.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   ignore   x <- x - gamma ((1/|R|) sum_R (U_i - B_i) + (1/N) sum_j B_j)

@@ -4,7 +4,7 @@ Nedic, Olshevsky & Shi, SIAM J. Optim. 2017 (`diging`); Xu, Zhu, Soh & Xie, CDC 
 
 State    node x_i, y_i, g_prev_i [d], y = g_prev = 0 at first.
 Sent     2d floats along each edge (x, y).
-Assumes  W doubly stochastic, which may change; one local step per round.
+Assumes  mixing matrix W doubly stochastic, which may change; one local step per round.
 
     local    g = grad f(x);  y <- y + g - g_prev;  g_prev <- g
     diging   x <- W x - eta y;  y <- W y

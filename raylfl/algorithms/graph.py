@@ -43,29 +43,35 @@ class GraphAlgorithm(Algorithm):
     family: ClassVar[Family] = "doubly"
     """The matrices that the method mixes with: `doubly` stochastic, `column` stochastic, or a `pair` (R, C)."""
     biased_by_rows: ClassVar[bool] = False
-    """Whether the weights may be row-stochastic instead of doubly stochastic; another objective is then minimised."""
+    """Whether the mixing weights may be row-stochastic instead of doubly stochastic, which changes the objective."""
     tracked: ClassVar[str | None] = None
-    """The row that tracks the mean of a quantity of all nodes, for the metric `algo/tracking_error`."""
+    """The row that tracks the mean of a quantity over all nodes (metric `algo/tracking_error`); None: no such row."""
     changed_in_steps: ClassVar[tuple[str, ...]] = ()
     """Rows that local steps change in place; `start` copies them."""
 
     @abstractmethod
     def init_nodes(self, x: Tensor, count: int) -> State:
-        """The rows of all N nodes before round 0, [N, ...] each; always holds x [N, d]."""
+        """The rows of all N = count nodes before round 0, [N, ...] each; always holds x [N, d].
+
+        x: the initial model [d].
+        """
 
     @abstractmethod
     def messages(self, rows: State, before: State) -> State:
-        """The messages of each working node to its neighbours, [C, ...] each; a function of its own rows.
+        """The messages of the C working nodes to their neighbours, [C, ...] each; a function of each node's own rows.
 
-        rows: after the local work; before: at the start of the round.
+        rows: the nodes' rows after the local work; before: their rows at the start of the round.
         """
 
     @abstractmethod
     def combine(self, rows: State, before: State, mixed: State) -> State:
-        """The new rows of the working nodes, from their own and the mixed messages, [C, ...] each."""
+        """The new rows of the C working nodes, [C, ...] each, from their own rows and the mixed messages.
+
+        rows, before: as of `messages`; mixed: the messages multiplied by their mixing matrices.
+        """
 
     def matrix(self, message: str, parts: Sequence[Part]) -> Part:
-        """The matrix that mixes this message, one of the family's (parts); default: the first."""
+        """The matrix that mixes this message; parts: the matrices of the method's family; default: the first."""
         return parts[0]
 
     @property
@@ -74,7 +80,7 @@ class GraphAlgorithm(Algorithm):
         return False
 
     def parameters(self, rows: State) -> Tensor:
-        """The parameters [N, d] of each node as its method reads them; default: x."""
+        """The parameters of each node's model, [N, d], computed from its rows; default: the row x."""
         return rows["x"]
 
     # -- the contract of an algorithm ----------------------------------------------------------------------------
@@ -106,13 +112,13 @@ class GraphAlgorithm(Algorithm):
         raise AssertionError("there is no server: raylfl.runtime.round.homes mixes the rows where they lie")
 
     def sent_floats(self, uploads: State) -> int:
-        """Floats of a node's messages along one edge."""
+        """The number of floats in a node's messages along one edge; uploads: the nodes' rows after the local work."""
         one = {name: rows[:1] for name, rows in uploads.items()}
         before = self.init_nodes(one["x"][0], 1)
         return floats_in(self.messages({**before, **one}, before))
 
     def mixings(self, r: Round) -> Sequence[Mixing]:
-        """The matrices of the round for the nodes of r.cohort; on the complete graph if the round has no edges."""
+        """The mixing matrices of the round for its working nodes; on the complete graph if the round has no graph."""
         edges = Edges.complete(r.population.count) if r.edges is None else r.edges
         return matrices(edges, r.cohort, self.family)
 
@@ -136,19 +142,19 @@ class Tracking(GraphAlgorithm):
 
 
 def tracking_rows(x: Tensor, count: int) -> State:
-    """The rows y and g_prev [N, d] before round 0, which are 0."""
+    """The rows y and g_prev [N, d] of N = count nodes before round 0: all 0."""
     zeros = x.new_zeros(count, x.numel())
     return {"y": zeros, "g_prev": zeros.clone()}
 
 
 def tracking(g: Tensor, carry: State) -> State:
-    """The carried rows after a gradient g: y + g - g_prev, in the memory of y, and g as the new g_prev."""
+    """The rows of local work, `carry`, after a gradient g: y <- y + g - g_prev, in place, and g_prev <- g."""
     g = weighted(g, carry)
     return {**carry, "y": carry["y"].add_(g).sub_(carry["g_prev"]), "g_prev": g}
 
 
 def weighted(g: Tensor, carry: State) -> Tensor:
-    """The gradients times N w_i; unchanged for uniform weights."""
+    """The gradients g times N w_i, which `carry` holds as `scale`; unchanged for uniform weights."""
     return g * carry["scale"] if "scale" in carry else g
 
 

@@ -4,7 +4,7 @@ Liu, Lin, Koloskova & Stich, TMLR 2024, Alg. 1, with c = 0 at first.
 
 State    node x_i, c_i [d], c = 0 at first.
 Sent     2d floats along each edge (z, and x after the local steps).
-Assumes  W doubly stochastic, which may change.
+Assumes  mixing matrix W doubly stochastic, which may change.
 
     local    x_i <- x_i - eta (grad f_i(x_i) + c_i), K_i times;  z_i = (x_i,0 - x_i,K) / (K_i eta)
     mixing   c <- c - z + W z;  x <- W (x_0 - gamma (x_0 - x_K))

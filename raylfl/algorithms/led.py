@@ -4,7 +4,7 @@ Alghunaim, IEEE TAC 2024, Alg. 1, with W~ = (I + W)/2 (`lazy`), which is positiv
 
 State    node x_i, e_i [d], e = 0 at first (the paper's y).
 Sent     d floats along each edge (phi).
-Assumes  W symmetric and doubly stochastic; the same K at every client in every round.
+Assumes  mixing matrix W symmetric and doubly stochastic; the same K at every client in every round.
 
     local    phi_i = x_i;  phi_i <- phi_i - eta grad f_i(phi_i) - beta e_i, K times;  beta = 1/K
     mixing   x <- W~ phi;  e <- e + phi - W~ phi

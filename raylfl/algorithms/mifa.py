@@ -2,10 +2,12 @@
 
 Gu et al., NeurIPS 2021, Alg. 1.
 
-State    server x [d], memory B [seen, d], 0 for clients never received, total = sum_i B_i [d]; clients none.
+State    server x [d], memory B [seen, d] with a row B_i for each client received so far (B_i = 0 for the
+         others), total = sum_i B_i [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).
-Assumes  server memory for one update [d] of every client received so far; equal K_i for F itself. The paper samples
-         every client in round 0 (`init: all`); otherwise a client not yet received counts with B_i = 0.
+Assumes  server memory for one update [d] of every client received so far; equal K_i and equal weights w_i:
+         otherwise the method minimises a reweighted objective instead of F = sum_i w_i f_i. The paper samples every
+         client in round 0 (`init: all`); otherwise a client not yet received counts with B_i = 0.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   B_i <- U_i for i in R, the other B_i stay;  x <- x - gamma (1/N) sum_i B_i

@@ -5,7 +5,7 @@ et al., ICML 2018 (W itself, whose smallest eigenvalue must lie above -1/3).
 
 State    node x_i, e_i [d], e = 0 at first (eta times the dual variable).
 Sent     d floats along each edge (v).
-Assumes  W symmetric and doubly stochastic; one local step per round.
+Assumes  mixing matrix W symmetric and doubly stochastic; one local step per round.
 
     paper    x_{k+2} = W~ (2 x_{k+1} - x_k - eta (grad f(x_{k+1}) - grad f(x_k)))
     here     v = x - eta grad f(x) - e;  x <- W~ v;  e <- e + v - W~ v:  the same sequence for a constant W

@@ -6,7 +6,8 @@ State    server x [d]; with `norms: stale` also norms [N], float64, the last |U_
          clients none.
 Sent     d floats down (x), d floats up (U_i) for each sampled client; fresh: x down to every available client and one
          norm up from it, as all of them train.
-Assumes  perfect links and equal K_i for F itself; otherwise Omega_i ~ w_i (1-q_i) |a_i|_1, as for FedAvg.
+Assumes  perfect links and equal K_i; otherwise the method minimises sum_i Omega_i f_i instead of F = sum_i w_i f_i,
+         Omega_i ~ w_i (1-q_i) |a_i|_1 with failure probabilities q_i and |a_i|_1 = K_i for plain SGD.
 
     sampling p_i ~ w_i |U_i| over the available clients; M draws with replacement, s_i times i
              fresh: U_i of this round.  stale: the last U_i received; p = w before any is known

@@ -1,10 +1,10 @@
-"""ProxSkip on a graph: local steps with a dual variable, and an exchange with probability p after each of them.
+"""ProxSkip on a graph: local steps with a dual variable, each followed by an exchange with probability p.
 
 Mishchenko et al., ICML 2022, Sec. 5; Guo, Alghunaim, Yuan, Condat & Cao, 2023. `scaffnew` is the form with a server.
 
 State    node x_i, e_i [d], e = 0 at first.
 Sent     d floats along each edge (phi).
-Assumes  W symmetric and doubly stochastic; the same K at every client, drawn by one coin for all nodes.
+Assumes  mixing matrix W symmetric and doubly stochastic; the same K at every client, drawn by one coin for all nodes.
 
     local    phi_i = x_i;  phi_i <- phi_i - eta grad f_i(phi_i) - p e_i, K times;  K ~ Geometric(p)
     mixing   x <- W~ phi;  e <- e + phi - W~ phi:  as in `led`; Scaffnew's h_i is -(p/eta) e_i

@@ -2,9 +2,10 @@
 
 Nedic, Olshevsky & Shi, SIAM J. Optim. 2017, Alg. 2.
 
-State    node x_i (the paper's u_i), y_i, g_prev_i [d] and its mass w_i (v_i), 1 at first; its model is z_i = x_i / w_i.
+State    node x_i (the paper's u_i), y_i, g_prev_i [d] and the node's mass w_i (the paper's v_i); its model is
+         z_i = x_i / w_i. At first w = 1 and y = g_prev = 0.
 Sent     2d + 1 floats along each edge (x, y, w).
-Assumes  C column-stochastic, which may change; one local step per round.
+Assumes  mixing matrix C column-stochastic, which may change; one local step per round.
 
     local    g = grad f(z);  y <- y + g - g_prev;  g_prev <- g;  x <- x - eta y
     mixing   x <- C x;  w <- C w;  y <- C y

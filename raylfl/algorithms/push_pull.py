@@ -5,8 +5,8 @@ Pu, Shi, Xu & Nedic, IEEE TAC 2021, Alg. 1; Xin & Khan, IEEE L-CSS 2018; matrice
 
 State    node x_i, y_i, g_prev_i [d], y = g_prev = 0 at first.
 Sent     2d floats along each edge (x, y).
-Assumes  R row-stochastic, C column-stochastic, which may change; some node reaches all others along R, and all others
-         reach it along C.
+Assumes  mixing matrices R row-stochastic, C column-stochastic, which may change; some node reaches all others
+         along R, and all others reach it along C.
 
     local    K_i times:  g = grad f_i(x_i);  y_i <- y_i + g - g_prev_i;  g_prev_i <- g;  x_i <- x_i - eta y_i
     mixing   x <- R x;  y <- C y

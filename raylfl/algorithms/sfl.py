@@ -3,12 +3,12 @@
 Li & Lyu, NeurIPS 2023, Alg. 1 (cyclic weight transfer); its parallel twin PFL (Alg. 2) is `fedavg`.
 
 State    server x [d]; clients none.
-Sent     d floats down to the first client, d from client to client (C - 1 times), d up from the last.
+Sent     d floats down to the first client, d from client to client (C - 1 times for C clients), d up from the last.
 Assumes  nothing; if a hand-over is lost, the next client starts from the last model received.
 
     ring     pi: a random order of the cohort, drawn every round; pi_1 starts from x, pi_m from the result of pi_{m-1};
              K_i times x_i <- x_i - eta grad f_i(x_i)
-    server   x <- x - gamma (x - last)
+    server   x <- x - gamma (x - x_last), with x_last the result of the last client
 """
 
 from __future__ import annotations

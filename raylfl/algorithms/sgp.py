@@ -4,8 +4,8 @@ Assran, Loizou, Ballas & Rabbat, ICML 2019, Alg. 1; Nedic & Olshevsky, IEEE TAC 
 
 State    node x_i [d] and its mass w_i, 1 at first; its model is z_i = x_i / w_i.
 Sent     d + 1 floats along each edge (x, w).
-Assumes  C column-stochastic, which may change: the sender keeps its part of a message that does not arrive. The
-         error of the limit is that of DSGD.
+Assumes  mixing matrix C column-stochastic, which may change: the sender keeps its part of a message that does not
+         arrive. The error of the limit is that of DSGD.
 
     local    x_i <- x_i - eta grad f_i(z_i), K_i times
     mixing   x <- C x;  w <- C w

@@ -59,7 +59,7 @@ class SplitFed(FedAvg):
 
 
 def check_cut(cut: str | None) -> None:
-    """Checks that a cut is given; raises BadValue otherwise. The model decides later whether the layer exists."""
+    """Checks that a cut is given; raises BadValue otherwise. Whether the layer exists is checked later."""
     if not cut:
         raise BadValue(
             "cut", got=cut, need="the name of a layer, such as layers.relu1", hint="the model is cut after it"

@@ -4,7 +4,8 @@
     round           max over the cohort if clients work in parallel, sum in a ring
     computation     sum over the cohort of K_i seconds_per_step_i   (FedACS, App. I.3.4)
 
-Lost uploads take time as well; an empty cohort takes none.
+K_i: local steps of client i; up_i, down_i: floats that it sends and receives. Lost uploads take time as well; an empty
+cohort takes none.
 """
 
 from __future__ import annotations
@@ -53,11 +54,12 @@ class Clock(Options):
         world: RunContext,
         links: Floats | float = 0.0,
     ) -> float:
-        """Virtual seconds of a round; steps: K_i [C] of these clients (ids [C]).
+        """Virtual seconds of a round.
 
-        up_floats, down_floats: floats that each client sends and receives, [C] or one number for all; in a ring a
-        hand-over counts once, at its sender. topology: whether clients work in parallel or in sequence. links: the
-        seconds for which each client waits for messages on its links.
+        steps: local steps K_i [C] of the cohort; clients: its ids [C]. up_floats, down_floats: floats that
+        each client sends and receives, [C] or one number for all; in a ring a hand-over counts once, at its sender.
+        topology: whether clients work in parallel or in sequence. links: the seconds for which each client waits for
+        messages on its links.
         """
         if not len(clients):
             return 0.0
@@ -67,7 +69,10 @@ class Clock(Options):
         return topology.round_seconds(seconds + links)
 
     def computation_seconds(self, steps: Ints, clients: Ints, world: RunContext) -> float:
-        """Total computation of a round in virtual seconds: the sum over its cohort, lost uploads included."""
+        """Total computation of a round in virtual seconds: the sum over the cohort, clients with lost uploads included.
+
+        steps: local steps K_i [C] of the cohort; clients: its ids [C].
+        """
         return float(self._computation(steps, clients, world).sum())
 
     def _computation(self, steps: Ints, clients: Ints, world: RunContext) -> Floats:

@@ -22,7 +22,10 @@ ONCE = -1  # the round key of values that are drawn once per run
 
 @dataclass(frozen=True)
 class Query:
-    """The clients to evaluate: their ids [C], and their places 0..size-1 within the enclosing part."""
+    """The clients whose values are requested: ids `clients` [C], and places [C] in 0..size-1 of the enclosing part.
+
+    purpose: the key of the option's random draws. r: the round.
+    """
 
     world: RunContext
     purpose: str
@@ -38,7 +41,10 @@ class Query:
         return keyed_uniform(self.world.seed, self.purpose, self.key, self.clients)
 
     def part(self, mask: Bools, place: Ints, size: int) -> Query:
-        """A query for the masked clients, at these places of a part of `size` clients."""
+        """A query for the masked clients only, as members of a part of `size` clients.
+
+        mask: [C]. place: the place in that part of every client of this query, [C].
+        """
         top = None if self.top is None else self.top[mask]
         return replace(self, clients=self.clients[mask], place=place[mask], size=size, top=top)
 
@@ -81,7 +87,7 @@ class PerClientList(ValueSpec):
 
 @dataclass(frozen=True)
 class Linspace(ValueSpec):
-    """Evenly spaced values: `{linspace: [lo, hi]}`."""
+    """Values evenly spaced from lo to hi over the places of a part: `{linspace: [lo, hi]}`."""
 
     low: float
     high: float
@@ -92,7 +98,7 @@ class Linspace(ValueSpec):
 
 @dataclass(frozen=True)
 class Uniform(ValueSpec):
-    """Uniform draws: `{uniform: [lo, hi]}`; integer: both ends included."""
+    """Uniform draws: `{uniform: [lo, hi]}`; integer: whole numbers, both ends included."""
 
     low: float
     high: float | None  # None: the client's own upper end, or low if that is smaller

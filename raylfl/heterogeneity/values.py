@@ -103,8 +103,8 @@ class PerClient:
     def at(self, r: int, clients: Ints, world: RunContext, top: Floats | None = None) -> Floats:
         """The values, float64 [C], of these clients (ids [C]) in round r; whole numbers for an integer domain.
 
-        Entry j depends on (seed, purpose, r, clients[j]) and N, not on the other entries of `clients`. top: the open
-        upper ends [C]. Raises BadValue as `check` does.
+        Entry j depends on (seed, purpose, r, clients[j]) and N, not on the other entries of `clients`. top: the
+        upper ends [C] of `uniform: [lo, null]`. Raises BadValue as `check` does.
         """
         self.check(world.count)
         key = r if self.dynamic else ONCE

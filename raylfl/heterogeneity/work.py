@@ -1,10 +1,11 @@
 """Local work: the number of steps K_i and the batch size B_i of each client and round.
 
-    steps S       K_i = S_i
-    epochs E      K_i = E_i ceil(n_i/B_i)              B_i = min(B, n_i), or n_i for `full`
-    epochs E and a batch size given as a mapping, such as {uniform: [10, null]} (FedAWARE, "Hybrid+")
-                  K_i = floor(E_i n_i/B_i)             B_i = min(B_i, n_i), so K_i >= E_i
+    steps S_i     K_i = S_i
+    epochs E_i    K_i = E_i ceil(n_i/B_i)              B_i <- min(B_i, n_i), or n_i for `full`
+    epochs E_i and a batch size given as a mapping, such as {uniform: [10, null]} (FedAWARE, "Hybrid+")
+                  K_i = floor(E_i n_i/B_i)             B_i <- min(B_i, n_i), so K_i >= E_i
 
+S_i, E_i, B_i: client i's values of the options steps, epochs and batch_size; n_i: its number of samples.
 In Zeng et al. (FedAWARE), Sec. 5, E_i ~ U{2..5} and B_i ~ U{10..n_i} are redrawn every round. A client without data
 (n_i = 0) has K_i = B_i = 0 for any options; if it is sampled, it uploads the result of zero steps.
 """

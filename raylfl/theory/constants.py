@@ -1,4 +1,7 @@
-"""The constants of an experiment: exact for quadratic f_i, bounds for softmax regression, otherwise estimates at x0."""
+"""The constants of an experiment: exact for quadratic f_i, bounds for softmax regression, otherwise estimates.
+
+Estimates are made at the initial model x0. x*: the minimiser of F. The papers [1] to [4]: see `raylfl.theory`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ EVERYWHERE = "bound, for all x"
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant of the problem; symbol: as in the papers; how: exact, a bound within a ball, or an estimate at x0."""
+    """A constant of the problem; symbol: as in the papers; how: EXACT, or for which x it is a bound or an estimate."""
 
     symbol: str
     value: float
@@ -32,7 +35,10 @@ class Constant:
 
 
 class Constants(list[Constant]):
-    """The constants of an experiment, in display order; start: x0; clients: L_i, ... of all clients [N], if known."""
+    """The constants of an experiment, in display order.
+
+    start: the initial model x0. clients: symbol -> values of all clients [N], such as L_i, where known.
+    """
 
     start: Floats
     clients: dict[str, Floats]
@@ -47,7 +53,10 @@ class Constants(list[Constant]):
 
 
 def constants_of(objectives: Objectives, facts: Facts, problem: QuadraticProblem | None) -> Constants:
-    """All constants of an experiment; problem: its quadratic f_i, None if they are not quadratic."""
+    """All constants of an experiment.
+
+    facts: the quantities of its run; problem: its objectives f_i as quadratics, None if they are not quadratic.
+    """
     known = objectives.softmax() if problem is None else None
     found = Constants(_all(objectives, facts, problem, known))
     found.start, found.clients = objectives.start, {}
@@ -113,7 +122,7 @@ def of_softmax(problem: SoftmaxProblem, start: Floats, facts: Facts) -> Iterator
 
 
 def _noise(objectives: Objectives, facts: Facts, x: Floats, clients: list[int]) -> float:
-    """The largest sigma of a mini-batch at x over these clients; 0 for full batches."""
+    """The standard deviation of a mini-batch gradient at x, the largest of these clients; 0 for full batches."""
     sizes = objectives.sizes
     variances = [
         objectives.sample_variance(i, x) / facts.batch_sizes[i] for i in clients if facts.batch_sizes[i] < sizes[i]

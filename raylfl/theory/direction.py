@@ -16,9 +16,11 @@ from raylfl.theory.statements import Line, Promise
 
 
 def momentum_factor(experiment: Experiment, facts: Facts) -> float | None:
-    """The theorem's beta = (1 - alpha) p; None where the theorem does not apply.
+    """The constant beta = (1 - alpha) p of [4] Theorem 4.1; None where the theorem does not apply.
 
-    It needs Alg. 1 (normalize=false), the same p for all clients, no lost uploads, and all clients in round 0.
+    alpha: the weight of the old momentum; p: the probability that a client takes part. The theorem needs Alg. 1
+    (normalize=false) with alpha < 1, the same p for all clients, no lost uploads, at least one local step of each
+    client, the same numbers of local steps in every round, and all clients in round 0.
     """
     algorithm, p = experiment.algorithm, facts.takes_part
     if not isinstance(algorithm, FedAWARE) or algorithm.normalize or algorithm.alpha == 1 or p is None:
@@ -30,7 +32,7 @@ def momentum_factor(experiment: Experiment, facts: Facts) -> float | None:
 
 
 def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> Iterator[StepBound]:
-    """The local step sizes of [4] Theorem 4.1."""
+    """The local step sizes that [4] Theorem 4.1 (corrected) admits, if it applies."""
     beta = momentum_factor(experiment, facts)
     if beta is not None and isinstance(experiment.algorithm, FedAWARE):
         weights, steps = experiment.world.population.weights, facts.steps.astype(np.float64)
@@ -40,7 +42,11 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
 def promises(
     experiment: Experiment, facts: Facts, constants: Constants, inside: set[tuple[str, str]]
 ) -> Iterator[Promise]:
-    """The bound of [4] Theorem 4.1 on the mean of |d|^2, as long as |grad f_i| <= G."""
+    """The bound of [4] Theorem 4.1 (corrected) on the mean of |d|^2, as long as |grad f_i| <= G.
+
+    d: the min-norm point of the momenta, the direction of a server step. inside: (theorem, case) of the step bounds
+    that the run satisfies.
+    """
     beta, theorem = momentum_factor(experiment, facts), "[4] Thm 4.1, corrected"
     known = all(constants.exact(name) for name in ("A", "G", "sigma"))
     if (

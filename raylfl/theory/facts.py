@@ -22,7 +22,10 @@ LARGEST = 10**6  # largest product of rounds and clients with which the system o
 
 @dataclass(frozen=True)
 class Rounds:
-    """The system of every round: expected coefficients E[c_i 1{i in R}] and |a_i|_1, [rounds, N] each."""
+    """The system of every round, [rounds, N] each.
+
+    shares: expected coefficients E[c_i 1{i in R}] of the updates. a_norm: the local work |a_i|_1, K_i for plain SGD.
+    """
 
     shares: Floats
     a_norm: Floats
@@ -33,9 +36,10 @@ class Facts:
     """The quantities of a run that appear in theorems.
 
     system, steps, batch_sizes: of round 0. takes_part: the probability that a client's upload is received [N].
-    coefficients: E[c_i 1{i in R}] [N] up to a common factor. Both are None if unknown. cohort: the number of sampled
-    clients. over_rounds: for methods whose server step is x - sum c_i U_i with sum c_i <= 1, constant surrogate
-    weights, and known expected c_i; otherwise None.
+    coefficients: the expectation E[c_i 1{i in R}] [N] of each client's coefficient c_i in the server step, up to a
+    common factor; R: the received clients. Both are None if unknown. cohort: the number of sampled clients.
+    over_rounds: the system of every round, for methods whose server step is x - sum c_i U_i with sum c_i <= 1, constant
+    surrogate weights, and known expected c_i; otherwise None.
     """
 
     system: SystemInfo
@@ -64,7 +68,7 @@ class Facts:
 
 
 def facts_of(experiment: Experiment) -> Facts:
-    """The facts of round 0, before its cohort is drawn."""
+    """The quantities of a run that appear in theorems, as of round 0 before its cohort is drawn."""
     planner = Planner(experiment)
     server = experiment.algorithm.init_server(torch.zeros(1), experiment.world.population)
     system = planner.system(0)
@@ -103,7 +107,10 @@ def _over_rounds(experiment: Experiment, planner: Planner, server: ServerState) 
 
 
 def _shares(algorithm: FedAvg | FedACS, planner: Planner, system: SystemInfo, server: ServerState) -> Floats | None:
-    """Expected coefficients E[c_i 1{i in R}] [N] of a round; None if unknown, or if sum c_i may exceed 1."""
+    """Expected coefficients E[c_i 1{i in R}] [N] of a round.
+
+    None if they are unknown, the size of the cohort is random, or the sum of c_i may exceed 1.
+    """
     marginals = planner.marginals(system, server)
     if marginals is None or (planner.independent and (marginals % 1).any()):  # the size of the cohort is random
         return None
@@ -117,7 +124,7 @@ def _shares(algorithm: FedAvg | FedACS, planner: Planner, system: SystemInfo, se
 
 
 def broken_assumptions(experiment: Experiment, facts: Facts) -> Iterator[str]:
-    """The properties of this run that the theorems exclude."""
+    """Messages about the properties of this run that the theorems exclude."""
     yield from plain_sgd(experiment)
     if experiment.config.local.dynamic or getattr(experiment.link, "dynamic", False):
         yield "the system changes over the rounds: round 0 is used"
@@ -134,7 +141,7 @@ def broken_assumptions(experiment: Experiment, facts: Facts) -> Iterator[str]:
 
 
 def plain_sgd(experiment: Experiment) -> Iterator[str]:
-    """The options of this run that make its local step other than plain SGD with one step size."""
+    """Messages about the options of this run with which its local step is not plain SGD with one step size."""
     rule = experiment.rule
     if rule.momentum:
         yield "local.momentum: the theorems are about plain SGD"

@@ -1,7 +1,10 @@
 """Objective inconsistency of FedAvg and related methods: Weng, Ren, Xiao & Skoglund 2025 ([3]).
 
 Omega [N]: surrogate weights (eq. 6; `raylfl.diagnostics.surrogate`); w [N]: weights of the true objective;
-q [N]: loss probabilities; a_norm [N]: |a_i|_1; chi2 = sum_i (w_i - Omega_i)^2 / Omega_i.
+q [N]: loss probabilities; a_norm [N]: |a_i|_1, the local work of client i, its number of local steps for plain SGD;
+chi2 = sum_i (w_i - Omega_i)^2 / Omega_i; F~ = sum_i Omega_i f_i; x~: its minimiser; L: smoothness of every f_i;
+beta, kappa: constants of Assumption 3 for the weights Omega; sigma: standard deviation of a stochastic gradient;
+eta: local step size; A = max_i |a_i|_1.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ def gradient_bound(chi2: float, kappa: float) -> float:
 def descent_error(u: Floats | float) -> Floats:
     """The function c(u) = (1 + 2u) u^2 / (1 - 2u^2) + u of eq. 73e; inf from u = 1/sqrt 2 on.
 
-    u = eta L A with A = max_i |a_i|_1.
+    u = eta L A.
     """
     left = np.maximum(1 - 2 * np.square(u), 0)
     first: Floats = np.divide((1 + 2 * u) * np.square(u), left, out=np.full(np.shape(u), np.inf), where=left > 0)
@@ -102,6 +105,7 @@ def consistency(q: Floats, a_norm: Floats) -> float:
 def local_map(problem: QuadraticProblem, steps: Ints, eta: float, prox: float = 0.0) -> Floats:
     """The matrices K_i [N, d, d]: T_i local steps from x move client i by K_i (b_i - H_i x) (App. C, eq. 33).
 
+    steps: T_i [N]; prox: the factor mu of FedProx; H_i, b_i: as in `QuadraticProblem`.
     K_i = eta sum_{t < T_i} (I - eta (H_i + prox I))^t, which for invertible H_i + prox I is the paper's
     (I - (I - eta prox I - eta H_i)^{T_i}) (H_i + prox I)^-1.
     """

@@ -1,6 +1,8 @@
 """Gradient diversity: Zeng, Xu, Pan, Wang & Tang 2024 ([4]).
 
 gradients: grad f_i(x) of all clients, [N, d]; weights: lambda [N], sum 1; surrogate: lambda~ [N], sum 1.
+gradient: |grad f(x)|, f = sum_i lambda_i f_i; sigma_g: of Assumption 3.1; sigma_l: standard deviation of a stochastic
+gradient; eta: local step size; K: local steps; x_i: client i's model during its local steps from x.
 FedAWARE's convergence (Lemma 4.1, Theorem 4.1) is in `raylfl.theory.fedaware_rate`.
 """
 
@@ -60,10 +62,10 @@ def drift_bound(eta: float, K: int, sigma_l: float, sigma_g: float, gradient: fl
 def unbalanced_drift_bound(
     eta: float, steps: Floats, weights: Floats, sigma_l: float, sigma_g: float, dissimilarity: Floats, gradient: float
 ) -> float:
-    """The bound of Corollary 3.2 (eq. 5) for K_i local steps, whose excess over K_min is Phi_Hetero.
+    """The bound of Corollary 3.2 (eq. 5) on the drift for unequal numbers of local steps K_i (`steps`).
 
     5 eta (sigma_l^2 + 6 K_min^2 sigma_g^2 + 6 K~ |grad f|^2) + 30 eta sum_i (K_i - K_min) zeta_i with
-    K~ = sum_i lambda_i K_i.
+    K~ = sum_i lambda_i K_i and K_min = min_i K_i. The last term is Phi_Hetero.
     dissimilarity: zeta_i = |grad f_i - grad f|^2 [N]; the paper's sum over clients has no weights.
     """
     least = float(steps.min())

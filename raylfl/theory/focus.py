@@ -141,7 +141,7 @@ class FedAvgLimit:
     """The three terms of Theorem 3's bound on the limit of E|x - x*|^2 of FedAvg.
 
     client_drift = 80 eta^2 kappa^2 L^2 (tau-1)^2 (delta_q^2 + sigma_G^2); biased_sampling = 10 kappa delta_q^2;
-    heterogeneity = 16 eta tau^2 / mu (delta_q^2 + sigma_G^2).
+    heterogeneity = 16 eta tau^2 / mu (delta_q^2 + sigma_G^2). kappa = L/mu; delta_q and sigma_G: see `fedavg_limit`.
     """
 
     client_drift: float
@@ -155,8 +155,9 @@ class FedAvgLimit:
 
 
 def fedavg_limit(eta: float, L: float, mu: float, tau: int, sigma_g: float, delta_q: float) -> FedAvgLimit:
-    """The limit of Theorem 3. Corollary 1: delta_q = 0; Corollary 2: also tau = 1; Corollary 3: also sigma_g = 0.
+    """The bound of Theorem 3 on FedAvg's limit, in three terms.
 
+    Corollary 1: delta_q = 0; Corollary 2: also tau = 1; Corollary 3: also sigma_g = 0.
     sigma_g: bound of |grad f_i - grad F| (Assumption 5); delta_q: bound of |sum_i (q_i - 1/N) grad f_i| (eq. 37).
 
     >>> fedavg_limit(0.01, 1.0, 0.5, 5, sigma_g=0.0, delta_q=0.0).total
@@ -171,7 +172,7 @@ def fedavg_limit(eta: float, L: float, mu: float, tau: int, sigma_g: float, delt
 
 
 def consensus_bound(eta: float, tau: int, sigma_g: float, delta_q: float) -> tuple[float, float]:
-    """FedAvg's consensus errors (Lemma 2, eqs. 54, 55): bounds on sum_i q_i |x_i - xbar|^2 before and after a step.
+    """Bounds on FedAvg's consensus errors sum_i q_i |x_i - xbar|^2 before and after a step (Lemma 2, eqs. 54, 55).
 
     8 eta^2 (tau-1)^2 (delta_q^2 + sigma_G^2) and 8 eta^2 tau^2 (delta_q^2 + sigma_G^2), for eta <= 1/(4(tau-1)L).
     """

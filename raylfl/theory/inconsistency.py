@@ -34,7 +34,11 @@ def promises(
     problem: QuadraticProblem | None,
     inside: set[tuple[str, str]],
 ) -> Iterator[Promise]:
-    """The mean gradient over the rounds, and the limits: [1] Theorem 3, and [3] at this step size and as eta -> 0."""
+    """Statements about the mean gradient over the rounds, and about the limit of the method.
+
+    The limit is that of [1] Theorem 3, and of [3] at this step size eta and as eta -> 0. problem: the f_i as
+    quadratics, None if they are not. inside: (theorem, case) of the step bounds that the run satisfies.
+    """
     if facts.coefficients is None or not facts.coefficients.any() or not experiment.algorithm.uploads_update:
         return
     omega = surrogate_weights(facts.coefficients, facts.system.a_norm)
@@ -69,7 +73,8 @@ def _of_rounds(
 ) -> Iterator[Promise]:
     """The bound of [3] Theorems 1 and 3 on the mean of |grad F~|^2 over the rounds.
 
-    gap: F~(x0) - F~*. same: whether F~ = F; the bound is then drawn as a line.
+    F~: the surrogate objective. gap: F~(x0) - F~*. same: whether F~ = F; the bound is then drawn as a line. inside:
+    as of `promises`.
     """
     theorem = next((name for name, _ in inside if name in ("[3] Thm 1", "[3] Thm 3")), None)
     system, eta = facts.over_rounds, experiment.rule.lr
@@ -88,7 +93,7 @@ def _of_rounds(
 
 
 def _of_focus(eta: float, facts: Facts, constants: Constants, scale: float) -> Iterator[Promise]:
-    """The bound of [1] Theorem 3 on FedAvg's limit, term by term."""
+    """The bound of [1] Theorem 3 on FedAvg's limit, term by term; scale: |x*|, the unit of relative distances."""
     L, mu, spread, bias = (constants.value(name) for name in ("L", "mu", "D_m", "delta_q"))
     limit = focus.fedavg_limit(eta, L, mu, facts.tau, spread, bias)
     lines = distances("bound on the limit", scale, lambda r: sqrt(limit.total))
@@ -103,7 +108,7 @@ def _of_focus(eta: float, facts: Facts, constants: Constants, scale: float) -> I
 def _as_eta_vanishes(
     facts: Facts, constants: Constants, problem: QuadraticProblem, surrogate: QuadraticProblem
 ) -> Iterator[Promise]:
-    """The limit as eta -> 0: [3] Theorem 2, Corollary 2.1, eq. 4."""
+    """Statements about the limit as eta -> 0: [3] Theorem 2, Corollary 2.1, eq. 4."""
     weights, scale = problem.weights, size_of(problem.optimum)
     distance = _unless_rounding(chi2(weights, surrogate.weights))
     yield Promise("[3] Thm 2", "chi2(w || Omega)", distance)

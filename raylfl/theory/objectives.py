@@ -57,7 +57,10 @@ class Objectives:
         return np.stack([self.of(i, x)[1] for i in (range(self.count) if clients is None else clients)])
 
     def quadratic(self) -> QuadraticProblem | None:
-        """The problem as dense matrices; None if d > LARGEST_DENSE or a gradient is not linear in x."""
+        """The problem as dense matrices; None if d > LARGEST_DENSE or a gradient is not linear in x.
+
+        Linearity is tested for the first and the last client.
+        """
         if self.dim > LARGEST_DENSE or not all(self._is_linear(i) for i in {0, self.count - 1}):
             return None
         eye, zero = np.eye(self.dim), np.zeros(self.dim)
@@ -67,7 +70,10 @@ class Objectives:
         return QuadraticProblem(symmetric, -np.stack(offsets), np.array(values), self.weights)
 
     def softmax(self) -> SoftmaxProblem | None:
-        """The problem as softmax regression, which is tried at two points; None if it is something else."""
+        """The problem as softmax regression; None if values or gradients differ from those of softmax regression.
+
+        They are compared at two points for the first and the last client.
+        """
         inputs = [self._inputs(i) for i in range(self.count)]
         found = [pair for pair in inputs if pair is not None]
         if len(found) < len(inputs):
@@ -85,7 +91,7 @@ class Objectives:
         return SoftmaxProblem(found, classes, self.decay, self.weights)
 
     def _inputs(self, client: int) -> tuple[Floats, Ints] | None:
-        """(inputs [n, p], labels [n]) of a client's shard; None if its batches are no such pairs."""
+        """(inputs [n, p], labels [n]) of a client's shard; None if a batch is not such a pair of tensors."""
         content = self._worker.measured.batch(self._worker.setup.shards[client]).content
         if not isinstance(content, (tuple, list)) or len(content) != 2:
             return None
@@ -95,7 +101,10 @@ class Objectives:
         return x.reshape(len(x), -1).double().numpy(), y.numpy()
 
     def _is_linear(self, client: int) -> bool:
-        """Whether grad f(u + v) - grad f(u) - grad f(v) + grad f(0) is 0 for two random directions."""
+        """Whether a client's gradient is linear in x up to a constant, tested with two random directions u, v.
+
+        The test is whether grad f(u + v) - grad f(u) - grad f(v) + grad f(0) is 0 up to rounding.
+        """
         u, v = keyed(self.seed, "theory/linear", client).standard_normal((2, self.dim))
         g = {k: self.of(client, x)[1] for k, x in enumerate((u + v, u, v, np.zeros(self.dim)))}
         scale = max(float(np.linalg.norm(row)) for row in g.values())

@@ -23,13 +23,13 @@ from raylfl.theory.statements import Line, Promise, distances, size_of
 
 
 def setting_of(experiment: Experiment, facts: Facts) -> sfl.Setting:
-    """The run as a setting of SFL's theorems."""
+    """The run in the symbols of the theorems of [2] (SFL)."""
     sequential = isinstance(experiment.algorithm, SFL)
     return sfl.Setting(sequential, experiment.world.count, facts.cohort, facts.tau, experiment.rule.lr)
 
 
 def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> Iterator[StepBound]:
-    """The step sizes of every theorem about the method; with mu if F is strongly convex."""
+    """The step sizes that each theorem about the method admits, in the cases of convexity that apply to the problem."""
     algorithm, n, tau = experiment.algorithm, experiment.world.count, facts.tau
     L, mu, beta = constants.value("L"), constants.value("mu"), constants.value("mu_F")
     if isinstance(algorithm, Focus) and facts.takes_part is not None:
@@ -53,7 +53,7 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
 
 
 def left_out(experiment: Experiment, facts: Facts) -> Iterator[str]:
-    """The theorems about the method that do not apply to this run, with what they need."""
+    """Messages about the theorems on the method that do not apply to this run: what they need."""
     algorithm = experiment.algorithm
     if isinstance(algorithm, Focus) and facts.takes_part is None:
         yield "[1] needs the probability with which each client takes part, which is unknown here"
@@ -76,7 +76,10 @@ def promises(
     problem: QuadraticProblem | None,
     steps: Sequence[StepBound],
 ) -> Iterator[Promise]:
-    """Rates, floors and limits at the configured step size, for theorems whose bound it satisfies."""
+    """Rates, floors and limits at the configured step size, for theorems that admit it.
+
+    problem: the f_i as quadratics, None if they are not. steps: the step sizes that theorems admit (`step_bounds`).
+    """
     algorithm, mu = experiment.algorithm, constants.value("mu")
     inside = {(s.theorem, s.case) for s in steps if s.admits(experiment.rule.lr)} if constants.exact("L") else set()
     scale = 1.0 if problem is None else size_of(problem.optimum)
@@ -94,7 +97,10 @@ def promises(
 def _of_focus(
     experiment: Experiment, facts: Facts, constants: Constants, scale: float, inside: set[tuple[str, str]]
 ) -> Iterator[Promise]:
-    """Rate and floor of [1] Theorems 1 and 4, strongly convex, and the mean of |grad F|^2 of eq. 25."""
+    """Rate and floor of [1] Theorems 1 and 4, strongly convex, and the bound of eq. 25 on the mean of |grad F|^2.
+
+    scale: |x*|, the unit of relative distances. inside: (theorem, case) of the step bounds that the run satisfies.
+    """
     n, eta, mu, sigma = experiment.world.count, experiment.rule.lr, constants.value("mu"), constants.value("sigma")
     theorem = "[1] Thm 4" if sigma > 0 else "[1] Thm 1"
     assert facts.takes_part is not None
@@ -117,7 +123,7 @@ def _of_focus(
 
 
 def sfl_bound(setting: sfl.Setting, R: int, constants: Constants, mu: float) -> sfl.Bound | None:
-    """The bound of [2] Theorems 1 and 2 after R rounds; mu = 0: convex.
+    """The bound of [2] Theorems 1 and 2 on F(xbar) - F* after R rounds; mu = 0: convex.
 
     None for strongly convex problems before round 1/(mu effective step), from which on the theorem holds.
     """

@@ -28,7 +28,7 @@ def assembled(config: Config) -> Experiment:
 
 
 def theory_rate(experiment: Experiment, paper: str) -> tuple[float, str]:
-    """(the largest step size of the paper's theorem about this run, its name and case)."""
+    """(the largest step size that the paper's theorem admits for this run, the name and case of the theorem)."""
     from raylfl.theory.constants import constants_of
     from raylfl.theory.facts import broken_assumptions, facts_of, plain_sgd
     from raylfl.theory.objectives import Objectives

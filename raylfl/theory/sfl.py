@@ -41,7 +41,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Bound:
-    """The terms of a bound: optimisation, gradient noise, partial participation, noise and heterogeneity by drift."""
+    """The terms whose sum is a bound: optimisation, gradient noise, partial participation, and client drift.
+
+    drift_noise, drift_heterogeneity: the parts of the drift that come from gradient noise and from heterogeneity.
+    """
 
     optimisation: float
     noise: float

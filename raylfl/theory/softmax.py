@@ -4,6 +4,7 @@ f_i(W, b) = mean_j (log sum_c exp z_jc - z_jy) + decay |x|^2 / 2 with z_j = W a_
 
     mean_j (diag p_j - p_j p_j^T) (x) a_j a_j^T + decay I,    a_j with a 1 appended, p_j the softmax of z_j.
 
+a_j: the inputs of a client [p]; y: the label; decay: the weight decay; (x): the Kronecker product; eig: eigenvalues.
 For a unit vector v, v^T (diag p - p p^T) v is the variance of v_c under p, at most (max v - min v)^2 / 4 <= 1/2, with
 equality at p = (1/2, 1/2, 0, ...). Hence L_i = max eig(mean_j a_j a_j^T) / 2 + decay. As |x| grows p_j becomes a unit
 vector and the first term 0, so that the best mu for all x is decay.

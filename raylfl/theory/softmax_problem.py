@@ -1,9 +1,9 @@
 """Softmax (logistic) regression as a problem of N clients: its minimiser, and bounds that hold for all x.
 
-The gradient of a sample's loss is (p - e_y) (x) a, with p the predicted probabilities, e_y the label as a unit vector,
-and a the input with a 1 appended; |p - e_y|^2 <= 2. The norm of the data's part of grad f_i is therefore at most
-B_i = sqrt(2) mean_j |a_j|, for all x. The decay's part is the same for all clients, so that the B_i alone bound
-differences of gradients.
+The gradient of a sample's loss is the Kronecker product (p - e_y) (x) a, with p the predicted probabilities, e_y the
+label as a unit vector, and a the input with a 1 appended; |p - e_y|^2 <= 2. The norm of the data's part of grad f_i is
+therefore at most B_i = sqrt(2) mean_j |a_j|, for all x. The decay's part is the same for all clients, so that the B_i
+alone bound differences of gradients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ LARGEST = 2 * 10**7  # numbers (inputs times classes) up to which the minimiser 
 
 @dataclass(frozen=True)
 class SoftmaxProblem:
-    """The problem F = sum_i w_i f_i of softmax regression; shards: (inputs [n_i, p], labels [n_i]) of each client."""
+    """The problem F = sum_i w_i f_i of softmax regression.
+
+    shards: (inputs [n_i, p], labels [n_i]) of each client; classes: their number; decay: the weight decay; weights:
+    w [N].
+    """
 
     shards: Sequence[tuple[Floats, Ints]]
     classes: int

@@ -12,7 +12,7 @@ from raylfl.core.population import Floats
 
 @dataclass(frozen=True)
 class Line:
-    """A bound as a curve over rounds; metric: its metric in metrics.jsonl.
+    """A bound or limit as a curve over rounds; metric: the metric in metrics.jsonl that it is about; what: its label.
 
     of: maps numbers of finished rounds [P] to values [P], or to one value for all.
     """
@@ -24,7 +24,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Promise:
-    """The statement of a theorem about this run; lines: the statement as curves, if it bounds a metric."""
+    """The statement of a theorem about this run: the quantity `what` and its value.
+
+    lines: the statement as curves, if it is about a metric.
+    """
 
     theorem: str
     what: str
@@ -33,7 +36,7 @@ class Promise:
 
 
 def distances(what: str, scale: float, of: Callable[[Floats], Floats | float]) -> tuple[Line, ...]:
-    """The lines of a statement about |x - x*|: absolute, and relative to |x*| = scale."""
+    """The lines of a statement about |x - x*|: absolute, and relative to |x*| = scale; of: as in `Line`."""
     return (
         Line("global/distance", what, lambda r: of(r) / scale),
         Line("global/distance_abs", what, of),

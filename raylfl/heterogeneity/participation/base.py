@@ -52,8 +52,8 @@ def sample_with_replacement(
     """A draw of M = size clients i.i.d. from p [N], normalised over the available clients.
 
     p >= 0 need not sum to 1. available: bool [N]; None: all. A client drawn s_i times appears once, with draws = s_i;
-    clients with p_i = 0 never appear. The draw is empty if no available client has p_i > 0. attempt: number of the
-    redraw.
+    clients with p_i = 0 never appear. The draw is empty if no available client has p_i > 0. attempt: 0, then the number
+    of the redraw.
     """
     p = np.asarray(p, dtype=np.float64) if available is None else np.where(available, p, 0.0)
     assert p.shape == (world.count,), "one p per client"
@@ -104,7 +104,10 @@ class Participation(Options, ABC):
         """
 
     def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
-        """The mask of available clients, bool [N]; None: all are available."""
+        """The mask of available clients, bool [N]; None: all are available.
+
+        attempt: 0, then the number of the redraw.
+        """
         return None
 
 
@@ -113,7 +116,7 @@ class Availability(Participation):
 
     @abstractmethod
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
-        """The mask of available clients, bool [N]; attempt: number of the redraw."""
+        """The mask of available clients, bool [N]; attempt: 0, then the number of the redraw."""
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         return Draw.once(np.flatnonzero(self.available(r, world, attempt)))
@@ -127,7 +130,7 @@ class Independent(Availability):
 
     @abstractmethod
     def probabilities(self, r: int, world: RunContext) -> Floats:
-        """Availability probabilities p_i(r), float64 [N]."""
+        """Availability probabilities p_i(r) of all clients in round r, float64 [N]."""
 
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         u = keyed_uniform(world.seed, "availability", r, np.arange(world.count), lane=attempt)
@@ -178,7 +181,7 @@ class Sampler(Participation):
         return self.size
 
     def draw_from(self, p: Floats, r: int, world: RunContext) -> Draw:
-        """A draw of M available clients with replacement, from an algorithm's own p [N]; `on_empty` applies."""
+        """A draw of M available clients with replacement; p: the algorithm's probabilities [N]; `on_empty` applies."""
         size = self.cohort_size(world)
         return self._until_nonempty(
             lambda attempt: sample_with_replacement(p, size, r, world, self.eligible(r, world, attempt), attempt)

@@ -71,7 +71,7 @@ class Trace(Participation):
 
 
 def _spans(rounds: list[int]) -> str:
-    """Rounds as text, consecutive rounds as a span: `0..4, 7`."""
+    """These rounds, in ascending order, as text in which consecutive rounds are a span: `0..4, 7`."""
     if not rounds:
         return "no rounds"
     cuts = [0, *(np.flatnonzero(np.diff(rounds) > 1) + 1).tolist(), len(rounds)]

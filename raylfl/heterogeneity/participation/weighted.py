@@ -6,7 +6,7 @@ order of independent exponential variables with rates q_i (Efraimidis & Spirakis
 
     S_r = the M smallest of -log(u_i)/q_i,  u_i ~ U(0, 1) keyed by (seed, round, client)
 
-Sampling among the available clients leaves out the variables of the others.
+Only available clients have such a variable.
 """
 
 from __future__ import annotations

@@ -43,7 +43,10 @@ class Classes(Partition):
 
 
 def allocate(classes: int, num_clients: int, num_classes: int, rng: np.random.Generator) -> Bools:
-    """Allocates classes to clients: owned [N, K], C classes in each row, at least one client in each column."""
+    """A random allocation of classes to clients, as a mask owned [N, K].
+
+    Each client (row) owns `classes` of the K = num_classes classes, and each class (column) has at least one client.
+    """
     # For fewer clients than labels, ceil(K/N) <= C classes per client are dealt in turn, which covers all labels.
     turns = -(-num_classes // num_clients)
     seat = np.arange(turns)[:, None] * num_clients + rng.permutation(num_clients)

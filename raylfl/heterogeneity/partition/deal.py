@@ -27,7 +27,9 @@ def equal_sizes(total: int, parts: int) -> Ints:
 
 
 def cut(proportions: Floats, total: int) -> Ints:
-    """Whole numbers near total * p_j that sum to `total`: differences of floor(total * (p_1 + ... + p_j)).
+    """Whole numbers near total * p_j that sum to `total`, for proportions p_j with sum 1.
+
+    They are the differences of floor(total * (p_1 + ... + p_j)).
 
     >>> cut(np.array([0.25, 0.25, 0.5]), 10).tolist()
     [2, 3, 5]
@@ -38,7 +40,7 @@ def cut(proportions: Floats, total: int) -> Ints:
 
 
 def grouped(codes: Ints, rng: np.random.Generator) -> Ints:
-    """All sample indices [n], sorted by code and shuffled within each code."""
+    """All sample indices [n], sorted by the samples' `codes` [n] (whole numbers) and shuffled within each code."""
     shuffled = rng.permutation(len(codes))
     return shuffled[np.argsort(codes[shuffled], kind="stable")]
 
@@ -51,9 +53,9 @@ def smallest(keys: Floats, count: int) -> Bools:
 
 
 def deal(counts: Ints, codes: Ints, rng: np.random.Generator) -> Ints:
-    """The owner of each sample [n], with counts[i, c] random samples of class c for client i.
+    """A random owner of each sample [n], such that client i owns counts[i, c] samples of class c.
 
-    counts: [N, K], columns that sum to the class sizes; codes: classes 0..K-1 [n].
+    counts: [N, K], each column with the size of its class as sum; codes: the class 0..K-1 of each sample [n].
     """
     clients, classes = counts.shape
     assert np.array_equal(counts.sum(axis=0), np.bincount(codes, minlength=classes))
@@ -83,7 +85,8 @@ def dirichlet_counts(class_sizes: Ints, alpha: float, owned: Bools, cap: float, 
 def redraw(draw: Callable[[], Ints], min_size: int, alpha: float) -> Ints:
     """The first count matrix [N, K] from `draw` in which every client has at least `min_size` samples.
 
-    Raises BadValue for min_size after REDRAWS draws without success (fewer draws for large matrices).
+    alpha: the concentration with which `draw` draws, for the message. Raises BadValue for min_size after REDRAWS draws
+    without success (fewer draws for large matrices).
     """
     counts = draw()
     best, redraws = 0, min(REDRAWS, max(20, REDRAWN_ENTRIES // counts.size))

@@ -53,7 +53,10 @@ class Dirichlet(Partition):
 
 
 def level(owner: Ints, num_clients: int, rng: np.random.Generator) -> Ints:
-    """Owners [n] with equal sizes: random samples move from clients above n/N to clients below it."""
+    """Owners [n] such that client sizes differ by at most one: random samples move from larger to smaller clients.
+
+    owner: the client of each sample before that, [n].
+    """
     target = equal_sizes(len(owner), num_clients)
     sizes = np.bincount(owner, minlength=num_clients)
     order = grouped(owner, rng)

@@ -52,7 +52,7 @@ def log_dirichlet(alpha: Floats, count: int, rng: np.random.Generator) -> Floats
 
 
 def draw_labels(size: int, log_mix: Floats, left: Ints, rng: np.random.Generator) -> Ints:
-    """Class counts [K] of `size` draws without replacement from the stocks `left` [K].
+    """Class counts [K] of `size` draws without replacement; left: samples of each class that are still available [K].
 
     log_mix: logarithms of the class proportions, up to a constant [K]. Draws of a used-up class are repeated among the
     other classes, which has the same distribution as drawing one sample after the other.

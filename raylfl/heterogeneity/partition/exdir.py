@@ -57,10 +57,11 @@ class ExDir(Partition):
 
 
 def allocate(classes: int, num_clients: int, num_classes: int, rng: np.random.Generator) -> Bools:
-    """Step 1, the classes of each client: owned [N, K], C random classes in each row, enough clients in each column.
+    """The classes of each client (step 1 of ExDir), as a mask owned [N, K] with C = classes random ones in each row.
 
-    Redrawing alone would take 10^42 draws for C = 1, 100 clients and 100 classes. After REALLOCATIONS draws the last
-    one is completed: a random client of the most common class exchanges it for the rarest class, and so on.
+    Each class has at least max(floor(C N / (5 K)), 1) clients. Redrawing alone would take 10^42 draws for C = 1, 100
+    clients and 100 classes. After REALLOCATIONS draws the last one is completed: a random client of the most common
+    class exchanges it for the rarest class, and so on.
     """
     fewest = max(classes * num_clients // (5 * num_classes), 1)
     for _ in range(REALLOCATIONS):

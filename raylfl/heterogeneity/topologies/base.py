@@ -118,7 +118,7 @@ class Graph(Options, ABC):
         return self._pairs[key]
 
     def edges(self, r: int, world: RunContext, link: Link) -> Edges:
-        """The edges of round r, and which of their messages arrive; the previous object if it is equal."""
+        """The edges of round r, and which of their messages arrive; the object of the last call if nothing changed."""
         pairs = self.pairs(r, world)
         arrives = ~self.lost(r, pairs, world, link)
         last = self._edges
@@ -127,14 +127,20 @@ class Graph(Options, ABC):
         return last
 
     def lost(self, r: int, pairs: Ints, world: RunContext, link: Link) -> Bools:
-        """The mask of lost messages, bool [E]: Bernoulli(q_from), keyed by (seed, round, from, to)."""
+        """The mask of lost messages along the edges `pairs` [E, 2], bool [E].
+
+        A message is lost with the failure probability q of its sender. The draws are keyed by (seed, round, from, to).
+        """
         if not len(pairs):
             return np.zeros(0, dtype=bool)
         q = link.failure(r, np.arange(world.count), world)[pairs[:, 0]]
         return keyed_uniform(world.seed, "edge", r, pairs @ np.array([world.count, 1])) < q
 
     def seconds(self, ends: Ints, floats: Floats, world: RunContext) -> Floats:
-        """Virtual seconds [M] of messages of `floats` [M] floats between the clients `ends` [M, 2]; -1: a server."""
+        """Virtual seconds [M] of M messages.
+
+        ends: sender and receiver of each, [M, 2], as client ids; -1: a server. floats: the size of each, [M].
+        """
         clients = np.arange(world.count)
         latency: Floats = np.append(self._latency.at(0, clients, world), 0.0)[ends].max(axis=1)
         rate: Floats = np.full(len(ends), np.inf)

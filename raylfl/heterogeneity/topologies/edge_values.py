@@ -28,19 +28,22 @@ ValuePerEdge = Annotated[Any, Kind("a number, {uniform: [lo, hi]} or {lognormal:
 
 @dataclass(frozen=True)
 class PerEdge:
-    """A parsed value per edge."""
+    """A parsed specification of values per edge; see the module's docstring for its forms."""
 
     values: PerClient
 
     @staticmethod
     def parse(spec: object, key: str, domain: Domain) -> PerEdge:
-        """The parsed specification; raises BadValue."""
+        """The parsed specification. Raises BadValue for another form or a value outside the domain.
+
+        key: the option's name, for messages and as the key of the random draws; domain: the values it accepts.
+        """
         if not (isinstance(spec, (int, float)) or (isinstance(spec, Mapping) and set(spec) <= set(FORMS))):
             hint = "topology.links names a file with values of single edges"
             raise BadValue(key, got=spec, need="a number, {uniform: [lo, hi]} or {lognormal: [mean, sigma]}", hint=hint)
         return PerEdge(PerClient.parse(spec, key, domain, purpose=f"topology/{key}"))
 
     def at(self, ends: Ints, world: RunContext) -> Floats:
-        """The values of the edges between these clients [M, 2], in either order."""
+        """The values [M] of M edges; ends: the two clients of each edge [M, 2], in either order."""
         numbers = np.sort(ends, axis=1) @ np.array([world.count, 1])
         return self.values.at(0, numbers, world)

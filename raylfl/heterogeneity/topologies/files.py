@@ -98,7 +98,7 @@ class Recorded(Graph):
         return found
 
     def lost(self, r: int, pairs: Ints, world: RunContext, link: Link) -> Bools:
-        """The messages lost in the record; the link process does not apply."""
+        """The mask of the messages that were lost in the record, bool [E]; the link process does not apply."""
         arrived = {
             edge for edge, arrives in zip(self._rows[r]["edges"], self._rows[r]["arrives"], strict=True) if arrives
         }

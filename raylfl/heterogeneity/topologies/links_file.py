@@ -21,7 +21,10 @@ KEY = "links"
 
 @dataclass(frozen=True)
 class EdgeLinks:
-    """Lines of a file: ends [L, 2] (smaller client first), latency [L] in seconds, bandwidth [L] in floats a second."""
+    """The links in a file of L lines: ends [L, 2] (smaller client first), latency [L], bandwidth [L].
+
+    latency: in seconds; bandwidth: in floats a second.
+    """
 
     path: str
     ends: Ints
@@ -30,7 +33,7 @@ class EdgeLinks:
 
     @staticmethod
     def read(path: str) -> EdgeLinks:
-        """The links in a file. Raises BadValue."""
+        """The links in a file. Raises BadValue for an unreadable file, a bad number, or an edge listed twice."""
         with reading(KEY, path, "a text file with lines of two client numbers, seconds and floats a second"):
             rows = [(int(a), int(b), float(seconds), float(rate)) for a, b, seconds, rate in words(path)]
         ends = np.sort(np.array([row[:2] for row in rows], dtype=np.int64).reshape(-1, 2), axis=1)
@@ -48,9 +51,9 @@ class EdgeLinks:
         return EdgeLinks(path, ends, latency, bandwidth)
 
     def check(self, count: int, pairs: Ints | None) -> None:
-        """Checks that the clients exist, and the edges too if the graph is constant; raises BadValue.
+        """Checks that clients 0..count-1 include all ends and that a constant graph has the edges.
 
-        pairs: the edges of the constant graph; None: the graph changes.
+        pairs: the edges of the constant graph [E, 2]; None: the graph changes. Raises BadValue.
         """
         beyond = self.ends[:, 1] >= count
         if beyond.any():
@@ -64,7 +67,10 @@ class EdgeLinks:
                 )
 
     def of(self, ends: Ints, count: int) -> tuple[Bools, Ints]:
-        """(a mask [M] of the pairs of clients `ends` [M, 2] that have a line, the numbers of these lines)."""
+        """(the mask [M] of those of M pairs of clients that have a line in the file, the numbers of these lines).
+
+        ends: the pairs [M, 2], in either order; count: the number of clients N.
+        """
         own, wanted = _codes(self.ends, count), _codes(ends, count)
         order = np.argsort(own)
         at = np.searchsorted(own, wanted, sorter=order).clip(max=max(len(own) - 1, 0))
@@ -90,7 +96,7 @@ def words(path: str) -> list[list[str]]:
 
 
 def _codes(ends: Ints, count: int) -> Ints:
-    """A number for each pair of clients, the same in either order; -1 for a pair with a server."""
+    """A number for each pair of the `count` clients, the same in either order; -1 for a pair with a server."""
     low, high = np.minimum(ends[:, 0], ends[:, 1]), np.maximum(ends[:, 0], ends[:, 1])
     return np.where(low < 0, -1, low * count + high)
 

@@ -39,7 +39,7 @@ class RandomGraph(Graph):
 
     @abstractmethod
     def drawn(self, count: int, seed: int) -> nx.Graph[int]:
-        """One draw of the graph."""
+        """One draw of the graph on `count` nodes; seed: determines the draw."""
 
 
 @TOPOLOGIES.register("erdos_renyi")

@@ -20,7 +20,10 @@ from raylfl.heterogeneity.trace import Row
 
 
 def graph_row(round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mixing]) -> Row:
-    """A row of plain numbers; matrices, by name, have a row for each of these working nodes."""
+    """The row of a round, as plain numbers.
+
+    nodes: the working nodes; matrices: mixing matrices by name, whose rows and columns are these nodes.
+    """
     return {
         "round": round_,
         "directed": edges.directed,
@@ -38,7 +41,7 @@ class GraphLines:
         self._last: tuple[tuple[object, ...], bytes, str] = (), b"", ""
 
     def line(self, round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mixing]) -> str:
-        """The line of a round."""
+        """The line of a round; arguments: as of `graph_row`."""
         objects, at, text = self._last
         given = (edges, *matrices.values())
         same = len(objects) == len(given) and all(a is b for a, b in zip(objects, given, strict=True))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @TOPOLOGIES.register("one_peer_exponential", paper="Ying et al. 2021")
 @dataclass(kw_only=True)
 class OnePeerExponential(Graph):
-    """In round r node i sends to node i + 2^k, k = r mod ceil(log2 N): one message per node and round.
+    """In round r node i sends to node i + 2^k modulo N, k = r mod ceil(log2 N): one message per node and round.
 
     For N a power of two the matrices of log2(N) successive rounds have the product 11^T/N: consensus in finite time.
     """

@@ -118,7 +118,10 @@ class Hypercube(Graph):
 
 
 def circulant(count: int, steps: Sequence[int]) -> nx.DiGraph[int]:
-    """Edges from i to i + k modulo N for each of the steps k; unlike networkx's `circulant_graph`, none to i - k."""
+    """A directed graph on N = count nodes with edges from i to i + k modulo N for each of the steps k.
+
+    Unlike networkx's `circulant_graph`, it has no edges to i - k.
+    """
     import networkx as nx
 
     found = nx.empty_graph(count, create_using=nx.DiGraph)

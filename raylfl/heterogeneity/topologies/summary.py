@@ -21,7 +21,10 @@ EXACT = 1e-12  # norms below it are zero up to rounding
 
 
 def numbers(graph: Graph, world: RunContext, family: Family) -> dict[str, int | float | str]:
-    """Size, degrees, diameter and spectral gap of the graph of round 0, if all nodes work and all messages arrive."""
+    """Size, degrees, diameter and spectral gap of the graph of round 0, by name.
+
+    The gap is that of the mixing matrix of the family if all nodes work and all messages arrive.
+    """
     import networkx as nx
 
     drawn, pairs = whole(graph, world), graph.pairs(0, world)
@@ -52,7 +55,7 @@ def _first(graph: Graph, world: RunContext, family: Family) -> Mixing:
 
 
 def weights(graph: Graph, world: RunContext, family: Family) -> Floats:
-    """The matrix of round 0 [N, N] if every node works and every message arrives (R of a pair)."""
+    """The mixing matrix of round 0 [N, N] if every node works and every message arrives; R for the family `pair`."""
     return _first(graph, world, family).matrix
 
 
