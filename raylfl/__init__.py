@@ -62,7 +62,7 @@ torchvision_cpu.install()
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, loaded on first use, so that importing raylfl loads neither torch nor Ray."""
+    """A public name, loaded on first use, so that importing raylfl loads neither torch nor Ray."""
     if name in PLACES:
         return getattr(importlib.import_module(f"raylfl.{PLACES[name]}"), name)
     if name == "__version__":

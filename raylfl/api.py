@@ -35,9 +35,10 @@ Watch = Callable[["Progress"], None]
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run after a round: its metrics, and messages for the user since the previous round.
+    """The progress of a run after a round: the round's metrics, and the messages for the user since the round before.
 
-    params: flat [d]; None without callbacks or a stream, and for rounds that a resumed run had already completed.
+    params: all parameters as one vector [d]; None in a run with neither callbacks nor a stream, and for the rounds that
+    a resumed run had completed before.
     """
 
     experiment: Experiment
@@ -54,7 +55,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a finished run; metrics: one dict per round; params [d]: on the CPU, in the config's dtype."""
+    """The result of a finished run.
+
+    metrics: one dict per round; params: the final parameters as one vector [d], on the CPU, in the config's dtype.
+    """
 
     metrics: list[dict[str, Any]]
     params: torch.Tensor
@@ -90,7 +94,10 @@ class Result:
 
 
 def module_of(config: Config, final: Mapping[str, Any]) -> Any:
-    """The module of a config with the content of final.pt, or with the params and buffers of a checkpoint."""
+    """The LightningModule of a config with trained parameters and buffers.
+
+    final: the content of final.pt, or {"params": [d], "buffers": [b]} from a checkpoint.
+    """
     import torch
 
     from raylfl.core.flat import FlatModule
@@ -117,9 +124,10 @@ def run(
 ) -> Result:
     """Carries out one run of a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
 
-    callbacks: called after each round; they may end the run. objects: components that replace those named in the
-    config, such as `model=Net`, `data=Data()`, `algorithm=FedCM(mu=0.1)`; overrides still change their options. Raises
-    BadConfig for mistakes, before anything is started.
+    watch: called with the progress after each round. callbacks: hooks of the run, which may end it. objects: components
+    that replace those named in the config, such as `model=Net`, `data=Data()`, `algorithm=FedCM(mu=0.1)`; overrides
+    still change their options.
+    Raises BadConfig for mistakes, before anything is started.
     """
     config = load_config(source, overrides, given(objects))
     return _begin(checked(config), watch, callbacks)
@@ -137,7 +145,8 @@ def compare(
     """Runs one config with several algorithms (names, classes or instances), one after the other on one Ray session.
 
     With equal seeds all runs have the same partition, initial weights, participation, links and batch order. A
-    `logging.id` becomes `<id>-<algorithm>`. Raises BadConfig if such a run exists already.
+    `logging.id` becomes `<id>-<algorithm>`. Raises BadConfig if such a run exists already. The other arguments are as
+    in `run`.
     """
     configs = load_configs(source, [_variant(overrides, algorithm, objects) for algorithm in algorithms])
     _tell_apart(configs)
@@ -181,7 +190,8 @@ def resume(
     """Resumes the run in this directory, or at this URL, from its newest intact checkpoint; `rounds` may be raised.
 
     Objects that the config cannot name must be passed again. With `trust=True` they are loaded from the run's
-    objects.pkl instead. Loading executes code in that file: use it only for your own run directories.
+    objects.pkl instead. Loading executes code in that file: use it only for your own run directories. The other
+    arguments are as in `run`.
     """
     from raylfl.runtime.records.mirror import at_hand
 
@@ -237,7 +247,7 @@ def _given_again(folder: Path, trust: bool, objects: Objects) -> Given:
 
 
 def checked(config: Config) -> Experiment:
-    """Builds the experiment of a config and runs a trial step on one batch. Raises BadConfig if that fails."""
+    """Builds the experiment of a config and tries one training step and one evaluation; raises BadConfig."""
     with one_at_a_time():
         return _checked(config)
 
@@ -274,7 +284,10 @@ def _begin(experiment: Experiment, watch: Watch | None, callbacks: Sequence[Call
 
 @contextmanager
 def begun(experiment: Experiment, quiet: bool) -> Iterator[RunDirectory]:
-    """A context with a new, locked run directory and its first records. quiet: messages are shown elsewhere."""
+    """A context with a new run directory, which is locked and holds the files written before the first round.
+
+    quiet: does not print how to resume a run with objects; the experiment's warnings have that line in any case.
+    """
     from raylfl.runtime.records.kept_objects import keep
     from raylfl.runtime.records.run_dir import RunDirectory
     from raylfl.runtime.session import write_records
@@ -323,9 +336,10 @@ def _saying_how_to_go_on(run_dir: RunDirectory) -> Iterator[None]:
 
 
 def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced: bool) -> Rounds:
-    """The rounds of a run; between rounds, torch's global state is the caller's.
+    """Yields the progress of a run after each round; between rounds, torch's global state is as the caller set it.
 
-    paced: each round comes with its parameters, and the next one starts only when it is requested.
+    again: resumes the run. paced: each round comes with its parameters, and the next one starts only when it is
+    requested.
     """
     local = experiment.config.runtime.backend == "local"
     rows = _rows_of(experiment.config.runtime.backend)(experiment, run_dir, again, paced=paced)

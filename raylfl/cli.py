@@ -19,7 +19,10 @@ from raylfl.startup import collector, process
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; prints errors as one or two lines on stderr (`--debug` shows the traceback)."""
+    """Runs the command in these arguments (None: those of the process) and returns its exit code.
+
+    Errors are printed as one or two lines on stderr; with `--debug`, as a traceback.
+    """
     parser = _parser()
     args, rest = parser.parse_known_args(argv)
     unknown = [a for a in rest if a.startswith("-")]

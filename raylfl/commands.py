@@ -98,7 +98,10 @@ def compare(args: argparse.Namespace) -> int | None:
 
 
 def _write_report(paths: Sequence[Path], out: Path, theory: bool = False, **options: Any) -> None:
-    """Writes the page and its files, and prints the summary and the table of links; theory: with theorems' lines."""
+    """Writes the report of these runs into the folder `out`, and prints its summary and its table of links.
+
+    theory: draws the theorems' bounds beside the curves.
+    """
     from raylfl.console import print_table, say, shown, working
     from raylfl.report.page import shown_tables, write_report
     from raylfl.report.render import to_rich

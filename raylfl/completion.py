@@ -64,7 +64,10 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _case(name: str, parser: argparse.ArgumentParser) -> str:
-    """The `case` branch of one command: its options, its configs as the first argument, and keys as later ones."""
+    """The `case` branch of the script for one command.
+
+    It completes options anywhere, the first argument to a config or another fixed word, and later ones to keys.
+    """
     options = _quoted(sorted(option for option in parser._option_string_actions if option.startswith("--")))
     first, later = "''", "''"
     if getattr(parser, "takes_config", False):

@@ -68,7 +68,7 @@ def working(text: str) -> Iterator[None]:
 
 
 def status_line(metrics: dict[str, Any]) -> str:
-    """A status line of the common metrics and two of the module's own: `loss 0.3712  accuracy 91.20%  f1 0.8911`."""
+    """A line of the common metrics, and of two that the module logs: `loss 0.3712  accuracy 91.20%  f1 0.8911`."""
     usual = {"test/loss", *(name for name, _, _ in SHOWN)}
     own = [name for name in metrics if name.startswith("test/") and name not in usual][:2]
     shown = [*SHOWN, *((name, name.removeprefix("test/"), "{:.4f}") for name in own)]
@@ -185,7 +185,7 @@ def _numbers(values: Sequence[Any]) -> list[str]:
 def profile_tables(
     timings: Sequence[Timing], kernels: Sequence[dict[str, Any]], replayed: tuple[Timing, StepProfile] | None
 ) -> None:
-    """Prints a profile: settings by round time, phases, kernels, the recorded step, and the config keys to set."""
+    """Prints what `profile` returned: settings by round time, phases, kernels, the recorded step, and keys to set."""
     best, rule = timings[0], next(t for t in timings if t.rule)
     say("Forms of the gradient oracle, one process, median rounds:")
     rows_table(
@@ -241,7 +241,7 @@ def theory_tables(theory: Theory) -> None:
 
 
 def _step_table(timing: Timing, step: StepProfile) -> None:
-    """Prints the recorded calls with their times, and their share of a round."""
+    """Prints the calls of a recorded step with their times, and their share of a round with this timing."""
     say(f"\nThe recorded step of {timing.setting}, call by call:")
     rows_table([{k: float(v) if k.startswith("us") else escape(v) for k, v in row.items()} for row in step.calls])
     listed, kernels = (timing.steps_per_round * seconds / timing.median for seconds in (step.seconds, step.kernels))
@@ -253,7 +253,10 @@ def _step_table(timing: Timing, step: StepProfile) -> None:
 
 
 def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
-    """A summary line: `100 rounds, 4.97 of 20 clients sampled in each, 10% of uploads lost, 2 empty rounds`."""
+    """A summary of rows of participation.jsonl: `100 rounds, 4.97 of 20 clients sampled in each, ...`.
+
+    count: the number of clients N.
+    """
     sampled = sum(len(row["cohort"]) for row in rows)
     lost = sum(not arrived for row in rows for arrived in row["received"])
     empty = sum(not row["cohort"] for row in rows)
@@ -266,7 +269,7 @@ def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
 def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]]) -> None:
     """Prints a line per run: state, rounds done, algorithm, and newest values of the most common metrics.
 
-    ends: the final states of the trials of the sweep in a directory, by id; empty without a sweep.
+    ends: maps the directory of a sweep to {id of a trial: its final state}, and any other directory to {}.
     """
     from raylfl.report.labels import METHOD
     from raylfl.report.runs import read_runs
@@ -291,7 +294,7 @@ def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]]) ->
 
 
 def state_of(run: RunRecord, ends: Callable[[Path], dict[str, str]]) -> str:
-    """The state of a run: `finished`, `running` (a process holds its lock), its end in a sweep, or else `stopped`."""
+    """The state of a run: `finished`, `running`, its final state in a sweep (ends, see `runs_table`), or `stopped`."""
     from raylfl.runtime.records.mirror import running
     from raylfl.runtime.records.run_dir import RunDirectory
 

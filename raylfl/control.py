@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class StopRun(RaylflError):
-    """Raised in a callback, ends the run after this round, as early stopping does; its text is the reason."""
+    """An exception for callbacks that ends the run after this round, as early stopping does; its text is the reason."""
 
 
 class Callback:
     """Hooks of a run, called in the process that started it.
 
-    The workers wait meanwhile, so that a stop takes effect at once. An error raised in a callback ends
-    the run, which can be resumed from its newest checkpoint.
+    While a hook runs, the workers wait, so that a stop takes effect at once. Any error but StopRun raised in a hook
+    ends the run with that error; it can be resumed from its newest checkpoint.
     """
 
     def on_run_start(self, config: Config, run_dir: Path) -> None:

@@ -37,10 +37,11 @@ IGNORED = {
 
 @dataclass(frozen=True)
 class DataSource:
-    """The content of a data class, whose attributes may be values or methods.
+    """The data of a run, as read from an instance of a data class.
 
-    data: the object itself, for further attributes; it stays in the process that created it. client_nodes: for each
-    client, the custom resource of Ray that names the nodes with its samples; None: every node has all samples.
+    labels: of the training samples [n]. client_indices: for each client, its training samples, if the data define
+    clients. data: the instance itself, for further attributes; it stays in the process that created it. client_nodes:
+    for each client, the custom resource of Ray that marks the nodes with its samples; None: every node has all samples.
     """
 
     train: SampleSet
@@ -54,9 +55,9 @@ class DataSource:
 
 
 def class_of(config: Config, place: str) -> Any:
-    """The class of `model` or `data`, or the factory function or instance passed instead of it.
+    """The class of the model or the data, or the factory function or instance passed instead of it.
 
-    Raises BadConfig if the class cannot be imported.
+    place: `model` or `data`. Raises BadConfig if the class cannot be imported.
     """
     component = getattr(config, place)
     if component.target is not None:
@@ -71,7 +72,7 @@ def makes(given: Any) -> bool:
 
 
 def load_data(config: Config) -> DataSource:
-    """The data of the group `data`: a shipped name, or any class with the attributes of the interface."""
+    """Creates and reads the data that the group `data` of a config selects; raises BadConfig if they are unfit."""
     cls = class_of(config, "data")
     data = construct(cls, config.data.init_args, "data") if makes(cls) else cls
     name = type(data).__name__
@@ -110,7 +111,10 @@ def _measured_on(data: Any, kind: str, transform: Any, warnings: list[str]) -> S
 
 
 def _offered(data: Any, kind: str, warnings: list[str]) -> tuple[Any, Collate | None]:
-    """(data set, collate function) from `<kind>_dataset`, or from the DataLoader that `<kind>_dataloader` returns."""
+    """(data set, collate function) of one kind of data: train, test or val; None for each that is not defined.
+
+    They come from `<kind>_dataset`, or from the DataLoader that `<kind>_dataloader` returns.
+    """
     collate = getattr(data, "collate_fn", None)
     dataset = _attribute(data, f"{kind}_dataset")
     if dataset is None and (loader := _loader(data, kind)) is not None:
@@ -137,13 +141,13 @@ def _loader(data: Any, kind: str) -> Any:
 
 
 def _own(data: Any, name: str) -> bool:
-    """Whether the data, or their class, define this method of LightningDataModule."""
+    """Whether a data object or its class has this method, other than as inherited from LightningDataModule."""
     method = getattr(data, name, None)
     return method is not None and (name in vars(data) or not method.__module__.startswith(LIGHTNING))
 
 
 def _uncalled(data: Any, hooks: Mapping[str, str]) -> list[str]:
-    """A line for each of these hooks that the data class overrides."""
+    """A line for each of these hooks (name -> note) that the data class overrides."""
     return [f"{name} is not called: {note}" for name, note in hooks.items() if _own(data, name)]
 
 

@@ -82,7 +82,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _torchvision() -> Iterator[Finding]:
-    """The version of torch that torchvision was built for, from its metadata, and whether its library loads."""
+    """Checks whether torchvision fits torch: the version that its metadata name, and whether its C++ library loads."""
     if not (installed("torchvision") and installed("torch")):
         return
     wanted = [text for text in metadata.requires("torchvision") or [] if text.startswith("torch ")]

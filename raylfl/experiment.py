@@ -33,7 +33,8 @@ DEFAULT_CLIENTS = 10  # N if neither the config nor the partition gives it
 def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | None:
     """The optimum from `data.optimum(weights)`, or from `data.optimum()` if it takes no weights; None without one.
 
-    An optimum that depends on weights is one for the clients that the data define: used only with `partition: natural`.
+    weights: of the clients [N]. natural: whether the partition is `natural`, that is the clients are those of the data;
+    otherwise an optimum that depends on weights is not used.
     """
     optimum = getattr(data, "optimum", None)
     if optimum is None:
@@ -177,7 +178,10 @@ def samples_of(source: DataSource) -> Samples:
 
 
 def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str]:
-    """Warnings about violated assumptions of the algorithm. Raises BadConfig if it cannot run."""
+    """Warnings about violated assumptions of the algorithm. Raises BadConfig if it cannot run.
+
+    merged: a single client trains on the data of all clients.
+    """
     algorithm, name = config.algorithm, config.resolved["algorithm"]["name"]
     participation, link = config.resolved["participation"]["name"], config.resolved["link"]["name"]
     warnings = []

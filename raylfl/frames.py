@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None, what: str) -> pd.DataFrame:
-    """A DataFrame of these rows; raises MissingExtra if pandas is not installed."""
+    """A DataFrame of these rows. Raises MissingExtra, which names the feature `what`, if pandas is not installed."""
     require("pandas", what=what, instead="read the files themselves")
     import pandas as pd
 
@@ -100,7 +100,7 @@ class Run:
 
     @property
     def module(self) -> Any:
-        """The LightningModule with these parameters and buffers, in evaluation mode."""
+        """The LightningModule with `params` and the buffers saved with them, in evaluation mode."""
         return module_of(self.config, self._final).eval()
 
     def predict(self) -> Any:
@@ -134,7 +134,7 @@ class Run:
         return torch.cat(answers) if all(isinstance(answer, torch.Tensor) for answer in answers) else answers
 
     def evaluate(self) -> dict[str, float]:
-        """The metrics of the test and validation set at these parameters, under the names of metrics.jsonl."""
+        """The metrics of `params` on the test and validation set, under the names of metrics.jsonl."""
         import torch
 
         from raylfl.api import one_at_a_time

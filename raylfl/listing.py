@@ -102,7 +102,7 @@ def _is_module(path: str) -> bool:
 
 
 def _options(cls: type) -> Iterator[tuple[str, str]]:
-    """Pairs (option, its type in words and its default)."""
+    """Pairs (option of a component, its type in words with its default)."""
     hints = source.options_of_class(cls) or {}
     if dataclasses.is_dataclass(cls):
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}

@@ -16,7 +16,10 @@ FILES = {"{module}.py": "py", "{module}.yaml": "yaml", "test_{module}.py": "test
 
 
 def new(kind: str, name: str, folder: Path) -> list[Path]:
-    """Writes the files of a component called `name` into the folder; raises BadConfig if one of them exists."""
+    """Writes the files of a new component of this kind into the folder and returns their paths.
+
+    kind: one of KINDS; name: of the class. Raises BadConfig if a file exists or the name does not fit.
+    """
     if not name.isidentifier() or keyword.iskeyword(name) or not name[0].isupper():
         raise BadConfig(f"new {kind} {name}: the name of a class is needed, such as FedCM")
     module = module_of(name)
@@ -34,5 +37,5 @@ def new(kind: str, name: str, folder: Path) -> list[Path]:
 
 
 def module_of(name: str) -> str:
-    """The module of a class: FedCM -> fedcm, FedProx -> fedprox, TwoSided -> two_sided."""
+    """The module name for the name of a class: FedCM -> fedcm, FedProx -> fedprox, TwoSided -> two_sided."""
     return re.sub(r"(?<=[a-z0-9])(?<!^Fed)(?=[A-Z][a-z])", "_", name).lower()

@@ -136,8 +136,7 @@ def json_schema(hint: Any) -> dict[str, Any]:
 def words(hint: Any, bare: bool = False, docs: bool = True) -> str:
     """A declared type in words: `a number in [0, 1), the decay of m`.
 
-    bare: leaves out the kind (`a number`) if there are limits. docs: if there are limits, adds the text of its `Doc` up
-    to a semicolon.
+    For a type with limits: bare leaves out the kind (`a number`), docs adds the text of the `Doc` up to a semicolon.
     """
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
@@ -185,7 +184,10 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def _kinds(hint: Any) -> set[Any]:
-    """The plain types that a declared type allows; {bool} for Any, choices and lists, which need no further check."""
+    """The plain types that a declared type allows.
+
+    Any, choices and lists give {bool}: pydantic alone decides whether they accept a value of type bool.
+    """
     origin = get_origin(hint)
     if origin is Annotated:
         return _kinds(get_args(hint)[0])

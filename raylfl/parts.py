@@ -35,7 +35,7 @@ UNSEEN = (BUFFERS, MOMENTS, MEAN)  # uploads and sums that algorithms do not han
 class Initial(NamedTuple):
     """The initial state of a worker: parameters x [d], buffers [b], state of the local optimizer [m].
 
-    The last one is empty unless it is kept after a client's local work.
+    moments [m] is empty unless this state is kept or averaged after a client's local work.
     """
 
     x: Tensor
@@ -97,7 +97,10 @@ class WorkerSetup:
 
 @dataclass(frozen=True)
 class Optimum:
-    """The optimum x [d] = argmin_x F(x); of: weights [N] -> argmin_x sum_i weights_i f_i(x), if known."""
+    """The optimum x [d] = argmin_x F(x) of the run's objective.
+
+    of: a function weights [N] -> argmin_x sum_i weights_i f_i(x) [d]; None if it is not known.
+    """
 
     x: np.ndarray
     of: Callable[[np.ndarray], np.ndarray] | None

@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 def contract_items(session: pytest.Session, text: str) -> list[pytest.Item]:
-    """One test per check for the algorithm given as `class key=value ...`."""
+    """One test per contract check of an algorithm; text: its class path or name, then options `key=value`."""
     here = str(session.config.invocation_params.dir)
     if here not in sys.path:  # as `python -m` does: mine.FedCM is found in ./mine.py
         sys.path.insert(0, here)
@@ -63,7 +63,7 @@ def contract_items(session: pytest.Session, text: str) -> list[pytest.Item]:
 
 
 class ContractItem(pytest.Item):
-    """A test of one contract check on gradient functions."""
+    """A test that runs one contract check on an algorithm, with a gradient function as its problem."""
 
     def __init__(self, *, call: Any, arguments: Sequence[Any], **more: Any):
         super().__init__(**more)
@@ -83,7 +83,7 @@ class ContractItem(pytest.Item):
 
 
 class RunItem(ContractItem):
-    """A test of one contract check on whole runs, in its own folder."""
+    """A test that runs one contract check on whole runs, in a temporary folder of its own."""
 
     def runtest(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -34,6 +34,7 @@ NAMING = ("name", "class_path")  # the keys of a group that select its class; th
 class Entry(Generic[T]):
     """A registered class: its name in configs, a one-line summary, and its paper.
 
+    load: imports the class. options: returns the declared type of each option; None if the class accepts any option.
     origin: the package of a plug-in; empty for raylfl's own classes.
     """
 
@@ -129,9 +130,9 @@ class Registry(Generic[T]):
         return [plugin for name, found in plugins(self.kind).items() if name in own for plugin in found]
 
     def _plugin(self, found: list[Plugin]) -> Entry[T]:
-        """The entry of a plug-in; found: all plug-ins of its name.
+        """The entry for the plug-ins of one name.
 
-        Loading it raises BadValue if there are several, or if the class does not fit.
+        Its `load` raises BadValue if several packages declare the name, or if the class does not fit.
         """
         name, origin = found[0].name, " and ".join(plugin.origin for plugin in found)
 
@@ -185,7 +186,7 @@ class Registry(Generic[T]):
     def find(self, options: Mapping[str, Any], place: str) -> type[T]:
         """The class selected by the options' `class_path` or `name`; a name with a dot is also a class path.
 
-        Raises BadValue with a key below `place`.
+        Raises BadValue, whose key begins with `place`, the group of the config.
         """
         name, path = options.get("name"), options.get("class_path")
         if path is None and "." not in str(name):

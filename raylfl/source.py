@@ -23,7 +23,7 @@ KNOWN = {**vars(typing), **vars(vocabulary)}  # names that an option's type may 
 
 @dataclass(frozen=True)
 class Declared:
-    """A class with the decorator `@REGISTRY.register("name", paper=...)`."""
+    """A class in a source file with the decorator `@REGISTRY.register("name", paper=...)`; node: its definition."""
 
     name: str
     paper: str
@@ -68,7 +68,11 @@ def registered(package: str) -> Iterator[Declared]:
 
 
 def options(module: str, node: ast.ClassDef) -> dict[str, Any] | None:
-    """The options of a class: the arguments of `__init__`, or a dataclass's fields, inherited ones included."""
+    """The declared type of each option of a class; None if it accepts any option.
+
+    Options are the arguments of `__init__`, or a dataclass's fields, inherited ones included. node: the class in the
+    source of this module.
+    """
     line = list(_ancestry(module, node))
     for place, owner in line:
         for part in owner.body:
@@ -92,7 +96,7 @@ def _fields(line: Iterable[tuple[str, ast.ClassDef]]) -> Iterator[tuple[str, ast
 
 
 def options_of_class(cls: type) -> dict[str, Any] | None:
-    """The options of an imported class."""
+    """The declared type of each option of an imported class; None if it accepts any option."""
     if is_dataclass(cls):
         hints = vocabulary.hints_of(cls)
         return {field.name: hints[field.name] for field in fields(cls) if field.init}
@@ -132,7 +136,10 @@ def _path(module: str) -> Path:
 
 
 def _type(annotation: ast.expr | None, module: str) -> Any:
-    """A declared type; aliases such as `Rule = Literal[...]` are looked up in the module and its imports."""
+    """The type that an annotation in this module declares; Any if it cannot be resolved without an import.
+
+    Aliases such as `Rule = Literal[...]` are looked up in the module and in the modules of raylfl that it imports from.
+    """
     known = dict(KNOWN)
     for _ in range(10):
         try:

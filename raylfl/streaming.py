@@ -58,7 +58,10 @@ class Stream:
 
     @property
     def result(self) -> Result:
-        """The result of the run; ends it after its newest round if rounds remain. Raises RaylflError after `close`."""
+        """The result of the run. Ends the run after its newest round if rounds remain.
+
+        Raises RaylflError if the stream was closed before the run ended.
+        """
         if self._result is None and self._end.alive:
             self.stop(self._reason or "the loop over its rounds was left")
             for _ in self:
@@ -90,14 +93,17 @@ def _next_of(rounds: Rounds, reason: str | None) -> Progress:
 
 
 def _left(thread: ThreadPoolExecutor, rounds: Rounds, run: ExitStack) -> None:
-    """Closes a run's rounds in their thread, then its directory."""
+    """Ends a run: closes the generator of its rounds in its thread, then its directory."""
     thread.submit(rounds.close).result()
     thread.shutdown()
     run.close()
 
 
 def stream(source: Source, overrides: Sequence[str] = (), **objects: Unpack[Objects]) -> Stream:
-    """Starts a run and returns its rounds as an iterator (`Stream`); takes the arguments of `run`."""
+    """Starts a run and returns its rounds as an iterator (`Stream`).
+
+    The arguments are those of `run`, without watch and callbacks.
+    """
     experiment = checked(load_config(source, overrides, given(objects)))
     run = ExitStack()
     return Stream(experiment, run, run.enter_context(begun(experiment, quiet=False)))

@@ -32,7 +32,11 @@ WARM_UP_SECONDS = 60.0  # added to runtime.client_timeout
 
 
 def check(experiment: Experiment) -> None:
-    """Runs the trial; raises BadConfig if model, data, algorithm or participation do not fit together."""
+    """Runs one training step and one evaluation on two samples, without Ray.
+
+    Raises BadConfig if model, data, algorithm, participation or resources do not fit together. Adds warnings about the
+    model to the experiment.
+    """
     check_sampling(experiment)
     if experiment.config.runtime.backend == "ray":
         check_resources(experiment.config.runtime, experiment.clients)
@@ -84,7 +88,10 @@ def _not_logged(worker: Worker, config: EvalConfig) -> list[str]:
 
 
 def _patience(setup: WorkerSetup) -> float | None:
-    """The limit in seconds for the user's code, longer than in a run because first calls are slow; None: no limit."""
+    """The time limit in seconds of each call of the user's code; None: no limit.
+
+    It is longer than in a run, because first calls are slow.
+    """
     timeout = setup.runtime.client_timeout
     return None if timeout is None else timeout + WARM_UP_SECONDS
 
@@ -164,7 +171,10 @@ def _evaluated(worker: Worker, chunk: Chunk) -> None:
 
 
 def _try(text: str, make: Callable[[], T], seconds: float | None = None) -> T:
-    """The result of `make`. Raises BadConfig (text and first line of the error) if it fails or exceeds the limit."""
+    """The result of `make`. Raises BadConfig if it fails or takes more than `seconds`.
+
+    text: the beginning of the message; the first line of the error follows.
+    """
     try:
         with time_limit(seconds):
             return make()

@@ -25,8 +25,8 @@ def rows(
 ) -> Generator[tuple[Metrics, list[str], Tensor | None], str | None, None]:
     """Yields (metrics, messages, parameters) of each round; a reason sent to the generator ends the run there.
 
-    paced: the next round starts only when the caller requests it, and new rounds come with their parameters. make:
-    creates the backend; None: a backend with one worker.
+    paced: new rounds come with their parameters [d]; otherwise, and for rounds before a resume, these are None. fault:
+    called at each phase of a round, for tests. make: creates the backend; None: a backend with one worker.
     """
     backend = (make or LocalBackend)(experiment.setup)
     try:

@@ -39,7 +39,8 @@ KERNELS = 12  # number of operators shown
 class Timing:
     """The timing of one setting of the oracle.
 
-    seconds: duration of each round; phases: median durations by name; rule: whether `auto` selects this setting.
+    rule: whether `auto` selects this setting. seconds: duration of each round. phases: name -> median duration in
+    seconds. steps_per_round: local steps of all clients in a round, on average.
     """
 
     vectorize: str
@@ -97,10 +98,11 @@ class Candidate:
 def profile(
     experiment: Experiment, rounds: int
 ) -> tuple[list[Timing], list[dict[str, Any]], tuple[Timing, StepProfile] | None]:
-    """Measures the forms of the gradient oracle: (timings, fastest first; kernels of the fastest; recorded step).
+    """Measures the forms of the gradient oracle on rounds of this experiment; rounds: how many of each form.
 
-    The recorded step is the one of the fastest form that replays steps; None if no form does. rounds: number of
-    measured rounds of each form. Everything runs in this process, with the config's number of threads.
+    Returns the timings, fastest form first; the operators of the fastest form (see `kernels`); and, for the fastest
+    form that replays recorded steps, its timing and the profile of its step, None if there is no such form. Everything
+    runs in this process, with the config's number of threads.
     """
     rule = Candidate(experiment, "auto", "auto").form
     candidates: dict[tuple[bool, str], Candidate] = {}
@@ -127,7 +129,10 @@ def profile(
 
 
 def kernels(candidate: Candidate) -> list[dict[str, Any]]:
-    """The slowest operators of one round: calls, own milliseconds (without nested calls), share in per cent."""
+    """The operators that take the most CPU time in one round, KERNELS at most, as rows of a table.
+
+    Each row has the number of calls, their milliseconds without nested calls, and the share of all operators' time.
+    """
     from torch.profiler import ProfilerActivity, profile
 
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]

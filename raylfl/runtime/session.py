@@ -43,7 +43,10 @@ class Interrupted(RaylflError):
 
 
 class Session:
-    """Runs an experiment in a run directory; `stop` may be called from another thread."""
+    """Runs an experiment in a run directory; `stop` may be called from another thread.
+
+    fault: called at each phase of a round, for tests; None: `kill_point`.
+    """
 
     def __init__(self, experiment: Experiment, backend: Backend, run_dir: RunDirectory, fault: Fault | None = None):
         self.e, self.backend, self.run_dir = experiment, backend, run_dir
@@ -71,12 +74,12 @@ class Session:
         return params
 
     def end(self, reason: str | None) -> None:
-        """Ends the run after the newest yielded round, as early stopping does; None: the run continues."""
+        """Ends the run after the newest round that `rows` yielded, as early stopping does; None: no effect."""
         if reason is not None and self.early.reason is None:
             self.early.reason = reason
 
     def rows(self, resume: bool) -> Iterator[Metrics]:
-        """The metrics of each round as it is committed; a resumed run first yields its earlier metrics."""
+        """Yields the metrics of each round once it is recorded; a resumed run first yields its earlier metrics."""
         config = self.e.config
         started = time.perf_counter()
         self.run_dir.claim()
@@ -116,7 +119,11 @@ class Session:
         self.run_dir.require_copied()
 
     def _next(self, rounds: Iterator[Done]) -> Done | None:
-        """Carries out the next round; saves the state instead if a stop was requested, or after an error."""
+        """Carries out the next round and returns its records; None after the last round.
+
+        If a stop was requested, saves the state and raises Interrupted instead; after an error, saves the state if it
+        is that of a whole round.
+        """
         state = self.federation.state
         if self._stop.is_set() and state.round < self.e.config.top.rounds:
             self.checkpoints.save(self.federation.collected(), self.backend)
@@ -129,7 +136,11 @@ class Session:
             raise
 
     def _write_down(self, metrics: Metrics, row: Row, graph_line: str | None) -> None:
-        """Appends the round to the records; if these were deleted or moved, tries to save the state."""
+        """Appends a round to the record files.
+
+        If these were deleted or moved, tries to save the state, then raises Displaced.
+        graph_line: the line of topology.jsonl; None for methods with a server.
+        """
         self.run_dir.append("participation.jsonl", encode_row(row))
         if graph_line is not None:
             self.run_dir.append(OF_GRAPHS, graph_line)
@@ -206,7 +217,7 @@ class Session:
         self.run_dir.log(f"finished after {state.round} rounds")
 
     def _write_edges(self) -> dict[str, Any] | None:
-        """Writes edges.csv, unless nothing is sent; returns the busiest link."""
+        """Writes edges.csv and returns the busiest link; does neither if no floats along links are known."""
         links = self.federation.state.links
         if links is None:
             self.say(f"no {EDGES}: the run was resumed from a checkpoint that has no floats of links")
@@ -224,7 +235,11 @@ def fingerprint(params: torch.Tensor) -> str:
 
 
 def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:
-    """Writes the files of a run directory before the first round: config.yaml, partition.json, class counts."""
+    """Writes the files of a run directory before the first round.
+
+    These are config.yaml, partition.json (MOST_SAMPLES samples at most), and partition_counts.json, the samples per
+    client and class (MOST_CLIENTS clients at most).
+    """
     run_dir.write_config(experiment.config.resolved)
     split, labels = experiment.split, experiment.labels
     if sum(len(c) for c in split.clients) <= MOST_SAMPLES:

@@ -1,4 +1,4 @@
-"""The recorded step, call by call: the time of each call, and its time at the machine's peak."""
+"""The profile of a recorded local step: for each call of an operator its time, and that at the machine's peak."""
 
 from __future__ import annotations
 
@@ -40,7 +40,11 @@ class Peak:
 
 @dataclass(frozen=True)
 class StepProfile:
-    """A step's calls in order, with microseconds `us` and `us at peak`; seconds: one whole replay, Python included."""
+    """The times of a recorded step.
+
+    calls: the step's calls in order, each a row with its microseconds `us` and those at the machine's peak, `us at
+    peak`. seconds: the time of one whole replay, with Python between the calls.
+    """
 
     calls: list[dict[str, Any]]
     seconds: float
@@ -57,7 +61,10 @@ class StepProfile:
 
 
 def step_profile(worker: Worker, peak: Peak | None = None) -> StepProfile | None:
-    """The profile of the most replayed kind of batch; None if no step is replayed."""
+    """The profile of the recorded step that the worker has replayed most; None if it replays none.
+
+    peak: the machine's peak; None: it is measured.
+    """
     steps, indices = worker.loop.steps, worker.setup.shards.indices
     for kind in sorted(steps.kinds.values(), key=lambda kind: -kind.used):
         if kind.program is None:
@@ -88,7 +95,11 @@ def _profiled(worker: Worker, program: Program, content: Any, peak: Peak) -> Ste
 
 
 def at_peak(call: Call, geometry: dict[int, Geometry], peak: Peak) -> float:
-    """The seconds of a call at the peak, for its operations or its bytes, whichever is more; 0 for views."""
+    """The seconds that a call takes at the machine's peak; 0 for views.
+
+    This is the larger of the times for its operations and for the bytes of its arguments and results. geometry: number
+    of a value in the recording -> its shape and dtype.
+    """
     if call.views:
         return 0.0
     given, made = ([geometry[k] for k in slots] for slots in (call.slots(), call.results()))
@@ -97,7 +108,10 @@ def at_peak(call: Call, geometry: dict[int, Geometry], peak: Peak) -> float:
 
 
 def operations(name: str, given: Sequence[Geometry], made: Sequence[Geometry]) -> float:
-    """The number of multiplications and additions of a matrix product or a convolution; 0 for other calls."""
+    """The number of multiplications and additions of a matrix product or a convolution; 0 for other calls.
+
+    name: of the operator, such as aten::mm; given, made: shapes of its tensor arguments and of its results.
+    """
     name = name.removeprefix("aten::")
     if name in ("mm", "bmm", "addmm", "baddbmm"):
         return 2 * math.prod(made[0].shape) * given[-1].shape[-2]

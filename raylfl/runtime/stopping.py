@@ -67,7 +67,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
 @contextmanager
 def _handled(handle: Handler, *numbers: int) -> Iterator[None]:
-    """A context with this handler for these signals; without effect outside of the main thread."""
+    """A context in which `handler` handles the signals with these numbers; no effect outside the main thread."""
     if not _in_main_thread():
         yield
         return

@@ -27,7 +27,7 @@ def rarely() -> None:
 
 
 def as_usual() -> None:
-    """Restores the process's usual frequency of collections; no effect if `rarely` was not called."""
+    """Restores the frequency of collections from before `rarely`; no effect if that was not called."""
     global _before
     if _before is not None:
         gc.set_threshold(_before, *gc.get_threshold()[1:])

@@ -61,7 +61,10 @@ def _of_plots(name: str, whole: Whole) -> Any:
 
 
 class _MaybeCompiled(type):
-    """Metaclass of the stand-in for OptimizedModule: without the compiler, no object is an instance."""
+    """Metaclass of the stand-in for torch._dynamo.OptimizedModule.
+
+    An object is an instance if it is one of the real class; without the compiler imported, no object is.
+    """
 
     def __instancecheck__(cls, instance: Any) -> bool:
         real = getattr(sys.modules.get(COMPILER), "OptimizedModule", cls)
@@ -98,7 +101,7 @@ class _StandIn(ModuleType):
 
 
 class _SubmodulesOf(MetaPathFinder):
-    """A finder for submodules of a stand-in, which imports the real module's submodules."""
+    """A finder that removes the stand-in when a submodule of it is imported, and imports the real submodule."""
 
     def __init__(self, substitute: _StandIn):
         self.substitute = substitute
@@ -131,7 +134,10 @@ class _Imported(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """A finder that finds each of the three modules once, with a loader that leaves parts out."""
+    """A finder for Lightning, torchmetrics and its plotting module, with loaders that leave parts out.
+
+    It finds each of the three once, and then removes itself.
+    """
 
     def __init__(self) -> None:
         self.parts: dict[str, Callable[[Any], Loader]] = {
@@ -155,7 +161,7 @@ class _Finder(MetaPathFinder):
 
 
 class _WithoutCompiler(Loader):
-    """A loader that executes Lightning with the stand-in for torch._dynamo, unless that is imported already."""
+    """A loader that executes Lightning with a stand-in for torch._dynamo, unless the real one is imported already."""
 
     def __init__(self, loader: Any):
         self.loader = loader
@@ -176,7 +182,10 @@ class _WithoutCompiler(Loader):
 
 
 class _OnAccess(Loader):
-    """A loader that delays a module: `part` looks up attributes, and executes the whole module only if it must."""
+    """A loader that leaves a module empty at first; each access to an attribute then calls `part`.
+
+    part(name, whole) returns the attribute; it calls whole(name) if the whole module must be executed for it.
+    """
 
     def __init__(self, loader: Loader, part: Callable[[str, Whole], Any]):
         self.loader, self.part = loader, part

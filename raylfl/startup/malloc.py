@@ -22,7 +22,7 @@ SPARE = 256 * 2**20  # bytes of free memory at the end of the heap
 
 
 def keep() -> None:
-    """Makes the heap serve blocks of up to 32 MB and keep 256 MB of free memory.
+    """Makes malloc take blocks of up to 32 MiB from the heap, and keep up to 256 MiB of free memory there.
 
     It sets M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of mallopt(3); no effect if the C library has no mallopt.
     """

@@ -31,14 +31,21 @@ def must(condition: bool, otherwise: str) -> None:
 
 
 def gradient(client: int, x: Tensor, r: int, t: int) -> Tensor:
-    """The gradient of sum_k a_k (x_k - b_k)^2 / 2, with a, b of the client, plus noise of round and step."""
+    """The gradient [d] of sum_k a_k (x_k - b_k)^2 / 2, with a and b that depend on the client, plus noise.
+
+    The noise depends on client, round r and local step t, and is the same in every call.
+    """
     k = torch.arange(1, D + 1, dtype=x.dtype)
     noise = 0.1 * torch.sin(k * (client + 2) + 3 * r + 5 * t)
     return (0.5 + k / D / (client + 1)) * (x - torch.cos(k * (client + 1))) + noise
 
 
 def rounds_for(algorithm: Algorithm) -> list[Round]:
-    """Four rounds: partial, lossy, empty, and full, with unequal K_i, as far as the algorithm's traits allow."""
+    """Four rounds: partial participation, a lost upload, no upload received, and full participation.
+
+    The numbers of local steps K_i differ. An algorithm that assumes full participation gets four full rounds, one that
+    assumes equal steps gets K_i = 2.
+    """
     cohorts = [[4, 1, 3], [0, 1, 5], [2, 3], [3, 5, 2, 0, 4, 1]]
     draws = [[1, 2, 1], [1, 1, 1], [1, 1], [1] * N]
     arrives = [[True] * 3, [True, False, True], [False] * 2, [True] * N]
@@ -74,7 +81,7 @@ def after_all(algorithm: Algorithm, dtype: torch.dtype = torch.float64) -> Simul
 
 
 def vectors(server: ServerState) -> State:
-    """The server's vectors [d] and the rows [n, d] of its tables."""
+    """The server state, by name, without entries whose last dimension is not d; tables as matrices [n, d]."""
     values = {k: v.matrix if isinstance(v, Table) else v for k, v in server.items()}
     return {k: v for k, v in values.items() if v.ndim and v.shape[-1] == D}
 
@@ -101,7 +108,10 @@ def reloaded(state: Any) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two states, rounds or plain values are equal bit for bit."""
+    """Whether two states, rounds or plain values are equal.
+
+    Tensors must have the same dtype, shape and values; nan equals nan, and 0 equals -0.
+    """
     if isinstance(a, Table) and isinstance(b, Table):
         return a.clients == b.clients and same(a.matrix, b.matrix)
     if isinstance(a, Tensor) and isinstance(b, Tensor):
@@ -118,9 +128,10 @@ def same(a: Any, b: Any) -> bool:
 
 
 class Watched:
-    """A wrapper that checks each call of an algorithm: arguments unchanged, `carry` not in the solver's memory.
+    """A wrapper that checks each call of an algorithm's methods; raises ContractBroken.
 
-    Tables in `server_step` may be changed, and in `direction` the gradients and the carry's own tensors.
+    No argument may be changed in place, except Tables in `server_step`, and in `direction` the gradients and those rows
+    of the carry that are neither broadcast nor client state. No row of the carry may share its memory with x.
     """
 
     def __init__(self, algorithm: Algorithm):

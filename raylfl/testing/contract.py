@@ -1,7 +1,8 @@
 """The contract of an algorithm as executable checks, for shipped algorithms and your own.
 
-Each check runs the algorithm on a small separable problem over a few rounds with lost uploads, unequal K_i,
-repeated draws and an empty round; cases that the algorithm's traits exclude are skipped.
+Each check runs the algorithm on a small separable problem over a few rounds with lost uploads, unequal numbers of
+local steps K_i, repeated draws, and a round without a received upload. Cases that the algorithm's traits exclude are
+skipped.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def survives_a_checkpoint(algorithm: Algorithm) -> None:
 
 
 def an_empty_round_moves_no_vector(algorithm: Algorithm) -> None:
-    """An empty round leaves vectors and tables of the server and all client states unchanged."""
+    """A round without a received upload changes neither the server's vectors and tables nor any client state."""
     run = after_all(algorithm)
     before, clients = all_but_counters(run.server), copy.deepcopy(run.clients)
     r = rounds_for(algorithm)[-1]
@@ -96,12 +97,15 @@ def an_empty_round_moves_no_vector(algorithm: Algorithm) -> None:
 
 
 def leaves_its_inputs_alone(algorithm: Algorithm) -> None:
-    """No method changes an argument in place, except Tables in server_step and the gradients in direction."""
+    """No method changes an argument in place, except where `Watched` allows it."""
     after_all(cast(Algorithm, Watched(algorithm)))
 
 
 def rows_do_not_depend_on_neighbours(algorithm: Algorithm) -> None:
-    """A client's upload and state have the same bits in any cohort, unless it starts from its neighbours' rows."""
+    """A client's upload and new state are the same in any cohort.
+
+    Methods in which a client starts from the results of other clients are not checked.
+    """
     run, r = after_all(algorithm), rounds_for(algorithm)[0]
     if algorithm.topology.sequential or (isinstance(algorithm, GraphAlgorithm) and algorithm.exchanges_first):
         return
@@ -132,7 +136,7 @@ def a_lost_upload_leaves_no_trace(algorithm: Algorithm) -> None:
 
 
 def its_sums_have_the_bits_of_its_rows(algorithm: Algorithm) -> None:
-    """A server step from weighted sums of the uploads has the bits of the step from the uploads themselves."""
+    """Rounds in which workers add up the uploads have the results of rounds in which the server gets each upload."""
     sums, rows = simulation(algorithm), simulation(algorithm)
     rows.federation.dispatch.rows = "for comparison"
     for r in rounds_for(algorithm):
@@ -160,7 +164,11 @@ def keeps_the_dtype(algorithm: Algorithm) -> None:
 
 
 def sends_whole_vectors(algorithm: Algorithm) -> None:
-    """Broadcasts have k d numbers; uploads and client states have one row of k d numbers per client."""
+    """Broadcasts have a multiple of d numbers; uploads have one row per client, with a multiple of d numbers.
+
+    In a ring, uploads have a single row. Client states keep the names and shapes of `init_clients`, and the names in
+    `server_known` are those of uploads.
+    """
     run, r = after_all(algorithm), rounds_for(algorithm)[0]
     uploads, client_state = run.uploads(r)
     for name, value in {**algorithm.broadcast(run.server), **algorithm.second_broadcast(run.server)}.items():
@@ -186,7 +194,7 @@ def sends_whole_vectors(algorithm: Algorithm) -> None:
 
 
 def its_traits_are_true(algorithm: Algorithm) -> None:
-    """The traits uploads_update and keeps_memory are as declared (assumptions and topology cannot be checked)."""
+    """The traits uploads_update and keeps_memory are as declared; assumptions and topology cannot be checked."""
 
     def finish(x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         uploads, new = algorithm.finish(x, carry, client_state, work)
@@ -203,7 +211,7 @@ def its_traits_are_true(algorithm: Algorithm) -> None:
 
 
 def a_client_without_data_does_no_harm(algorithm: Algorithm) -> None:
-    """A client with K_i = 0 uploads the update 0, keeps its state, and causes no nan."""
+    """A client without a local step (K_i = 0) uploads the update 0, keeps its state, and causes no nan."""
     if algorithm.assumes_equal_steps or simulation(algorithm).merged:
         return
     run, r = after_all(algorithm), rounds_for(algorithm)[-1]

@@ -2,7 +2,7 @@
 
 Each check takes the settings of the algorithm, as on a command line (`["algorithm.class_path=mine.FedCM"]`), and an
 empty folder. Runs are small and in this process. Each round samples three of six clients if they are available, so that
-some rounds are empty; some uploads are lost, and the K_i differ.
+some rounds are empty; some uploads are lost, and the numbers of local steps K_i differ.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ Rows = Callable[[Experiment, RunDirectory, bool, Fault | None], Generator[Any, N
 
 
 class Killed(BaseException):
-    """An exception in place of SIGKILL; as a BaseException it passes `except Exception`."""
+    """The exception that ends a run in place of SIGKILL; as a BaseException it passes `except Exception`."""
 
 
 def strike(phase: str, r: int, with_: BaseException | None = None) -> Fault:
-    """A fault that raises `Killed` (or `with_`) when round r reaches that phase."""
+    """A function for `fault` that raises `Killed` (or `with_`) when round r reaches this phase."""
 
     def fault(at: str, now: int) -> None:
         if (at, now) == (phase, r):
@@ -87,7 +87,10 @@ def carry_out(
     fault: Fault | None = None,
     rows: Rows = inprocess.rows,
 ) -> None:
-    """Runs or resumes `config` in `folder` on the local backend, with a fault."""
+    """Runs or resumes `config` in `folder`, in this process.
+
+    fault: called at each phase of a round; may raise. rows: the function that carries out the rounds.
+    """
     experiment = assemble(load_config(config, overrides or ()))
     check(experiment)
     folder.joinpath("checkpoints").mkdir(parents=True, exist_ok=True)
@@ -103,7 +106,10 @@ def carry_out(
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """The parts of a finished run that must be equal bit for bit: records as text, parameters as bytes."""
+    """The parts of a finished run that must be the same in equal runs: records, and parameters as bytes.
+
+    Metrics that depend on where the run was carried out are left out.
+    """
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     final = torch.load(folder / "final.pt", weights_only=True)
     return {
@@ -116,7 +122,10 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 class Crowd(LocalBackend):
-    """A backend of several workers: each task goes to a random worker, in random order; results are in task order."""
+    """A backend that gives each task to a random one of several workers, in random order.
+
+    Results are in the order of the tasks, as in any backend.
+    """
 
     crowd = 7
     shared_memory = False  # each call may be on another worker

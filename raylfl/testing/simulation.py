@@ -35,7 +35,7 @@ Gradient = Callable[[int, Tensor, int, int], Tensor]
 
 
 class FunctionOracle(Oracle):
-    """A gradient oracle on a gradient function; its losses are 0."""
+    """A gradient oracle that calls a gradient function; its losses are 0."""
 
     def __init__(self, gradient: Gradient, width: int, dtype: torch.dtype = torch.float64):
         super().__init__()
@@ -115,7 +115,7 @@ class RecordedRounds:
 
 
 class Uncounted:
-    """No costs."""
+    """Costs of a simulation, which are always 0."""
 
     def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Sent:
         return Sent(Costs(), np.zeros((0, 2), dtype=np.int64), np.zeros(0))
@@ -125,7 +125,7 @@ class Uncounted:
 
 
 class Unmeasured:
-    """No metrics."""
+    """Metrics of a simulation, which has none."""
 
     def of_round(
         self, result: RoundResult, state: FederationState, before: ServerState, info: Info, last: bool
@@ -136,7 +136,8 @@ class Unmeasured:
 class Simulation:
     """A run of one algorithm on a gradient function: the round loop of `raylfl.runtime.round` on recorded rounds.
 
-    A method with topology `Alone` trains on F = sum_i w_i f_i, as one client.
+    x0: the initial model [d]; rule: the options of the local solver. A method with topology `Alone` trains on
+    F = sum_i w_i f_i, as one client.
     """
 
     def __init__(
@@ -260,10 +261,12 @@ def recorded_round(
     proximal: float = 0.0,
     edges: Edges | None = None,
 ) -> Round:
-    """A round of these clients; `draws` and `received` align with the cohort or are one value for all.
+    """A round with these sampled clients; every array may be one value for all.
 
-    steps: K_i, failure: q_i, inclusion: p_i, of all N clients or one value for all; default p_i = 1/N. rule, proximal:
-    the local solver's options and mu, which determine |a_i|_1. edges: the graph of a method without a server.
+    Aligned with the cohort: draws, how often each client was drawn; received, whether its upload arrived. Of all N
+    clients: steps, the numbers of local steps K_i; failure, the probabilities that an upload is lost; inclusion, the
+    probabilities of a draw (None: 1/N). rule, proximal: the local solver's options and mu, which determine the norms
+    |a_i|_1 of the round. edges: the graph of a method without a server.
     """
     ids, n = np.asarray(cohort, dtype=np.int64), population.count
     everyone = np.broadcast_to(np.asarray(steps, dtype=np.int64), n)

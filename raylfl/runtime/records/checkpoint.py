@@ -48,7 +48,7 @@ class Checkpoints:
     """The checkpoints of one run directory."""
 
     def __init__(self, run_dir: RunDirectory, experiment: Experiment, warn: Callable[[str], None]):
-        """Checkpoints of this experiment; warn: called with one line for the user."""
+        """The checkpoints of this experiment; warn: called with each warning, one line for the user."""
         self.run_dir, self.warn = run_dir, warn
         self.keep, self.resolved = experiment.config.checkpoint.keep, experiment.config.resolved
         self.objects = experiment.config.objects
@@ -69,7 +69,10 @@ class Checkpoints:
     # -- writing ---------------------------------------------------------------------------------------------
 
     def save(self, state: FederationState, backend: Backend) -> None:
-        """Writes `state`. Raises RaylflError (full disk) and leaves the previous checkpoint intact."""
+        """Writes the checkpoint of `state`, unless it exists, and deletes those no longer needed.
+
+        Raises RaylflError if the disk is full; the previous checkpoint is then intact.
+        """
         self.run_dir.check()
         name = folder_of(state.round)
         final, aside = self.folder / name, self.folder / f".{name}.tmp"
@@ -146,10 +149,10 @@ class Checkpoints:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def newest(self, backend: Backend, fresh: FederationState) -> FederationState | None:
-        """The newest intact state, its client states as handles of the backend; None if there is none.
+        """The state in the newest intact checkpoint, with client states put into the backend; None if there is none.
 
-        fresh: the state before round 0, for keys and shapes. Records written after the checkpoint are removed. Raises
-        BadConfig if the definition of the run has changed.
+        fresh: the state before round 0, whose keys and shapes the loaded one must have. Rows written after the
+        checkpoint are removed from the record files. Raises BadConfig if the definition of the run has changed.
         """
         for leftover in self.folder.glob(".round_*.tmp"):  # left by a killed process
             discard(leftover)
@@ -179,7 +182,10 @@ class Checkpoints:
         return manifest
 
     def _intact(self, folder: Path, prefix: str = "") -> Manifest:
-        """The manifest, if it and the files with this prefix match their checksums. Raises Damaged otherwise."""
+        """The manifest of a checkpoint, after a check of its sha256 and of the files whose names begin with `prefix`.
+
+        Raises Damaged if one of them does not match.
+        """
         manifest = read_manifest(folder)
         for file, expected in manifest["sha256"].items():
             if file.startswith(prefix):
@@ -187,7 +193,7 @@ class Checkpoints:
         return manifest
 
     def _match(self, path: Path, expected: str) -> None:
-        """Checks the sha256 of a file; raises Damaged."""
+        """Checks that a file has the expected sha256; raises Damaged otherwise."""
         try:
             found = sha256_of(path)
         except OSError as error:
@@ -196,7 +202,7 @@ class Checkpoints:
             raise Damaged(f"{path.parent.name}/{path.name} does not match its checksum")
 
     def _check_records(self, manifest: Manifest) -> None:
-        """Checks that the record files still hold their content of this checkpoint; raises Damaged."""
+        """Checks that each record file still begins with what it held at this checkpoint; raises Damaged otherwise."""
         sums = manifest.get("records_sha256", {})
         for name in RECORDS:
             if name == OF_GRAPHS and not self.graph:
@@ -212,7 +218,10 @@ class Checkpoints:
                 raise Damaged(fault)
 
     def _compare(self, folder: Path, manifest: Manifest) -> None:
-        """Checks the definition of the run (raises BadConfig); warns of another device or version."""
+        """Checks that this run has the definition in the manifest; raises BadConfig otherwise.
+
+        Warns if the checkpoint was written on another device or with another version of a package in SAME_BITS.
+        """
         defined = completed(manifest["config"], self.objects)
         refuse_changes({**defined, "rounds": 0}, {**self.resolved, "rounds": 0})
         if manifest["partition_sha256"] != self.identity["partition_sha256"]:
@@ -231,7 +240,7 @@ class Checkpoints:
                 )
 
     def _load(self, folder: Path, manifest: Manifest, backend: Backend, fresh: FederationState) -> FederationState:
-        """The state in a checkpoint with correct checksums. Raises Damaged if it does not fit this run."""
+        """Loads the state from a checkpoint whose checksums are correct. Raises Damaged if it does not fit this run."""
         state = load_server(folder / "server.pt", fresh, manifest["round"])
         own: State = self.setup.fresh_state(backend.initial())
         self._check_clients(manifest, bool(own))
@@ -247,7 +256,10 @@ class Checkpoints:
         return state
 
     def _check_clients(self, manifest: Manifest, stateful: bool) -> None:
-        """Checks that the manifest names exactly the clients whose uploads were received; raises Damaged."""
+        """Checks which clients' states the manifest names; raises Damaged if others are needed.
+
+        If the run keeps client states (stateful), these are the clients whose uploads were received; otherwise none.
+        """
         rows = read_rows(self.run_dir.path / "participation.jsonl").rows[: manifest["round"]]
         try:
             received = {c for row in rows for c, got in zip(row["cohort"], row["received"], strict=True) if got}
@@ -265,7 +277,7 @@ class Checkpoints:
 
 
 def sha256_of_shards(shards: Shards) -> str:
-    """The sha256 of the partition, that is of each client's samples."""
+    """The sha256 of the partition, that is of the sample indices of each client."""
     digest = hashlib.sha256(shards.offsets.tobytes())
     digest.update(shards.indices.tobytes())
     return digest.hexdigest()

@@ -36,7 +36,11 @@ class _Limited(BytesIO):
 
 @dataclass(frozen=True)
 class KeptObjects:
-    """The index of a run's objects; left_out: class path -> the reason why it was not saved, None if it was saved."""
+    """The content of objects.json: which objects of a run were saved.
+
+    left_out: class path of each object -> the reason why it was not saved; None if it was saved.
+    sha256: of objects.pkl; None if no object was saved.
+    """
 
     left_out: dict[str, str | None]
     sha256: str | None
@@ -58,7 +62,10 @@ class KeptObjects:
 
 
 def keep(run_dir: RunDirectory, objects: Mapping[str, Any]) -> str | None:
-    """Saves the objects that can be pickled; returns a line on how to resume the run, None without objects."""
+    """Saves the objects that can be pickled; returns a line on how to resume the run, None without objects.
+
+    objects: class path -> object.
+    """
     if not objects:
         return None
     kept, left_out = dict[str, bytes](), dict[str, str | None]()
@@ -76,7 +83,7 @@ def keep(run_dir: RunDirectory, objects: Mapping[str, Any]) -> str | None:
 
 
 def on_trust(folder: Path) -> str:
-    """The command that resumes a run with the objects kept in its directory."""
+    """The command that resumes the run in this folder with the objects saved there."""
     return f"raylfl resume {shlex.quote(str(folder))} --trust"
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rows:
-    """The objects of a file in order, the numbers (from 1) of their lines, and the numbers of damaged lines.
+    """The rows of a JSON-lines file in order, their line numbers (from 1), and the line numbers of damaged lines.
 
-    A last line without a line end was cut off by a crash; it is left out and does not count as damage.
+    A last line without a line end may have been cut off by a crash: if it cannot be read, it is left out and does not
+    count as damaged.
     """
 
     rows: list[dict[str, Any]]
@@ -34,7 +35,7 @@ def last_row(path: Path) -> dict[str, Any] | None:
 
 
 def parse_rows(data: bytes) -> Rows:
-    """The rows of a file's content."""
+    """The rows in the content of a JSON-lines file."""
     *whole, last = data.split(b"\n")
     found = {number: _object(line) for number, line in enumerate((*whole, last), 1)}
     sound = {number: row for number, row in found.items() if row is not None}
@@ -50,7 +51,10 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def fault_in_rounds(data: bytes, rounds: int) -> str | None:
-    """The fault of a record that must hold rounds 0 to `rounds` - 1, each once; None if it is correct."""
+    """What is wrong, in words, with the content of a record file; None if nothing is.
+
+    It must have one row for each of the rounds 0 to `rounds` - 1, in order.
+    """
     found = parse_rows(data)
     if found.damaged:
         return f"{lines(found.damaged)} cannot be read"
@@ -69,7 +73,7 @@ def lines(numbers: Sequence[int]) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """The value as plain JSON; non-finite numbers become null."""
+    """The value, with nested ones, as plain Python objects for JSON; non-finite numbers become None (null)."""
     if isinstance(value, dict):
         return {str(k): jsonable(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

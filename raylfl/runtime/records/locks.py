@@ -18,7 +18,10 @@ class Locks:
         self._held: dict[str, IO[bytes]] = {}
 
     def take(self, name: str) -> bool:
-        """Takes the lock; returns whether this process holds it now. Raises OSError on a file system without locks."""
+        """Takes the lock on the file `name`, without waiting; returns whether this process holds it now.
+
+        Raises OSError on a file system without locks.
+        """
         if name in self._held:
             return True
         lock = os.fdopen(open_plain(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b", buffering=0)

@@ -1,6 +1,6 @@
 """Loggers beside metrics.jsonl: Lightning's CSV and TensorBoard loggers, wandb, and your own classes.
 
-They are opened only in the process of the round loop. A logger that fails is closed with a one-line message, and
+They are opened only in the process of the round loop. A logger that fails is dropped with a one-line message, and
 the run continues: metrics.jsonl is always written, and other logs can be rebuilt from it.
 """
 
@@ -31,11 +31,14 @@ class Logger(Protocol):
         """Records one row of metrics.jsonl."""
 
     def close(self) -> None:
-        """Finishes the log; called after every end of a run."""
+        """Finishes the log; called when the run ends, also after an error."""
 
 
 def check_loggers(chosen: Sequence[ComponentConfig]) -> None:
-    """Raises BadConfig for a logger that cannot be made: a missing library, class, method or argument."""
+    """Checks that these loggers can be created.
+
+    Raises BadConfig for a missing library, class or method, and for arguments that do not fit.
+    """
     for logger in chosen:
         if logger.name in LOGGER_MODULES:
             require(LOGGER_MODULES[logger.name], what=f"{PLACE}={logger.name}")
@@ -86,7 +89,7 @@ class Loggers:
 
 
 def opened(logger: ComponentConfig, config: Config, run_dir: RunDirectory, say: Say) -> Logger:
-    """The logger of this name or class path."""
+    """Creates the logger that an entry of `logging.loggers` selects by name or class path."""
     cls: Any = LOGGERS.find(vars(logger), PLACE)
     if _shipped(logger):
         shipped: Logger = cls(config, run_dir, say)
@@ -100,13 +103,13 @@ def _shipped(logger: ComponentConfig) -> bool:
 
 
 def _completed(cls: Any, init_args: dict[str, Any], folder: str) -> dict[str, Any]:
-    """The arguments, completed with the run's directory if the class accepts it."""
+    """init_args, with `folder` for each of FOLDER_ARGUMENTS that the class accepts and init_args does not set."""
     takes = inspect.signature(cls).parameters
     return {**{name: folder for name in FOLDER_ARGUMENTS if name in takes}, **init_args}
 
 
 class LightningLogger:
-    """A Lightning logger whose step is the round."""
+    """Adapts a Lightning logger to the interface `Logger`; its step is the round."""
 
     def __init__(self, logger: Any, config: Config):
         self.logger = logger

@@ -20,7 +20,7 @@ Record = Annotated[str, StringConstraints(pattern=r"^(metrics|participation|topo
 
 
 class Definition(TypedDict):
-    """The keys of `config` that every manifest has."""
+    """The definition of a run, the key `config` of a manifest. Only `runtime` is required; other keys may be added."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 
@@ -28,10 +28,10 @@ class Definition(TypedDict):
 
 
 class Manifest(TypedDict):
-    """The files of a checkpoint with their checksums, the definition of its run, and the record files at its round.
+    """The content of manifest.json: the files of a checkpoint, the definition of its run, and the record files.
 
-    clients: checkpoint -> the clients whose newest state it holds. records: size of each record file; records_sha256:
-    its sha256.
+    sha256: file -> its checksum. clients: checkpoint -> the clients whose newest state it holds. records: record file
+    -> its size in bytes when the checkpoint was written; records_sha256: record file -> the sha256 of these bytes.
     """
 
     __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
@@ -67,7 +67,10 @@ def encode(manifest: Manifest) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest in a checkpoint's folder. Raises Damaged, or BadConfig if it has another format."""
+    """Reads the manifest in a checkpoint's folder.
+
+    Raises Damaged, or BadConfig if it has the format number of an older or newer release.
+    """
     name = f"{folder.name}/manifest.json"
     try:
         content = json.loads(read_plain(folder / "manifest.json"))
@@ -83,7 +86,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def checked(content: Any, folder: Path) -> Manifest:
-    """The content as a manifest of this folder. Raises Damaged that names the first wrong key."""
+    """The content of manifest.json as the manifest of this folder. Raises Damaged, which names the first wrong key."""
     try:
         manifest = ADAPTER.validate_python(content)
     except ValidationError as error:
@@ -100,5 +103,5 @@ def checked(content: Any, folder: Path) -> Manifest:
 
 
 def sha256_of_manifest(manifest: Any) -> str:
-    """The checksum of a manifest."""
+    """The sha256 of a manifest without its own checksum."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

@@ -47,7 +47,11 @@ Copied = dict[str, list[int] | None]  # size, time and inode of each file copied
 
 @dataclass
 class Owner:
-    """The content of .owner.json; held: whether a process carries out the run; beat: the time of its last renewal."""
+    """The content of .owner.json: the folder that owns the files at a URL, and the process that last used it.
+
+    held: whether a process carries out the run, according to the file. beat: the time of its last renewal, in seconds
+    since 1970.
+    """
 
     token: str
     held: bool = True
@@ -97,7 +101,10 @@ class Mirror:
     # -- ownership -------------------------------------------------------------------------------------------
 
     def hold(self, command: str) -> None:
-        """Makes this folder the owner and renews the ownership until `release`; raises Displaced for another owner."""
+        """Makes this folder the owner, and renews the ownership in a thread until `release`.
+
+        command: the command of the run, stored for messages. Raises Displaced if another folder is the owner.
+        """
         owner, mine = Owner.of(self.storage), Owner(self.token, command=command)
         if owner is None:
             if not self.storage.create(OWNER, mine.encoded()):
@@ -152,7 +159,9 @@ class Mirror:
     # -- copying ---------------------------------------------------------------------------------------------
 
     def commit(self, say: Say, seldom: bool = False) -> None:
-        """Copies the changes. A failure of the storage is reported and kept in `fault`; the next commit tries again.
+        """Copies the files that have changed to the URL.
+
+        If the storage fails, that is reported and kept in `fault`, and the next commit tries again.
 
         say: called with a line for the user. seldom: copy only if the last copy is at least ROW_SECONDS old.
         """
@@ -172,7 +181,10 @@ class Mirror:
                 say(f"the copy at {self.url} is complete again")
 
     def push(self) -> None:
-        """Copies the changes since the last copy. Raises StorageError, or Displaced if the run was taken over."""
+        """Copies the files that have changed since the last copy, and deletes those that are gone, at the URL.
+
+        Raises StorageError, or Displaced if the run was taken over.
+        """
         self._check_owner()
         here = {name: _stamp(path) for name, path in _files(self.folder)}
         changed = sorted((name for name in here if self.copied.get(name) != here[name]), key=_turn)
@@ -210,7 +222,7 @@ def _files(top: Path) -> list[tuple[str, Path]]:
 
 
 def _is_trial(folder: Path) -> bool:
-    """Whether a folder is that of a trial, which has a mirror of its own."""
+    """Whether this is the folder of a trial in a sweep's folder; a trial has a mirror of its own."""
     return (folder.parent / "sweep.yaml").is_file() and folder.name != "report"
 
 
@@ -220,7 +232,7 @@ def _stamp(path: Path) -> list[int]:
 
 
 def _turn(name: str) -> tuple[int, int, str, bool, str]:
-    """The position of a file in the order of copies."""
+    """The sort key of a file's name that gives the order of copies in the docstring of this module."""
     folder, _, last = name.rpartition("/")
     stage = 2 if name == MARK else 1 if name.startswith("checkpoints/") else 0
     return stage, len(folder), folder, last == "manifest.json", last
@@ -275,7 +287,10 @@ def take(url: str) -> Path:
 
 
 def _refuse_alive(storage: Storage, owner: Owner) -> None:
-    """Waits for a renewal by the owner, unless it has released the run; raises BadConfig if there is one."""
+    """Raises BadConfig if the owner renews its ownership within WATCH_SECONDS, or another owner appears.
+
+    Returns at once if the owner has released the run, otherwise when it releases it or after that time.
+    """
     deadline = time.monotonic() + WATCH_SECONDS
     while owner.held and time.monotonic() < deadline:
         time.sleep(min(1.0, WATCH_SECONDS / 10))
@@ -291,7 +306,7 @@ def _refuse_alive(storage: Storage, owner: Owner) -> None:
 
 @contextmanager
 def _renewed(folder: Path) -> Iterator[Path]:
-    """A new folder to fill, which then takes the place of this one; deleted after an error."""
+    """A context with a new empty folder, which replaces `folder` at its end; after an error it is deleted instead."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     incoming = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -304,7 +319,10 @@ def _renewed(folder: Path) -> Iterator[Path]:
 
 
 def _set_aside(folder: Path) -> None:
-    """Renames a folder whose run was resumed elsewhere, as it may have more rounds; removes a fetched copy."""
+    """Removes a folder that was only fetched for reading.
+
+    A folder that has been an owner is renamed instead, because it may have rounds that were not copied.
+    """
     if not (folder / STATE).is_file():
         discard(folder)
     else:
@@ -319,7 +337,10 @@ def _mark(folder: Path, url: str, token: str, after: str | None, copied: Copied)
 
 
 def refresh(folder: Path, url: str) -> None:
-    """Fetches the files of the run at this URL that reports read, unless this folder is its owner."""
+    """Replaces a folder by the files of the run at this URL that reports read.
+
+    No effect if the folder owns the URL, or if the URL has no owner.
+    """
     storage = Storage(url)
     owner, mirror = Owner.of(storage), mirror_of(folder)
     if owner is None or (mirror is not None and mirror.token == owner.token):
@@ -338,7 +359,10 @@ def readable(name: PurePosixPath) -> bool:
 
 
 def fetch(storage: Storage, target: Path, wanted: Callable[[PurePosixPath], bool] = anything) -> None:
-    """Copies the files below a URL into a folder, without hidden ones and checkpoints that were not copied whole."""
+    """Copies the files below a URL into a folder; wanted: selects them by name.
+
+    Hidden files and checkpoints without a manifest, whose copy was interrupted, are left out.
+    """
     paths = [PurePosixPath(name) for name in storage.names()]
     whole = {path.parent for path in paths if path.name == "manifest.json"}
     for path in paths:
@@ -355,7 +379,7 @@ _views: dict[Path, str] = {}
 def here(place: str | os.PathLike[str], whole: bool = False) -> Path:
     """A folder to read: the place itself, or for a URL a temporary copy of it, deleted when the process ends.
 
-    whole: with checkpoints and parameters; otherwise only what reports read.
+    whole: copies checkpoints and parameters, too; otherwise only the files that reports read are copied.
     """
     if not is_url(place):
         return Path(place)
@@ -375,7 +399,10 @@ def _discard_views() -> None:
 
 
 def running(path: Path) -> bool:
-    """Whether a process elsewhere carries out the run that `here` copied to this folder, by its last sign of life."""
+    """Whether a process elsewhere carries out the run that `here` copied to this folder.
+
+    Such a process has not released the run, and has renewed its ownership within the last WATCH_SECONDS.
+    """
     url = address(path)
     owner = Owner.of(Storage(url)) if is_url(url) else None
     return owner is not None and owner.held and time.time() - owner.beat < WATCH_SECONDS
@@ -401,14 +428,14 @@ def clear(url: str) -> None:
 
 
 def copy_files(folder: Path, url: str) -> None:
-    """Copies the files in a folder, without its subfolders."""
+    """Copies the files in a folder to a URL, without its subfolders."""
     for path in folder.iterdir():
         if path.is_file():
             Storage(url).put(path, path.name)
 
 
 def copy_again(folder: Path) -> str | None:
-    """Copies what was added to a run after its end, such as its report; returns the URL, None without one."""
+    """Copies what was added to a run after its end, such as a report, to its URL; returns the URL, None without one."""
     mirror = mirror_of(folder)
     if mirror is None:
         return None

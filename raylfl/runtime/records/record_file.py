@@ -60,7 +60,10 @@ class RecordFile:
         self._sha256.update(data)
 
     def check(self) -> None:
-        """Checks that the path still leads to the written file; raises Displaced. A deleted file is restored first."""
+        """Checks that the file written is still at its path, with its size; raises Displaced otherwise.
+
+        A deleted file is restored before the error is raised.
+        """
         own = os.fstat(self.file.fileno())
         try:
             there = os.stat(self.path, follow_symlinks=False)
@@ -101,7 +104,10 @@ class RecordFile:
 
 
 def open_plain(path: Path, flags: int) -> int:
-    """A handle of a regular file. Raises OSError for a link, a pipe or a device."""
+    """Opens a regular file with these flags of os.open; returns its file descriptor.
+
+    Raises OSError for a link, a pipe or a device.
+    """
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)

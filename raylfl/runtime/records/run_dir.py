@@ -48,8 +48,8 @@ WAIT_SECONDS = 60  # longest wait, in seconds, for the round loop of a driver th
 class RunDirectory:
     """The files of one run.
 
-    `open` takes the lock on the run, `claim` the lock on writing rounds; `close` releases both. mirror: copies the
-    directory to a URL; None without one.
+    `open` takes the lock on the run, `claim` the lock on writing rounds; `close` releases both. The attribute `mirror`
+    copies the directory to a URL; it is None for a run without a URL.
     """
 
     def __init__(self, path: Path):
@@ -63,7 +63,8 @@ class RunDirectory:
     def create(base: Path, name: str, run_id: str | None, seed: int, url: str | None = None) -> RunDirectory:
         """Creates a run directory. Raises BadConfig if it cannot be written or the id exists.
 
-        url: where it is copied, with the same names below it.
+        The path is base/name/run_id. run_id: None for one made of date, time and seed. url: the run is copied to
+        url/name/run_id; None: no copy.
         """
         folder_name("name", name)
         if run_id is not None:
@@ -119,10 +120,10 @@ class RunDirectory:
         return str(self.path) if self.mirror is None else self.mirror.url
 
     def committed(self, say: Callable[[str], None], seldom: bool = False) -> None:
-        """Copies the newest commit to the URL of the run, if there is one.
+        """Copies the files that have changed to the URL of the run; no effect for a run without a URL.
 
-        say: called with a warning if the storage fails, which does not end the run. seldom: for rows without a
-        checkpoint, which are copied every half minute only.
+        say: called with a warning if the storage fails, which does not end the run. seldom: copies only if the last
+        copy is at least half a minute old; meant for new rows without a new checkpoint.
         """
         if self.mirror is not None:
             self.mirror.commit(say, seldom)
@@ -139,7 +140,10 @@ class RunDirectory:
         return is_locked(self.path / ".lock")
 
     def claim(self) -> None:
-        """Takes the lock on writing rounds, after the round loop of an earlier driver has ended."""
+        """Takes the lock on writing rounds.
+
+        Waits for an earlier round loop that still holds it; raises RaylflError after WAIT_SECONDS.
+        """
         deadline = time.monotonic() + WAIT_SECONDS
         try:
             if self._place is None:
@@ -237,9 +241,11 @@ class RunDirectory:
             file.verify()
 
     def fault(self, name: str, size: int, sha256: str | None, rounds: int) -> str | None:
-        """The fault of a record file compared with a checkpoint after `rounds` rounds; None if it is intact.
+        """What is wrong with a record file, in words; None if it still begins with what it held at a checkpoint.
 
-        sha256: of its first `size` bytes; None in a checkpoint of an older version.
+        name: the file, such as metrics.jsonl. size: its size in bytes at the checkpoint. sha256: the checksum of these
+        bytes; None in checkpoints of older versions. rounds: the number of rounds before the checkpoint, each of which
+        must have one row.
         """
         data = read_plain(self.path / name)[:size]
         fault = fault_in_rounds(data, rounds)
@@ -255,7 +261,7 @@ class RunDirectory:
             shutil.copyfile(self.path / name, self.path / f"damaged_{name}", follow_symlinks=False)
 
     def truncate(self, sizes: Mapping[str, int]) -> None:
-        """Removes the records after a checkpoint; their rounds are run and written again."""
+        """Cuts the record files to their sizes in bytes at a checkpoint, 0 if not given; later rounds are run again."""
         for name in filter(self._holds, RECORDS):
             try:
                 with os.fdopen(open_plain(self.path / name, os.O_RDWR), "r+b") as file:
@@ -301,7 +307,7 @@ class RunDirectory:
 
 
 def _begun(path: Path, url: str) -> bool:
-    """Whether a new folder is now the owner of a place at this URL; removes it if it is not."""
+    """Makes a new folder the owner of this URL; returns False, and removes the folder, if a run is there already."""
     begun = False
     try:
         begun = mirror.begin(path, url, shlex.join(sys.argv))

@@ -50,7 +50,10 @@ def unpack_server(packed: dict[str, Any]) -> ServerState:
 
 
 def client_chunks(clients: Sequence[int], handles: dict[int, Handle], backend: Backend) -> Iterator[dict[str, Any]]:
-    """The client states of these clients as rows of matrices, at most CHUNK_BYTES (or one client) in each chunk."""
+    """Yields the content of one file of client states after another: CHUNK_BYTES at most, or one client.
+
+    clients: in the order of their rows; handles: client -> its state in the backend.
+    """
     if not clients:
         return
     first = backend.get([handles[clients[0]]])[0]
@@ -63,7 +66,7 @@ def client_chunks(clients: Sequence[int], handles: dict[int, Handle], backend: B
 
 
 def clients_blob(clients: Sequence[int], rows: State) -> dict[str, Any]:
-    """The content of a file of client states; rows [C, ...]."""
+    """The content of a file of client states; rows: name -> [C, ...], in the order of `clients`."""
     return {"clients": torch.tensor(clients, dtype=torch.int64), "states": rows}
 
 
@@ -71,7 +74,11 @@ def clients_blob(clients: Sequence[int], rows: State) -> dict[str, Any]:
 
 
 def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationState:
-    """The state in server.pt, without client states; fresh: the state before round 0. Raises Damaged."""
+    """Reads the state in server.pt, without client states.
+
+    fresh: the state before round 0, whose keys and shapes it must have. rounds: the number of rounds it must be after.
+    Raises Damaged if it does not fit.
+    """
     blob = load(path)
     try:
         if blob["round"] != rounds:
@@ -100,12 +107,18 @@ def _tensors(links: Links) -> dict[str, Tensor]:
 
 
 def _links(saved: dict[str, Tensor]) -> Links:
-    """The floats along each link. Raises ValueError, TypeError or AttributeError."""
+    """The floats sent along each link, as saved by `_tensors`.
+
+    Raises ValueError, TypeError or AttributeError for other content.
+    """
     return Links.of_columns({name: values.numpy() for name, values in saved.items()})
 
 
 def _average(saved: dict[str, Any] | None, fresh: Average | None) -> Average | None:
-    """The average of iterates; None unless it was kept from x_0 on with the same rho. Raises ValueError."""
+    """The saved average of the iterates; None unless it is wanted and was computed from x_0 on with the same rho.
+
+    fresh: the average before round 0; None if the run does not measure it. Raises ValueError if the shapes differ.
+    """
     if saved is None or fresh is None or saved["rho"] != fresh.rho:
         return None
     _same_form(saved, vars(fresh), "average")
@@ -113,7 +126,10 @@ def _average(saved: dict[str, Any] | None, fresh: Average | None) -> Average | N
 
 
 def mark_of(path: Path) -> tuple[int, int] | None:
-    """Size and time of a file, by which a worker knows that it sees the server's; None: there is none."""
+    """(size, modification time in ns) of a file; None if there is no file.
+
+    A worker that finds the same pair as the server sees the same file, on shared storage.
+    """
     try:
         found = path.stat()
     except OSError:
@@ -122,7 +138,7 @@ def mark_of(path: Path) -> tuple[int, int] | None:
 
 
 def clients_in(path: Path) -> list[int]:
-    """The clients of a file. Raises Damaged."""
+    """The clients whose states a file holds. Raises Damaged."""
     try:
         clients: list[int] = load(path, mmap=True)["clients"].tolist()
         return clients
@@ -131,7 +147,10 @@ def clients_in(path: Path) -> list[int]:
 
 
 def load_clients(path: Path, wanted: set[int], fresh: State) -> Iterator[tuple[int, State]]:
-    """(client, state) of the wanted clients in a file; fresh: an initial state, rows [1, ...]. Raises Damaged."""
+    """Yields (client, state) for each wanted client whose state is in a file.
+
+    fresh: an initial client state, rows [1, ...], whose names and shapes the states must have. Raises Damaged.
+    """
     chunk = load(path, mmap=True)
     try:
         clients, states = chunk["clients"].tolist(), chunk["states"]
@@ -144,7 +163,10 @@ def load_clients(path: Path, wanted: set[int], fresh: State) -> Iterator[tuple[i
 
 
 def load(path: Path, mmap: bool = False) -> Any:
-    """The content of a file of tensors; mmap: read as they are used. Raises Damaged if it holds anything else."""
+    """The content of a file of tensors. Raises Damaged if it holds anything else.
+
+    mmap: maps the file into memory, so that a tensor is read from disk when it is used.
+    """
     try:
         return torch.load(path, weights_only=True, mmap=mmap)
     except Exception as error:
@@ -154,7 +176,10 @@ def load(path: Path, mmap: bool = False) -> Any:
 
 
 def _same_form(value: Any, like: Any, place: str) -> None:
-    """Checks for the keys, dtypes and shapes of `like` (tables: any number of rows); raises ValueError."""
+    """Checks that `value` has the keys, dtypes and shapes of `like`; raises ValueError otherwise.
+
+    Tables may have any number of rows. place: name of the value in the message.
+    """
     if isinstance(like, Tensor):
         got, need = (_form(t) if isinstance(t, Tensor) else type(t).__name__ for t in (value, like))
         if got != need:

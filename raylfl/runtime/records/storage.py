@@ -22,7 +22,7 @@ class StorageError(RaylflError):
 
 
 class Storage:
-    """The files below a URL. Names are relative, with slashes."""
+    """The files below a URL. The name of a file is its path relative to the URL, with slashes."""
 
     def __init__(self, url: str):
         self.url = url.rstrip("/")
@@ -57,7 +57,10 @@ class Storage:
         return self._call("read", content)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Writes a new file; returns False if it exists. Of several machines only one succeeds, on S3 and the like."""
+        """Writes a new file; returns False if it exists.
+
+        On object storage such as S3, only one of several machines that create the same file succeeds.
+        """
 
         def written(fs: Any, root: str) -> bool:
             fs.invalidate_cache()
@@ -127,7 +130,10 @@ class Storage:
             fs.makedirs(path.rpartition("/")[0], exist_ok=True)
 
     def _call(self, what: str, work: Callable[[Any, str], T], size: int = 0) -> T:
-        """The result of `work`. Raises StorageError if it fails or takes too long."""
+        """The result of `work(file system, path of the URL in it)`. Raises StorageError if it fails or takes too long.
+
+        what: the participle in the message, such as "read". size: bytes to transfer, which extend the time limit.
+        """
         try:
             return within(SECONDS + size / BYTES_PER_SECOND, lambda: work(*self._place))
         except Exception as error:

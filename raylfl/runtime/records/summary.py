@@ -1,4 +1,4 @@
-"""The content of summary.json: final and best metrics, the forms of local steps, versions, commit and host."""
+"""Parts of summary.json: final and best metrics, the forms of local steps, versions, commit and host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ NOT_RATED = ("cost/", "time/", "traffic/", "cohort/", "algo/")  # metrics withou
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The number of rounds, and each metric's final and best value (see `higher_is_better`)."""
+    """The number of rounds, and the final and best value of each metric in the rows of metrics.jsonl.
+
+    The best value is the largest if `higher_is_better`, otherwise the smallest; NOT_RATED metrics have none.
+    """
     final: dict[str, Any] = {}
     best: dict[str, Any] = {}
     for row in rows:
@@ -34,12 +37,19 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def step_summary(ways: Counter[Way]) -> list[dict[str, Any]]:
-    """The number of local steps by way (recorded, autograd, batch_last, cohort) and reason, most frequent first."""
+    """One row per form of the local step and its reason, most frequent first: {"step", "count", "why"}.
+
+    ways: the number of gradients that local work computed in each way, one per client and local step, and one per
+    full gradient. The forms are recorded, autograd, batch_last and cohort.
+    """
     return [{"step": way.name, "count": count, "why": way.why} for way, count in ways.most_common()]
 
 
 def step_line(rows: list[dict[str, Any]]) -> str:
-    """A `step_summary` as one line: `recorded 980 of 1,000 (the replay has autograd's bits); autograd 20 (...)`."""
+    """The rows of `step_summary` as one line, each with its count of the total number of gradients.
+
+    Example: `recorded 980 of 1,000 (the replay has autograd's bits); autograd 20 of 1,000 (...)`; `none` without rows.
+    """
     total = sum(row["count"] for row in rows)
     parts = [f"{row['step']} {row['count']:,} of {total:,} ({row['why']})" for row in rows]
     return "; ".join(parts) or "none"

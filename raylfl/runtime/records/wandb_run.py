@@ -1,4 +1,4 @@
-"""The wandb logger: the run's config, its rounds, and at the end a figure and a table.
+"""The wandb logger: the run's config, the metrics of each round, and at the end a figure and a table of rounds.
 
 It logs offline unless the user is logged in; `wandb sync` sends an offline run later. It never stops a run and delays
 it by less than a minute: it logs offline if the server does not answer, and waits at most FINISH_SECONDS at the end.
@@ -47,7 +47,7 @@ class WandbRun:
         self.run.define_metric("*", step_metric="round")
 
     def _mode(self) -> str:
-        """The result of `mode()`, or offline if the server does not answer."""
+        """The wandb mode of this run: that of `mode()`, but offline if the server does not answer."""
         chosen = mode()
         if chosen == "online":
             reason = unreachable(base_url())
@@ -85,12 +85,15 @@ class WandbRun:
             return wandb.init(**options, mode="offline")
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Logs the metrics of one round, with `round` as the step, so that a repeated round has no effect."""
+        """Logs the metrics of one round. Their step is `round`, so a repeated round adds the same points again."""
         numbers = {k: v for k, v in metrics.items() if isinstance(v, (int, float))}
         self.run.log(numbers)
 
     def close(self) -> None:
-        """Logs the figure and the table of a complete run, then sends the rest."""
+        """Ends the wandb run and waits at most FINISH_SECONDS until everything is sent.
+
+        If the run is complete, its overview figure and its table of rounds are logged first.
+        """
         finished = (self.run_dir.path / "summary.json").exists()
         if finished:
             self._show()
@@ -170,7 +173,7 @@ def run_id(run_dir: RunDirectory) -> str:
 
 
 def rounds_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str | int], list[list[Any]]]:
-    """(columns, lines) of the table of rounds, which always includes the last round."""
+    """(column names, lines) of the table of rounds: TABLE_ROWS rounds at most, always with the first and the last."""
     names = {k: None for row in rows for k, v in row.items() if isinstance(v, (int, float))}
     columns: list[str | int] = ["round", *(name for name in names if name != "round")]
     chosen = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), TABLE_ROWS)).round().astype(int))
@@ -178,7 +181,10 @@ def rounds_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str | int], list[
 
 
 def picture(rows: Sequence[dict[str, Any]], counts: Path) -> Any:
-    """A figure of the measured curves and of the samples per client and class; None if there is neither."""
+    """A figure of the measured curves and of the samples per client and class; None if there is neither.
+
+    rows: the rows of metrics.jsonl; counts: the path of partition_counts.json, which may be missing.
+    """
     from matplotlib.figure import Figure
 
     curves = [name for name in CURVES if any(name in row for row in rows)]
