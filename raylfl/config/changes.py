@@ -20,7 +20,7 @@ def defining(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def completed(before: Mapping[str, Any], objects: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a checkpoint, with newer keys at their defaults.
+    """A checkpoint's config, completed with the defaults of options that are newer than the checkpoint.
 
     objects: class path -> object, for paths that cannot be imported.
     """
@@ -50,7 +50,10 @@ def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
 
 
 def differing(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted keys whose values differ."""
+    """The dotted keys at which two nested configs have different values.
+
+    prefix: the place of both in a larger config, with a final dot.
+    """
     for key in sorted({*before, *after}):
         old, new = before.get(key), after.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
@@ -60,7 +63,10 @@ def differing(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str =
 
 
 def _refuse_moving_phases(config: Mapping[str, Any], rounds: int) -> None:
-    """Checks that no value has phases: they end at fractions of `rounds`, so more rounds would change past ones."""
+    """Raises BadConfig if a value has phases, because a resumed run with more rounds would move their ends.
+
+    Phases end at fractions of `rounds`, so that the rounds already done would have had other values.
+    """
     for group, options in config.items():
         if _mentions(options, "phases"):
             raise BadConfig(

@@ -45,7 +45,7 @@ LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
 def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
     """The resolved config without the keys that do not matter for this purpose.
 
-    A topology at its default is left out, so that a run has the identity of one from before this group existed.
+    A topology at its defaults is left out, so that runs made before the group `topology` existed keep their identity.
     """
     kept = _without(resolved, LEFT_OUT[of], "")
     topology = {key: v for key, v in kept.get("topology", {}).items() if key not in LATER or v is not None}

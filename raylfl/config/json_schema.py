@@ -36,7 +36,10 @@ def config_schema() -> Schema:
 
 
 def keys_schema(cls: type, **more: Schema) -> Schema:
-    """The schema of a group of keys, from a dataclass; more: schemas of further keys, or replacements for its own."""
+    """The schema of a group of keys, from the fields of a dataclass.
+
+    more: schemas of further keys; a schema of the same key replaces that of the field.
+    """
     hints = hints_of(cls)
     return _object({key: hints[name] for key, name in keys_of(cls).items()}, (cls.__doc__ or "").strip(), **more)
 

@@ -40,7 +40,10 @@ QUOTES, QUOTED = "quote arguments with blanks, brackets or braces", "'local.step
 
 
 def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
-    """The layers of a file's bases, then its own layer; chain: the files that led to it as a base."""
+    """The layers of a config file: first those of its bases, then its own.
+
+    chain: the files whose `base` led here, to detect a cycle.
+    """
     if path in chain:
         raise BadConfig(f"base: the files include each other: {' -> '.join(p.name for p in (*chain, path))}")
     return with_bases(content_of(path), path.parent, (*chain, path))
@@ -58,7 +61,10 @@ def content_of(path: Path) -> dict[str, Any]:
 
 
 def with_bases(content: Mapping[str, Any], folder: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
-    """The layers of the configs in `base`, looked up in `folder` first, then the layer of the content itself."""
+    """The layers of the configs named in `base`, then the layer of the content itself.
+
+    folder: the folder in which bases are looked up first. chain: the files whose `base` led here.
+    """
     content = tree(((key,), value) for key, value in content.items())
     refuse_other(content.pop(KEY, FORMAT), chain[-1] if chain else "the config")
     bases = content.pop("base", None) or []
@@ -94,7 +100,10 @@ def override(item: str, among: Sequence[str] = ()) -> tuple[Place, Any]:
 
 
 def _torn(item: str, among: Sequence[str]) -> str | None:
-    """The argument that the shell split at blanks because quotes were missing, rejoined; None if there is none."""
+    """The argument that the shell split at blanks because it was not quoted, rejoined; None if it was not split.
+
+    item: one of its parts; among: the whole command line.
+    """
     place = list(among).index(item) if item in among else 0
     for start in range(place, -1, -1):
         for stop in range(place + 1, len(among) + 1):

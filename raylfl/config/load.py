@@ -85,7 +85,7 @@ def load_configs(source: Source, variants: Sequence[tuple[Sequence[str], Given |
 
 
 def compose(source: Source, overrides: Sequence[str] = (), given: Given | None = None) -> dict[str, Any]:
-    """The merged layers as plain values, before defaults and validation."""
+    """The merged layers of a config as plain values, with interpolations resolved, before defaults and checks."""
     if isinstance(source, (str, Path)):
         layers = file_layers(find_config(source))
     else:
@@ -165,9 +165,9 @@ def resolve(merged: Mapping[str, Any]) -> Config:
 
 
 def _target(path: str | None, place: str) -> Any:
-    """The object that stands for this class path, or that is defined in `__main__`; else None.
+    """The object from Python that this class path names; None if the path can be imported in any process.
 
-    `__main__` is a different module in another process, which therefore cannot import the object.
+    This holds for made-up paths of objects and for paths in `__main__`, which is another module in another process.
     """
     return import_class(path, place) if path is not None and (given_for(path) or path.startswith("__main__.")) else None
 

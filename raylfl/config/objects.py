@@ -74,7 +74,10 @@ def given(objects: Mapping[str, Any], paths: Mapping[str, str] | None = None) ->
 
 
 def _said(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
-    """The config entry of this object; adds it to `objects` if a config cannot name it."""
+    """The config entry that stands for this object; if a config cannot name the object, it is added to `objects`.
+
+    path: the class path that the object had before its run was resumed, if any.
+    """
     if group not in NAMED_GROUPS and group != "availability":
         return _named(group, value, objects, path)
     place = "participation" if group == "availability" else group
@@ -96,7 +99,11 @@ def _said(group: str, value: Any, objects: dict[str, Any], path: str | None) -> 
 
 
 def _named(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
-    """The config entry `name` or `class_path` of an object; only an importable class has its real path."""
+    """The config entry {name: ...} or {class_path: ...} of an object.
+
+    An object that is not importable is added to `objects` under its made-up class path. path: the class path to use
+    instead, from a resumed run.
+    """
     name = REGISTRIES[group].name_of(value) if isinstance(value, type) else None
     if name is not None and value.__module__.partition(".")[0] == "raylfl":
         return {"name": name}
@@ -138,7 +145,7 @@ def importable(value: Any) -> bool:
 
 
 def known_here(path: str, group: str) -> bool:
-    """Whether this process can import the class path; the notebook that defined the class can."""
+    """Whether this process can import the class path, as the notebook that defined the class can."""
     try:
         import_class(path, group)
     except BadValue:

@@ -54,7 +54,7 @@ def tensors(*columns: Tensor) -> TensorDataset:
 
 
 def blocks(clients: int, rows: int) -> list[list[int]]:
-    """The `client_indices` of samples that are stored client by client, `rows` samples each."""
+    """The sample indices of each client if samples are stored client by client, `rows` samples each."""
     return [list(range(i * rows, (i + 1) * rows)) for i in range(clients)]
 
 

@@ -29,7 +29,7 @@ def mapped(path: Path) -> np.ndarray[Any, Any]:
 
 
 class MappedArrays(Dataset[Any]):
-    """A map-style data set of .npy files, one per column of a sample. A pickled copy opens the files again."""
+    """A map-style data set of .npy files, one file per column of a sample; pickled as paths, without the arrays."""
 
     def __init__(self, paths: Sequence[Path]):
         self.paths = list(paths)
@@ -67,7 +67,11 @@ class ClientArrays(Dataset[Any]):
     """
 
     def __init__(self, path: Path, names: Sequence[str], sizes: Sequence[int], like: Columns):
-        """Clients of these names and numbers of samples; like: empty arrays with the shapes and dtypes of x and y."""
+        """Describes the clients' files without opening them.
+
+        names, sizes: each client's folder name and number of samples. like: empty arrays with the shapes and dtypes of
+        x and y.
+        """
         self.path, self.names, self.like = path, list(names), like
         self.offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self._open: dict[int, MappedArrays] = {}
@@ -89,7 +93,7 @@ class ClientArrays(Dataset[Any]):
         return found
 
     def blank(self, count: int) -> Columns:
-        """Zeros in place of samples, for a trial of the module in a process that has no client's files."""
+        """`count` samples of zeros, to try the model in a process that has no client's files."""
         return tuple(np.zeros((count, *column.shape[1:]), column.dtype) for column in self.like)
 
     def _of(self, owner: int) -> MappedArrays:

@@ -65,7 +65,7 @@ class ClientFiles(DataSource):
 
 
 def read_index(path: Path) -> Index:
-    """The content of an index file. Raises DataMissing."""
+    """The content of an index file. Raises DataMissing if the file is missing or no index."""
     try:
         found: Index = json.loads(path.read_text())
         if not {"clients", "x", "y", "num_classes"} <= found.keys() or not found["clients"]:
@@ -78,7 +78,11 @@ def read_index(path: Path) -> Index:
 
 
 def index_of(folder: Path, node: str | None = None) -> Index:
-    """The index of the clients' folders below this one. Raises DataMissing if there are none, or they differ."""
+    """The index of the clients' folders in this folder: names, numbers of samples, shapes and dtypes.
+
+    node: the custom resource of the nodes that have the folders, if any. Raises DataMissing if there is no client's
+    folder or if the clients' arrays differ in shape or dtype.
+    """
     clients: dict[str, Any] = {}
     facts: set[str] = set()
     classes = 0

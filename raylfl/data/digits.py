@@ -40,7 +40,10 @@ class Digits(ImageData):
 
 
 def stratified_split(labels: Tensor, test_fraction: float) -> tuple[Tensor, Tensor]:
-    """Sorted sample indices (train, test); of class c, a keyed choice of round(test_fraction n_c) is for testing."""
+    """Sorted sample indices (train, test), split class by class.
+
+    Of the n_c samples of class c, round(test_fraction n_c) are for testing, the same ones in every call.
+    """
     test = [
         keyed(0, "data/split", int(c)).permutation(np.flatnonzero(labels.numpy() == c))
         for c in labels.unique().tolist()

@@ -87,7 +87,10 @@ class ImageData(DataSource):
         num_classes: int,
         transform: ImageTransform,
     ) -> None:
-        """Sets the attributes of a data set; train, test: (images [n, C, H, W], labels int64 [n])."""
+        """Sets the attributes of the data set from its images, labels and transform.
+
+        train, test: (images [n, C, H, W], labels int64 [n]).
+        """
         self.train_dataset, self.test_dataset = tensors(*train), tensors(*test)
         self.targets, self.num_classes = train[1], num_classes
         channels, height, width = train[0].shape[1:]

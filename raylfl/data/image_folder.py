@@ -90,7 +90,7 @@ def arrays(
 
 
 def _kept(place: Path) -> tuple[list[Half], list[str]] | None:
-    """The cached halves and classes; None if there are none, or they are damaged."""
+    """The halves and class names in a cache folder; None if it is missing or damaged."""
     try:
         classes: list[str] = json.loads((place / "classes.json").read_text())
         found = [{key: np.load(place / f"{key}{i}.npy", mmap_mode="c") for key in ("x", "y")} for i in range(2)]
@@ -114,7 +114,10 @@ def digest(source: Path, halves: Sequence[str], size: int | None, grey: bool) ->
 def _read(
     source: Path, halves: Sequence[str], size: int | None, grey: bool, place: Path | None
 ) -> tuple[list[Half], list[str]]:
-    """The halves and classes; pixels are written image by image to files in `place`, or to memory if it is None."""
+    """The halves and the class names, read from the source.
+
+    place: the folder to which pixels are written image by image; None: they are kept in memory.
+    """
     require("PIL", what="data.name=image_folder")
     labels = _labels(source, halves)
     classes = sorted(set(labels[halves[0]].values()))
@@ -205,7 +208,7 @@ def _cache_place(cache: str | None) -> Path:
 
 
 def _keep(place: Path, halves: Sequence[Half], classes: Sequence[str]) -> None:
-    """Completes the cache with labels and classes; its pixels are written already."""
+    """Adds labels and class names to a cache folder that already has the pixels."""
     for i, half in enumerate(halves):
         if isinstance(pixels := half["x"], np.memmap):
             pixels.flush()
@@ -215,7 +218,7 @@ def _keep(place: Path, halves: Sequence[Half], classes: Sequence[str]) -> None:
 
 @contextmanager
 def _own(place: Path) -> Iterator[Path]:
-    """A context with a temporary folder that replaces `place` on exit."""
+    """A context with a new temporary folder, which replaces `place` on exit unless another process was first."""
     part = place.with_name(f".{place.name}-{os.getpid()}")
     part.mkdir(parents=True)
     try:

@@ -46,7 +46,10 @@ class Texts(DataSource):
         self.client_indices = [np.flatnonzero(owners == k).tolist() for k in range(len(texts))]
 
     def _windows(self, texts: dict[str, str], length: int, training: bool) -> tuple[TensorDataset, Tensor]:
-        """(windows, the number of the text of each window)."""
+        """(the data set of windows, the number of the text that each window comes from).
+
+        training: whether to take the training part of each text or its last fifth, the test part.
+        """
         numbers = {character: k for k, character in enumerate(self.characters)}
         rows: list[list[int]] = []
         owners: list[int] = []

@@ -89,10 +89,10 @@ class Classifier(ShippedModel):
         return self._dense_losses if dense and all(p.requires_grad for p in self.parameters()) else None
 
     def _dense_losses(self, parameters: Mapping[str, Tensor], batch: Sequence[Tensor]) -> Tensor:
-        """Losses [C] of dense networks, with activations [C, features, B].
+        """The loss of each client [C] of networks of linear and elementwise layers, as batched matrix products.
 
-        In this order the matrix products need no transposed copies and the softmax works on whole vectors, which is
-        three times as fast as [C, B, features].
+        Activations are stored as [C, features, B]. The matrix products then need no transposed copies and the softmax
+        works on whole vectors, which is three times as fast as with [C, B, features].
         """
         x, y = batch
         x = x.movedim(1, -1)

@@ -44,8 +44,8 @@ class Stack:
     def pool(self) -> Stack:
         """Max-pool over 2x2 squares; an odd last row or column is dropped.
 
-        Directly after a ReLU the two layers swap places. Outputs and gradients keep their bits, because max(0, .)
-        commutes with the maximum, and the ReLU has a quarter of the work.
+        If the layer before is a ReLU, the pool is put in front of it: max(0, .) commutes with the maximum, so that
+        outputs and gradients keep their bits, and the ReLU has a quarter of the work.
         """
         channels, height, width = self.image()
         last = next(reversed(self.layers), "")
@@ -75,7 +75,10 @@ class Stack:
         return self.add("fc", nn.Linear(self.shape[-1], outputs), (*self.shape[:-1], outputs))
 
     def add(self, kind: str, layer: nn.Module, shape: tuple[int, ...], numbered: bool = True) -> Stack:
-        """Appends a layer with outputs of this shape; its name is the kind and, if numbered, a running number."""
+        """Appends a layer whose outputs have this shape.
+
+        Its name is `kind`, followed by a running number if `numbered`.
+        """
         if min(shape) < 1:
             raise BadValue(
                 "in_shape",
@@ -95,7 +98,10 @@ class Stack:
         return self
 
     def image(self) -> tuple[int, int, int]:
-        """The output shape (channels, height, width) of the last layer. Raises BadValue if it is no image."""
+        """The output shape (channels, height, width) of the last layer.
+
+        Raises BadValue if the outputs are no images.
+        """
         if len(self.shape) != 3:
             raise BadValue("in_shape", got=list(self.in_shape), need="[channels, height, width], of images")
         channels, height, width = self.shape

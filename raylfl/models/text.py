@@ -31,7 +31,7 @@ class Perplexity(Metric):
         self.add_state("count", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, loss: Tensor, count: int) -> None:
-        """Adds the mean cross-entropy of this many characters."""
+        """Adds `count` characters, of which `loss` is the mean cross-entropy."""
         self.total += loss.detach().double() * count
         self.count += count
 

@@ -24,7 +24,10 @@ LOG = ("loss", "distance", "distance_abs", "grad_norm", "gap", "drift", "local_d
 
 @dataclass(frozen=True)
 class Curve:
-    """The mean over seeds with a band around it, along one axis; arrays [P] in the order of rounds."""
+    """A metric against a cost: the mean over seeds with a band around it.
+
+    x: the cost; low, high: the bounds of the band. All are arrays [P] of P points, in the order of rounds.
+    """
 
     x: Floats
     mean: Floats
@@ -57,7 +60,7 @@ def curve(group: Group, metric: str, axis: str = "rounds", *, band: str = "minma
 
 
 def _series(run: RunRecord, metric: str, axis: str, window: int) -> tuple[Floats, Floats, Floats]:
-    """(rounds, costs, values) of one seed, for finite values only."""
+    """(rounds, costs, smoothed values) of one seed, at the rounds with a finite value."""
     values, spent = run.column(metric), cost(run, axis)
     if spent is None:
         return np.empty(0), np.empty(0), np.empty(0)
@@ -84,10 +87,11 @@ def draw(
     target: float | None = None,
     promised: Sequence[tuple[Curve, Line]] = (),
 ) -> None:
-    """Draws lines, bands, labels and scales of one panel; promised: theorems' lines, thin and without markers.
+    """Draws the curves of one panel, with bands, labels and scales.
 
-    Losses, distances and gradient norms are drawn on a log scale if no value is negative. A diverging curve may then
-    leave the frame, so that the others stay readable.
+    target: the value of a horizontal line. promised: curves of theorems' bounds, drawn thin and without markers.
+    Losses, distances and gradient norms are drawn on a log scale if some of their values are positive and none is
+    negative. A diverging curve may then leave the frame, so that the others stay readable.
     """
     data = [item for item, _ in curves]
     log = wants_log(metric, data)
@@ -107,7 +111,7 @@ def draw(
 
 
 def wants_log(metric: str, curves: Sequence[Curve]) -> bool:
-    """Whether the metric typically decays over orders of magnitude and its values are positive."""
+    """Whether a log scale suits the metric: it typically decays over orders of magnitude, and no value is negative."""
     if metric.rpartition("/")[2] not in LOG:
         return False
     values = np.concatenate([item.mean for item in curves])
@@ -128,7 +132,7 @@ def _line(ax: Axes, item: Curve, line: Line, scale: float, offset: float, log: b
 
 
 def _thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Reduces a line to MAX_POINTS points or fewer: the lowest and highest of every bin, so that no peak is lost."""
+    """Reduces a line to about MAX_POINTS points: the lowest and the highest of every bin, so that no peak is lost."""
     if len(x) <= MAX_POINTS:
         return x, y
     bins = np.array_split(np.arange(len(x)), MAX_POINTS // 2)
@@ -161,16 +165,17 @@ def _format_x(ax: Axes, axis: str, curves: Sequence[Curve]) -> None:
 
 
 def _cap(ax: Axes, curves: Sequence[Curve]) -> None:
-    """Limits a log axis to 100 times the largest first value."""
+    """Cuts a log axis at 100 times the largest first value of the curves, if one of them exceeds that."""
     cap = 100 * max(item.mean[0] for item in curves)
     if cap > 0 and max(item.mean.max() for item in curves) > cap:
         ax.set_ylim(top=cap)
 
 
 def log_axis(axis: Axis, low: float, high: float) -> None:
-    """Sets the ticks of a log axis: powers of ten from two decades on, else 1, 2, 5, or equal steps on a short axis.
+    """Sets the ticks of a log axis from `low` to `high`.
 
-    Labels have at least 3 digits, and more if neighbouring ticks would otherwise have the same label.
+    From two decades on, ticks are powers of ten. On a shorter axis they are 1, 2 and 5 times these, or equal steps if
+    it is very short; their labels are rounded to 3 digits, or more where neighbouring ticks would otherwise look equal.
     """
     decades = math.log10(high / low)
     axis.set_minor_formatter(NullFormatter())

@@ -25,7 +25,7 @@ MAIN_METRICS = ("test/accuracy", "global/distance", "train/loss", "test/loss", "
 
 @dataclass(frozen=True)
 class Axis:
-    """An x axis of curves: the sum of some cumulative metrics, or rounds."""
+    """An x axis of curves; columns: the cumulative metrics whose sum it shows, none for the axis of rounds."""
 
     key: str
     label: str
@@ -48,7 +48,10 @@ AXES = {
 
 @dataclass(frozen=True)
 class Stat:
-    """Mean and sample standard deviation of `count` values, out of `of` possible values."""
+    """The mean and the sample standard deviation of `count` values.
+
+    of: how many values there could be, such as all seeds where only `count` of them reached a target.
+    """
 
     mean: float
     std: float
@@ -89,9 +92,9 @@ def main_metric(runs: Sequence[RunRecord]) -> str:
 
 
 def cost(run: RunRecord, axis: str) -> Floats | None:
-    """The cumulative cost at each row [R]: rounds (r + 1), floats sent, local steps or virtual seconds.
+    """The cumulative cost at each row of the run [R]: rounds (r + 1), floats, local steps or virtual seconds.
 
-    None if the run did not record it.
+    axis: a key of AXES. None if the run did not record the cost.
     """
     if axis == "rounds":
         return run.rounds.astype(np.float64) + 1
@@ -143,7 +146,7 @@ def group_to_target(group: Group, metric: str, target: float, axis: str = "round
 
 
 def tail(run: RunRecord, metric: str, last: int) -> Floats:
-    """The values measured in the run's last `last` rounds, or the newest measured value if there are none."""
+    """The values measured in the run's last `last` rounds, or else the newest measured value; empty without any."""
     values = run.column(metric)
     seen = ~np.isnan(values)
     if not seen.any():
@@ -153,7 +156,7 @@ def tail(run: RunRecord, metric: str, last: int) -> Floats:
 
 
 def last_k(group: Group, metric: str, last: int) -> Stat:
-    """Mean and std over the pooled seeds and last k rounds, as in the SFL paper's Table 3."""
+    """Mean and std over all values that the seeds measured in their last `last` rounds, as in SFL's Table 3."""
     return Stat.over(np.concatenate([tail(run, metric, last) for run in group.runs]))
 
 
@@ -192,13 +195,13 @@ def moving_average(values: npt.ArrayLike, window: int) -> Floats:
 
 
 def default_last(groups: Sequence[Group]) -> int:
-    """The default k of last-k means: a tenth of the longest run's rounds, from 1 to 100 (SFL: 100 of 4000)."""
+    """The default number of rounds of last-k means: a tenth of the longest run, from 1 to 100 (SFL: 100 of 4000)."""
     lengths = [int(run.rounds[-1]) + 1 for group in groups for run in group.runs if len(run.rounds)]
     return min(max(max(lengths, default=1) // 10, 1), 100)
 
 
 def default_target(groups: Sequence[Group], metric: str) -> float | None:
-    """The default target: the median over settings of the best value, rounded so that it is easier to reach.
+    """The default target of a metric: the median over settings of their best values, rounded to be easier to reach.
 
     Accuracies are rounded down to a multiple of 0.05; losses and distances are rounded up to one digit, below 0.1 to a
     power of ten. None if nothing was measured.

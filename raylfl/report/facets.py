@@ -1,4 +1,4 @@
-"""Facets: the settings that share a world (data, model, participation, ...; see `labels`), drawn in one figure."""
+"""Facets: settings with the same data, model, participation and so on (one world, see `labels`), in one figure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MAX_LINES = 8  # more cannot be told apart by colour
 
 @dataclass(frozen=True)
 class Facet:
-    """The settings that share a world.
+    """The settings that share a world, with the texts that name them in a figure.
 
-    label: the keys that distinguish this world from the others, "" for a single world. names: the keys that distinguish
-    each setting from the others of this world.
+    label: the values that distinguish this world from the others, "" for a single world. names: for each setting the
+    text that distinguishes it from the others of this world.
     """
 
     label: str
@@ -33,8 +33,8 @@ class Facet:
     def best(self, metric: str, last: int) -> tuple[Facet, str]:
         """(this facet with few enough settings for one figure, a sentence on the selection; "" if all are shown).
 
-        Of more than `MAX_LINES` settings, the best of each method by the last-k mean is kept, or the best few of a
-        single method. Names stay the same.
+        Of more than `MAX_LINES` settings, the one with the best last-k mean of each method is kept; if there is only
+        one method, its best `MAX_LINES` settings. The names of settings stay the same.
         """
         total = len(self.groups)
         if total <= MAX_LINES:
@@ -51,9 +51,9 @@ class Facet:
 
 
 def world_keys(groups: Sequence[Group]) -> list[str]:
-    """The world's keys that differ between settings of one method.
+    """The keys of the world that differ between settings of one method, and thereby distinguish worlds.
 
-    A key that depends on the method only (FedACS draws with replacement, others do not) makes no new world.
+    A key that differs only between methods does not count: FedACS draws with replacement, others do not.
     """
     keys = [key for key in varying([group.setting for group in groups]) if is_world(key)]
     methods = by_method(groups).values()
@@ -61,14 +61,14 @@ def world_keys(groups: Sequence[Group]) -> list[str]:
 
 
 def facets(groups: Sequence[Group]) -> list[Facet]:
-    """The groups split by world. The settings of a single method, if few, stay together, with worlds as lines."""
+    """The settings split by world; if they are few and of one method, a single facet with worlds as lines."""
     if len(by_method(groups)) == 1 and len(groups) <= MAX_LINES:
         return [Facet.of("", groups)]
     return split(groups, world_keys(groups))
 
 
 def split(groups: Sequence[Group], keys: Sequence[str]) -> list[Facet]:
-    """The groups split by the values of the keys, in order of appearance."""
+    """The settings split by their values of these keys, in order of appearance."""
     parts: dict[str, list[Group]] = {}
     for group in groups:
         parts.setdefault(canonical([group.setting.get(key) for key in keys]), []).append(group)

@@ -29,7 +29,7 @@ NOT_DIAGNOSTIC = ("cost/", "time/", "traffic/", "cohort/")
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel: its title in words, its drawing function, and its size in inches."""
+    """One panel: its title in words, its drawing function, its size in inches, and a heading above its axes."""
 
     title: str
     draw: Callable[[Axes], None]
@@ -39,7 +39,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Block:
-    """Panels that share a legend; name: the name of the file."""
+    """Panels that share a legend; name: the file name without ending."""
 
     name: str
     title: str
@@ -50,9 +50,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Look:
-    """The settings of all figures of a report: metric, last k, target, window (None: automatic) and styles.
+    """The choices that all figures of a report share.
 
-    promises: bounds from theorems, as lines beside the curves.
+    metric: the main metric. last: rounds of the last-k mean. window: measured rounds in the moving average; None:
+    automatic. band: `minmax` or `std` over seeds. methods: each method's style. promises: bounds from theorems, drawn
+    as lines beside the curves.
     """
 
     metric: str
@@ -100,7 +102,7 @@ def leading(part: Facet, look: Look) -> list[str]:
 
 
 def convergence(part: Facet, look: Look, most: int | None = None) -> Block:
-    """The leading metrics against rounds; most: how many of them, None: all."""
+    """The block of the leading metrics (see `leading`) against rounds; most: the number of metrics, None for all."""
     part, note = part.best(look.metric, look.last)
     return _block("convergence", part, look, leading(part, look)[:most], note)
 
@@ -116,7 +118,7 @@ def costs(part: Facet, look: Look) -> Block | None:
 
 
 def diagnostics(part: Facet, look: Look) -> Block | None:
-    """Every other metric against rounds; None if there is none."""
+    """The block of the metrics that are not leading, against rounds; None if there are none."""
     part, note = part.best(look.metric, look.last)
     seen = leading(part, look)
     names = [n for n in measured_in(part.groups) if n not in seen and not n.startswith(NOT_DIAGNOSTIC)]
@@ -137,7 +139,10 @@ def _panel(part: Facet, look: Look, metric: str, axis: str = "rounds") -> Panel 
 
 
 def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str) -> Block:
-    """The metrics against rounds, with a caption about bands and smoothing."""
+    """The block of these metrics against rounds, with a caption about bands and smoothing.
+
+    note: a sentence for the caption on the selection of settings.
+    """
     caption = []
     if max(len(group.runs) for group in part.groups) > 1:
         reach = {
@@ -157,7 +162,7 @@ def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str
 
 
 def _legend(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str, Line]]:
-    """The legend entries of settings that measured at least one of these metrics."""
+    """The legend entries of settings that measured one of these metrics, and of theorems' bounds on the metrics."""
     lines = line_styles(part.groups, look.methods)
     drawn = [group for group in part.groups if any(run.measured(name) for run in group.runs for name in metrics)]
     promised = [(text, line) for metric in metrics for text, _, line in look.promised(part, metric)]
@@ -165,7 +170,7 @@ def _legend(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str, 
 
 
 def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
-    """The heat-map of world x method; None for a single world or a single method."""
+    """The block with the heat-map of world x method; None for a single world or a single method."""
     methods = by_method([group for part in parts for group in part.groups])
     if len(parts) < 2 or len(methods) < 2:
         return None
@@ -182,13 +187,13 @@ def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
 
 
 def tuning(groups: Sequence[Group], look: Look) -> list[Block]:
-    """Profiles over tuned keys: one block for every numeric key that a method varied."""
+    """Blocks of last-k means over a tuned key: one block for every numeric key that a method varied."""
     caption = f"Mean ± std over seeds and {last_text(look.last)}; rings mark each method's best value."
     return [block for key in tuned_keys(groups) if (block := _profile(groups, look, key, caption))]
 
 
 def trends(groups: Sequence[Group], look: Look) -> list[Block]:
-    """Profiles over numeric keys of the world, which show the effect of heterogeneity on each method."""
+    """Blocks of last-k means over a numeric key of the world, which show its effect on each method."""
     caption = f"Mean ± std over seeds and {last_text(look.last)}; each method at its best tuning."
     return [block for key in world_keys(groups) if (block := _profile(groups, look, key, caption, best=False))]
 
@@ -224,7 +229,7 @@ def single(panel: Panel) -> Figure:
 
 
 def composed(block: Block) -> Figure:
-    """All panels of a block in one figure for papers and slides, two or three side by side, with the legend above."""
+    """All panels of a block in one figure for papers and slides: two or three in a row, the legend above."""
     columns = 2 if len(block.panels) == 4 else min(3, len(block.panels))
     rows = math.ceil(len(block.panels) / columns)
     width, height = block.panels[0].size

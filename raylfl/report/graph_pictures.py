@@ -25,7 +25,11 @@ WORKED = "rounds at work"
 
 @dataclass(frozen=True)
 class LastGraph:
-    """The graph of a run's last recorded round; name: of its topology; rows: of a grid; working: nodes at work [N]."""
+    """The graph of a run's last recorded round.
+
+    name: the topology's name. rows: the number of rows if it is a grid, else None. working: whether each node worked in
+    that round [N].
+    """
 
     net: Net
     name: str
@@ -35,9 +39,10 @@ class LastGraph:
 
 
 def graph_pictures(groups: Sequence[Group], metric: str) -> list[tuple[Picture | None, Table]]:
-    """The figure and the table of one run of each setting on a graph; no figure of a graph that is too large.
+    """The figure and the table of nodes of each setting on a graph, from its first seed.
 
-    metric: the main metric; colours show its values at single nodes, if these were measured.
+    There are MAX_PICTURES of them at most. The figure is None if the graph is too large. metric: the main metric, whose
+    values at single nodes are shown as colours if they were measured.
     """
     runs = [(group.label, group.runs[0]) for group in groups]
     found = [(label, run, graph) for label, run in runs if (graph := last_graph(run)) is not None]
@@ -57,7 +62,10 @@ def graph_pictures(groups: Sequence[Group], metric: str) -> list[tuple[Picture |
 
 
 def last_graph(run: RunRecord) -> LastGraph | None:
-    """The last graph of a run; None if it has none. A row that cannot be read is added to the run's faults."""
+    """The graph of a run's last recorded round; None if there is none.
+
+    If the row of that graph cannot be read, this is added to the run's faults.
+    """
     path = run.path / RECORD
     if not path.is_file() or not path.stat().st_size:
         return None
@@ -96,7 +104,10 @@ def _codes(pairs: Ints, count: int) -> Ints:
 
 
 def node_values(run: RunRecord, count: int) -> dict[str, Floats]:
-    """The last measured values of each node [N] by metric, and the number of rounds in which each one worked."""
+    """Metric -> its last measured value at each node [N], and WORKED -> the number of rounds in which each node worked.
+
+    count: the number of nodes N.
+    """
     found = {}
     for name, values in run.nodes.items():
         found[name] = np.array([values.get(node, np.nan) for node in range(count)])

@@ -111,24 +111,28 @@ def varying(flats: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def labels(flats: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One short label per config, distinct for distinct configs: `FOCUS, lr=0.01`; see `tell_apart`."""
+    """One short, distinct label per config with dotted keys, such as `FOCUS, lr=0.01`; see `tell_apart`."""
     texts = tell_apart(flats, varying(flats), {key for flat in flats for key in flat})
     return distinct([text or display(method_of(flat)) for text, flat in zip(texts, flats, strict=True)])
 
 
 def tell_apart(flats: Sequence[Mapping[str, Any]], keys: Sequence[str], known: Iterable[str]) -> list[str]:
-    """For each config the keys and values that distinguish it: `partition=dirichlet, alpha=0.1`; "" for a single one.
+    """For each config the keys and values that distinguish it: `partition=dirichlet, alpha=0.1`.
 
-    Keys are used in their order, and only where they distinguish the config from one that agrees with it on all keys
-    used so far; options that follow from another key are therefore left out. `tables.differences` has all
-    differences. known: all keys, for short names.
+    The text of a single config is "". flats: configs with dotted keys. keys: the keys to use, in this order. A key is
+    used only where it distinguishes the config from another one with equal values of the keys used so far; options that
+    follow from an earlier key are therefore left out. `tables.differences` has all differences. known: all keys, from
+    which short names must differ.
     """
     names = short_keys(keys, known)
     return [_label(flat, flats, keys, names) for flat in flats]
 
 
 def distinct(texts: Sequence[str]) -> list[str]:
-    """The texts, with equal ones numbered: `a`, `a (2)` (they are equal if `show_value` cuts the difference)."""
+    """The texts, with repetitions numbered: `a`, `a (2)`.
+
+    Texts are equal if `show_value` cuts off the difference.
+    """
     seen: Counter[str] = Counter()
     numbered = []
     for text in texts:
@@ -154,7 +158,10 @@ def _label(
 
 
 def say(key: str, value: Any, name: str) -> str:
-    """A key with its value for a label: `lr=0.01`, `FOCUS`, `partition=dirichlet`, `model=LeNet5`."""
+    """The text for a key with its value in a label: `lr=0.01`, `FOCUS`, `partition=dirichlet`, `model=LeNet5`.
+
+    key: the dotted key; name: its short name.
+    """
     if key == METHOD:
         return display(str(value))
     if key.endswith(".class_path"):

@@ -20,9 +20,9 @@ from raylfl.report.wording import axis_name, is_percent, number
 
 
 def heat_values(parts: Sequence[Facet], metric: str, last: int) -> tuple[list[str], list[str], Floats]:
-    """(worlds, methods, last-k means [worlds, methods] of each method's best tuning in each world).
+    """(worlds, methods, last-k means [worlds, methods] of the best tuning of each method in each world).
 
-    nan: the method was not run; inf: its best tuning diverged.
+    An entry is nan if the method was not run in the world, and inf if its best tuning diverged.
     """
     methods = list(by_method([group for part in parts for group in part.groups]))
     values = np.full((len(parts), len(methods)), math.nan)
@@ -86,7 +86,10 @@ def draw_profile(
     *,
     best: bool = True,
 ) -> None:
-    """Draws last-k means (error bars: std) over a key's values, one line per method; best: marks each method's best."""
+    """Draws last-k means (error bars: std) over the values of a key, one line per method.
+
+    profiles: method -> [(value, statistic)], see `derived.profile`. best: whether each method's best value is marked.
+    """
     scale = 100.0 if is_percent(metric) else 1.0
     means = [stat.mean * scale for points in profiles.values() for _, stat in points if math.isfinite(stat.mean)]
     log = not is_percent(metric) and bool(means) and min(means) > 0

@@ -25,9 +25,10 @@ GAP = 3.2  # characters between two columns
 def overview(
     part: Facet, look: Look, table: Table, title: str, partition: Callable[[Axes], None] | None
 ) -> Figure | None:
-    """The overview of one world: its curves, its partition (or else a cost), and its rows of the summary table.
+    """The overview figure of one world; None if nothing was measured.
 
-    None if nothing was measured.
+    It has the curves of the first two metrics, the partition (or else the first cost), and the world's rows of the
+    summary table. partition: a function that draws the partition, if it is known.
     """
     curves, spent = convergence(part, look, most=2), costs(part, look)
     draws = [panel.draw for panel in curves.panels]
@@ -55,7 +56,7 @@ def overview(
 
 
 def draw_table(ax: Axes, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Draws setting, last k, best, rounds and floats to target; columns as wide as their texts, best in bold."""
+    """Draws the columns setting, last k, best, rounds and floats to the target of these rows, best values in bold."""
     columns = [column for column in table.columns if column.key in {"setting", "last", "best", "rounds", "floats"}]
     shown = _top(rows, columns)
     heads = [column.head.replace(", last", "\nlast").replace(" to target", "\nto target") for column in columns]
@@ -88,7 +89,7 @@ def _cut(text: str, most: int = 28) -> str:
 
 
 def _top(rows: Sequence[dict[str, Any]], columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """The best MAX_ROWS rows by last k, in the table's order."""
+    """The MAX_ROWS rows with the best last-k means, in the order of the table."""
     sign = next(-1 if column.better == "max" else 1 for column in columns if column.key == "last")
     ranked = sorted(rows, key=lambda row: (not math.isfinite(rank(row["last"])), sign * rank(row["last"])))
     chosen = [id(row) for row in ranked[:MAX_ROWS]]

@@ -82,7 +82,10 @@ def summary_table(paths: Paths) -> Table:
 def shown_tables(
     paths: Paths, target: float | None = None, last: int | None = None, metric: str | None = None
 ) -> list[Table]:
-    """The summary and the table of links, for the terminal (`render.to_rich`). Raises BadValue like `write_report`."""
+    """The summary and, if clients send to each other, the table of traffic, for the terminal (`render.to_rich`).
+
+    Raises BadValue like `write_report`.
+    """
     groups, look = _look(read_runs(paths, tell=lambda text: None)[0], target, last, metric, window=None, band="minmax")
     links = link_table(groups)
     summary = tables.summary(facets(groups), look.metric, last=look.last, target=look.target)
@@ -97,7 +100,7 @@ def _look(
     window: int | None,
     band: str,
 ) -> tuple[list[Group], Look]:
-    """(groups of the runs, settings of the figures with all defaults filled in). Raises BadValue for bad options."""
+    """(the runs pooled by setting, the choices of all figures, defaults filled in). Raises BadValue for bad choices."""
     groups = group_runs(runs)
     metric = metric or main_metric(runs)
     measured = figures.measured_in(groups)
@@ -119,7 +122,11 @@ def _title(runs: Sequence[RunRecord]) -> str:
 
 
 def _summary(sheet: Sheet, parts: Sequence[Facet], look: Look) -> Table:
-    """Adds the summary table of the settings in the curves and returns it; a folded table has all settings, if more."""
+    """Adds the section with the summary table and returns that table.
+
+    Its rows are the settings that the curves show. If these are not all settings, a second table has all of them,
+    folded.
+    """
     best = [part.best(look.metric, look.last)[0] for part in parts]
     summary = tables.summary(best, look.metric, last=look.last, target=look.target)
     shown = sheet.table(summary)
@@ -133,7 +140,7 @@ def _summary(sheet: Sheet, parts: Sequence[Facet], look: Look) -> Table:
 
 
 def _world(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> list[Part]:
-    """The parts with the curves of one world."""
+    """The content of the section about one world: its curves, and its other measurements folded."""
     suffix = f"_{slug(part.label)}" if part.label else ""
     shown = heading(part.label) + sheet.block(figures.convergence(part, look), suffix)
     shown += sheet.block(figures.costs(part, look), suffix, legend=False)
@@ -142,7 +149,7 @@ def _world(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> lis
 
 
 def _graphs(sheet: Sheet, groups: Sequence[Group], look: Look) -> list[Part]:
-    """The table of links, the graphs of methods without a server, and folded tables of their nodes."""
+    """The table of traffic, the figures of graphs of methods without a server, and the folded tables of their nodes."""
     drawn = graph_pictures(groups, look.metric)
     shown = sheet.table(link_table(groups)) + sheet.pictures([picture for picture, _ in drawn if picture is not None])
     return shown + [part for _, table in drawn for part in folded(table.caption, sheet.table(table))]
@@ -153,7 +160,7 @@ def _titled(sheet: Sheet, blocks: Sequence[Block]) -> list[Part]:
 
 
 def _setup(sheet: Sheet, runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[Part]:
-    """Tables of differences, shared keys, environment and run directories."""
+    """The tables of config keys that differ, shared config keys, environment and runs; all but the first are folded."""
     different = sheet.table(tables.differences(groups))
     return [
         *(heading("Differences") if different else []),

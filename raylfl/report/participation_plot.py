@@ -1,6 +1,6 @@
 """Figures of participation: raster, frequencies against their nominal values, gaps between rounds.
 
-Drawn from the rows of a `participation.jsonl`, they show the clients that were really sampled.
+They are drawn from the rows of a `participation.jsonl` and show the clients that were really sampled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def states(rows: Sequence[dict[str, Any]], count: int) -> Ints:
 
 
 def frequencies(rows: Sequence[dict[str, Any]], count: int) -> Floats:
-    """The empirical E[s_i], float64 [N]: sum of the draws of client i / R."""
+    """The mean number of draws of each client per round, float64 [N], over the rounds in `rows`."""
     total = np.zeros(count)
     for row in rows:
         total[row["cohort"]] += row["draws"]
@@ -41,16 +41,20 @@ def frequencies(rows: Sequence[dict[str, Any]], count: int) -> Floats:
 
 
 def gaps(table: Ints) -> tuple[Ints, Ints]:
-    """The gaps of all clients: (rounds from one participation to the next, >= 1; client of each gap)."""
+    """(rounds from one participation of a client to its next one, >= 1; the client), for the gaps of all clients.
+
+    table: the states [N, R] of `states`.
+    """
     clients, rounds = np.nonzero(table != IDLE)  # sorted by client, then round
     same = clients[1:] == clients[:-1]
     return np.diff(rounds)[same], clients[1:][same]
 
 
 def memoryless(table: Ints, clients: Ints, lengths: Ints) -> Floats:
-    """The expected share of gaps of these lengths if participation were independent from round to round.
+    """The expected share of gaps g of these lengths if participation were independent from round to round.
 
-    sum_i c_i f_i (1 - f_i)^(g-1) / sum_i c_i; f_i: share of rounds with client i, c_i: its number of gaps.
+    It is sum_i c_i f_i (1 - f_i)^(g-1) / sum_i c_i; f_i: share of rounds with client i, c_i: its number of gaps. table:
+    the states [N, R] of `states`; clients: the client of each observed gap.
     """
     weight = np.bincount(clients, minlength=len(table)) / len(clients)
     f = (table != IDLE).mean(axis=1)
@@ -62,7 +66,7 @@ def memoryless(table: Ints, clients: Ints, lengths: Ints) -> Floats:
 def participation_figure(
     rows: Sequence[dict[str, Any]], count: int, nominal: Floats | None = None, title: str = ""
 ) -> Figure:
-    """The three panels as a figure of 7.2 x 5.4 inches.
+    """A figure of 7.2 x 5.4 inches with the panels raster, frequencies and gaps.
 
     rows: rows of a participation.jsonl, in order of rounds; count: N; nominal: E[s_i] per round [N], if known
     (`Participation.marginals`, averaged over the rounds if it varies).
@@ -80,7 +84,10 @@ def participation_figure(
 
 
 def _raster(ax: Axes, table: Ints, first: int) -> None:
-    """Draws clients x rounds, one cell each; cells are averaged if there are more than print resolves."""
+    """Draws the states [N, R] as a raster of clients x rounds; cells are averaged if print does not resolve them.
+
+    first: the number of the first round.
+    """
     count, rounds = table.shape
     colors = np.array([to_rgb("white"), to_rgb(_LOST), to_rgb(_ASKED)])
     image = _pooled(_pooled(colors[table], _CELLS[0], 0), _CELLS[1], 1)
@@ -106,7 +113,7 @@ def _legend_beside_title(ax: Axes, **options: Any) -> None:
 
 
 def _pooled(image: Floats, cells: int, axis: int) -> Floats:
-    """The image averaged to at most this many cells along an axis."""
+    """The image averaged along an axis to at most `cells` cells."""
     length = image.shape[axis]
     if length <= cells:
         return image
@@ -116,10 +123,10 @@ def _pooled(image: Floats, cells: int, axis: int) -> Floats:
 
 
 def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Floats | None) -> None:
-    """Draws the empirical frequency of every client; nominal frequencies sort the clients and add a band.
+    """Draws the empirical frequency of every client; nominal frequencies, if given, sort the clients and add a band.
 
-    The band is +-2 standard deviations of the mean of R independent rounds. Wider scatter means that rounds depend on
-    each other (markov), or that the draws are wrong.
+    The band is nominal +-2 standard deviations of the mean over R independent rounds. Wider scatter means that rounds
+    depend on each other (markov), or that the draws are wrong.
     """
     seen, place = frequencies(rows, count), np.arange(count)
     size = float(np.clip(600 / max(count, 1), 2, 14))
@@ -154,7 +161,10 @@ def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Fl
 
 
 def _most(rows: Sequence[dict[str, Any]]) -> float:
-    """The largest possible number of draws of one client in a round: M with replacement (mean over rounds), else 1."""
+    """The largest possible number of draws of one client in a round.
+
+    This is 1, or, if a client was drawn several times in a round, the mean number of draws M in a round.
+    """
     repeated = any(max(row["draws"], default=1) > 1 for row in rows)
     return float(np.mean([sum(row["draws"]) for row in rows])) if repeated else 1.0
 

@@ -127,7 +127,11 @@ def grid(panels: Mapping[str, Ints], across: int = 3, classes: Sequence[Any] | N
 
 
 def columns(counts: Ints) -> Ints:
-    """The clients in drawing order: by id, or, if there are many, sorted by class and thinned."""
+    """The clients that are drawn, in order.
+
+    Up to MAX_BUBBLES clients are in the order of their ids. More are sorted by most frequent class; of more than
+    MAX_COLUMNS only every k-th is drawn.
+    """
     if len(counts) <= MAX_BUBBLES:
         return np.arange(len(counts))
     order = np.lexsort((-counts.max(axis=1), counts.argmax(axis=1)))
@@ -135,7 +139,7 @@ def columns(counts: Ints) -> Ints:
 
 
 def class_colors(count: int) -> Floats:
-    """RGBA colours of `count` classes [K, 4], equal in every panel; more than ten are shades of one scale."""
+    """RGBA colours [K, 4] for `count` = K classes, the same in every panel; more than ten are shades of one scale."""
     if count <= len(_TEN):
         return np.array([to_rgba(color) for color in _TEN[:count]])
     return matplotlib.colormaps["turbo"](np.linspace(0.04, 0.96, count))
@@ -147,7 +151,10 @@ def _inches(ax: Axes) -> Floats:
 
 
 def _circles(ax: Axes, counts: Ints, diameters: Floats, centres: Floats, colors: Any, **options: Any) -> None:
-    """Draws circles; diameter 1 is 0.94 of the shorter side of a cell, at most 0.36 inches."""
+    """Draws circles around the centres.
+
+    Diameter 1 is 0.94 of the shorter side of a cell, but at most 0.36 inches.
+    """
     wide, tall = _inches(ax) / counts.shape
     side: Literal["x", "y"] = "x" if wide < tall else "y"
     size, angles = min(0.94, 0.36 / min(wide, tall)) * diameters, np.zeros_like(diameters)
@@ -156,7 +163,10 @@ def _circles(ax: Axes, counts: Ints, diameters: Floats, centres: Floats, colors:
 
 
 def _class_key(ax: Axes, names: Sequence[str], colors: Floats) -> None:
-    """Draws the key of class colours to the right of the axes, stacked like the bars; of many classes only a few."""
+    """Draws the key of class colours to the right of the axes, in the order of the stacked bars.
+
+    If there are many classes, it shows eight of them as examples.
+    """
     few = len(names) if len(names) <= 2 * len(_TEN) else 8
     some = np.linspace(0, len(names) - 1, few).round().astype(int)
     handles = [Patch(facecolor=colors[c], label=names[c]) for c in some[::-1]]
@@ -167,7 +177,7 @@ def _class_key(ax: Axes, names: Sequence[str], colors: Floats) -> None:
 
 
 def _size_key(ax: Axes, counts: Ints, sizes: Sequence[int]) -> None:
-    """Draws reference circles to the right of the axes, from the top row downwards."""
+    """Draws circles for these numbers of samples to the right of the axes, from the top row downwards."""
     points = ax.figure.dpi_scale_trans
     beside = blended_transform_factory(ax.transAxes, ax.transData)
     top = counts.shape[1] - 1  # its centre; the axes end 0.6 above
@@ -190,7 +200,7 @@ def _round_down(value: int) -> int:
 
 
 def _steps(edges: Floats, low: Ints, high: Ints) -> tuple[Floats, Floats, Floats]:
-    """(x, lower outline, upper outline) of bars with these edges [N, 2]; gaps between edges stay gaps."""
+    """(x, lower outline, upper outline) of bars with left and right edges [N, 2]; nan separates neighbouring bars."""
     nothing = np.full((len(edges), 1), math.nan)
     outline = [np.hstack([np.repeat(side[:, None], 2, axis=1), nothing]).ravel() for side in (low, high)]
     return np.hstack([edges, edges[:, 1:]]).ravel(), outline[0], outline[1]
@@ -209,7 +219,7 @@ def _label(ax: Axes, counts: Ints, classes: Sequence[Any] | None) -> None:
 
 
 def _label_clients(ax: Axes, counts: Ints) -> None:
-    """Labels the client axis with ids, or with the sorting and thinning of clients."""
+    """Labels the client axis: with ids, or, for many clients, with a text on how they are sorted and thinned."""
     shown, clients = len(columns(counts)), len(counts)
     ax.set_xlim(-0.6, shown - 0.4)
     if clients <= MAX_BUBBLES:

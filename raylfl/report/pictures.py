@@ -31,7 +31,7 @@ class Picture:
 
 
 def partition_pictures(groups: Sequence[Group]) -> list[Picture]:
-    """Figures of the distinct partitions: bubbles (area: samples of a class at a client) and bars."""
+    """One figure per distinct partition: bubbles (area: samples of a class at a client) above, bars below."""
     pictures = []
     for name, label, run in _distinct(groups, ("partition", "data", "num_clients"), "partition", _counts):
         assert run.partition_counts is not None
@@ -44,7 +44,7 @@ def partition_pictures(groups: Sequence[Group]) -> list[Picture]:
 
 
 def participation_pictures(groups: Sequence[Group]) -> list[Picture]:
-    """Figures of the distinct recorded participations: raster, frequencies and gaps."""
+    """One figure per distinct recorded participation: raster, frequencies and gaps."""
     pictures = []
     keys = ("participation", "link", "num_clients")
     for name, label, run in _distinct(groups, keys, "participation", _cohorts):
@@ -71,9 +71,11 @@ def _draw_partition(ax: Axes, counts: Ints, classes: list[str]) -> None:
 def _distinct(
     groups: Sequence[Group], config_groups: Sequence[str], name: str, content: Callable[[RunRecord], Any]
 ) -> list[tuple[str, str, RunRecord]]:
-    """(file name, label, run) of each distinct content, compared between runs of one seed.
+    """(file name, label, run) for each distinct content of the runs, of which only runs of one seed are compared.
 
-    The label names the world, and also the method if the methods of a world differ (some sample clients themselves).
+    There are MAX_PICTURES of them at most. config_groups: the groups of config keys that the content depends on.
+    content: returns what is compared; None: the run has none. The label names the world, and the method if the methods
+    of a world differ in content, because some sample clients themselves.
     """
     keys = [key for key in world_keys(groups) if key.split(".")[0] in config_groups]
     found = []
@@ -92,7 +94,7 @@ def _distinct(
 
 
 def left_out(k: int, total: int) -> str:
-    """A remark for the k-th figure (from 1) if it is the last one and not all are drawn."""
+    """A remark for the k-th figure (counted from 1) if it is the last one drawn and others are left out."""
     return f" (the first {k} of {total} are drawn)" if k == MAX_PICTURES < total else ""
 
 
@@ -101,6 +103,9 @@ def _counts(run: RunRecord) -> bytes | None:
 
 
 def _cohorts(run: RunRecord) -> str | None:
-    """Cohorts and received uploads as a string, sorted, because a ring only changes the order of a cohort."""
+    """The cohorts and received uploads of the first _COMPARED rounds as a string; None without a record.
+
+    Cohorts are sorted, because a ring only changes the order of a cohort.
+    """
     rows = [sorted(zip(row["cohort"], row["received"], strict=True)) for row in run.participation[:_COMPARED]]
     return repr(rows) if rows else None

@@ -1,4 +1,4 @@
-"""Theorems' bounds as lines beside the curves of a report (`raylfl report --theory`, `logging.theory`)."""
+"""Theorems' bounds, drawn as lines beside the curves of a report (`raylfl report --theory`, `logging.theory`)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,19 @@ POINTS = 200  # points of a line
 
 @dataclass(frozen=True)
 class Promises:
-    """The lines (theorem, line) of each setting; refused: a sentence for each setting that has none."""
+    """Theorems' bounds by setting; refused: one sentence for each setting that has none.
+
+    lines: setting -> pairs (name of the theorem, bound on a metric by rounds).
+    """
 
     lines: Mapping[Group, Sequence[tuple[str, Promised]]]
     refused: Sequence[str]
 
     def drawn(self, group: Group, metric: str, axis: str, style: Line) -> list[tuple[str, Curve, Line]]:
-        """The bounds on a metric as (legend text, curve, style); none on an axis other than rounds."""
+        """The bounds on a metric for one setting as (legend text, curve, style); none if the axis is not rounds.
+
+        style: the style of the setting's own curve; the bounds have its colour.
+        """
         own = [(theorem, line) for theorem, line in self.lines.get(group, ()) if line.metric == metric]
         end = max((run.rounds[-1] for run in group.runs if run.measured(metric)), default=-1)
         if axis != "rounds" or not own or end < 0:
@@ -65,7 +71,7 @@ def promises_of(groups: Sequence[Group], measured: Sequence[str]) -> Promises:
 
 
 def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Promised]], str]:
-    """(lines about measured metrics, the reason why there are none)."""
+    """(the theorems' bounds on measured metrics of a setting, the reason if there are none)."""
     from raylfl.config.load import load_config
     from raylfl.experiment import assemble
 

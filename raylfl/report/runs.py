@@ -102,7 +102,7 @@ class RunRecord:
 
     @property
     def clients(self) -> int:
-        """The number of clients N, from the config or the partition; at least the clients that took part."""
+        """The number of clients N: from the config, else from the partition, else the largest sampled id plus 1."""
         if self.config.get("num_clients"):
             return int(self.config["num_clients"])
         if self.partition_counts is not None:
@@ -128,7 +128,7 @@ class RunRecord:
         return names, counts
 
     def complete(self, rounds: int) -> bool:
-        """Whether the run finished with this many rounds and all of their rows can be read."""
+        """Whether the run finished, has rows for at least this many rounds, and has no damaged records."""
         rows = min(len(self.rounds), len(self.participation))
         return self.finished and rows >= rounds and not self.faults
 
@@ -309,7 +309,7 @@ def _is_participation(row: dict[str, Any], clients: float) -> bool:
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Ints, dict[str, Floats]]:
-    """(rounds [R], columns by name) of these rows; of two rows of one round the later one counts."""
+    """(rounds [R], metric -> values [R]) of these rows; of two rows with the same round the later one counts."""
     by_round = {row["round"]: row for row in rows}
     ordered = [by_round[r] for r in sorted(by_round)]
     names = dict.fromkeys(key for row in ordered for key, value in row.items() if _is_number(value))
@@ -319,7 +319,7 @@ def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Ints, dict[str, Floats]]:
 
 
 def _of_nodes(rows: Sequence[dict[str, Any]]) -> dict[str, dict[int, float]]:
-    """The last measured values of each node, from the entries `per_client`."""
+    """The last measured values of each node: metric -> node -> value, from the rows' entries `per_client`."""
     measured = (row["per_client"] for row in reversed(rows) if isinstance(row.get("per_client"), dict))
     for found in measured:
         values = {

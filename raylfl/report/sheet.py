@@ -22,7 +22,7 @@ PIXELS = 110  # on the page, for one inch of a figure
 
 
 class Sheet:
-    """The page's folder (created if missing) and its sections so far.
+    """A report's page under construction: its folder (created if missing) and the sections added so far.
 
     pdf: whether figures are also saved as vector graphics, which takes as long as the rest of a report. `table`,
     `block` and `pictures` write their files and return the parts for a section.
@@ -36,7 +36,7 @@ class Sheet:
         folder.mkdir(parents=True, exist_ok=True)
 
     def section(self, name: str, heading: str, parts: Sequence[Part]) -> None:
-        """Appends a section; an empty one is left out."""
+        """Appends a section with this heading and these parts, unless there are no parts."""
         if parts:
             self._sections.append({"name": name, "heading": heading, "parts": parts})
 
@@ -50,7 +50,11 @@ class Sheet:
         return [{"kind": "table", "table": table, "files": list(files)}]
 
     def block(self, block: Block | None, suffix: str = "", legend: bool = True) -> list[Part]:
-        """The panels as inline SVG under one legend, also written as PNG and PDF; no parts for None."""
+        """The parts of a block: its panels as inline SVG under one legend; no parts for None.
+
+        It is also written as PNG and, if `pdf`, as PDF. suffix: appended to the file name. legend: whether the page
+        shows the legend.
+        """
         if block is None or not block.panels:
             return []
         keys = [(legend_key(line), label) for label, line in block.legend]
@@ -65,7 +69,7 @@ class Sheet:
         return [part | {"text": block.caption, "files": files}]
 
     def pictures(self, pictures: Sequence[Picture]) -> list[Part]:
-        """The parts of figures of clients, as bitmaps, because they may have thousands of cells."""
+        """The parts of figures of clients, as bitmaps, because these figures may have thousands of cells."""
         shown = []
         for picture in pictures:
             files = self._save(picture.figure, picture.name)

@@ -52,9 +52,10 @@ def level(values: npt.ArrayLike) -> Level:
 
 @dataclass(frozen=True)
 class Equivalence:
-    """Two one-sided tests of |difference| < margin (Schuirmann 1987): the difference ours - theirs, and the larger p.
+    """The result of two one-sided tests of |difference| < margin (Schuirmann 1987).
 
-    difference: its 1 - 2 alpha interval lies within the margins if and only if `holds`.
+    difference: ours - theirs; its 1 - 2 alpha interval lies within the margins if and only if `holds`. p: the larger of
+    the two p values.
     """
 
     difference: Interval
@@ -68,7 +69,10 @@ class Equivalence:
 
 
 def bootstrap_mean(runs: Sequence[npt.ArrayLike], level: float = 0.95, seed: int = 0, draws: int = DRAWS) -> Interval:
-    """The mean of the runs' means, with its percentile bootstrap interval."""
+    """The mean of the runs' means, with its percentile bootstrap interval.
+
+    runs: one series of values per seed; level: of the interval; seed, draws: seed and number of the resamples.
+    """
     rows = [_values(run) for run in runs]
     if not rows:
         raise BadValue("runs", got=0, need="at least one run")
@@ -83,9 +87,10 @@ def bootstrap_mean(runs: Sequence[npt.ArrayLike], level: float = 0.95, seed: int
 def paired_difference(
     ours: Sequence[npt.ArrayLike], theirs: Sequence[npt.ArrayLike], level: float = 0.95, seed: int = 0
 ) -> Interval:
-    """The mean of ours - theirs over pairs of runs with the same seed and rounds.
+    """The mean difference ours - theirs, with its bootstrap interval; the i-th runs of both form a pair.
 
-    Effects of the seed that both runs share cancel.
+    The runs of a pair have the same seed and rounds, so that effects of the seed cancel. level: of the interval; seed:
+    of the bootstrap.
     """
     pairs = [(_values(a), _values(b)) for a, b in zip(ours, theirs, strict=True)]
     for a, b in pairs:
@@ -109,7 +114,10 @@ def equivalent(ours: Level, theirs: Level, margin: float, alpha: float = 0.05) -
 def _two_sided(
     difference: float, parts: Sequence[float], dofs: Sequence[float], margin: float, alpha: float
 ) -> Equivalence:
-    """The two one-sided tests; parts: variances of both means; dofs: their degrees of freedom (Welch-Satterthwaite)."""
+    """The two one-sided tests of |difference| < margin.
+
+    parts: the variances of both means; dofs: their degrees of freedom, combined by Welch-Satterthwaite.
+    """
     error = math.sqrt(sum(parts))
     if not error > 0:  # two constant series, or too few values
         p = 0.0 if error == 0 and abs(difference) < margin else 1.0
@@ -123,10 +131,10 @@ def _two_sided(
 
 
 def seeds_needed(difference: float, std: float, power: float = 0.8, alpha: float = 0.05, most: int = 10_000) -> int:
-    """The number of seeds with which a paired two-sided t test detects a mean difference; std: its std over seeds.
+    """The number of seeds with which a paired two-sided t test detects a mean difference with this power.
 
-    The power is computed from the noncentral t distribution. Raises BadValue for a difference of 0, or if `most` seeds
-    do not suffice.
+    std: the standard deviation of the difference over seeds; alpha: the level of the test. The power is computed from
+    the noncentral t distribution. Raises BadValue for a difference of 0, or if `most` seeds do not suffice.
     """
     if difference == 0 or not std >= 0:
         raise BadValue("difference", got=difference, need="other than 0, with a std >= 0")
@@ -169,7 +177,10 @@ def effective_count(values: npt.ArrayLike) -> float:
 
 
 def _block_means(row: Floats, rng: np.random.Generator, draws: int) -> Floats:
-    """Means of circular block-bootstrap resamples of the row, in blocks of length n^(1/3), [draws]."""
+    """The means [draws] of block-bootstrap resamples of a series.
+
+    Blocks are circular and have length n^(1/3) for a series of n values.
+    """
     n = len(row)
     length = max(1, round(n ** (1 / 3)))
     starts = rng.integers(n, size=(draws, math.ceil(n / length)))

@@ -86,7 +86,7 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def rc() -> AbstractContextManager[None]:
-    """The matplotlib settings under which everything here is drawn and saved."""
+    """A context with the matplotlib settings under which all figures of reports are drawn and saved."""
     return matplotlib.rc_context(
         {
             "text.parse_math": False,  # names, paths and labels may hold `$`, `^` and `{`
@@ -133,9 +133,10 @@ def rc() -> AbstractContextManager[None]:
 
 
 def line_styles(groups: Sequence[Group], methods: Mapping[str, Line]) -> dict[Group, Line]:
-    """A style for every line of one figure: colour by method, dash and marker by setting within the method.
+    """A style for every setting of one figure: colour by method, dash and marker by setting within the method.
 
-    methods: `method_styles` of the whole report. Settings of a single method also have different colours.
+    If all settings are of one method, they have different colours instead. methods: `method_styles` of the whole
+    report.
     """
     parts = by_method(groups)
     if len(parts) == 1 and len(groups) > 1:
@@ -152,8 +153,8 @@ def line_styles(groups: Sequence[Group], methods: Mapping[str, Line]) -> dict[Gr
 def method_styles(methods: Sequence[str]) -> dict[str, Line]:
     """A style for every method of a report, all different for up to 32 methods.
 
-    A method has its preferred colour, or the first free one if another method has that. If none is free, colours
-    repeat with another dash.
+    A method has its preferred colour, or the first free colour if another method already has that one. If no colour is
+    free, colours repeat with another dash.
     """
     taken: dict[str, int] = {}
     for method in sorted(methods, key=lambda name: PREFERRED.get(name, len(PALETTE))):

@@ -41,7 +41,10 @@ COST_HEADS = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column; show: converts a cell's value to text; better: `max` or `min` if the best value is highlighted."""
+    """One column of a table; show: converts a cell's value to text.
+
+    better: `max` or `min` if the best value is highlighted, else None. numeric: whether the cells are numbers.
+    """
 
     key: str
     head: str
@@ -52,9 +55,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its file name, its caption, its columns, and one dict per row.
+    """A table: its file name, its caption, its columns, and one dict (column key -> value) per row.
 
-    Rows may have an entry `block`: the rows of one block stand under that heading, and the best value is per block.
+    Rows may have an entry `block`: rows with the same block stand together under it as heading, and the best value of a
+    column is determined within a block.
     """
 
     name: str
@@ -70,7 +74,7 @@ class Table:
         return parts
 
     def best_in(self, rows: Sequence[dict[str, Any]], column: Column) -> float | None:
-        """The best value of a column among the rows; None if the column has no best value."""
+        """The best value of a column among these rows; None for a single row, or if the column has no best value."""
         values = [rank(row.get(column.key)) for row in rows]
         finite = [value for value in values if math.isfinite(value)]
         if column.better is None or len(rows) < 2 or not finite:
@@ -91,7 +95,7 @@ class Table:
 
 
 def rank(value: Any) -> float:
-    """A cell as a number for comparison; nan for texts, and for costs that some seeds lack."""
+    """A cell as a number for comparison; nan for a text, and for a statistic to which not all seeds contribute."""
     if isinstance(value, Stat):
         return value.mean if value.count and value.count >= value.of else math.nan
     return float(value) if isinstance(value, int | float) else math.nan
@@ -100,7 +104,7 @@ def rank(value: Any) -> float:
 def summary(parts: Sequence[Facet], metric: str, *, last: int, target: float | None, name: str = "summary") -> Table:
     """The summary table, one row per setting: last-k mean +- std, final and best value, and the costs to the target.
 
-    The last-k statistic pools the seeds and the last `last` rounds; the others are over seeds.
+    The last-k statistic is over all values of the last `last` rounds of all seeds; the other statistics are over seeds.
     """
     better = "max" if higher_is_better(metric) else "min"
     groups = [group for part in parts for group in part.groups]

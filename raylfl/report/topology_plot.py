@@ -31,9 +31,10 @@ FAR = 20  # ratio of the values from which the colour scale is logarithmic
 
 @dataclass(frozen=True)
 class Net:
-    """A graph of `count` nodes with its edges.
+    """A graph of `count` nodes with E edges.
 
-    pairs: (from, to) [E, 2]; an undirected edge may be there once or twice. weights [E]: 0 on an edge without messages.
+    pairs: (from, to) [E, 2]; an undirected edge may occur in one direction or in both. weights [E]: 0 for an edge that
+    carried no message.
     """
 
     count: int
@@ -50,7 +51,11 @@ class Net:
 
 @dataclass(frozen=True)
 class Shade:
-    """Values of the nodes [N] (nan: unknown) as colours, lighter for better values; label: of the colour bar."""
+    """Values of the nodes [N] (nan: unknown), shown as colours, lighter for better values.
+
+    label: the label of the colour bar. higher: whether larger values are better. percent: whether values are shown in
+    per cent.
+    """
 
     values: Floats
     label: str
@@ -93,7 +98,7 @@ def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said:
 def coloured_figure(net: Net, name: str, working: Bools, shade: Shade | None, rows: int | None = None) -> Figure:
     """The graph of a round with its nodes coloured by a value; nodes that did not work are hollow.
 
-    name: the topology's; rows: number of rows of a grid.
+    name: the topology's name; working: whether each node worked [N]; rows: the number of rows if it is a grid.
     """
     with rc():
         at = places(net, name, rows)
@@ -116,9 +121,11 @@ def coloured_figure(net: Net, name: str, working: Bools, shade: Shade | None, ro
 
 
 def places(net: Net, name: str, rows: int | None = None) -> Floats:
-    """The position of each node [N, 2]: on a circle with node 0 at the top, around a star's centre, or by its edges.
+    """The position of each node [N, 2]: on a circle with node 0 at the top, or computed from the edges.
 
-    Many nodes fill a rectangle row by row, in alternating direction, so that successive nodes are neighbours.
+    A star has node 0 in the middle of the circle. The nodes of other large graphs fill a rectangle row by row; except
+    in lattices, every second row runs backwards, so that successive nodes are neighbours. rows: number of rows of a
+    grid.
     """
     import networkx as nx
 

@@ -35,10 +35,10 @@ MOST_COLUMNS = 8  # largest number of columns of parallel coordinates
 
 @dataclass(frozen=True)
 class Outline:
-    """The content of a report as plain values.
+    """The content of a report at wandb as plain values.
 
-    groups: wandb groups, one per experiment or sweep. sections: heading -> measured metrics. keys: config keys that
-    differ, for parallel coordinates. summary: a Markdown table.
+    groups: wandb groups, one per experiment or sweep. metric: the main metric. sections: heading -> measured metrics.
+    keys: the config keys that differ between runs, for parallel coordinates. summary: a Markdown table.
     """
 
     title: str
@@ -65,7 +65,7 @@ def outline(paths: Sequence[Path]) -> Outline:
 
 
 def shared_keys(runs: Sequence[RunRecord]) -> list[str]:
-    """Config keys that all runs have and whose values differ, without the algorithm."""
+    """The config keys that all runs have and whose values differ between runs, except the algorithm's name."""
     settings = [run.setting for run in runs]
     return [key for key in varying(settings) if key != METHOD and all(key in setting for setting in settings)]
 

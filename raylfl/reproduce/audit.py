@@ -43,7 +43,10 @@ SEEDS = (0, 1, 2)
 
 
 def scaffold_lines(base: Setting, rate: float) -> list[Setting]:
-    """Settings of SCAFFOLD: with each departure, at ten times the learning rate, and the controls."""
+    """The settings of SCAFFOLD: as published, with each departure, at ten times the learning rate; and the controls.
+
+    rate: the learning rate of all settings but that one.
+    """
     lines = {**DEPARTURES, LONG: {"local.lr": TENFOLD * rate}, **CONTROLS}
     return [base.with_(name, {"algorithm.name": "scaffold", "local.lr": rate, **own}) for name, own in lines.items()]
 
@@ -71,7 +74,10 @@ class ScaffoldAudit(PaperResult):
 
     @staticmethod
     def claims(at: Mapping[str, Mapping[int, float]]) -> list[Claim]:
-        """The claims about why public tables show 10.0 %, judged by the distances after EARLY and LATE rounds."""
+        """The claims about why public tables show 10.0 %, judged by the distances after EARLY and LATE rounds.
+
+        at: name of a setting -> rounds -> relative distance to the optimum.
+        """
 
         def told(*names: str, after: int = LATE) -> str:
             return ", ".join(f"{name}: {_short(at[name][after])}" for name in names)
@@ -105,10 +111,10 @@ class ScaffoldAudit(PaperResult):
 
 
 class Network(PaperResult):
-    """Runs on LeNet-5 with MNIST (smoke: digits, 50 clients), under NIID-Bench's partitions.
+    """An audit with LeNet-5 on MNIST (at scale `smoke`: digits, 50 clients), under NIID-Bench's partitions.
 
-    Lines and seeds can be run and published one by one; a claim is judged once all its lines have runs. smoke_seeds:
-    the seeds at the scale `smoke`.
+    A line of the table is one method or variant. Lines and seeds can be run and published one by one; a claim is judged
+    once all its lines have runs. smoke_seeds: the seeds at the scale `smoke`.
     """
 
     scales: ClassVar[tuple[str, ...]] = SCALES
@@ -116,17 +122,20 @@ class Network(PaperResult):
     smoke_seeds: ClassVar[tuple[int, ...]] = SEEDS[:1]
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-        """The line of the run."""
+        """The line of the table to which a run belongs, from the name of its folder."""
         return {"method": name.rpartition("-s")[0]}
 
     def groups(self, cache: RunCache, settings: Sequence[Setting]) -> dict[str, Group]:
-        """The runs of each selected line, for three seeds at the scale `paper`."""
+        """Line -> its runs, for each line that `--only` selects; three seeds at the scale `paper`."""
         chosen = [s for s in settings if cache.only.keeps(method=s.label)]
         found = cache.groups(chosen, cache.pick(self.smoke_seeds, SEEDS))
         return {group.label: group for group in found}
 
     def base(self, cache: RunCache, options: Mapping[str, Any]) -> Setting:
-        """The setting shared by all lines; on the small set of digits, 40 epochs have as many steps as ten on MNIST."""
+        """The setting that all lines share, with these options.
+
+        At scale `smoke`, 40 epochs on the small set of digits have as many local steps as ten epochs on MNIST.
+        """
         smoke: dict[str, Any] = {"partition.min_size": 2, "participation.size": 5, "data.init_args.upscale": 28}
         smoke |= {"local.batch_size": 16, "local.epochs": 40}
         bases = ["reproduce/audit_network", cache.pick("reproduce/smoke", "reproduce/paper")]
@@ -135,7 +144,7 @@ class Network(PaperResult):
     def findings(
         self, groups: Mapping[str, Group], heading: str, claims: Sequence[Claim | None], lines: Mapping[str, str]
     ) -> Findings:
-        """A table of final accuracies, a figure of all rounds, and the claims whose lines have runs."""
+        """The findings: a table of final accuracies, a figure over all rounds, and the claims that could be judged."""
         from raylfl.reproduce import draw
 
         rows = [{"method": name, "accuracy": accuracy(group)} for name, group in groups.items()]
@@ -214,14 +223,14 @@ def distance(group: Group, rounds: int) -> float:
 
 
 def accuracy(group: Group) -> Stat:
-    """The mean accuracy of the last rounds, over seeds."""
+    """The accuracy over seeds and the last rounds."""
     return last_k(group, ACCURACY, LAST)
 
 
 def _gap(text: str, groups: Mapping[str, Group], line: str, other: str, low: float, high: float) -> Claim | None:
-    """The claim low < a - b < high on the last accuracies of two lines, a and b; None if one of them is missing.
+    """The claim low < a - b < high about the final accuracies a of `line` and b of `other`; None if one is missing.
 
-    A line with a diverged run counts as 0.
+    The accuracy of a line with a diverged run counts as 0.
     """
     if line not in groups or other not in groups:
         return None

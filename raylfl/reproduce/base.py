@@ -46,7 +46,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Findings:
-    """The outcome of a reproduction; figures: by file name without ending; notes: remarks for the reader."""
+    """The outcome of a reproduction: tables, claims, figures and notes.
+
+    figures: file name without ending -> figure. notes: remarks for the reader.
+    """
 
     tables: Sequence[Table] = ()
     claims: Sequence[Claim] = ()
@@ -77,7 +80,10 @@ class PaperResult(ABC):
         return {"run": name.rpartition("-s")[0] or name}
 
     def measures(self, run: RunRecord) -> dict[str, float | None]:
-        """Numbers of a run that its row in the ledger keeps, because the thinned curve does not determine them."""
+        """Numbers that a run's row in the ledger keeps besides its curve.
+
+        They are computed from all rounds; the thinned curve in the row does not determine them.
+        """
         return {}
 
     @property
@@ -86,7 +92,7 @@ class PaperResult(ABC):
         return type(self).from_ledger is not PaperResult.from_ledger
 
     def from_ledger(self, folder: Path) -> Findings:
-        """The findings from the published runs in this ledger."""
+        """The findings, computed from the published runs in the ledger of this folder."""
         raise NotImplementedError
 
 

@@ -13,17 +13,17 @@ from raylfl.errors import BadConfig
 
 @dataclass(frozen=True)
 class Choice:
-    """A selection of cells: a cell must match one of the patterns of each key.
+    """A selection of cells: a cell is selected if the value of each key with patterns matches one of its patterns.
 
     Patterns have the wildcards of file names (`mnist-*`), and match values as `plain` writes them. seen: key -> value
-    -> whether it matched, of all values so far.
+    -> whether it matched, for all values asked about so far.
     """
 
     patterns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     seen: dict[str, dict[str, bool]] = field(default_factory=dict, compare=False)
 
     def keeps(self, **cell: Any) -> bool:
-        """Whether a cell with these keys is selected."""
+        """Whether a cell with these keys and values is selected; notes the values in `seen`."""
         for key in cell.keys() & self.patterns.keys():
             value = plain(cell[key])
             kept = any(fnmatch.fnmatchcase(value, pattern) for pattern in self.patterns[key])
@@ -31,7 +31,7 @@ class Choice:
         return all(self.seen[key][plain(value)] for key, value in cell.items() if key in self.patterns)
 
     def refuse_nothing(self) -> None:
-        """Raises BadConfig if none of the values that a key has had so far was selected."""
+        """Raises BadConfig if, for some key with patterns, no value asked about so far matches."""
         for key, values in self.seen.items():
             if not any(values.values()):
                 raise BadConfig(f"--only {key}={','.join(self.patterns[key])}: no cell; there are {', '.join(values)}")

@@ -24,7 +24,7 @@ HOLLOW: dict[str, Any] = {"dashes": (3, 2), "markerfacecolor": "white", "markere
 
 @dataclass(frozen=True)
 class Plot:
-    """One panel: lines by name, the metric, and the x axis (`derived.AXES`)."""
+    """One panel of a figure: its lines by name, its metric, and its x axis (a key of `derived.AXES`)."""
 
     heading: str
     lines: Mapping[str, Group]
@@ -72,7 +72,10 @@ def _drawer(plot: Plot, looks: Mapping[str, Line]) -> Callable[[Axes], None]:
 
 
 def _counted(item: Curve, factor: float, bottom: float | None, start: float | None) -> Curve:
-    """The curve with its start point, its costs times `factor`, and values below `bottom` raised to it."""
+    """The curve with its costs multiplied by `factor` and its values at least `bottom`.
+
+    start: the value of a point at cost 0 that is put in front; None: no such point.
+    """
     first = [] if start is None else [start]
     floor = -np.inf if bottom is None else bottom
     x = np.concatenate([[0.0] * len(first), item.x * factor])
@@ -112,9 +115,9 @@ def sweeps(
 def beside(
     panels: Mapping[str, Mapping[str, Mapping[str, tuple[Stat, Stat]]]], looks: Mapping[str, Line], metric: str
 ) -> Figure:
-    """A figure of means and std per cell and method: our results (filled) beside the published ones (hollow).
+    """A figure of mean and std for each cell and method: our results (filled) beside the published ones (hollow).
 
-    panels: heading -> cell -> method -> (ours, published).
+    panels: heading -> cell -> method -> (ours, published). looks: the style of each method.
     """
 
     def drawer(cells: Mapping[str, Mapping[str, tuple[Stat, Stat]]]) -> Callable[[Axes], None]:

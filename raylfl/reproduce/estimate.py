@@ -22,9 +22,10 @@ SHORT = 10.0  # seconds after which a short run ends, but not before its second 
 def estimate(configs: Sequence[dict[str, Any]], processes: int) -> Iterator[str]:
     """Yields one line per kind of run (data, model, method, clients) as soon as it is measured, then one for all runs.
 
-    For each kind, the run with the fewest local steps or epochs is measured for a few rounds. The other runs are
-    assumed to take time in proportion to them: slightly too much, as evaluations do not take longer with more steps.
-    Runs whose clients differ in their local work are of one kind only if the local work is the same.
+    For each kind, the run with the fewest local steps or epochs is measured for a few rounds. The time of the other
+    runs is assumed to be proportional to their local steps or epochs. This is slightly too much, as evaluations do not
+    take longer with more steps. Runs with different numbers of steps per client are of one kind only if these numbers
+    are the same.
     """
     kinds: dict[str, list[dict[str, Any]]] = {}
     for config in configs:
@@ -66,15 +67,16 @@ def _local_work(config: dict[str, Any]) -> tuple[str, Any]:
 
 
 def _work(config: dict[str, Any]) -> float:
-    """The local work in relation to other runs of the same kind."""
+    """The number of local steps or epochs; 1 if the amount is specified per client."""
     amount = _local_work(config)[1]
     return float(amount) if isinstance(amount, (int, float)) else 1.0
 
 
 def _per_round(config: dict[str, Any]) -> float:
-    """Seconds per round of a short run in a temporary folder that evaluates every second round.
+    """Seconds per round, measured by a short run in a temporary folder that evaluates every second round.
 
-    The time of an evaluation (rounds with one less rounds without) is spread over `eval.every` rounds.
+    The time of an evaluation is the difference between rounds with and without one; it is spread over `eval.every`
+    rounds.
     """
     short, clock = copy.deepcopy(config), _Clock()
     every = max(int(config["eval"]["every"]), 1)

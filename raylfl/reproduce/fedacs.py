@@ -51,7 +51,7 @@ class Quadratics(PaperResult):
 
     @abstractmethod
     def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
-        """The claims, judged by the runs."""
+        """The claims of the paper, judged by the limits; limits: system -> method -> limit."""
 
     def _table(self, limits: Mapping[str, Mapping[str, Limit]]) -> Table:
         rows = [
@@ -172,7 +172,10 @@ class Fig7(Quadratics):
 
 
 def _as_predicted(limits: Mapping[str, Mapping[str, Limit]], tolerance: float) -> Claim:
-    """The claim that every method ends where eqs. (4)-(6) of [3] predict; the paper does not state it."""
+    """The claim that every method ends where eqs. (4)-(6) of [3] predict, which the paper does not state.
+
+    tolerance: the largest accepted distance from the prediction.
+    """
     off = {
         f"{panel.split(':')[0]}, {name}": limit.surprise
         for panel, lines in limits.items()

@@ -14,7 +14,7 @@ DISTANCE = "global/distance_abs"
 
 @dataclass(frozen=True)
 class Limit:
-    """The limit of a method on the quadratics of fig. 4, from one run; tail: number of averaged last rounds."""
+    """The limit of a method on the quadratics of fig. 4, from one run; tail: the number of last rounds averaged."""
 
     run: RunRecord
     tail: int
@@ -28,19 +28,19 @@ class Limit:
 
     @cached_property
     def mean(self) -> Floats:
-        """The tail mean of x_r, [d]."""
+        """The mean of x_r over the rounds of the tail, [d]."""
         columns = [self.run.column(f"test/x{j}") for j in range(len(self.optimum))]
         mean: Floats = np.stack(columns)[:, -self.tail :].mean(axis=1)
         return mean
 
     @property
     def bias(self) -> float:
-        """The bias |tail mean of x_r - x*|."""
+        """The bias |mean - x*|, where `mean` is over the tail."""
         return float(np.linalg.norm(self.mean - self.optimum))
 
     @property
     def distance(self) -> float:
-        """The tail mean of |x_r - x*|, which contains the bias and the noise of single rounds."""
+        """The mean of |x_r - x*| over the rounds of the tail; it contains the bias and the noise of single rounds."""
         return float(self.run.column(DISTANCE)[-self.tail :].mean())
 
     @cached_property
@@ -76,5 +76,5 @@ class Limit:
 
     @property
     def surprise(self) -> float:
-        """The prediction error |tail mean - predicted|; nan if there is no prediction."""
+        """The prediction error |mean - predicted|; nan if there is no prediction."""
         return float("nan") if self.predicted is None else float(np.linalg.norm(self.mean - self.predicted))

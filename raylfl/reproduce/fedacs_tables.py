@@ -52,9 +52,9 @@ class Task:
 
 
 def _costs(text: str) -> dict[str, tuple[float, float]]:
-    """The (rounds, seconds) of each method, from `68 3548.6, 93 5470.4, ...`; `- -`: never.
+    """Method -> published (rounds, seconds), from `68 3548.6, 93 5470.4, ...`; `- -`: the target was never reached.
 
-    The order is FedACS, FedAvg, c-a-FedAvg, FedVARP, FedNova, OS.
+    The order is FedACS, FedAvg, c-a-FedAvg, FedVARP, FedNova, OS. FedAU has no published costs: never.
     """
     pairs = [[NEVER if x == "-" else float(x) for x in pair.split()] for pair in text.split(",")]
     names = [name for name in METHODS if name != "FedAU"]
@@ -101,7 +101,7 @@ class Efficiency(PaperResult):
         )
 
     def setting(self, cache: RunCache, task: Task) -> Setting:
-        """The task under FedAvg at the cache's scale."""
+        """The setting of FedAvg on this task, at the cache's scale."""
         if cache.scale == "paper":
             return setting("", ["reproduce/fedacs_table1", self.system, *task.configs, "reproduce/paper"], task.options)
         smoke = {"num_clients": 20, "rounds": 80, "local.batch_size": 32, "local.lr": 0.05, "partition.min_size": 2}
@@ -110,7 +110,10 @@ class Efficiency(PaperResult):
         return setting("", bases, dict(task.options) | smoke)
 
     def claims(self, ours: Mapping[str, Mapping[str, Sequence[Stat]]]) -> list[Claim]:
-        """The claims of Sec. 6: among all methods but OS, FedACS needs the fewest rounds and the least computation."""
+        """The claims of Sec. 6: among all methods but OS, FedACS needs the fewest rounds and the least computation.
+
+        ours: task -> method -> (rounds, computation) to the target.
+        """
         claims = []
         for task in self.tasks:
             spent = {name: _reached(stats[0]) for name, stats in ours[task.heading].items()}
@@ -126,7 +129,10 @@ class Efficiency(PaperResult):
         return claims
 
     def gains(self, ends: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
-        """The claims of figs. 6, 9, 10: FedACS ends with the highest accuracy, and its lead in points."""
+        """The claims of figs. 6, 9, 10: FedACS ends with the highest accuracy; the evidence is its lead in points.
+
+        ends: task -> method -> accuracy over the last rounds.
+        """
         claims = []
         for task in self.tasks:
             own = ends[task.heading]
@@ -141,7 +147,10 @@ class Efficiency(PaperResult):
     def rivals(
         self, ours: Mapping[str, Mapping[str, Sequence[Stat]]], ends: Mapping[str, Mapping[str, Stat]]
     ) -> list[Claim]:
-        """The claims of Sec. 6 about rivals: FedAU never reaches the target, c-a-FedAvg varies more than FedAvg."""
+        """The claims of Sec. 6 about rivals: FedAU never reaches the target, c-a-FedAvg varies more than FedAvg.
+
+        ours, ends: as in `claims` and `gains`.
+        """
         reached = {task.heading: _reached(ours[task.heading]["FedAU"][0]) for task in self.tasks}
         told = ", ".join(f"{heading} {_count(value)}" for heading, value in reached.items())
         never = Claim("FedAU reaches no target", not any(map(math.isfinite, reached.values())), told)
@@ -186,7 +195,7 @@ UNITS = "our computation time is counted in local steps, the paper's in seconds 
 
 
 def _reached(stat: Stat) -> float:
-    """The mean cost; inf unless every seed reached the target."""
+    """The mean cost of reaching the target; inf unless every seed reached it."""
     return stat.mean if stat.count == stat.of else NEVER
 
 

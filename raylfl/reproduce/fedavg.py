@@ -42,13 +42,16 @@ NEAR = 1.5  # factor between our rounds and the paper's that counts as agreement
 
 
 def published(numbers: Mapping[str, Sequence[int]], partition: str, fraction: float) -> int:
-    """The published rounds of a cell."""
+    """The published number of rounds of a cell.
+
+    numbers: partition -> rounds for each of FRACTIONS. fraction: the fraction of clients.
+    """
     return numbers[partition][FRACTIONS.index(fraction)]
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A run of a cell: its learning rate and seed, and the rounds that it took to the target; None if it did not."""
+    """A run of a cell: its learning rate and seed, and the rounds to the target; None if it was not reached."""
 
     lr: float
     seed: int
@@ -57,7 +60,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Place:
-    """A cell of the table with its runs."""
+    """A cell of the table (pixels, partition, fraction of clients) with its runs."""
 
     pixels: str
     partition: str
@@ -66,19 +69,19 @@ class Place:
 
     @cached_property
     def search(self) -> dict[float, float]:
-        """The rounds by learning rate on the first seed; inf if the target was not reached."""
+        """Learning rate -> rounds to the target on the first seed; inf if the target was not reached."""
         first = min(run.seed for run in self.tried)
         found = {run.lr: run.rounds for run in self.tried if run.seed == first}
         return {lr: math.inf if rounds is None else rounds for lr, rounds in sorted(found.items())}
 
     @property
     def lr(self) -> float:
-        """The best learning rate."""
+        """The learning rate with the fewest rounds to the target on the first seed."""
         return min(self.search, key=lambda lr: self.search[lr])
 
     @property
     def inside(self) -> bool:
-        """Whether the best rate is neither the smallest nor the largest tried."""
+        """Whether the best learning rate is neither the smallest nor the largest tried."""
         return min(self.search) < self.lr < max(self.search)
 
     @property
@@ -87,13 +90,13 @@ class Place:
 
     @property
     def ours(self) -> Stat:
-        """The rounds at the best learning rate, over seeds."""
+        """The rounds to the target at the best learning rate, over seeds."""
         own = [run.rounds for run in self.tried if run.lr == self.lr]
         return Stat.over([rounds for rounds in own if rounds is not None], of=len(own))
 
     @property
     def ratio(self) -> float:
-        """Our rounds over the paper's; nan if no run reached the target."""
+        """Our rounds to the target over the paper's; nan if no run reached the target."""
         return self.ours.mean / published(PAPER, self.partition, self.fraction)
 
 
@@ -142,7 +145,11 @@ class Table1(PaperResult):
 
 
 def cell(pixels: str, partition: str, fraction: float, lr: float, scale: str) -> Setting:
-    """The setting of a cell with a learning rate; it ends at the target, or after twice the paper's rounds."""
+    """The setting of a cell with a learning rate; its runs end at the target, or else after twice the paper's rounds.
+
+    pixels, partition: names of the cell's pixel scaling and partition; fraction: C, the fraction of clients. At scale
+    `smoke` runs end after 100 rounds at most.
+    """
     smoke = scale == "smoke"
     clients = 50 if smoke else 100
     options = {
@@ -158,7 +165,7 @@ def cell(pixels: str, partition: str, fraction: float, lr: float, scale: str) ->
 
 
 def findings(places: Sequence[Place]) -> Findings:
-    """The table, the claims and the figure of the cells that have runs."""
+    """The findings from the cells that have runs: the table, the claims and the figure."""
     return Findings([table(places)], claims(places), {"table1": figure(places)}, [TUNED])
 
 
@@ -170,7 +177,7 @@ TUNED = (
 
 
 def table(places: Sequence[Place]) -> Table:
-    """One row per cell: ours, the paper's, FedLab's, and the rounds at every learning rate tried."""
+    """The table with one row per cell: ours, the paper's, FedLab's, and the rounds at every learning rate tried."""
     rows = [
         {
             "block": place.heading,
@@ -203,7 +210,7 @@ def table(places: Sequence[Place]) -> Table:
 
 
 def claims(places: Sequence[Place]) -> list[Claim]:
-    """The rounds are the paper's; C = 0.1 is better than one client; the more so if the data are not IID."""
+    """The claims: our rounds are the paper's; C = 0.1 is faster than one client, more so if the data are not IID."""
     out = []
     for heading in dict.fromkeys(place.heading for place in places):
         own = [place for place in places if place.heading == heading]
@@ -235,14 +242,14 @@ def claims(places: Sequence[Place]) -> list[Claim]:
 
 
 def _gain(places: Sequence[Place]) -> float | None:
-    """The rounds with one client over those with ten; None if a cell is missing or did not reach the target."""
+    """The rounds with one client divided by those with C = 0.1; None if a cell is missing or missed the target."""
     means = {place.fraction: place.ours.mean for place in places if place.ours.count}
     one, ten = (means.get(fraction) for fraction in FRACTIONS[:2])
     return None if one is None or ten is None else one / ten
 
 
 def figure(places: Sequence[Place]) -> Figure:
-    """Rounds over the client fraction, ours beside the published numbers."""
+    """The figure of rounds to the target over the fraction of clients, ours beside the published numbers."""
     from raylfl.reproduce import draw
 
     panels = {}

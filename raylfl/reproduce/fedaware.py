@@ -50,7 +50,10 @@ SEARCH_SEED = 0
 def world(
     cache: RunCache, label: str, system: str, more: Sequence[str] = (), options: Mapping[str, Any] | None = None
 ) -> Setting:
-    """The setting of one of SYSTEMS at the cache's scale, with FedAvg as method; more: configs merged on top."""
+    """The setting of FedAvg in one of SYSTEMS, at the cache's scale.
+
+    more: names of configs merged on top; options: dotted keys with other values.
+    """
     bases = ["reproduce/fedaware_table1", SYSTEMS[system], *more, cache.pick("reproduce/smoke", "reproduce/paper")]
     smoke: dict[str, Any] = {"local.lr": 0.05}  # with 0.01, 100 rounds are too few to learn anything
     if not more:
@@ -63,7 +66,10 @@ def world(
 
 
 def variants(base: Setting, names: Sequence[str], smoke: bool) -> dict[str, list[Setting]]:
-    """The settings of each method: every value of its tuned option, or only the middle value in a smoke run."""
+    """Method -> its settings: one for every value of its tuned option, or for the middle value only if `smoke`.
+
+    base: the setting to which method and option are added.
+    """
     out = {}
     for name in names:
         key, option, grid = METHODS[name]
@@ -74,7 +80,10 @@ def variants(base: Setting, names: Sequence[str], smoke: bool) -> dict[str, list
 
 
 def tuned(cache: RunCache, systems: Mapping[str, Setting], names: Sequence[str]) -> dict[str, dict[str, Group]]:
-    """For each system and method the best variant (by the best accuracy on one seed), on all seeds."""
+    """System -> method -> the runs of its best variant on all seeds.
+
+    The best variant has the best accuracy on the search seed. systems: name -> base setting; names: the methods.
+    """
     tries = {label: variants(base, names, cache.scale == "smoke") for label, base in systems.items()}
     flat = [(label, name, s) for label, own in tries.items() for name, settings in own.items() for s in settings]
     groups = cache.groups([s for _, _, s in flat], [SEARCH_SEED])
@@ -89,7 +98,10 @@ def tuned(cache: RunCache, systems: Mapping[str, Setting], names: Sequence[str])
 
 
 def steady(lines: Mapping[str, Group], last: int) -> Claim:
-    """The claim of Sec. 5 that the accuracy of FedAWARE varies least between rounds."""
+    """The claim of Sec. 5 that the accuracy of FedAWARE varies least from evaluation to evaluation.
+
+    lines: method -> runs; last: the number of last rounds considered.
+    """
     moves = {name: jitter(group, last) for name, group in lines.items()}
     order = sorted(moves, key=lambda name: moves[name])
     told = ", ".join(f"{name} {100 * moves[name]:.2f}" for name in order)
@@ -97,7 +109,7 @@ def steady(lines: Mapping[str, Group], last: int) -> Claim:
 
 
 def jitter(group: Group, last: int) -> float:
-    """The mean over runs of the std of the accuracy's changes between evaluations in the last rounds."""
+    """The std of the changes of accuracy from one evaluation to the next in the last rounds, as a mean over runs."""
     rows = [run.column(ACCURACY)[run.rounds > run.rounds[-1] - last] for run in group.runs]
     return float(np.mean([np.diff(row[np.isfinite(row)]).std() for row in rows]))
 

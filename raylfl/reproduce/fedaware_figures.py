@@ -20,7 +20,7 @@ DIVERSITY = "update/diversity"
 
 
 class Curves(PaperResult):
-    """Curves of several metrics, one panel for each."""
+    """A figure with one panel per metric and several lines; looks: line -> the method whose style it has."""
 
     scales = SCALES
     stem: ClassVar[str]
@@ -29,7 +29,7 @@ class Curves(PaperResult):
 
     @abstractmethod
     def measured(self, cache: RunCache) -> list[Group]:
-        """The runs of each line, in the order of `looks`."""
+        """The runs of each line of the figure, in the order of `looks`."""
 
     def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
@@ -58,7 +58,7 @@ class Curves(PaperResult):
 
 
 class Lines(Curves):
-    """Curves with one setting per line."""
+    """A figure whose lines are one setting each."""
 
     @abstractmethod
     def settings(self, cache: RunCache) -> list[Setting]:
@@ -69,7 +69,10 @@ class Lines(Curves):
 
 
 def diverse(lines: Mapping[str, Group], rivals: Sequence[str], last: int) -> Claim:
-    """The claim of Sec. 5 that FedAWARE keeps the highest gradient diversity."""
+    """The claim of Sec. 5 that FedAWARE keeps the highest gradient diversity among these methods.
+
+    lines: method -> runs; rivals: the other methods; last: the number of averaged last rounds.
+    """
     values = {name: last_k(lines[name], DIVERSITY, last).mean for name in ("FedAWARE", *rivals)}
     order = sorted(values, key=lambda name: -values[name])
     told = ", ".join(f"{name} {number(values[name], 3)}" for name in order)
@@ -106,7 +109,7 @@ class Fig3(Lines):
 
 
 class Methods(Curves):
-    """The methods of table 1 in one system, each at its best tuning."""
+    """A figure of the methods of table 1 in one system, each at its best tuning."""
 
     metrics: ClassVar[Sequence[str]] = ("train/loss", ACCURACY, DIVERSITY)
     names: ClassVar[Sequence[str]] = tuple(METHODS)
@@ -134,7 +137,7 @@ class Fig5(Methods):
     stem, metrics = "fig5", (DIVERSITY,)
 
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
-        """The shared claims, and: FedAvgM and FedYogi are accurate with a low diversity."""
+        """The claims of `Methods`, and that FedAvgM and FedYogi are accurate with a low diversity."""
         ends = {name: last_k(group, DIVERSITY, cache.pick(20, 50)).mean for name, group in lines.items()}
         tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}
         low = all(ends[name] < ends["FedAvg"] for name in ("FedAvgM", "FedYogi"))
@@ -151,7 +154,7 @@ class Digits(Methods):
     options: ClassVar[Mapping[str, Any]] = {"data.init_args.mean": [0.0], "data.init_args.std": [1.0]}
 
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
-        """The shared claims, and: FedAWARE's training loss is comparable with FedYogi's."""
+        """The claims of `Methods`, and that FedAWARE's training loss is comparable with FedYogi's."""
         last = cache.pick(20, 50)
         own, other = (last_k(lines[name], "train/loss", last).mean for name in ("FedAWARE", "FedYogi"))
         told = f"FedAWARE {number(own, 3)}, FedYogi {number(other, 3)}"

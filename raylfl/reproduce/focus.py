@@ -143,7 +143,7 @@ def _distance(group: Group) -> Floats:
 
 
 def level(group: Group) -> float:
-    """The level at which a method ends: the median of the last tenth of its rounds."""
+    """The level at which a method ends: its median distance to the optimum over the last tenth of the rounds."""
     values = _distance(group)
     return float(np.median(values[-max(len(values) // 10, 1) :]))
 
@@ -157,14 +157,20 @@ def _cost(lines: Mapping[str, Group], name: str, goal: float, axis: str) -> floa
 
 
 def straightness(distance: Floats) -> float:
-    """The R^2 of a line through log |x_r - x*| until EXACT is reached; 1 for exact linear convergence."""
+    """The R^2 of a straight line through log |x_r - x*| over rounds, until EXACT is reached.
+
+    It is 1 for exact linear convergence.
+    """
     until = int(np.argmax(distance <= EXACT)) or len(distance)
     logs = np.log10(distance[:until])
     return float(np.corrcoef(np.arange(until), logs)[0, 1] ** 2)
 
 
 def stalled(distance: Floats) -> bool:
-    """Whether a method stalls: closer than the start (1), far from exact, and hardly closer in the last quarter."""
+    """Whether a method stalls: it ends closer than its start but not near x*, and hardly moves in the last quarter.
+
+    distance: the relative distance to x* by round, 1 at the start.
+    """
     before, after = (np.median(part) for part in np.array_split(distance, 4)[2:])
     return bool(1e-6 < after < 1 and after > before / 2)
 

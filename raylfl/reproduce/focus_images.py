@@ -80,7 +80,10 @@ class Fig9(PaperResult):
 
 
 def fastest(panel: str, lines: Mapping[str, Group], last: int) -> Claim:
-    """The claim that FOCUS converges fastest: it first reaches 90 % of the best final accuracy of the others."""
+    """The claim that FOCUS is the first to reach 90 % of the best final accuracy of the other methods in a panel.
+
+    lines: method -> runs; last: the number of averaged last rounds.
+    """
     rivals = [last_k(group, "test/accuracy", last).mean for name, group in lines.items() if name != "FOCUS"]
     target = 0.9 * max(rivals)
     rounds = {name: group_to_target(group, "test/accuracy", target) for name, group in lines.items()}

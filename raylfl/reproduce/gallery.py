@@ -42,7 +42,7 @@ class Shelf:
 
 
 def shelves(results: Path) -> list[Shelf]:
-    """The experiments that have a ledger, in the order of the list of experiments."""
+    """The published experiments, in the order of the list of experiments; results: the folder of all ledgers."""
     found = []
     for entry in EXPERIMENTS:
         folder = results / entry.name
@@ -53,7 +53,7 @@ def shelves(results: Path) -> list[Shelf]:
 
 
 def pages(results: Path, docs: Path) -> dict[Path, str]:
-    """Path -> text of the gallery and of each experiment's page."""
+    """Path -> text of the gallery and of each experiment's page, from the ledgers below `results`."""
     known = shelves(results)
     out = {docs / "results.md": gallery(known)}
     for shelf in known:
@@ -73,7 +73,7 @@ def write_pages(results: Path, docs: Path) -> list[Path]:
 
 
 def gallery(known: Sequence[Shelf]) -> str:
-    """A table of experiments, then the claims of each."""
+    """The text of the gallery: a table of experiments, then the claims of each."""
     lines = [
         HEAD,
         INTRO,
@@ -94,7 +94,7 @@ def gallery(known: Sequence[Shelf]) -> str:
 
 
 def page(shelf: Shelf) -> str:
-    """Claims, tables, pictures, then every run with the command that repeats it."""
+    """The text of an experiment's page: claims, tables, pictures, then every run with the command that repeats it."""
     lines = [
         HEAD,
         f"# {shelf.name}",

@@ -31,9 +31,11 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class Row:
-    """A published run; last: k -> mean over the last k rounds, None if it diverged; curve: pairs (round, value).
+    """A published run.
 
-    rounds: of the run, which may have reached its target early. measures: what its experiment reads from the whole run.
+    rounds: its number of rounds, fewer than planned if it reached its target early. last: k -> mean of the metric over
+    the last k rounds; None if the run diverged. curve: pairs (round, value), thinned. measures: further numbers, see
+    `PaperResult.measures`.
     """
 
     cell: dict[str, Any]
@@ -54,7 +56,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The key (cell as text, seed), which is unique within a ledger: a cell repeated later replaces its row."""
+        """The key (cell as text, seed), unique within a ledger: a new row replaces the row with the same key."""
         return json.dumps(self.cell, sort_keys=True), self.seed
 
     def window(self, last: int) -> list[float]:
@@ -65,7 +67,10 @@ class Row:
 def row(
     run: RunRecord, cell: Mapping[str, Any], command: str, measures: Mapping[str, float | None] | None = None
 ) -> Row:
-    """The row of a complete run; raises BadConfig for any other run."""
+    """The row of a run; raises BadConfig if the run is not complete.
+
+    cell: the keys of the table's cell; command: the command that repeats the run.
+    """
     refuse_parts(run)
     metric = main_metric([run])
     diverged = (run.path / DIVERGED).is_file()
@@ -134,7 +139,7 @@ def _mean(run: RunRecord, metric: str, last: int) -> float | None:
 
 
 def thinned(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tuple[int, float]]:
-    """At most `most` of the points, evenly spaced, always with the last one."""
+    """At most `most` of the points, evenly spaced, including the last one."""
     if len(points) <= most:
         return list(points)
     places = np.linspace(0, len(points) - 1, most).round().astype(int)

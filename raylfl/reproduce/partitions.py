@@ -14,7 +14,10 @@ MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 
 
 def counts_of(partition: Mapping[str, Any], sizes: Sequence[int], clients: int, seed: int = 0) -> Ints:
-    """The samples per client and class [N, K] of a partition; sizes: the samples n_c of each class in the data set."""
+    """The samples per client and class [N, K] of a partition.
+
+    partition: its options as in a config; sizes: the number of samples of each class in the data set [K].
+    """
     from raylfl.config.components import build
     from raylfl.heterogeneity.partition.base import PARTITIONS, Samples
     from raylfl.heterogeneity.partition.stats import class_counts

@@ -27,10 +27,10 @@ DPI = 100  # resolution of pictures in the repository
 def publish(
     targets: Sequence[str], to: str | None = None, results: Path = RESULTS, docs: Path = DOCS, tell: Any = say
 ) -> None:
-    """Adds experiments (by name) or run directories to the ledger, and regenerates its pages.
+    """Adds experiments (by name) or single runs (by directory) to the ledger, and regenerates the pages about it.
 
-    to: the experiment to which run directories belong. Raises BadConfig for an incomplete run, and then writes nothing
-    of its experiment.
+    to: the experiment to which run directories belong. results, docs: the folders of the ledgers and of the pages.
+    Raises BadConfig for an incomplete run; nothing of its experiment is then written.
     """
     for target in targets:
         path = Path(target)
@@ -58,7 +58,7 @@ def publish(
 
 
 class Found(RunCache):
-    """A cache that only reads existing runs; missing runs are an error unless some may be missing."""
+    """A cache that makes no runs; it raises BadConfig if a run is missing, unless some may be missing."""
 
     in_part = False  # whether some runs may be missing, and are left out
 
@@ -69,7 +69,7 @@ class Found(RunCache):
 
 
 def finished(name: str, experiment: PaperResult) -> list[RunRecord]:
-    """The runs of an experiment that finished or diverged."""
+    """The runs of an experiment that have ended, by finishing or by diverging."""
     folder = _runs(name, experiment) / "runs"
     paths = find_runs([folder]) if folder.is_dir() else []
     return [load_run(path) for path in paths if is_done(path)]

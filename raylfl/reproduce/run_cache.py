@@ -46,9 +46,10 @@ LINE_SECONDS = 2.0  # between progress lines
 
 @dataclass(frozen=True)
 class Job:
-    """A required run: its resolved config and its folder.
+    """A required run: its label, its resolved config and its folder.
 
-    older: the folder in which it began, if a different one. url: where it is copied, if `RAYLFL_RUNS` is a URL.
+    older: another folder in which the run began, if its name changed since. url: the address to which it is copied, if
+    `RAYLFL_RUNS` is a URL.
     """
 
     label: str
@@ -68,11 +69,11 @@ class Job:
 
 
 class RunCache:
-    """The runs of one experiment.
+    """The runs of one experiment: makes those that are missing, and reuses the others.
 
-    folder: for the runs (in `runs/`) and the findings. scale: `smoke` or `paper`. overrides: `key=value` for every run,
-    from the command line. processes: largest number of processes at a time; None: one per CPU. only: the selected
-    cells. runs: another folder whose `runs/` is used, if other experiments share the runs.
+    folder: the folder of the runs (in `runs/`) and the findings. scale: `smoke` or `paper`. overrides: `key=value` for
+    every run, from the command line. processes: largest number of processes at a time; None: one per CPU. only: the
+    selected cells. runs: another folder whose `runs/` is used, if other experiments share the runs.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class RunCache:
         self.only = only or Choice()
 
     def pick(self, smoke: Any, paper: Any) -> Any:
-        """The value for the scale of this cache."""
+        """One of the two values, depending on the scale of this cache."""
         return smoke if self.scale == "smoke" else paper
 
     def groups(self, settings: Sequence[Setting], seeds: Sequence[int] = (0,)) -> list[Group]:
@@ -169,7 +170,7 @@ class RunCache:
 
 
 class Estimated(RunCache):
-    """A cache that makes no runs: the first runs to do are kept in `waiting`, and Enough ends the experiment."""
+    """A cache that makes no runs: as soon as runs are missing, it keeps them in `waiting` and raises Enough."""
 
     waiting: Sequence[Job] = ()
 
@@ -189,14 +190,14 @@ def config_digest(config: Mapping[str, Any]) -> str:
 
 
 def digests(config: Mapping[str, Any]) -> tuple[str, str]:
-    """The digests of a run's saved config: complete, and without the model's arguments taken from the data."""
+    """The digests of a run's saved config: of all of it, and without the model's arguments that come from the data."""
     model = dict(config["model"])
     model["init_args"] = {key: value for key, value in model.get("init_args", {}).items() if key not in FITTED}
     return config_digest(config), config_digest({**config, "model": model})
 
 
 def _todays(run: Path) -> Sequence[str]:
-    """The digests of a run's config with newer options at their defaults; empty if it cannot be read."""
+    """The digests of a run's config completed with options that are newer; empty if the config cannot be read."""
     try:
         return digests(load_config(load_run(run).config).resolved)
     except RaylflError:
@@ -204,7 +205,7 @@ def _todays(run: Path) -> Sequence[str]:
 
 
 def machine(scale: str) -> list[str]:
-    """The overrides for the paper's scale on a machine without a GPU: in process, one run per CPU."""
+    """The overrides for this machine: at scale `paper` without a GPU, every run is in one process; otherwise none."""
     if scale != "paper":
         return []
     import torch
@@ -229,7 +230,7 @@ def _check_data(jobs: Sequence[Job]) -> None:
 
 
 def _fetched(ended: Iterator[Job]) -> Iterator[Job]:
-    """Fetches each run that ended on a node. Raises BadConfig if this machine cannot see it."""
+    """Fetches each run that ended on some node and yields it. Raises BadConfig if it is still missing here."""
     for job in ended:
         job.fetch()
         if not job.done:
@@ -259,7 +260,10 @@ def is_done(run: Path) -> bool:
 
 
 def make_run(job: Job, watch: Any = None) -> None:
-    """Carries out the run, or resumes it; can be called in another process."""
+    """Makes the run, or resumes it; can be called in another process.
+
+    A run that diverges is marked as diverged in its folder, without an error. watch: a callback for the run's progress.
+    """
     from raylfl import api
     from raylfl.runtime.records.summary import environment
 

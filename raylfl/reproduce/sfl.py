@@ -31,10 +31,10 @@ from raylfl.reproduce.sfl_numbers import TABLE3, TABLE11
 def best_rates(
     cache: RunCache, grids: Mapping[Cell, Sequence[float]], stages: Sequence[tuple[int, int]]
 ) -> dict[Cell, float]:
-    """The best learning rate of each cell by its mean over the last rounds, on one seed (App. G.3).
+    """The best learning rate of each cell, by the mean over the last rounds on one seed (App. G.3).
 
-    stages: (rounds, averaged last rounds) of each search; after every stage except the last, all rates within CLOSE of
-    the best continue.
+    grids: the learning rates tried for each cell. stages: (rounds, number of averaged last rounds) of each search.
+    After every stage except the last, all rates within CLOSE of the best continue.
     """
     left = {cell: list(rates) for cell, rates in grids.items()}
     for rounds, last in stages:
@@ -93,7 +93,7 @@ class Accuracies(PaperResult):
         return best_findings(self.stem, folder, self.published(), self.stages[-1][1])
 
     def published(self) -> dict[Cell, Stat]:
-        """The paper's table."""
+        """Cell -> the paper's accuracy."""
         out = {}
         numbers = self.numbers | {task: self.numbers[of] for task, of in VARIANTS.items() if of in self.numbers}
         for task, methods in numbers.items():
@@ -104,7 +104,10 @@ class Accuracies(PaperResult):
         return out
 
     def claims(self, ours: Mapping[Cell, Stat], theirs: Mapping[Cell, Stat]) -> list[Claim]:
-        """The claims of Sec. 4.2: SFL is better on extremely heterogeneous data; the orders agree with the paper's."""
+        """The claims of Sec. 4.2: SFL is better at C = 1 wherever the paper says so; the better method is the paper's.
+
+        ours, theirs: cell -> our and the paper's accuracy.
+        """
         pairs = [(cell, sfl) for cell in ours if cell.method == "PFL" and (sfl := _other(cell, "SFL")) in ours]
         if not pairs:
             return []

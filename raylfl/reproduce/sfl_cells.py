@@ -45,7 +45,11 @@ SMOKE_MODEL: dict[str, dict[str, Any]] = {  # the paper's networks on 8x8 digits
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a table: data and model, C classes per client, K local steps, PFL or SFL, max norm."""
+    """One entry of a table of SFL.
+
+    task: data set and model. classes: C, classes per client. steps: K, local steps. method: PFL or SFL. clip: the max
+    norm of gradients, None for no clipping.
+    """
 
     task: str
     classes: int
@@ -62,7 +66,7 @@ class Cell:
         return only.keeps(task=self.task, classes=self.classes, steps=self.steps, method=self.method)
 
     def setting(self, lr: float, rounds: int, scale: str) -> Setting:
-        """The setting of this cell with a learning rate."""
+        """The setting of this cell with a learning rate and a number of rounds; scale: `smoke` or `paper`."""
         bases = [
             "reproduce/sfl_images",
             *TASKS[self.task],
@@ -92,6 +96,6 @@ def cells(tasks: Iterable[str], classes: Sequence[int], steps: Sequence[int]) ->
 
 
 def with_variants(tasks: Iterable[str]) -> list[str]:
-    """The tasks, each followed by its variant if it has one."""
+    """The tasks, each followed by its variant if it has one: the same task with the network as the paper prints it."""
     named = {of: variant for variant, of in VARIANTS.items()}
     return [name for task in tasks for name in (task, named.get(task)) if name is not None]

@@ -23,7 +23,7 @@ MARGIN = 0.005  # difference of accuracies that counts as equivalent
 
 
 def cell_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The cell of a run's config; None if it belongs to none of these tables."""
+    """The cell of a table that a run's config belongs to, with its learning rate; None if it belongs to none."""
     task = next((task for task in TASKS if _is_task(task, config)), None)
     method = next((name for name, key in METHODS.items() if key == config["algorithm"]["name"]), None)
     if task is None or method is None or config["partition"].get("name") != "exdir":
@@ -56,7 +56,7 @@ def verdict(row: Row, ref: Reference | None) -> str:
 
 
 def cells_table(name: str, rows: Sequence[Row], refs: Mapping[str, Reference]) -> Table:
-    """One row per cell and learning rate of the search seed: ours, theirs, difference, verdict, equivalence."""
+    """The table of all cells and learning rates on the search seed: ours, the authors' log, difference, verdicts."""
     lines = []
     for row in (row for row in rows if row.seed == SEARCH_SEED):
         ref, cell = refs.get(key(row.cell)), row.cell
@@ -99,7 +99,10 @@ CAPTION = (
 
 
 def _long(row: Row, ref: Reference | None) -> dict[str, str]:
-    """The columns of the long window."""
+    """The entries of a table row about the last 400 rounds; none if the run diverged.
+
+    The entries about the authors' log are left out if there is no log.
+    """
     values = row.window(LONG)
     if not values:
         return {}
@@ -116,7 +119,11 @@ def _long(row: Row, ref: Reference | None) -> dict[str, str]:
 
 
 def cell_claims(rows: Sequence[Row], refs: Mapping[str, Reference]) -> list[Claim]:
-    """The claims that cells lie within the authors' spread, for their code's network and for the paper's."""
+    """One claim per task: at least nine of ten of its cells lie within the spread of the authors' log.
+
+    A cell with its learning rate counts if it has a log and a run of the search seed. The network as printed in the
+    paper, which differs from that of the authors' code, is a task of its own.
+    """
     judged = {row.key: (row, verdict(row, refs[key(row.cell)])) for row in rows if key(row.cell) in refs}
     claims = []
     for task in dict.fromkeys(row.cell["task"] for row, _ in judged.values()):
@@ -130,7 +137,10 @@ def cell_claims(rows: Sequence[Row], refs: Mapping[str, Reference]) -> list[Clai
 
 
 def _within(task: str, claim: str, words: Mapping[str, str]) -> Claim:
-    """The claim that nine of ten cells of a task are `within`; words: the verdict of each cell by its name."""
+    """The claim that at least nine of ten cells of a task have the verdict `within`.
+
+    claim: the text after the name of the task; words: the verdict of each cell by its name.
+    """
     others = "".join(f"; {name} {word}" for name, word in words.items() if word != "within")
     count = sum(word == "within" for word in words.values())
     remark = "the network as printed in the paper, whose code has dropout" if task in VARIANTS else ""
@@ -138,7 +148,11 @@ def _within(task: str, claim: str, words: Mapping[str, str]) -> Claim:
 
 
 def method_claims(rows: Sequence[Row]) -> list[Claim]:
-    """The claims on SFL against PFL at their best learning rates, paired by seed and round."""
+    """One claim per data set, model, C and K: SFL is ahead of PFL, each at its best learning rate.
+
+    The difference is paired by seed and round; the claim is undecided if its interval covers 0. Cells without a
+    complete grid for both methods have no claim.
+    """
     claims = []
     for (task, classes, steps), own in by_place(rows).items():
         tops = {method: best_rows([row for row in own if row.cell["method"] == method]) for method in METHODS}
@@ -155,7 +169,11 @@ def method_claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def best_rows(rows: Sequence[Row], grid: int = 4) -> list[Row]:
-    """The runs at the best learning rate by the last 40 rounds of the search seed; empty if the grid is incomplete."""
+    """The runs of one cell at its best learning rate, for all seeds; empty if the grid is incomplete.
+
+    The best learning rate has the highest mean over the last 40 rounds of the search seed. grid: the number of learning
+    rates in a complete grid.
+    """
     search = {row.cell["lr"]: row for row in rows if row.seed == SEARCH_SEED}
     if len(search) < grid or all(row.diverged for row in search.values()):
         return []
@@ -164,7 +182,7 @@ def best_rows(rows: Sequence[Row], grid: int = 4) -> list[Row]:
 
 
 def rate_findings(name: str, folder: Path) -> Findings:
-    """The findings of table 10: every cell and learning rate."""
+    """The findings of table 10 from the ledger in this folder: every cell at every learning rate."""
     rows = read(folder)
     refs = references(folder, rows)
     claims = [*cell_claims(rows, refs), *method_claims(rows)]
@@ -172,7 +190,10 @@ def rate_findings(name: str, folder: Path) -> Findings:
 
 
 def best_findings(name: str, folder: Path, published: Mapping[Cell, Stat], last: int) -> Findings:
-    """The findings of tables 3 and 11: every cell with a complete grid, at its best learning rate, over its seeds."""
+    """The findings of tables 3 and 11 from the ledger in this folder: cells at their best learning rates, over seeds.
+
+    Cells with an incomplete grid are left out. last: the number of averaged last rounds.
+    """
     rows = read(folder)
     refs = references(folder, rows)
     lines, verdicts = [], dict[str, dict[str, str]]()

@@ -34,9 +34,9 @@ Series = list[tuple[int, float]]  # (round from 0, accuracy as a fraction)
 
 
 def log_of(cell: Mapping[str, Any], rounds: int) -> Series | None:
-    """The log of a cell at this learning rate; None if there is none.
+    """The authors' log of a cell with its learning rate and this many rounds; None if there is none.
 
-    Raises DataMissing if the file is missing.
+    Raises DataMissing if the file of logs is missing.
     """
     path = data_root(None) / FILE
     if not path.is_file():

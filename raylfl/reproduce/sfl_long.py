@@ -23,7 +23,7 @@ Norms = Mapping[int | None, float]  # max norm -> accuracy
 
 
 def searched(cache: RunCache, cells: Sequence[Cell]) -> dict[Cell, dict[float, Group]]:
-    """The short runs of each cell at every learning rate of its grid, on one seed."""
+    """Cell -> learning rate -> short run, for every learning rate of the grid, on one seed."""
     rounds, _ = cache.pick(SMOKE[0], SHORT)
     grid = cache.pick({"PFL": (0.1, 0.3), "SFL": (0.03, 0.1)}, GRID)
     keys = [(cell, lr) for cell in cells for lr in grid[cell.method]]
@@ -35,7 +35,7 @@ def searched(cache: RunCache, cells: Sequence[Cell]) -> dict[Cell, dict[float, G
 
 
 def continued(cache: RunCache, rates: Mapping[Cell, Sequence[float]]) -> dict[Cell, dict[float, Group]]:
-    """The long runs of each cell at these learning rates."""
+    """Cell -> learning rate -> long run, for these learning rates of each cell, on one seed."""
     rounds, _ = cache.pick(SMOKE[1], LONG)
     keys = [(cell, lr) for cell, own in rates.items() for lr in own]
     groups = iter(cache.groups([cell.setting(lr, rounds, cache.scale) for cell, lr in keys], [SEARCH_SEED]))
@@ -43,7 +43,10 @@ def continued(cache: RunCache, rates: Mapping[Cell, Sequence[float]]) -> dict[Ce
 
 
 def clipping_claims(accuracies: Mapping[Cell, float]) -> list[Claim]:
-    """Observations 1 to 3 of App. G.2, on the accuracy of each (C, K, method, max norm) at its best learning rate."""
+    """The claims that observations 1 to 3 of App. G.2 hold.
+
+    accuracies: the accuracy of each cell (C, K, method, max norm) at its best learning rate.
+    """
     norms: dict[tuple[int, int, str], dict[int | None, float]] = {}
     for cell, value in accuracies.items():
         norms.setdefault((cell.classes, cell.steps, cell.method), {})[cell.clip] = 100 * value
@@ -169,7 +172,10 @@ class Table9(PaperResult):
 
 
 def candidates(text: str) -> dict[float, float]:
-    """Learning rate -> accuracy, from `0.03 28.72, 0.1 46.21`; nan for a single candidate, which has no number."""
+    """Learning rate -> published accuracy, from `0.03 28.72, 0.1 46.21`.
+
+    The accuracy is nan for a single candidate, for which the paper gives no number.
+    """
     pairs = [part.split() for part in text.split(",")]
     return {float(pair[0]): float(pair[1]) / 100 if len(pair) > 1 else float("nan") for pair in pairs}
 

@@ -83,6 +83,9 @@ class ExDir(PaperResult):
 
 
 def unevenness(counts: Ints) -> float:
-    """The mean over classes of std / mean of a class's samples, over the clients that own some."""
+    """How unevenly classes are split: std / mean over the clients that own samples of a class, as a mean over classes.
+
+    counts: the samples per client and class [N, K].
+    """
     owned = [column[column > 0] for column in counts.T]
     return float(np.mean([column.std() / column.mean() for column in owned]))

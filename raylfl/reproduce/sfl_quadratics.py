@@ -29,15 +29,16 @@ Pairs = list[list[float]]  # [A, B] of f = A x^2 + B x for each client
 
 
 def pairs(delta: float, zeta: float) -> Pairs:
-    """The two clients of table 6: Hessians 1 +- delta, gradients +-zeta at x* = 0."""
+    """The two clients of table 6: Hessians 1 +- delta, and gradients +-zeta at the optimum x* = 0."""
     return [[(1 + delta) / 2, zeta], [(1 - delta) / 2, -zeta]]
 
 
 @dataclass(frozen=True)
 class Duel:
-    """The runs on one pair of clients: all learning rates of both methods on one seed, the best on all seeds.
+    """The runs of PFL and SFL on one pair of clients.
 
-    rates: method -> learning rate -> group.
+    rates: method -> learning rate -> runs on the first seed. best: method -> runs at its best learning rate, for SFL on
+    all seeds, for PFL on the first.
     """
 
     clients: Pairs
@@ -45,7 +46,7 @@ class Duel:
     best: Mapping[str, Group]
 
     def end(self, name: str) -> float:
-        """The mean |x| over the seeds and the last rounds."""
+        """The mean |x| of a method at its best learning rate, over the seeds and the last rounds."""
         return last_k(self.best[name], DISTANCE, LAST).mean
 
     @property
@@ -54,7 +55,7 @@ class Duel:
         return max(self.end(name) for name in METHODS) < EXACT
 
     def rounds_to(self, name: str, goal: float) -> float:
-        """The mean number of rounds to |x| <= goal; inf if a seed never reaches it."""
+        """The mean number of rounds to |x| <= goal over the seeds; inf if one of them never reaches it."""
         spent = [to_target(run, DISTANCE, goal) for run in self.best[name].runs]
         return float("inf") if None in spent else float(np.mean([s for s in spent if s is not None]))
 
@@ -63,7 +64,10 @@ class Duel:
 
 
 def duels(cache: RunCache, groups: Mapping[str, Pairs]) -> dict[str, Duel]:
-    """Makes all runs: a grid search on the first seed, then the best learning rate of each method on all seeds."""
+    """Makes the runs of each pair of clients: a grid search on the first seed, then SFL's best learning rate on all.
+
+    groups: name -> pair of clients.
+    """
     base = setting("", ["reproduce/sfl_fig1"])
     grid = {
         (label, name, lr): base.with_(
@@ -98,10 +102,10 @@ def _rank(group: Group) -> tuple[float, float]:
 
 
 def local_weights(clients: Pairs, lr: float, steps: int) -> np.ndarray:
-    """Omega of PFL at a finite learning rate, up to a factor: (1 - (1 - 2 eta A_i)^K) / (2 eta A_i), K for A_i = 0.
+    """The weight Omega_i of each client in PFL's limit at learning rate eta: (1 - (1 - 2 eta A_i)^K) / (2 eta A_i).
 
-    A client moves by eta Omega_i grad f_i(x) in K steps, so that PFL ends where sum_i Omega_i grad f_i = 0. For
-    eta -> 0 all Omega_i are K, and PFL ends in x*.
+    For A_i = 0 it is K. In its K local steps a client moves by eta Omega_i grad f_i(x), so that PFL ends where sum_i
+    Omega_i grad f_i = 0. For eta -> 0 all Omega_i are K, and PFL ends in x*.
     """
     curvature = np.array([2 * lr * a for a, _ in clients])
     moved = 1 - (1 - curvature) ** steps
@@ -111,7 +115,7 @@ def local_weights(clients: Pairs, lr: float, steps: int) -> np.ndarray:
 
 
 def predicted_limit(clients: Pairs, lr: float, steps: int = 10) -> float:
-    """The limit |x| of PFL: the minimiser of the surrogate with the weights `local_weights`."""
+    """The |x| at which PFL ends: at the minimiser of sum_i Omega_i f_i, with the weights of `local_weights`."""
     from raylfl.data.quadratics import Coefficients
     from raylfl.diagnostics.surrogate import fixed_point
 
@@ -135,7 +139,7 @@ class Simulations(PaperResult):
         return Findings([self._table(found)], self.claims(found), {self.stem: figure}, [NOTE])
 
     def claims(self, found: Mapping[str, Duel]) -> list[Claim]:
-        """The claims of Sec. 4.1, group by group."""
+        """The claims of Sec. 4.1, group by group; found: group -> runs."""
         claims = []
         for label, duel in found.items():
             delta, zeta = self.groups[label]
@@ -157,7 +161,7 @@ class Simulations(PaperResult):
 
     @staticmethod
     def _limits(found: Mapping[str, Duel]) -> Claim:
-        """The claim, not in the paper, that PFL ends at each learning rate where the surrogate predicts."""
+        """The claim, not in the paper, that PFL ends where `predicted_limit` says, at learning rates from 0.03 on."""
         off = [
             abs(group.runs[0].column(DISTANCE)[-1] - predicted_limit(duel.clients, lr)) / max(duel.clients[0][1], 1)
             for duel in found.values()
@@ -194,7 +198,7 @@ NOTE = "PFL has no random part here (both clients, full batches): one seed is ru
 
 
 def _plot(label: str, duel: Duel) -> draw.Plot:
-    """The panel of |x| over rounds; only the first rounds if both methods converge to x*, which takes few."""
+    """The panel of |x| over rounds; if both methods converge to x*, which takes few rounds, only these are shown."""
     from raylfl.reproduce import draw
 
     if duel.exact:

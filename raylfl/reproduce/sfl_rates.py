@@ -36,7 +36,7 @@ Sweep = Mapping[float, Stat]  # learning rate (or local steps) -> accuracy
 
 
 def published_sweep(text: str, method: str) -> dict[float, Stat]:
-    """The four numbers of a row of table 7 or 10, by the learning rates of the method's grid."""
+    """Learning rate -> published accuracy, from the four numbers of a row of table 7 or 10."""
     return {lr: published(value) for lr, value in zip(GRID[method], text.split(), strict=True)}
 
 
@@ -46,14 +46,14 @@ def best(sweep: Sweep) -> float:
 
 
 class Rates(PaperResult):
-    """The accuracy of every learning rate of the grid, on one seed."""
+    """A table of accuracies at every learning rate of the grid, on one seed."""
 
     scales, choices, shares = SCALES, CHOICES, "sfl/images"
     stem: ClassVar[str]
 
     @abstractmethod
     def numbers(self, scale: str) -> dict[Cell, dict[float, Stat]]:
-        """The published numbers of the cells that are run at this scale."""
+        """Cell -> learning rate -> published accuracy, for the cells that are run at this scale."""
 
     def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
@@ -71,7 +71,7 @@ class Rates(PaperResult):
     def panels(
         self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep]
     ) -> dict[str, dict[str, tuple[Sweep, Sweep]]]:
-        """The content of the panels: heading -> method -> (ours, published)."""
+        """The content of the figure's panels: heading -> method -> (ours, published)."""
         out: dict[str, dict[str, tuple[Sweep, Sweep]]] = {}
         for cell in ours:
             out.setdefault(self.heading(cell), {})[cell.method] = (ours[cell], theirs[cell])
@@ -81,7 +81,10 @@ class Rates(PaperResult):
         return f"{cell.task}, {cell.row}"
 
     def claims(self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep]) -> list[Claim]:
-        """The claims of Sec. 4.2: the best learning rate of SFL is smaller; the best rates agree with the paper's."""
+        """The claims of Sec. 4.2: SFL's best learning rate is not above PFL's; the best rates agree with the paper's.
+
+        Agree: equal, or next to each other on the grid.
+        """
         both: dict[str, dict[str, float]] = {self.heading(cell): {} for cell in ours}
         for cell, sweep in ours.items():
             both[self.heading(cell)][cell.method] = best(sweep)

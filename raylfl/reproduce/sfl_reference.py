@@ -20,7 +20,10 @@ SHORT, LONG = 40, 400  # the paper averages 40 rounds; 400 rounds have ten times
 
 @dataclass(frozen=True)
 class Reference:
-    """An excerpt of an authors' log; last: window -> mean, std, number of values, effective number of values."""
+    """An excerpt of the authors' log of a cell.
+
+    last: number of last rounds -> [mean, std, number of values, effective number of independent values].
+    """
 
     cell: dict[str, Any]
     source: str
@@ -29,7 +32,10 @@ class Reference:
 
 
 def references(folder: Path, rows: Iterable[Row]) -> dict[str, Reference]:
-    """A map from a cell's key to the authors' log; logs of new cells are read and added to the ledger."""
+    """Key of a cell -> excerpt of the authors' log, for all cells of the ledger in this folder that have a log.
+
+    Logs of cells that are new in `rows` are read and added to the ledger.
+    """
     path = folder / REFERENCE
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     known = {key(ref.cell): ref for ref in (Reference(**json.loads(line)) for line in lines)}
@@ -59,7 +65,7 @@ def key(cell: Mapping[str, Any]) -> str:
 
 
 def by_place(rows: Iterable[Row], *more: str) -> dict[tuple[Any, ...], list[Row]]:
-    """A map from (task, classes, steps, ...) to its rows, in order."""
+    """(task, classes, steps, ...) -> the rows with these values, in order; more: further keys of a cell."""
     places: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         places.setdefault(tuple(row.cell[name] for name in ("task", "classes", "steps", *more)), []).append(row)

@@ -22,7 +22,7 @@ Line = tuple[int, str, Any, Any]  # colour, matplotlib's format, x, y
 
 
 def problem_of(clients: int, dim: int, seed: int = 0) -> QuadraticProblem:
-    """Random f_i with eigenvalues in [0.2, 1]."""
+    """A random quadratic problem whose f_i have eigenvalues in [0.2, 1]."""
     from raylfl.theory.quadratic import QuadraticProblem
 
     draw = np.random.default_rng(seed)
@@ -35,14 +35,17 @@ def problem_of(clients: int, dim: int, seed: int = 0) -> QuadraticProblem:
 
 
 def moved(problem: QuadraticProblem, i: int, x: Floats, steps: int, eta: float) -> Floats:
-    """x after the local steps of client i."""
+    """The parameters of client i after its local steps from x with step size eta."""
     for _ in range(steps):
         x = x - eta * (problem.hessians[i] @ x - problem.linear[i])
     return x
 
 
 class TheoryFigure(PaperResult):
-    """A figure of one panel, computed within seconds. axes: names of x and y; log: the axes on a log scale."""
+    """A figure of one panel, computed within seconds.
+
+    axes: the labels of x and y. log: the axes on a log scale, such as `xy`.
+    """
 
     stem: ClassVar[str]
     axes: ClassVar[tuple[str, str]]
@@ -59,7 +62,7 @@ class TheoryFigure(PaperResult):
 
     @abstractmethod
     def computed(self) -> tuple[dict[str, Line], list[Claim]]:
-        """(lines by label, claims)."""
+        """(label -> line of the figure, claims)."""
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
         return None
@@ -108,7 +111,10 @@ class SflBound(TheoryFigure):
         return lines, claims
 
     def path(self, problem: QuadraticProblem, sequential: bool, x: Floats, eta: float) -> Floats:
-        """x_0, ..., x_R with all clients in every round, [R+1, d]."""
+        """The parameters x_0, ..., x_R of a run with all clients in every round, [R+1, d].
+
+        sequential: whether it is SFL (clients one after the other) instead of PFL.
+        """
         draw, path = np.random.default_rng(1), [x]
         for _ in range(self.rounds):
             if sequential:
@@ -183,12 +189,15 @@ class FedacsBias(TheoryFigure):
 
     @staticmethod
     def away(problem: QuadraticProblem, x: Floats) -> float:
-        """|x - x*|."""
+        """The distance |x - x*| to the optimum."""
         return float(np.linalg.norm(x - problem.optimum))
 
     @staticmethod
     def end(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float) -> Floats:
-        """The mean of x_r after many rounds, computed step by step."""
+        """The expectation of x_r after many rounds, computed round by round.
+
+        shares: the expected weight of each client's update; steps: the local steps of each client.
+        """
         x = np.zeros(problem.dim)
         for _ in range(min(4000, int(30 / eta))):
             ends = [moved(problem, i, x, int(k), eta) for i, k in enumerate(steps)]

@@ -26,9 +26,9 @@ Scores = Iterable[tuple[int, float]]  # (rounds done, score so far), in order
 class SettingAsha(FIFOScheduler):
     """ASHA over settings: a setting continues past a rung if its mean over seeds is in the best 1 / reduction so far.
 
-    grace: rounds before the first rung; rounds: length of a run; seeds: number of seeds of each setting. Only settings
-    of one kind (`comparable`: the same algorithm in the same world) compete, so that no setting is stopped because its
-    partition is harder.
+    A rung is a number of rounds at which settings are compared. grace: the first rung; rounds: length of a run; seeds:
+    number of seeds of each setting. Only settings of one kind (`comparable`: the same algorithm in the same world)
+    compete, so that no setting is stopped because its partition is harder.
     """
 
     def __init__(self, grace: int, reduction: float, rounds: int, seeds: int, places: Places):
@@ -71,7 +71,10 @@ class SettingAsha(FIFOScheduler):
         self._parked.pop(trial.trial_id, None)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """The next trial; paused seeds of settings that continue come first. Ends paused seeds of stopped settings."""
+        """The next trial to run: a paused seed of a setting that continues, or else a new trial.
+
+        Also stops the paused seeds of settings that do not continue.
+        """
         for trial, setting, rung in list(self._parked.values()):
             on = self.passed.get((setting, rung))
             if trial.status != "PAUSED" or on is None:
@@ -98,14 +101,20 @@ class SettingAsha(FIFOScheduler):
         self.places.taken.discard(trial.trial_id)
 
     def _decide(self, own: Mapping[str, Any], rung: int) -> bool | None:
-        """Whether the setting continues past the rung; None while some of its seeds have not reached the rung."""
+        """Whether the setting of a trial continues past the rung; None while one of its seeds may still reach the rung.
+
+        own: the trial as in its Ray Tune config.
+        """
         place = own["setting"], rung
         if place not in self.passed and len(self._scores[place]) >= self.seeds - self._lost[own["setting"]]:
             self._enter(own, rung, None)
         return self.passed.get(place)
 
     def _enter(self, own: Mapping[str, Any], rung: int, on: bool | None) -> None:
-        """Records the setting's mean at the rung; on: the decision of an earlier session, if there was one."""
+        """Decides whether a setting continues past the rung, and adds its mean to those at the rung.
+
+        own: a trial of the setting. on: the decision of an earlier session; None: it is made now.
+        """
         place, kind = (own["setting"], rung), (comparable(own["values"]), rung)
         mean = float(np.mean(list(self._scores[place].values())))
         before = self._means[kind]
@@ -116,10 +125,10 @@ class SettingAsha(FIFOScheduler):
     # -- resumed sweeps ----------------------------------------------------------------------------------------
 
     def replay(self, runs: Iterable[tuple[Mapping[str, Any], Scores, str]]) -> None:
-        """Restores the decisions of an interrupted sweep from its trials, their scores and their ends.
+        """Restores the decisions of an interrupted sweep; runs: (trial, its scores by rounds done, its final state).
 
         A setting continued past a rung if one of its seeds has more rounds, and was stopped at a rung if one of its
-        seeds was stopped there. Open decisions are made when the seeds report again.
+        seeds was stopped there. Decisions that were open are made when the seeds report again.
         """
         known = [(own, list(scores), state) for own, scores, state in runs]
         for own, scores, state in known:

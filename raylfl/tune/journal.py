@@ -57,10 +57,10 @@ def ends(folder: Path) -> dict[str, str]:
 
 
 class Journal:
-    """The trials of a sweep directory, in the order in which they were planned, and their ends.
+    """The journal of a sweep directory: its trials, in the order in which they were planned, and their ends.
 
-    damaged: the numbers of lines that cannot be read or do not match their checksum. The trials of
-    these lines are planned again and continue from their run directories.
+    damaged: the numbers of lines that cannot be read or do not match their checksum. The trials of these lines are
+    planned again and continue from their run directories.
     """
 
     def __init__(self, folder: Path):
@@ -115,7 +115,7 @@ class Journal:
 
 
 def _entries(path: Path) -> tuple[list[tuple[str, Trial | End]], list[int]]:
-    """(valid entries of a journal with the trial's id, numbers of the other lines)."""
+    """(pairs of trial id and entry, in the order of the lines; numbers of the lines that are damaged)."""
     found = read_rows(path)
     entries = {number: _entry(row) for number, row in zip(found.numbers, found.rows, strict=True)}
     bad = [number for number, entry in entries.items() if entry is None]
@@ -123,7 +123,7 @@ def _entries(path: Path) -> tuple[list[tuple[str, Trial | End]], list[int]]:
 
 
 def _entry(row: dict[str, Any]) -> tuple[str, Trial | End] | None:
-    """The (trial id, entry) of a line; None if its checksum, keys or types are wrong."""
+    """(trial id, entry) of a parsed line; None if its checksum, keys or types are wrong."""
     check = row.pop("check", None)  # lines of older sweeps have no checksum
     if check not in (None, _check(row)) or not isinstance(row.get("id"), str):
         return None

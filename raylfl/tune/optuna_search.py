@@ -33,13 +33,13 @@ class OptunaSettings:
         self._asked: dict[int, Any] = {}
 
     def propose(self, setting: int) -> Values:
-        """The values of a new setting."""
+        """The values of a new setting; setting: its number."""
         trial = self.study.ask()
         self._asked[setting] = trial
         return self.space.point(lambda key, domain: suggest(trial, self.name(key, domain), domain), self.base)
 
     def learn(self, setting: int, score: float | None) -> None:
-        """Reports the mean score of a proposed setting to Optuna; None if the setting failed."""
+        """Reports the mean score of a proposed setting to Optuna; None: the setting failed."""
         import optuna
 
         trial = self._asked.pop(setting)
@@ -64,13 +64,16 @@ class OptunaSettings:
         self._asked[setting] = trial
 
     def name(self, key: str, domain: Domain) -> str:
-        """The name of a key's Optuna parameter; each alternative of the key has its own, because ranges differ."""
+        """The name of a key's parameter in Optuna.
+
+        Each alternative domain of a key has its own parameter, because their ranges differ.
+        """
         domains = self.space.keys[key]
         return key if len(domains) == 1 else f"{key}#{domains.index(domain)}"
 
 
 def suggest(trial: Any, name: str, domain: Domain) -> Any:
-    """The value of a domain that Optuna's trial suggests."""
+    """The value that Optuna's trial suggests for a domain; name: the name of the parameter in Optuna."""
     if domain.kind == "choice":  # by position, because a value may be a whole group of keys
         return domain.args[trial.suggest_categorical(name, list(range(len(domain.args))))]
     low, high = domain.args

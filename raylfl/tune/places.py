@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 
 class Places:
-    """A limit on the number of running trials (None: as many as fit); paused trials do not count.
+    """A count of running trials with a limit (None: as many as fit); paused trials do not count.
 
-    Ray Tune's own limit counts paused trials: with `concurrent` paused trials no other trial would ever start.
+    Ray Tune's own limit counts paused trials. If as many trials as the limit were paused, no other trial could start.
     """
 
     def __init__(self, limit: int | None = None):

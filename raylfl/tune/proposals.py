@@ -15,7 +15,7 @@ from raylfl.tune.trial import as_config
 
 
 class Planned(Searcher):
-    """A searcher that returns planned trials in their order, as places become free."""
+    """A searcher that gives planned trials to Ray Tune in their order, as places become free."""
 
     def __init__(self, trials: Sequence[Trial], places: Places):
         super().__init__()
@@ -23,7 +23,7 @@ class Planned(Searcher):
 
     @property
     def complete(self) -> bool:
-        """Whether all trials have been returned."""
+        """Whether all planned trials have been given to Ray Tune."""
         return not self.waiting
 
     def suggest(self, trial_id: str) -> Any:
@@ -35,7 +35,7 @@ class Planned(Searcher):
         return as_config(self.next(trial_id))
 
     def next(self, trial_id: str) -> Trial:
-        """The next trial; trial_id: Ray Tune's id for it."""
+        """The next trial to give to Ray Tune; trial_id: Ray Tune's id for it."""
         return self.waiting.pop(0)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
@@ -49,7 +49,10 @@ class Planned(Searcher):
 
 
 class Proposals(Planned):
-    """A searcher that returns Optuna's settings, seed by seed, after the open trials of an earlier session."""
+    """A searcher that gives Optuna's settings to Ray Tune, seed by seed, after the open trials of an earlier session.
+
+    left: the open trials.
+    """
 
     def __init__(self, stage: StageView, left: Sequence[Trial], places: Places):
         super().__init__(left, places)
@@ -78,7 +81,10 @@ class Proposals(Planned):
         return self._ids[trial_id]
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Reports the end of a trial to Optuna, from its run directory; `TrialLog` writes the journal later."""
+        """Notes the end of a trial; after the last seed of a setting, reports the setting's mean score to Optuna.
+
+        The score comes from the run directories; the journal is written later, by `TrialLog`.
+        """
         super().on_trial_complete(trial_id, result, error)
         trial = self._ids.pop(trial_id)
         self._learn(trial.setting, trial)

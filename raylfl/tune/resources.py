@@ -16,9 +16,10 @@ EPSILON = 1e-9
 
 
 def bundles(runtime: RuntimeConfig, workers: int) -> list[Bundle]:
-    """The bundles of a trial: the server's (without a CPU, as it works while the workers wait), then one per worker.
+    """The resource bundles of a trial on Ray: the server's, then one for each of `workers` workers.
 
-    With `runtime.backend=local` server and worker are one process with one bundle.
+    The server's bundle has no CPU, as it works while the workers wait. With `runtime.backend=local` server and workers
+    are one process with one bundle.
     """
     each: Bundle = {"CPU": runtime.cpus_per_worker}
     if runtime.gpus_per_worker:
@@ -29,7 +30,11 @@ def bundles(runtime: RuntimeConfig, workers: int) -> list[Bundle]:
 
 
 def capacity(trial: Sequence[Bundle], nodes: Sequence[Bundle], most: int = 10_000) -> int:
-    """The number of trials that fit at once, each bundle on one node (first fit, large nodes first)."""
+    """The number of trials that fit on these nodes at once, at most `most`.
+
+    trial: the bundles of one trial, each of which must lie on one node. Bundles are placed on the first node where they
+    fit, large nodes first.
+    """
     share = next((bundle["GPU"] for bundle in trial if "GPU" in bundle), 0.0)
     free = sorted((_whole_shares(node, share) for node in nodes), key=lambda node: -node.get("CPU", 0.0))
     for count in range(most):
@@ -43,7 +48,10 @@ def capacity(trial: Sequence[Bundle], nodes: Sequence[Bundle], most: int = 10_00
 
 
 def _whole_shares(node: Bundle, share: float) -> Bundle:
-    """The node without parts of GPUs that no worker can use: after two shares of 0.4, the last 0.2 of each GPU."""
+    """The node without the rest of each GPU that no worker can use: the last 0.2 after two shares of 0.4.
+
+    share: the part of a GPU that a worker needs.
+    """
     if not 0 < share < 1:
         return dict(node)
     a_gpu = math.floor(1 / share + EPSILON) * share
@@ -53,8 +61,8 @@ def _whole_shares(node: Bundle, share: float) -> Bundle:
 def choose_workers(runtime: RuntimeConfig, clients: int, concurrent: int | None, nodes: Sequence[Bundle]) -> int:
     """The number of workers of a trial: `runtime.workers`, or the most with which `concurrent` trials fit, or one.
 
-    Many trials with one worker each leave the machine idle least. Raises BadConfig, with the arithmetic, if not even
-    one trial fits.
+    clients: the number of clients, above which no number of workers is tried. Many trials with one worker each use the
+    machine best. Raises BadConfig, with the arithmetic, if not even one trial fits.
     """
     wanted = runtime.workers or 1
     if runtime.workers is None and concurrent is not None and runtime.backend == "ray":

@@ -25,7 +25,7 @@ class Fifo(Options):
     """The scheduler that runs every trial to its last round."""
 
     def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
-        """The Ray Tune scheduler; seed: the sweep's own seed; seeds: number of seeds of each setting."""
+        """The scheduler for Ray Tune; seed: the sweep's own seed; seeds: the number of seeds of each setting."""
         from ray.tune.schedulers import FIFOScheduler
 
         return FIFOScheduler()
@@ -95,7 +95,10 @@ class Pbt(Options):
 
 
 def mutation(domain: Domain) -> Any:
-    """The domain in Ray Tune's form; a choice is a list, so that PBT moves to a neighbouring value."""
+    """The domain in the form that Ray Tune's PBT takes.
+
+    A choice is given as a list, so that PBT moves to a neighbouring value.
+    """
     from ray import tune
 
     if domain.kind == "choice":

@@ -43,11 +43,14 @@ class Score(Options):
         return self.mode != "target" and higher_is_better(self.metric)
 
     def window(self, rounds: int) -> int:
-        """The number of rounds in the last-k mean of a run of `rounds` rounds."""
+        """The number of last rounds that the mean is taken over, in a run of `rounds` rounds."""
         return self.last or min(max(rounds // 10, 1), 100)
 
     def of(self, run: RunRecord) -> float | None:
-        """The run's score in the metric's unit (rounds for `target`); None: not measured, target not reached."""
+        """The run's score in the metric's unit, or in rounds for mode `target`.
+
+        None if the metric was not measured, the target was not reached, or the score is not finite.
+        """
         if self.mode == "target":
             assert self.target is not None
             return to_target(run, self.metric, self.target)
@@ -66,9 +69,9 @@ class Score(Options):
 
 
 class Running:
-    """The score of a running trial, by which schedulers compare trials; larger is better.
+    """The current score of a running trial, by which schedulers compare trials; larger is better.
 
-    For `target` it is the best value so far: of two runs with equally many rounds, the one closer to the target is
+    In mode `target` it is the best value so far: of two runs with equally many rounds, the one closer to the target is
     expected to reach it first.
     """
 

@@ -36,7 +36,7 @@ RANGES = ("uniform", "loguniform", "randint")
 
 @dataclass(frozen=True)
 class Domain:
-    """The values that a key may take; `args` are the values of a grid or choice, otherwise [low, high]."""
+    """The values that a key may take: those in `args` for a grid or a choice, else the range [low, high] in `args`."""
 
     kind: str
     args: list[Any]
@@ -44,7 +44,7 @@ class Domain:
 
     @staticmethod
     def parse(key: str, content: Any) -> Domain:
-        """One alternative of the space's `key`. Raises BadConfig for another form."""
+        """The domain that one alternative of a key in the file describes. Raises BadConfig for another form."""
         place = f"space.{key}"
         kinds = [*LISTS, *RANGES]
         if not isinstance(content, Mapping):
@@ -69,7 +69,7 @@ class Domain:
         return Domain(kind, args, {str(k): v if isinstance(v, list) else [v] for k, v in when.items()})
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """A drawn value; not for a grid."""
+        """A value drawn at random; a grid cannot be drawn from."""
         assert self.kind != "grid"
         if self.kind == "choice":
             return self.args[int(rng.integers(len(self.args)))]
@@ -81,7 +81,7 @@ class Domain:
         return self.rounded(float(rng.uniform(low, high)))
 
     def rounded(self, value: float) -> float:
-        """A real number to four digits, within the range."""
+        """A real number rounded to four digits, and kept within the range."""
         return float(min(max(float(f"{value:.4g}"), self.args[0]), self.args[1]))
 
 
@@ -131,9 +131,10 @@ class Space:
         return {domain.kind for domains in self.keys.values() for domain in domains}
 
     def points(self, samples: int, seed: int, base: Mapping[str, Any]) -> list[Values]:
-        """Every grid point with `samples` draws of the other domains, without repetitions; base: the config's values.
+        """Every grid point, with `samples` draws of the other domains, without repetitions.
 
-        Draw k of a key is the same at all grid points, so that all algorithms get the same learning rates.
+        base: the config, for conditions on its values. Draw k of a key is the same at all grid points, so that all
+        algorithms get the same learning rates.
         """
         found: dict[str, Values] = {}
         for k in range(samples):
@@ -147,7 +148,7 @@ class Space:
         return list(found.values())
 
     def point(self, draw: Draw, base: Mapping[str, Any]) -> Values:
-        """The point of a space without grids with values chosen by `draw`."""
+        """A point of a space without grids; draw: chooses the value of a key from its domain."""
         return next(self._expand({}, list(self.keys), draw, base))
 
     def _expand(self, values: Values, keys: Sequence[str], draw: Draw, base: Mapping[str, Any]) -> Iterator[Values]:
@@ -165,7 +166,10 @@ class Space:
             yield from self._expand({**values, key: draw(key, domain)}, rest, draw, base)
 
     def active(self, key: str, values: Values, base: Mapping[str, Any]) -> Domain | None:
-        """The first alternative of `key` whose condition holds; None if the key keeps the config's value."""
+        """The domain of `key` at a point with these values; None if the key keeps the config's value.
+
+        It is the first alternative whose condition holds.
+        """
         for domain in self.keys[key]:
             if all(look_up(k, values, base) in allowed for k, allowed in domain.when.items()):
                 return domain
@@ -173,7 +177,7 @@ class Space:
 
 
 def look_up(key: str, values: Values, base: Mapping[str, Any]) -> Any:
-    """The value of a dotted key in a point of the space, or else in the config, or else None."""
+    """The value of a dotted key at a point of the space, or else in the config `base`, or else None."""
     parts = key.split(".")
     for cut in range(len(parts), 0, -1):
         head = ".".join(parts[:cut])
@@ -183,7 +187,7 @@ def look_up(key: str, values: Values, base: Mapping[str, Any]) -> Any:
 
 
 def comparable(values: Values) -> str:
-    """The algorithm and world of a setting as a string; only settings with equal strings are compared."""
+    """The algorithm and the world of a setting as a string; only settings with equal strings compete."""
     flat = flatten(values)
     return canonical({k: v for k, v in flat.items() if is_world(k) or k in (METHOD, METHOD.partition(".")[0])})
 

@@ -35,7 +35,10 @@ CHECKED = 200  # largest number of settings that are checked before anything sta
 
 @dataclass(frozen=True)
 class Sweep:
-    """A checked sweep; base: the merged config; interpolations are unresolved, as `${seed}` differs between trials."""
+    """A checked sweep; base: the merged config.
+
+    Its interpolations are unresolved, because `${seed}` differs between trials.
+    """
 
     name: str
     options: SweepConfig
@@ -65,7 +68,7 @@ class Sweep:
 
     @property
     def draws_from(self) -> int:
-        """The seed of the search itself."""
+        """The seed of the search itself, from which values are drawn."""
         return int(self.base.get("seed", 0))
 
     def overrides(self, values: Values, seed: int, rounds: int) -> list[str]:
@@ -76,7 +79,7 @@ class Sweep:
         return [f"{key}={json.dumps(items[key])}" for key in sorted(items, key=lambda key: key.count("."))]
 
     def config(self, trial: Trial, folder: Path, url: str | None = None) -> Config:
-        """The config of a trial's run, whose directory is in the sweep's folder; url: that of the sweep."""
+        """The config of a trial's run; folder: the sweep's folder; url: the sweep's URL, if it has one."""
         place = {
             "name": folder.name,
             "logging.dir": str(folder.parent) if url is None else url.rpartition("/")[0],
@@ -87,7 +90,10 @@ class Sweep:
         return load_config(self.base, [*own, *(f"{key}={json.dumps(value)}" for key, value in place.items())])
 
     def trials(self, stage: int, setting: int, values: Values, parents: Mapping[int, str] | None = None) -> list[Trial]:
-        """The trials of one setting, one per seed; parents: the runs that they continue, by seed."""
+        """The trials of one setting in a stage, one per seed.
+
+        setting: its number; parents: by seed, the run of the earlier stage that a trial continues.
+        """
         keys = [look_up(f"algorithm.{key}", values, self.plain) for key in NAMING]
         algorithm = next(filter(None, keys), DEFAULTS["algorithm"]["name"])
         rounds = self.stages[stage].rounds
@@ -106,7 +112,10 @@ class Sweep:
         ]
 
     def points(self) -> list[Values]:
-        """The settings of grids and random draws, in order; for Optuna, random examples of what it may propose."""
+        """The settings of grids and random draws, in order; for Optuna, random examples of what it may propose.
+
+        Their number depends on the sweep's `samples`.
+        """
         return self.space.points(self.options.samples, self.draws_from, self.plain)
 
 
@@ -136,7 +145,7 @@ def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
 
 
 def find_sweep(source: str | Path) -> Path:
-    """The file of a path, or of a name under conf/sweep/."""
+    """The file of a sweep, given by its path or by its name under conf/sweep/. Raises BadConfig if there is none."""
     for option in (Path("sweep") / source, source):
         try:
             return find_config(option)
@@ -147,7 +156,7 @@ def find_sweep(source: str | Path) -> Path:
 
 
 def _override(part: dict[str, Any], item: str) -> None:
-    """Applies one override, such as `samples=4`, `scheduler.grace=5` or `space.local.lr={grid: [1]}`."""
+    """Applies one override, such as `samples=4`, `scheduler.grace=5` or `space.local.lr={grid: [1]}`, to `part`."""
     (key, *inner), value = override(item)
     if not inner:
         part[key] = value
@@ -228,9 +237,10 @@ def check_together(sweep: Sweep) -> None:
 
 
 def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:
-    """Checks the settings (at most `CHECKED` of them) for unknown keys and bad values, and returns the config of one.
+    """Checks settings for unknown keys and bad values, and returns the config of the first one.
 
-    Raises BadConfig that lists every mistake with its settings.
+    Of more than `CHECKED` settings, at most that many are checked, evenly spaced. Raises BadConfig that lists every
+    mistake, with one setting that has it unless all have it.
     """
     chosen = points[:: max(1, -(-len(points) // CHECKED))]
     problems: dict[str, list[Values]] = {}

@@ -19,9 +19,10 @@ def several_nodes() -> bool:
 
 
 def spread(work: Callable[[T], None], jobs: Sequence[tuple[T, RuntimeConfig]]) -> Iterator[T]:
-    """Calls `work` with each job on some node, as many at once as fit; yields the jobs as they end.
+    """Calls `work(job)` for each job on some node, as many at once as fit; yields the jobs as they end.
 
-    A job with `runtime.backend=ray` starts its workers in its placement group. Raises what a call raises.
+    Each job comes with its runtime config. With `runtime.backend=ray` it starts its workers in its placement group.
+    Raises the error of a call that fails.
     """
     import ray
     from ray.util.placement_group import remove_placement_group
@@ -50,12 +51,15 @@ def spread(work: Callable[[T], None], jobs: Sequence[tuple[T, RuntimeConfig]]) -
 
 
 def needs(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> list[Bundle]:
-    """The bundles of a run: one per worker, or that of its process. Raises BadConfig if they fit nowhere."""
+    """The resource bundles of a run: one per worker, or one for its only process.
+
+    Raises BadConfig if they fit nowhere.
+    """
     return [bundle for bundle in bundles(runtime, choose_workers(runtime, 1, None, nodes)) if any(bundle.values())]
 
 
 def _start(work: Callable[[T], None], job: T, runtime: RuntimeConfig, need: Sequence[Bundle]) -> tuple[Any, Any]:
-    """(a reference to the result, the placement group) of a call that is started as soon as its bundles are free."""
+    """Starts a call as soon as its bundles are free; returns (a reference to its result, its placement group)."""
     import ray
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -72,7 +76,7 @@ def _start(work: Callable[[T], None], job: T, runtime: RuntimeConfig, need: Sequ
 
 
 def carried_out(work: Callable[[T], None], job: T) -> None:
-    """Makes a call in a process of Ray."""
+    """Calls `work(job)` in a process started by Ray, after setting up the process."""
     from raylfl.startup import process
 
     process.set_up()

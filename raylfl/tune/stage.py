@@ -48,9 +48,10 @@ class StageRun:
         say: Say,
         mirror: Mirror | None = None,
     ):
-        """Stage number `index` of a sweep; trial: the bundles of one trial, for the server and each worker.
+        """Prepares stage number `index` of a sweep.
 
-        mirror: copies the sweep's files to its URL; trials copy their own.
+        trial: the resource bundles of one trial, for the server and each worker. mirror: copies the sweep's files to
+        its URL; trials copy their own.
         """
         self.sweep, self.index, self.folder, self.journal, self.say = sweep, index, folder, journal, say
         self.bundles, self.mirror = list(trial), mirror
@@ -77,7 +78,10 @@ class StageRun:
             raise KeyboardInterrupt
 
     def _searcher(self, left: Sequence[Trial]) -> Planned | None:
-        """The searcher that returns the trials; None: Ray Tune's own list suffices. See `Places` and `Proposals`."""
+        """The searcher that gives the trials to Ray Tune; None if Ray Tune's own list of trials suffices.
+
+        left: the trials that have not ended. See `Places` and `Proposals`.
+        """
         concurrent = self.sweep.options.concurrent
         if self.searching:  # so that Optuna learns from the first settings before it proposes the last ones
             concurrent = concurrent or max(capacity(self.bundles, nodes_of_cluster()), 1)
@@ -129,7 +133,11 @@ class StageRun:
             refresh(self.folder / trial.id, join(self.mirror.url, trial.id))
 
     def _is_over(self, trial: Trial) -> bool:
-        """Whether a trial needs no further work; records complete runs that the journal lacks; reports damaged ones."""
+        """Whether a trial needs no further work.
+
+        Records the end of a complete run that the journal lacks, and reports a finished trial whose directory is
+        damaged.
+        """
         complete = self.is_complete(trial)
         if complete and trial.id not in self.journal.ends:
             self.journal.end(trial.id, FINISHED)
@@ -155,7 +163,10 @@ class StageRun:
     # -- ends of trials ------------------------------------------------------------------------------------
 
     def end(self, trial: Trial, last: Mapping[str, Any] | None, error: str = "") -> str:
-        """Writes the end of a trial to the journal; returns a line about it for the user."""
+        """Writes the end of a trial to the journal; returns a line about it for the user.
+
+        last: its last report; error: the reason if it failed.
+        """
         said = last or {}
         self._fetch(trial)
         if "state" not in said and self.is_complete(trial):

@@ -1,4 +1,4 @@
-"""The interface of a stage that proposals and log use."""
+"""The interface of a stage of a sweep that its searchers and its log use."""
 
 from __future__ import annotations
 
@@ -28,4 +28,7 @@ class StageView(Protocol):
         """The trial's score; None before it has one."""
 
     def end(self, trial: Trial, last: Mapping[str, Any] | None, error: str = "") -> str:
-        """Records the end of a trial; returns a line about it for the user."""
+        """Records the end of a trial; returns a line about it for the user.
+
+        last: its last report; error: the reason if it failed.
+        """

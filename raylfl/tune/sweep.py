@@ -46,7 +46,7 @@ Say = Callable[[str], None]
 class SweepResult:
     """The result of a complete sweep.
 
-    settings: the settings of the last stage, the best first. failed: trial -> reason.
+    settings: the settings of the last stage, the best first. failed: id of a trial -> reason.
     """
 
     folder: Path
@@ -102,7 +102,10 @@ def changed(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
 
 
 def tried(spec: Sweep) -> Experiment:
-    """Checks every setting and runs one of them on a first batch, so that mistakes are found before Ray starts."""
+    """Checks the settings and runs one of them on a first batch, so that mistakes are found before Ray starts.
+
+    Of very many settings only some are checked, see `check_settings`. Also checks that runs measure the sweep's metric.
+    """
     from raylfl.api import checked
 
     if spec.options.search == "optuna":
@@ -134,7 +137,10 @@ def new_folder(spec: Sweep) -> Path:
 
 
 def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say) -> SweepResult:
-    """Runs all stages, then writes the tables; folder: None for a new one, created once the resources suffice."""
+    """Runs all stages; writes the tables at the end, also if a stage was interrupted.
+
+    folder: the sweep's folder; None: a new one, created once the resources suffice.
+    """
     from raylfl.runtime.ray.cluster import cluster_for
 
     runtime, clients = experiment.config.runtime, experiment.clients
@@ -161,7 +167,10 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say
 def run_stages(
     spec: Sweep, folder: Path, journal: Journal, trial: Sequence[Bundle], fit: int, say: Say, mirror: Mirror | None
 ) -> None:
-    """Runs one stage after the other. Raises KeyboardInterrupt if one is interrupted."""
+    """Plans and runs one stage after the other. Raises KeyboardInterrupt if one is interrupted.
+
+    trial: the resource bundles of one trial; fit: the number of trials that fit at once.
+    """
     from raylfl.tune.stage import SCRATCH, StageRun
 
     for index in range(len(spec.stages)):
@@ -192,7 +201,10 @@ def counted(count: int, what: str) -> str:
 
 
 def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
-    """Writes the trials of a stage to the journal: first all settings, in later stages those close to the best."""
+    """Writes the trials of stage `index` to the journal: first all settings, later those close to the best.
+
+    With Optuna, a new sweep has no settings yet; those of a resumed sweep are completed.
+    """
     if index == 0:
         if spec.options.search == "random":
             for setting, values in enumerate(spec.points()):
@@ -214,7 +226,10 @@ def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """A context with the lock on a sweep's folder. Raises BadConfig if another process holds it."""
+    """A context with the lock on a sweep's folder, if its file system has locks.
+
+    Raises BadConfig if another process holds the lock.
+    """
     with open(folder / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -227,7 +242,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def mirrored(folder: Path, say: Say) -> Iterator[Mirror | None]:
-    """A context with the mirror of a sweep's folder, None without one; its files are copied at the end."""
+    """A context with the mirror that copies a sweep's folder to its URL; None if the folder has no URL.
+
+    The files are copied at the end of the context.
+    """
     mirror = mirror_of(folder)
     if mirror is None:
         yield None

@@ -21,7 +21,7 @@ from raylfl.tune.spec import Sweep
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial with its result; state: `open` while it has not ended."""
+    """A trial with its result; state: how it ended, or `open` while it has not ended."""
 
     trial: Trial
     state: str
@@ -34,7 +34,7 @@ class TrialRow:
 
 @dataclass
 class SettingRow:
-    """The seeds of one setting in one stage; the score is over the seeds that ran to their last round."""
+    """The trials of one setting in one stage, one per seed."""
 
     stage: int
     setting: int
@@ -51,7 +51,7 @@ class SettingRow:
 
     @property
     def score(self) -> Stat:
-        """The score over the finished seeds, or, if there are none, over the stopped seeds."""
+        """The score over the seeds that ran to their last round, or, if there are none, over all seeds with a score."""
         chosen = [row for row in self.rows if row.state == FINISHED or not self.finished]
         return Stat.over([row.score for row in chosen if row.score is not None], of=len(self.rows))
 
@@ -78,7 +78,11 @@ def _nan(run: RunRecord) -> Any:
 
 
 def setting_rows(sweep: Sweep, rows: Sequence[TrialRow], stage: int) -> list[SettingRow]:
-    """The settings of a stage, the best first: by number of scored seeds, then by mean; stopped ones come last."""
+    """The settings of a stage, the best first.
+
+    They are sorted by the number of seeds with a score, then by its mean. Settings without a finished seed come last,
+    sorted by rounds done.
+    """
     groups: dict[int, SettingRow] = {}
     for row in rows:
         if row.trial.stage == stage:
@@ -97,7 +101,10 @@ def ranked(sweep: Sweep, group: SettingRow) -> float:
 
 
 def survivors(sweep: Sweep, groups: Sequence[SettingRow], within: float) -> list[SettingRow]:
-    """The settings at most `within` below the best of the same algorithm in the same world, by setting number."""
+    """The settings whose score is at most `within` worse than the best of the same algorithm in the same world.
+
+    Settings without a finished seed are left out. The order is that of the setting numbers.
+    """
     alive = [group for group in groups if group.finished]
     best: dict[str, float] = {}
     for group in alive:
@@ -110,7 +117,7 @@ def survivors(sweep: Sweep, groups: Sequence[SettingRow], within: float) -> list
 
 
 def write_tables(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRow]:
-    """Writes trials.csv and settings.csv; returns the settings of the last stage with settings, the best first."""
+    """Writes trials.csv and settings.csv; returns the settings of the last stage that has any, the best first."""
     rows = trial_rows(sweep, folder, journal)
     keys = list(sweep.space.keys)
     named = f"{sweep.options.mode}:{sweep.score.metric}"

@@ -46,10 +46,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Job:
-    """The data shared by all trials of a sweep: the content of sweep.yaml, its folder, the number of workers per trial.
+    """The data shared by all trials of a sweep.
 
-    command: the command line of the sweep; None: this process's. url: that of the sweep, to which each trial copies its
-    directory; every node then has a folder of its own.
+    content: of sweep.yaml. folder: the sweep's folder. workers: the number of workers per trial. command: the command
+    line of the sweep; None: that of this process. url: the sweep's URL, to which each trial copies its directory; every
+    node then has a folder of its own.
     """
 
     content: dict[str, Any]
@@ -61,7 +62,7 @@ class Job:
     def place(self, trial_id: str) -> Path:
         """The run directory of a trial on this node, fetched from its URL if it has one.
 
-        Waits for the process of an earlier attempt on another node to end.
+        If an earlier attempt still runs on another node, waits until that process has ended.
         """
         if self.url is None:
             return Path(self.folder) / trial_id
@@ -69,11 +70,11 @@ class Job:
         return patiently(lambda: take(url) if exists(url) else staging(url))
 
     def whole(self, trial_id: str) -> Path:
-        """A trial's run directory to read."""
+        """A trial's run directory on this node with all of its files, for reading."""
         return Path(self.folder) / trial_id if self.url is None else here(join(self.url, trial_id), whole=True)
 
     def begin(self, folder: Path) -> None:
-        """Makes the folder of a new trial the owner of its URL, if it has one."""
+        """Claims the URL of a new trial for its folder, if the sweep has a URL."""
         if self.url is None or mirror_of(folder) is not None:
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +83,10 @@ class Job:
 
 
 def trainable(config: dict[str, Any], job: Job) -> None:
-    """The function that Ray Tune calls: runs the trial in config["trial"], from a checkpoint that PBT may give."""
+    """The function that Ray Tune calls: runs the trial in config["trial"].
+
+    It starts from a checkpoint if Ray Tune gives one, as PBT does.
+    """
     process.set_up()
     from ray import tune
 
@@ -125,11 +129,11 @@ def patient(function: Callable[[dict[str, Any]], None]) -> Any:
 
 
 def run_trial(job: Job, trial: Trial, report: Report, taken: Path | None = None) -> None:
-    """Runs a trial, or the rest of it; calls `report` once per round, for the last round after the run is complete.
+    """Runs a trial, or what is left of it, and calls `report` after each round once the metric has been measured.
 
-    taken: a snapshot to continue from instead of the run's own state. The report of a run
-    that diverges or has invalid values contains that state, because a repetition would fail as well. Other errors are
-    raised, so that Ray Tune repeats the trial.
+    The last round is reported after the run is complete. taken: a snapshot to continue from instead of the run's own
+    state. If the run diverges or has invalid values, a last report says so in `state`, because a repetition would fail
+    as well. Other errors are raised, so that Ray Tune repeats the trial.
     """
     sweep, folder = make_sweep(job.content), job.place(trial.id)
     try:
@@ -175,7 +179,7 @@ Rows = Generator[tuple[dict[str, Any], bool], None, None]
 
 
 def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: int) -> Rows:
-    """(metrics, whether they are new) of each round, beginning with the rounds already run."""
+    """(metrics, whether they are new) of each round, beginning with the rounds that an earlier attempt has done."""
     before = run_dir.metrics()
     earlier = readable(run_dir.path)
     if earlier is not None and earlier.complete(rounds):
@@ -229,7 +233,10 @@ def patiently(call: Callable[[], T]) -> T:
 
 @contextmanager
 def opened(folder: Path, command: str | None) -> Iterator[RunDirectory]:
-    """A context with the run directory, created if missing; waits for the process of an earlier attempt to end."""
+    """A context with the run directory in `folder`, which is created if missing.
+
+    Waits for the process of an earlier attempt to end. command: the command line that the directory records.
+    """
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     run_dir = patiently(lambda: RunDirectory(folder).open(command))
     try:
@@ -242,7 +249,7 @@ def opened(folder: Path, command: str | None) -> Iterator[RunDirectory]:
 
 
 def copy_state(source: Path, target: Path) -> None:
-    """Copies the state of a run into a new run directory, atomically."""
+    """Copies the state of a run into a new run directory, which appears only when the copy is complete."""
     aside = target.with_name(f".{target.name}.incoming")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -255,7 +262,10 @@ def copy_state(source: Path, target: Path) -> None:
 
 
 def continue_from(parent: Path, folder: Path, resolved: dict[str, Any]) -> None:
-    """Copies the state of a shorter run of the same setting, or nothing if the run cannot continue from it."""
+    """Copies the state of a shorter run of the same setting to `folder`, or nothing if the run cannot continue from it.
+
+    parent: the run directory of the shorter run; resolved: the config of the run.
+    """
     try:
         refuse_changes(load_config(parent / "config.yaml").resolved, resolved)
     except BadConfig:  # its values have phases, which end at fractions of all rounds
@@ -264,7 +274,7 @@ def continue_from(parent: Path, folder: Path, resolved: dict[str, Any]) -> None:
 
 
 def take_over(folder: Path, taken: Path, resolved: dict[str, Any], values: str) -> None:
-    """Replaces a run's state by a snapshot of it or of another run; from then on `resolved` defines the run.
+    """Replaces a run's state by a snapshot `taken` of it or of another run; from then on `resolved` defines the run.
 
     A checkpoint holds the config of its run, and a resumed run refuses another config. As other values are intended
     here, the config in the checkpoint is rewritten. External logs (wandb) continue.
@@ -291,7 +301,7 @@ def take_over(folder: Path, taken: Path, resolved: dict[str, Any], values: str) 
 
 @contextmanager
 def snapshot(folder: Path, due: bool) -> Iterator[Path | None]:
-    """A context with a copy of the run's state, in which Ray Tune stores the copy; None if no copy is due."""
+    """A context with a copy of the run's state, for Ray Tune to store; None if no copy is due."""
     if not due:
         yield None
         return

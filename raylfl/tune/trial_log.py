@@ -17,7 +17,10 @@ PULSE_SECONDS = 30.0  # time between lines about running trials
 
 
 class TrialLog(Callback):
-    """A callback that records and reports the ends of trials, and reports running trials from time to time."""
+    """A Ray Tune callback that records and prints the ends of trials, and prints running trials from time to time.
+
+    left: the number of trials that have not ended.
+    """
 
     def __init__(self, stage: StageView, left: int):
         self.stage = stage

@@ -90,7 +90,10 @@ class LocalConfig(LocalRule, LocalWork):
 
     @property
     def inner(self) -> LocalOptimizer:
-        """The local optimizer, unless it is the module's."""
+        """The local optimizer that these options define: AdamW, or else SGD with momentum.
+
+        It is not used if `optimizer` is `module`.
+        """
         if self.optimizer == "adamw":
             return AdamW(self.b1, self.b2, self.eps, self.weight_decay)
         return SGD(self.momentum)

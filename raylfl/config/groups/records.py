@@ -155,7 +155,7 @@ class LoggingConfig(Options):
 
     @property
     def folder(self) -> Path:
-        """The absolute path of `dir`, or its staging folder; a run is in folder/<name>/<id>."""
+        """The absolute path of `dir`, or its local staging folder if it is a URL; a run is in folder/<name>/<id>."""
         return staging(self.dir) if is_url(self.dir) else Path(self.dir).expanduser().resolve()
 
     @property
