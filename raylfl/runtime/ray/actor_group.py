@@ -39,10 +39,11 @@ class ServerActor:
     def rows(
         self, stored: Stored, workers: list[Any], folder: str, resume: bool, paced: bool = False
     ) -> Iterator[tuple[dict[str, Any], list[str], Any]]:
-        """Yields (metrics, messages, parameters) of each round of this experiment.
+        """Yields (metrics, messages, parameters) of each round of this experiment; parameters: None unless paced.
 
-        paced: each round waits for a call of `proceed` after the previous one, and new rounds come with their
-        parameters.
+        stored: the experiment; workers: handles of worker actors; folder: the run directory; paced: each round waits
+        for a call of `proceed` after the previous one, and new rounds come with their parameters. If client states are
+        lost, the run continues from its newest checkpoint.
         """
         from raylfl.runtime.workers.state_store import StatesLost
 
@@ -62,7 +63,7 @@ class ServerActor:
     def _rows(
         self, stored: Stored, workers: list[Any], folder: str, resume: bool, paced: bool
     ) -> Iterator[tuple[dict[str, Any], list[str], Any]]:
-        """`rows`, until client states are lost."""
+        """Yields the items of `rows` without restarts; raises StatesLost if client states are lost."""
         import ray
 
         from raylfl.runtime.ray.backend import RayBackend
@@ -99,7 +100,7 @@ class ServerActor:
             run_dir.close()
 
     def proceed(self, reason: str | None) -> None:
-        """Lets a paced run continue after a round, or ends it there for this reason."""
+        """Lets a paced run continue after a round; reason: if not None, why the run ends there instead."""
         self._answers.put(reason)
 
     def news(self) -> list[str]:
@@ -118,7 +119,7 @@ class ServerActor:
 
 @dataclass(frozen=True)
 class ActorGroup:
-    """A server actor and worker actors, with the settings with which the workers were started."""
+    """A server actor and worker actors, and the settings with which the workers were started."""
 
     server: Any
     workers: list[Any]
@@ -149,7 +150,7 @@ def _share(runtime: RuntimeConfig) -> tuple[float, float]:
 
 
 def _start_server() -> Any:
-    """Starts the server on this node, where the run directory is; its second thread serves `stop` and `news`."""
+    """Starts the server on this node, where the run directory is; a second thread serves its other methods."""
     import ray
 
     remote = ray.remote(ServerActor).options(num_cpus=0, max_concurrency=2, scheduling_strategy=_this_node())

@@ -62,10 +62,10 @@ def unpack_roots(packed: Sequence[Any]) -> list[Roots]:
 class Work(NamedTuple):
     """The arguments of `WorkerActor.run` besides broadcast and client states.
 
-    keeps: whether states of clients are results. known: for each client, the position of its state among the arguments,
-    or the rounds of a state that is held here; -1: it has none yet. apart: whether sums are a separate result, because
-    they are too large for the first one. held: the name of the folder with the states of this home; None: states are
-    arguments.
+    keeps: whether the new states of clients are results. known: for each client, the position of its state among the
+    arguments or, if the home holds it, `HeldState.rounds`; -1: the client has no state yet. apart: whether sums are a
+    separate result, because they are too large for the first one. held: the name of the folder in which the home holds
+    states; None: states are arguments.
     """
 
     tasks: Sequence[Task]
@@ -98,7 +98,7 @@ class WorkerActor:
 
     @torch_defaults()
     def worker(self, shared: list[Any]) -> Worker:
-        """The worker for this experiment, with the samples of this home if there is one."""
+        """The worker for this experiment; if clients are pinned, with the samples of the home in `shared`."""
         reference, home, samples = (*shared, None, None)[:3]
         if reference != self._reference:
             self._workers, self._stores, self._reference = {}, {}, reference
@@ -110,7 +110,7 @@ class WorkerActor:
         return self._workers[home]
 
     def store(self, shared: list[Any], held: str) -> StateStore:
-        """The store of this home's client states, in Ray's folder on this node."""
+        """The store of this home's client states, in Ray's folder on this node; held: as in `Work`."""
         home = shared[1]
         if (held, home) not in self._stores:
             context, worker = ray.get_runtime_context(), self.worker(shared)
@@ -134,7 +134,7 @@ class WorkerActor:
         """The properties of the worker that the backend needs: (refusal, whole, cut, state bytes).
 
         refusal: the reason why clients are not vectorised; whole: kinds of data that one worker evaluates as a whole;
-        cut: of a split model; state bytes: of one client's state, None if clients keep none.
+        cut: the `Cut` of a split model; state bytes: the size of one client's state, None if clients keep none.
         """
         worker = self.worker(shared)
         state = worker.setup.fresh_state(worker.initial)
@@ -147,11 +147,11 @@ class WorkerActor:
         packed: Packed,
         *client_states: Packed,
     ) -> Any:
-        """Returns (reports of all tasks, uploads of each task, widths, sums), then the clients' states, if requested.
+        """Carries out tasks; returns (reports, uploads of each task, widths, sums), then new states if requested.
 
-        work: pickled `Work`, because Ray's own pickling of small objects takes three times as long. widths: floats of
-        each upload that was added up. sums: the packed partial sums of all tasks, if uploads are added up; None if they
-        are a separate result, which is then the second.
+        packed: the broadcast. work: pickled `Work`, because Ray's own pickling of small objects takes three times as
+        long. widths: floats of each upload that was added up. sums: the packed partial sums of all tasks, if uploads
+        are added up; None if they are a separate result, which is then the second.
         """
         tasks, keeps, known, apart, held = Work(*pickle.loads(work))
         worker = self.worker(shared)
@@ -181,11 +181,14 @@ class WorkerActor:
         return tuple(out) if len(out) > 1 else head
 
     def join(self, shared: list[Any], count: int, *parts: list[Any]) -> list[Any]:
-        """The parts on this node, partial sums of `count` rows [roots of each term], added up as far as possible."""
+        """The partial sums of several calls, added up as far as possible.
+
+        parts: in each part, the packed roots of each term. count: the number of rows of a whole sum.
+        """
         return pack_roots(joined([unpack_roots(part) for part in parts], count))
 
     def columns(self, shared: list[Any], count: int, pieces: int, *parts: list[Any]) -> Iterator[Any]:
-        """Yields None, then the result of `join` in pieces of columns, one after the other."""
+        """Yields None, then the result of `join` cut into `pieces` pieces of columns, one after the other."""
         yield None
         whole = [unpack_roots(part) for part in parts]
         for k in range(pieces):
@@ -202,9 +205,10 @@ class WorkerActor:
         held: str | None,
         *client_states: Packed,
     ) -> Any:
-        """Returns (reports, uploads, state) of a client of a ring; previous: the broadcast or the previous upload.
+        """Carries out the task of one client of a ring; returns (reports, uploads, new state).
 
-        known, held: as in `Work`.
+        previous: the broadcast if `first`, otherwise the previous upload, empty if its client failed. keeps, known,
+        held: as in `Work`.
         """
         if not previous:
             return ClientReports.failed(task.clients, "the previous client of the ring sent nothing"), {}, {}
@@ -222,9 +226,10 @@ class WorkerActor:
     def write_states(
         self, shared: list[Any], held: str, folder: str, key: str, files: dict[str, list[HeldState]]
     ) -> dict[str, str] | None:
-        """Writes these states to files of a checkpoint, all or none; returns the sha256 of each.
+        """Writes client states to files of a checkpoint in `folder`; returns the sha256 of each file.
 
-        None: this node does not see the folder, in which the server has written `key`.
+        files: the states of each file, by its name. key: a text that the server has written to a file of the folder.
+        Returns None, and writes nothing, if this node does not see that text.
         """
         try:
             if (Path(folder) / SEEN).read_text() != key:
@@ -241,7 +246,10 @@ class WorkerActor:
     def load_states(
         self, shared: list[Any], held: str, path: str, mark: tuple[int, int] | None, states: list[HeldState]
     ) -> bool:
-        """Stores states from a file of a checkpoint; False: this node does not see that file. Raises Damaged."""
+        """Stores states from a file of a checkpoint; returns False if this node does not see that file.
+
+        mark: size and time of the file as the server sees it. Raises Damaged.
+        """
         if mark is None or mark_of(Path(path)) != mark:
             return False
         store, worker, wanted = self.store(shared, held), self.worker(shared), {state.client: state for state in states}
@@ -250,21 +258,24 @@ class WorkerActor:
         return True
 
     def read_states(self, shared: list[Any], held: str, states: list[HeldState]) -> Packed:
-        """These states as rows [C, ...]."""
+        """Returns these client states, which are held here, as rows [C, ...]."""
         return pack(self.store(shared, held).joined(states))
 
     def take_states(self, shared: list[Any], held: str, states: list[HeldState], rows: Packed) -> None:
-        """Stores client states from a checkpoint, rows [C, ...]."""
+        """Stores client states that the server has read from a checkpoint; rows: their values [C, ...] by name."""
         store, whole = self.store(shared, held), unpack(rows)
         for k, state in enumerate(states):
             store.write(state, {name: values[k : k + 1] for name, values in whole.items()})
 
     def drop_states(self, shared: list[Any], held: str) -> None:
-        """Deletes the states of all homes on this node."""
+        """Deletes the run's client states of all homes on this node."""
         shutil.rmtree(self.store(shared, held).folder.parents[1], ignore_errors=True)
 
     def at_home(self, shared: list[Any], operation: str, attempts: int, job: Any, *states: Packed) -> Any:
-        """Carries out an operation on a block of nodes (`raylfl.runtime.workers.nodes`); returns (a value, *states)."""
+        """Carries out an operation on a block of nodes (`raylfl.runtime.workers.nodes`); returns (a value, *states).
+
+        attempts: largest number of attempts at each task of local work.
+        """
         worker = self.worker(shared)
         assert isinstance(worker.algorithm, GraphAlgorithm)
         site = Site(worker.algorithm, partial(attempted, worker, attempts))
@@ -295,7 +306,10 @@ class WorkerActor:
 def with_store(
     worker: Worker, store: StateStore, task: Task, broadcast: State, known: int
 ) -> tuple[ClientReports, State, list[State]]:
-    """`Worker.run` for a client whose state is in `store`; known: the state's rounds, -1 if it has none yet."""
+    """`Worker.run` for a client whose state is in `store`, which also gets the new state.
+
+    known: `HeldState.rounds` of the state, -1 if the client has none yet.
+    """
     (client,), started = task.clients, None if known < 0 else known
     state = None if started is None else store.read(HeldState(client, started))
     reports, uploads, new = worker.run(task, broadcast, [state])

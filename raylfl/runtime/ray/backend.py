@@ -155,9 +155,10 @@ class RayBackend(Backend):
     def _spread(
         self, method: str, state: State, items: Sequence[Any], sizes: Sequence[int], homes: Sequence[int | None]
     ) -> Deferred[list[Any]]:
-        """Results of `method` on these items, in their order; items without a home go to the workers in turn.
+        """Results of a worker's `method` on these items, in their order; state: the broadcast.
 
-        sizes: the time limit of each item, as a multiple of `client_timeout`.
+        homes: the home of each item; items without a home go to the workers in turn. sizes: the time limit of each
+        item, as a multiple of `client_timeout`.
         """
         broadcast = self._for_all(state)
         workers = self._halves()[1] if self._sequential else self.pool.available()
@@ -227,7 +228,7 @@ class RayBackend(Backend):
 
 
 def in_hands(homes: Sequence[int | None], workers: int) -> list[list[int]]:
-    """The items of each call, by number: a call per home; items without a home go to the workers in turn.
+    """The numbers of the items in each call: one call per home; items without a home go to the workers in turn.
 
     >>> in_hands([None, None, 4, None, 4, 1], 2)
     [[0, 3], [1], [2, 4], [5]]

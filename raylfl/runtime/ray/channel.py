@@ -1,4 +1,4 @@
-"""The part that all calls of a run share: workers, limits of a call, storage of client states."""
+"""The objects and settings that all calls of a run share: workers, limits of a call, storage of client states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Channel:
 
     attempts: largest number of attempts at a task; timeout: seconds per call, None: no limit; keeps: whether clients
     have states; state_bytes: size of one state; spills: whether all states together are too large for the server's
-    process; held: the name of the folders in which homes hold the states of their clients, None: they travel.
+    process; held: the name of the folders in which homes hold the states of their clients, None: states are sent.
     """
 
     pool: WorkerPool
@@ -34,7 +34,7 @@ class Channel:
     held: str | None = None
 
     def home_of(self, task: Task) -> int | None:
-        """The home of the task's client; None: any worker can do it. Tasks of pinned clients have one client."""
+        """The home of the task's client; None: any worker can do the task. Tasks of pinned clients have one client."""
         stored = self.pool.stored
         return None if stored is None else stored.home_of(task.clients[0])
 
@@ -50,9 +50,9 @@ class Channel:
         return self.keeps and self.held is None
 
     def given(self, handles: Sequence[Handle | None]) -> tuple[list[int], list[Handle]]:
-        """(where each client's state is, the states that are arguments of the call).
+        """(`Work.known` of the clients with these states, the states that are arguments of the call).
 
-        A state's place is its position among the arguments or, at its home, its rounds; -1: the client has none yet.
+        handles: one per client, None for a client without a state so far.
         """
         if self.held is not None:
             return [-1 if h is None else h.rounds for h in handles], []
@@ -65,7 +65,7 @@ class Channel:
         return [HeldState(client, task.round + 1) for client in task.clients] if self.keeps and self.held else []
 
     def stored(self, states: Sequence[Any]) -> list[Any]:
-        """References to new client states. Small states are kept in this process, unless all of them would not fit."""
+        """References to new client states, which go to the object store if this process has no room (`spills`)."""
         if not self.spills:
             return list(states)
         self.traffic.given(states, self.traffic.here)

@@ -56,7 +56,7 @@ class Cluster:
         self._answered = 0.0
 
     def ready(self) -> None:
-        """Connects to Ray: the session's own connection, a given cluster, or a new Ray on this machine."""
+        """Connects to Ray, once: to the caller's Ray, a given cluster, or a new Ray on this machine."""
         global _connection, _users
         if self._connection is not None:
             return
@@ -85,7 +85,7 @@ class Cluster:
         return Connection(ours=True, head=[child for child in _children(HEAD) if child.pid not in others])
 
     def take_actors(self, runtime: RuntimeConfig, setup: WorkerSetup) -> ActorGroup:
-        """The actors for a run; the caller gives them back or dismisses them.
+        """The actors for a run; the caller passes them to `give_back` or dismisses them.
 
         Raises BadConfig if they do not fit on the cluster.
         """
@@ -103,7 +103,7 @@ class Cluster:
         self._group = group
 
     def lost(self) -> psutil.Process | None:
-        """The process of this run's own Ray that has ended, if one has."""
+        """The ended process of the Ray that this process started; None if none has ended."""
         head = [] if self._connection is None else self._connection.head
         return next((p for p in head if not p.is_running() or p.status() == psutil.STATUS_ZOMBIE), None)
 

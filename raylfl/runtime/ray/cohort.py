@@ -1,4 +1,7 @@
-"""A cohort of a star in flight: tasks distributed over the workers in shares; lost and failed tasks are repeated."""
+"""Local work of a cohort in flight: shares of its tasks go to the workers; lost and failed tasks are repeated.
+
+Rings have calls of their own (`raylfl.runtime.ray.ring`).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class CohortInFlight:
     def __init__(
         self, channel: Channel, tasks: Sequence[Task], broadcast: Any, states: Sequence[Sequence[Handle | None]]
     ):
-        """Sends the first wave; broadcast: in the form that calls take; states: the client states of each task."""
+        """Sends the first wave; broadcast: packed, or a reference to it; states: the client states of each task."""
         self.channel, self.tasks, self.broadcast, self.states = channel, tasks, broadcast, states
         self.done: dict[int, TaskResult] = {}
         self.parts = list[Part]()  # partial sums that are still on the workers
@@ -35,7 +38,7 @@ class CohortInFlight:
         self._send(self._first_shares())
 
     def results(self) -> list[TaskResult]:
-        """The results in task order; waits for them, and repeats tasks that failed. The first has the partial sums."""
+        """Waits for the results, repeating failed tasks; returns them in task order. The first has the partial sums."""
         while self.wave:
             again: list[Share] = []
             for share, sent, answer in zip(self.wave, self.sent, self.channel.pool.results(self.sent), strict=True):
@@ -57,7 +60,7 @@ class CohortInFlight:
         return [[k] for k in lost]
 
     def _first_shares(self) -> list[Share]:
-        """One share per home, and as many shares as workers of the tasks that any worker can do."""
+        """The first shares: one per home if clients are pinned, otherwise at most one per worker."""
         by_home: dict[int | None, Share] = {}
         for k in range(len(self.tasks)):
             by_home.setdefault(self._home([k]), []).append(k)
@@ -69,7 +72,7 @@ class CohortInFlight:
         return self.channel.home_of(self.tasks[share[0]])
 
     def _send(self, shares: list[Share]) -> None:
-        """Sends one share to each available worker, pinned ones to their home; the others wait."""
+        """Sends one share to each available worker, shares of pinned clients to their home; other shares wait."""
         pool = self.channel.pool
         here = pool.available() if shares else []
         self.wave, self.waiting = list[Share](), list[Share]()
@@ -107,7 +110,7 @@ class CohortInFlight:
         return vectors * max((vector.nbytes for vector in broadcast.values()), default=0) > 0.9 * direct_bytes()
 
     def _take(self, share: Share, sent: Sent, answer: Any) -> None:
-        """Stores the results of one share."""
+        """Stores the results of one share; answer: the result of its call."""
         if isinstance(answer, WorkerLost):
             for k in share:
                 self.done[k] = TaskResult(self.tasks[k], ClientReports.failed(self.tasks[k].clients, answer.reason))
@@ -131,7 +134,10 @@ class CohortInFlight:
             self.parts.append(Part(others[0], sent.worker, node, added, max(widths.values())))
 
     def _failed(self, share: Share, answer: Any) -> list[Share]:
-        """The failed tasks of a share, one per share, because it is unknown which task killed a worker."""
+        """The failed tasks of a share that are repeated, as shares of one task.
+
+        If the worker of several tasks was lost, it is unknown which task was the cause.
+        """
         shared = isinstance(answer, WorkerLost) and len(share) > 1
         failed = [k for k in share if self.done[k].failed]
         for k in failed:
@@ -150,9 +156,10 @@ def in_tree_order(tasks: Sequence[Task]) -> list[int] | None:
 
 
 def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None = None) -> list[Share]:
-    """Shares of the tasks: ranges of `order` if no range has more than 1.05 times the largest load of `even_shares`.
+    """At most one share of the tasks per worker; loads: the load of each task; order: from `in_tree_order`.
 
-    Otherwise, or if order is None, `even_shares`. Each share is in task order.
+    Shares are ranges of `order` if their loads need not exceed 1.05 times the largest load of `even_shares`. Otherwise,
+    or if order is None, they are `even_shares`. Each share is in task order.
     """
     even = even_shares(loads, workers)
     if order is None:

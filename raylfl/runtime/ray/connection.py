@@ -159,7 +159,7 @@ def start(runtime: RuntimeConfig) -> list[str]:
 def ray_folder() -> tuple[Path | None, list[str]]:
     """(folder for Ray's sockets and logs, lines for the user if it is not the usual one); None: Ray's own choice.
 
-    The path of a Unix socket has at most 107 bytes, of which Ray needs 66 below its folder.
+    The path of a Unix socket has at most 107 bytes on Linux, of which Ray needs 66 below its folder.
     """
     usual = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
     problem = _unusable(usual)
@@ -187,8 +187,8 @@ def _unusable(folder: Path) -> str | None:
 def store_bytes(runtime: RuntimeConfig) -> tuple[int, list[str]]:
     """(bytes of the object store, lines for the user if shared memory is too small and Ray uses the disk).
 
-    The default is 0.3 of the memory, limited by shared memory; memory is allocated as it is used. The data, two rounds
-    of uploads and the client states should fit, because Ray spills the rest to disk.
+    The default is 0.3 of the machine's memory, limited by free shared memory; it is allocated as it is used.
+    The data, two rounds of uploads and the client states should fit, because Ray spills the rest to disk.
     """
     import psutil
 

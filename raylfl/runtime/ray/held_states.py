@@ -31,7 +31,7 @@ class HeldStates:
     def __init__(self, channel: Channel, notify: Callable[[str], None], before: int):
         """Access to the states at their homes.
 
-        notify: called with a line for the user; before: number of calls of local work that may precede a call.
+        notify: called with a line for the user; before: largest number of calls of local work for which a call waits.
         """
         self.channel, self.notify = channel, notify
         self._limit = None if channel.timeout is None else before * channel.timeout + FILE_SECONDS
@@ -69,9 +69,9 @@ class HeldStates:
         return sums
 
     def load(self, path: Path, clients: set[int], rounds: int) -> dict[int, HeldState] | None:
-        """Makes the homes read these clients' states from a file of a checkpoint; returns handles. Raises Damaged.
+        """Makes the homes read these clients' states from a file of a checkpoint; returns handles.
 
-        Returns None if a home cannot see the file.
+        rounds: the number of rounds before the checkpoint. Returns None if a home cannot see the file. Raises Damaged.
         """
         held = {client: HeldState(client, rounds) for client in clients_in(path) if client in clients}
         mark = mark_of(path)
@@ -106,7 +106,7 @@ class HeldStates:
         return homes
 
     def _results(self, method: str, calls: Mapping[int, tuple[Any, ...]]) -> list[Any]:
-        """The results of a call for each of these homes; lost calls are repeated."""
+        """The results of a call of `method` at each home; calls: arguments by home. Lost calls are repeated."""
         pool, held = self.channel.pool, self.channel.held
         sent: list[Sent] = pool.send(
             [Call(method, (held, *given), 1, self._limit, home) for home, given in calls.items()]

@@ -13,14 +13,14 @@ from raylfl.runtime.workers.backend import HomeCall
 
 
 class HomesInFlight:
-    """Calls in flight; calls whose worker is lost are repeated."""
+    """Calls for blocks of nodes in flight; calls whose worker is lost are repeated."""
 
     def __init__(self, channel: Channel, calls: Sequence[HomeCall]):
         self.channel, self.calls = channel, calls
         self.sent = self._send(calls)
 
     def results(self) -> list[Any]:
-        """The result of each call, [a value, *references to rows]."""
+        """Waits for the result of each call, [a value, *references to rows]."""
         out = self.channel.pool.results(self.sent)
         for _ in range(self.channel.attempts):
             lost = [k for k, answer in enumerate(out) if isinstance(answer, WorkerLost)]

@@ -1,4 +1,4 @@
-"""A run on Ray, seen from the process that started it: receives rounds and restarts lost actors."""
+"""A run on Ray in the process that starts it, which receives the rounds and restarts lost actors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: boo
 
 
 class RemoteRun:
-    """The rounds of a run whose server is an actor; it survives the loss of that actor and of the run's own Ray."""
+    """The rounds of a run whose server is an actor, which continue after the loss of that actor or of the run's Ray."""
 
     def __init__(
         self, cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: bool = False

@@ -14,7 +14,7 @@ from raylfl.runtime.ray.connection import address_of
 
 
 def count_workers(runtime: RuntimeConfig, clients: int, resources: dict[str, float]) -> int:
-    """The number of worker actors of a run. Raises BadConfig, with the arithmetic, if they cannot fit."""
+    """The number of worker actors of a run. Raises BadConfig, with the arithmetic, if resources do not suffice."""
     fit, wanted, share = workers_that_fit(runtime, resources), runtime.workers or 1, runtime.gpus_per_worker
     if fit < wanted:
         cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
@@ -30,7 +30,10 @@ def count_workers(runtime: RuntimeConfig, clients: int, resources: dict[str, flo
 
 
 def nodes_of_workers(runtime: RuntimeConfig, setup: WorkerSetup, resources: dict[str, float]) -> tuple[str | None, ...]:
-    """For each worker, the name of the nodes on which it must be; None: any. Raises BadConfig if they cannot fit."""
+    """For each worker, the name of the nodes on which it must run; None: any node.
+
+    Raises BadConfig if the workers cannot fit.
+    """
     names = sorted(set(setup.nodes or ()))
     missing = [name for name in names if name not in resources]
     if missing:
@@ -65,13 +68,16 @@ def workers_that_fit(runtime: RuntimeConfig, resources: dict[str, float]) -> int
 
 
 def has_room(runtime: RuntimeConfig, homes: Homes | None, resources: dict[str, float]) -> bool:
-    """Whether the cluster has the resources for one worker, and a node for every name under which there are data."""
+    """Whether the resources suffice for one worker, and include every node name under which there are data."""
     names = {name for name in homes.nodes if name} if homes is not None else set()
     return workers_that_fit(runtime, resources) > 0 and names <= resources.keys()
 
 
 def check_resources(runtime: RuntimeConfig, clients: int) -> None:
-    """Checks, before a cluster is started or joined, that the workers can fit; raises BadConfig."""
+    """Checks that the workers can fit on the caller's Ray or on this machine; raises BadConfig if not.
+
+    A cluster at a given address is not checked.
+    """
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         count_workers(runtime, clients, resources_here())
@@ -82,7 +88,7 @@ def check_resources(runtime: RuntimeConfig, clients: int) -> None:
 
 
 def resources_here() -> dict[str, float]:
-    """Resources for workers: the cluster's, or in a Tune trial the placement group's without the server."""
+    """Resources for workers: the cluster's or, in a placement group, the group's minus those of the calling process."""
     import ray
 
     group = ray.util.get_current_placement_group()

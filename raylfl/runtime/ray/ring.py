@@ -18,7 +18,7 @@ from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
 
 class RingInFlight:
-    """The calls of one ring, submitted at once; after a failed call the rest of the ring is submitted again."""
+    """The calls of one ring, submitted at once; after a failed call the remaining tasks are submitted again."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RingInFlight:
         self.links = self._hand_out()
 
     def results(self) -> list[TaskResult]:
-        """The results in task order, with the model that the last client uploads."""
+        """The results in task order; only the one with the last received upload has uploads."""
         while len(self.done) < len(self.tasks):
             for link in self.links:
                 if not self._take(link):
@@ -72,7 +72,7 @@ class RingInFlight:
         return links
 
     def _take(self, link: Sent) -> bool:
-        """Stores the result of the next task; returns False if the rest of the ring must be submitted again."""
+        """Stores the result of the next task; returns False if the remaining tasks must be submitted again."""
         channel, k = self.channel, len(self.done)
         answer = channel.pool.results([link])[0]
         lost = isinstance(answer, WorkerLost)

@@ -17,10 +17,11 @@ from raylfl.runtime.ray.resources import homes_of
 
 @dataclass(frozen=True)
 class Stored:
-    """References to an experiment, the first argument of every call of a worker.
+    """References to an experiment, from which `given` makes the first argument of every call of a worker.
 
     experiment: has no training samples if clients are pinned. homes: the homes of pinned clients. parts: the training
-    samples of each home; samples that are read by index are represented by their indices. key: of this run on this Ray.
+    samples of each home; samples that are read by index are represented by their indices. key: a random name of these
+    objects.
     """
 
     experiment: Any
@@ -48,7 +49,7 @@ class Stored:
 
 
 def samples_of(setup: WorkerSetup, homes: Homes, worker: int) -> SampleSet:
-    """The samples of the clients of this home; a worker without clients gets two samples for trial steps."""
+    """The samples of the clients whose home is this worker; without such samples, two samples for trial steps."""
     shards = [setup.shards[int(c)] for c in homes.clients(worker)]
     own = np.sort(np.concatenate(shards)) if shards else setup.trial
     return setup.train.part(own if len(own) else setup.trial)

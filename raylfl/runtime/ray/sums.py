@@ -1,4 +1,4 @@
-"""Transfer of partial sums to the server: a worker joins the sums of its node, and nodes share the rest by columns.
+"""Transfer of partial sums to the server: each node joins its own sums, and nodes divide the rest by columns.
 
 The columns of a sum are independent. If several nodes have partial sums, a worker of each node joins them and cuts the
 result into pieces of columns, one piece per node. Each node receives its piece from all other nodes, completes these
@@ -40,9 +40,10 @@ class Part:
 
 
 def fetch(channel: Channel, parts: Sequence[Part], count: int) -> tuple[list[list[Roots]], list[int]]:
-    """(the roots of these partial sums of `count` rows, the tasks whose uploads were lost with their node).
+    """(the roots of these partial sums, the tasks whose uploads were lost with their node).
 
-    Workers join the parts in their nodes' object stores. If that fails, the server fetches each part.
+    count: the number of rows of a whole sum. Workers join the parts in their nodes' object stores. If that fails, the
+    server fetches each part.
     """
     longest, nodes = max((part.width for part in parts), default=0) * FLOAT, by_node(parts)
     if longest <= direct_bytes():
@@ -63,7 +64,8 @@ def fetch(channel: Channel, parts: Sequence[Part], count: int) -> tuple[list[lis
 def _by_columns(channel: Channel, nodes: Sequence[Sequence[Part]], pieces: int, count: int) -> list[Roots] | None:
     """The joined roots of the parts of several nodes; None: a worker or an object was lost.
 
-    pieces: number of pieces of columns, each completed on a different node.
+    nodes: the parts of each node. pieces: number of pieces of columns, each completed on a different node. count: the
+    number of rows of a whole sum.
     """
     cuts = [Call("columns", (count, pieces, *references(own)), 1 + pieces) for own in nodes]
     cut = _answers(channel, nodes, cuts)
@@ -75,7 +77,7 @@ def _by_columns(channel: Channel, nodes: Sequence[Sequence[Part]], pieces: int, 
 
 
 def _answers(channel: Channel, nodes: Sequence[Sequence[Part]], calls: Sequence[Call]) -> list[Any]:
-    """The results of one call per node, made by the worker of its first part; None: a worker or an object was lost."""
+    """The result of one call per node, carried out by the worker of the node's first part; None: it was lost."""
     sent = [channel.pool.submit(own[0].worker, call) for own, call in zip(nodes, calls, strict=True)]
     out = list[Any]()
     for call in sent:
@@ -91,7 +93,7 @@ def _answers(channel: Channel, nodes: Sequence[Sequence[Part]], calls: Sequence[
 
 
 def _each(channel: Channel, parts: Sequence[Part]) -> tuple[list[list[Roots]], list[int]]:
-    """Fetches the parts one by one: (their roots, the tasks of lost parts)."""
+    """Fetches the parts one by one; returns (their roots, the tasks of lost parts)."""
     found, lost = list[Any](), list[int]()
     for part in parts:
         try:
@@ -104,12 +106,12 @@ def _each(channel: Channel, parts: Sequence[Part]) -> tuple[list[list[Roots]], l
 
 
 def references(parts: Sequence[Part]) -> list[Any]:
-    """The references of these parts."""
+    """The references to the packed roots of these parts."""
     return [part.reference for part in parts]
 
 
 def by_node(parts: Sequence[Part]) -> list[list[Part]]:
-    """The parts of each node."""
+    """The parts grouped by node."""
     out: dict[str | None, list[Part]] = {}
     for part in parts:
         out.setdefault(part.node, []).append(part)

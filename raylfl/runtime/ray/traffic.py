@@ -39,7 +39,7 @@ class Traffic:
     _made: dict[bytes, str | None] = field(default_factory=dict)  # nodes of the newest results that Ray does not list
 
     def count(self, sent: int = 0, received: int = 0) -> None:
-        """Adds to the counters."""
+        """Adds bytes sent to workers and received from them."""
         self.sent += sent
         self.received += received
 
@@ -60,7 +60,7 @@ class Traffic:
                 self.between_nodes += size
 
     def answered(self, value: Any, others: Sequence[Any], node: str | None) -> None:
-        """Counts the bytes of the results of a call on this node: a value, and other results if they are small.
+        """Counts the bytes that go to the server as results of a call on this node: `value`, and small `others`.
 
         Ray may list the place of a large result late, or never for a node that joined after the loss of another one.
         """
@@ -76,7 +76,7 @@ class Traffic:
         self.crossed(weight(value) + small, node, self.here)
 
     def crossed(self, size: int, source: str | None, target: str | None) -> None:
-        """Counts bytes that went from a node to a node."""
+        """Counts `size` bytes that went from one node to another; none if they are the same."""
         self.between_nodes += size * (source != target)
 
     def take(self) -> dict[str, int]:
@@ -98,7 +98,7 @@ def located(reference: Any) -> tuple[list[str], int]:
 
 
 def weight(value: Any) -> int:
-    """The bytes of the arrays in a packed value; references count 0."""
+    """The bytes of the arrays and numbers in a packed value; references and texts count 0."""
     if isinstance(value, (np.ndarray, Tensor)):
         return int(value.nbytes)
     if isinstance(value, ClientReports):

@@ -1,7 +1,8 @@
 """The worker pool of a run: available workers, calls in flight, and calls whose worker died or hung.
 
 Ray restarts a lost actor by calling its constructor, and a call may have been carried out although its result was lost.
-Every call is therefore a pure function of its arguments, which can be repeated on another worker.
+Every call can therefore be repeated: its result depends only on its arguments and on the client states that homes hold,
+and a call keeps the held state from which it started.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class WorkerPool:
         """A pool of these actors.
 
         stored: the experiment, the first argument of every call; notify: called with one line for the user; has_room:
-        whether the cluster has the resources for a worker; traffic: counts the bytes of calls.
+        returns whether the cluster has the resources for a worker; traffic: counts the bytes of calls.
         """
         self.actors, self.stored, self.notify, self.has_room = list(actors), stored, notify, has_room
         self.traffic = Traffic() if traffic is None else traffic
@@ -111,7 +112,8 @@ class WorkerPool:
     def place(self, home: int | None, otherwise: int) -> int:
         """The worker for a call with this home: the home or, while it is lost, one that can read the same samples.
 
-        If the home holds client states on a node, the worker is one of that node, as long as the node is there.
+        If the home holds client states on a node, the worker is on that node as long as the node is alive. otherwise:
+        the worker for a call without a home.
         """
         if home is None:
             return otherwise
@@ -172,7 +174,7 @@ class WorkerPool:
         return [value, *sent.references[1:]] if sent.call.returns > 1 else value
 
     def with_retries(self, sent: Sequence[Sent], attempts: int) -> list[Any]:
-        """The results; lost calls are repeated on the restarted worker or another.
+        """The results of calls in flight; lost calls are repeated on the restarted worker or another.
 
         Raises RaylflError if a call is lost `attempts + 1` times.
         """
@@ -195,7 +197,9 @@ class WorkerPool:
     # -- availability ------------------------------------------------------------------------------------------
 
     def available(self, among: Callable[[], Sequence[int]] | None = None) -> list[int]:
-        """The workers that can be called now, among these or all; if all of them are starting, waits for the first.
+        """The workers that can be called now; if all of them are starting, waits for the first.
+
+        among: returns the workers to choose from; None: all workers.
 
         Ray restarts lost workers by itself, slowly on a busy machine. The wait has no limit as long as the cluster has
         room for a worker; a line for the user reports it every half minute.
@@ -278,7 +282,7 @@ class WorkerPool:
         return WorkerLost(reason)
 
     def _note_loss(self, sent: Sent, news: str) -> None:
-        """Counts one restart, even if several calls were lost with the worker."""
+        """Records the restart of a worker, once if several calls were lost with it; news: a line for the user."""
         if self._restarts[sent.worker] == sent.restart:
             self._restarts[sent.worker] += 1
             self._starting[sent.worker] = self._ping(sent.worker)

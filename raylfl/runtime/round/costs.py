@@ -23,7 +23,7 @@ class CostModel:
         self.e, self.planner, self.cut = experiment, planner, cut
 
     def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Sent:
-        """The costs of one round; second: the second broadcast, to every received client, if there was one."""
+        """The costs of one round; second: the second broadcast, which every received client gets, or None."""
         algorithm, r, reports = self.e.algorithm, result.round, result.reports.rows
         sampled, steps, down, up = len(r.cohort), int(r.steps.sum()), floats_in(broadcast), result.up_floats
         gradients, exchanged = int(reports["gradients"].sum()), 0
@@ -44,7 +44,7 @@ class CostModel:
         return Sent(replace(costs, busiest_node_floats=node, busiest_link_floats=link), ends, floats)
 
     def seconds(self, result: RoundResult, costs: Costs) -> tuple[float, float]:
-        """(virtual seconds of a round, virtual seconds of its computation alone), by `system` and `topology`."""
+        """(virtual seconds of a round, virtual seconds of its computation alone), from `system` and `topology`."""
         clock, r, run = self.e.config.system, result.round, self.e.world
         if not len(r.cohort):
             return 0.0, 0.0
@@ -60,9 +60,10 @@ class CostModel:
         return whole, clock.computation_seconds(r.steps, r.cohort, run)
 
     def _links(self, result: RoundResult, costs: Costs) -> tuple[Ints, Floats, Ints]:
-        """The messages of a round: ends [M, 2] (clients; -1: the server), floats [M], and the client that waits [M].
+        """(ends [M, 2], floats [M], waiting clients [M]) of the M messages of a round.
 
-        With a server, a client waits for both of its messages; on a graph, a node waits for its slowest link.
+        ends: (sender, receiver) as client ids, -1 for the server. A waiting client is given by its position in the
+        cohort.
         """
         r = result.round
         if r.edges is not None:
@@ -76,7 +77,11 @@ class CostModel:
         return hops[:, :2], floats, hops[:, 2]
 
     def _waits(self, result: RoundResult, costs: Costs) -> Floats:
-        """Seconds for which each client of the cohort waits for messages."""
+        """Seconds for which each client of the cohort waits for messages [C].
+
+        With a server, the times of the messages for which a client waits add up. On a graph, a node waits for the
+        slowest of its links.
+        """
         ends, floats, who = self._links(result, costs)
         waits = np.zeros(len(result.round.cohort))
         if result.round.edges is None:
@@ -90,7 +95,7 @@ class CostModel:
         return waits
 
     def _messages(self, r: Round) -> Ints:
-        """The messages between the working nodes of a graph, lost ones included: (from, to) [M, 2]."""
+        """The messages between the working nodes of a graph, lost ones included: cohort positions (from, to) [M, 2]."""
         algorithm = self.e.algorithm
         assert r.edges is not None
         assert isinstance(algorithm, GraphAlgorithm)
@@ -102,17 +107,20 @@ class CostModel:
 
 
 def _of_node(ends: Ints, floats: Floats) -> int:
-    """The largest number of floats that a node sends and receives."""
+    """The largest number of floats that one client or the server sends and receives; ends, floats: from `_links`."""
     return int(np.bincount(ends.ravel() + 1, np.repeat(floats, 2), 1).max())
 
 
 def _of_link(ends: Ints, floats: Floats) -> int:
-    """The largest number of floats on a link, both directions together."""
+    """The largest number of floats on one link, both directions together; ends, floats: from `_links`."""
     return int(np.bincount(_distinct(ends)[1], floats, 1).max())
 
 
 def _distinct(ends: Ints) -> tuple[Ints, Ints]:
-    """The distinct links [L, 2], smaller end first, of messages with these ends, and the link of each message [M]."""
+    """(the distinct links [L, 2] of messages with these ends [M, 2], each message's position among the links [M]).
+
+    The smaller end of a link comes first.
+    """
     low, high = np.minimum(ends[:, 0], ends[:, 1]), np.maximum(ends[:, 0], ends[:, 1])
     codes = (low + 1) * (high.max(initial=0) + 2) + high + 1  # -1: the server
     _, first, at = np.unique(codes, return_index=True, return_inverse=True)

@@ -35,8 +35,9 @@ from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_o
 class Dispatch:
     """Submits a round's local work to a backend, and assembles the results.
 
-    ways: the number of local steps taken in each way. rows: the reason why every upload reaches the server as a row;
-    None: uploads arrive as sums if the algorithm reads sums only. Both have the same bits.
+    ways: the number of local steps taken in each `Way`. rows: the reason why the server must receive each upload
+    separately, as a row, or None. If it is None and the algorithm reads only sums over clients, workers add up the
+    uploads. The new parameters have the same bits in both cases.
     """
 
     def __init__(
@@ -47,14 +48,14 @@ class Dispatch:
         homes: Homes | None = None,
         rows: str | None = None,
     ):
-        """A dispatch to this backend; homes: the homes of the nodes of a method without a server."""
+        """A dispatch to this backend; homes: the blocks of nodes of a method without a server, otherwise None."""
         self.homes = homes
         self.algorithm, self.backend, self.runtime = algorithm, backend, runtime
         self.uploads, self.ways = UploadMemory(), Counter[Way]()
         self.rows = rows
 
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
-        """Starts the local work of round r from this broadcast."""
+        """Starts the local work of round r from this broadcast; returns its deferred result."""
         if self.homes is not None:
             last = state.last_finite_loss
             return self.homes.send(r, broadcast, state.server).then(lambda worked: self._of_nodes(r, worked, last))
@@ -75,7 +76,10 @@ class Dispatch:
         return work.then(collected)
 
     def _of_nodes(self, r: Round, worked: Worked, last_loss: float) -> RoundResult:
-        """The round result of a method without a server; the rows of its nodes stay on the workers."""
+        """The round result of a method without a server; the rows of its nodes stay on the workers.
+
+        last_loss: as in `_failures`.
+        """
         self.ways.update(worked.reports.ways)
         events = self._failures(r, worked.reports, last_loss)
         got = dropped(r, set(worked.reports.bad["client"].tolist())) if events else r
@@ -85,10 +89,11 @@ class Dispatch:
         return RoundResult(got, worked.reports, unseen, [], floats, events, worked)
 
     def _tasks(self, r: Round, plan: SumPlan | None, width: int) -> list[Task]:
-        """The cohort as tasks of one client each, or of nearly equal numbers of clients if vectorised.
+        """The cohort as tasks: of one client each or, for vectorised calls, of nearly equal numbers of clients.
 
-        A vectorised task has clients whose uploads are added first in the round's sums. width: d. The tasks depend on
-        the cohort and the config, not on the number of workers.
+        plan: the round's sums, None if uploads are rows. width: the number of parameters d. A vectorised task has
+        clients that are close in the tree of the sums, so that their uploads add up to few vectors. The tasks depend
+        on the cohort and the config, not on the number of workers.
         """
         count = len(r.cohort)
         if self.backend.one_by_one or self.algorithm.topology.sequential:
@@ -96,9 +101,10 @@ class Dispatch:
         return [Task.of(r, rows, plan) for rows in in_subtrees(count, calls(count, width, self.runtime))]
 
     def _collect(self, r: Round, results: Sequence[TaskResult], last_loss: float) -> RoundResult:
-        """The round result: received uploads in cohort order.
+        """The round result, from the results of all tasks; its uploads are the received ones, in cohort order.
 
-        `runtime.on_client_error` and `runtime.on_nonfinite` decide what happens to failures.
+        `runtime.on_client_error` and `runtime.on_nonfinite` decide what happens to failures. last_loss: as in
+        `_failures`.
         """
         cohort = r.cohort
         reports = ClientReports.joined([result.reports for result in results]).in_order(cohort)
@@ -133,7 +139,7 @@ class Dispatch:
         )
 
     def _upload_floats(self, widths: Mapping[str, int]) -> int:
-        """Floats that one client uploads."""
+        """The number of floats that one client uploads; widths: the entries of each of its uploads, by name."""
         one = {name: torch.zeros(1, 1).expand(1, width) for name, width in widths.items()}
         own = {name: rows for name, rows in one.items() if name not in UNSEEN}
         return self.algorithm.sent_floats(own) + floats_in({k: one[k] for k in one.keys() - own.keys()})
@@ -162,7 +168,10 @@ class Dispatch:
 
 
 def sum_plan(algorithm: Algorithm, broadcast: State, server: ServerState, r: Round) -> SumPlan:
-    """The sums over uploads that the server needs in a round: for the algorithm, the mean buffers, and metrics."""
+    """The sums over uploads that the server needs in a round.
+
+    They are those of the algorithm, the mean update for metrics, and the means of buffers and of optimizer states.
+    """
     assert isinstance(algorithm, Summing)
     received, count = r.received_view, int(r.received.sum())
     if not count:
@@ -188,7 +197,7 @@ class UploadMemory:
         self._in_use: dict[str, weakref.ref[np.ndarray]] = {}
 
     def stack(self, name: str, pieces: Sequence[Tensor]) -> Tensor:
-        """The rows of all pieces [n_j, ...] copied into one tensor [sum n_j, ...]."""
+        """The rows of all pieces [n_j, ...] copied into one tensor [sum n_j, ...], in the memory for uploads `name`."""
         shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
         size, dtype = math.prod(shape), pieces[0].numpy().dtype
         if size * dtype.itemsize < rows_apart.LARGE:
@@ -205,19 +214,23 @@ class UploadMemory:
 def homes_of(
     algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig, count: int, optimum: Tensor | None = None
 ) -> Homes | None:
-    """The homes of N nodes, one block per vectorised call; None for a method with a server."""
+    """The homes of `count` nodes, divided into one block per vectorised call; None for a method with a server.
+
+    optimum: x* [d] if known, for metrics.
+    """
     if not isinstance(algorithm, GraphAlgorithm):
         return None
     return Homes(algorithm, backend, count, calls(count, len(backend.initial().x), runtime), optimum)
 
 
 def calls(count: int, width: int, runtime: RuntimeConfig) -> int:
-    """The number of vectorised calls of nearly equal size for a cohort, given d.
+    """The number of vectorised calls of nearly equal size for `count` clients with `width` parameters each.
 
-    `runtime.micro_cohort` is the largest number of clients in a call. null stands for this rule: on a CPU a call holds
-    as many clients as have 2^18 parameters together, at least 32 (more are hardly faster) and at most 128; on a GPU it
-    has 2^20 parameters or all clients, because a smaller call leaves a GPU idle. The number of calls is rounded up to a
-    multiple of 4, which 1, 2 or 4 workers share evenly, or to one per client if there are fewer clients.
+    `runtime.micro_cohort` is the largest number of clients in a call. null stands for a rule. On a CPU, a call holds
+    at most as many clients as have 2^18 parameters together, but up to 32 in any case and never more than 128. The
+    number of calls is rounded up to a multiple of 4, which 1, 2 or 4 workers share evenly, but there is at most one
+    call per client. On a GPU, a call also has at least 2^20 parameters or all clients, because a smaller call leaves a
+    GPU idle.
     """
     if runtime.micro_cohort:
         return -(-count // runtime.micro_cohort)

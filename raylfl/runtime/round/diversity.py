@@ -15,13 +15,13 @@ from raylfl.solvers.simplex import min_norm_point
 
 
 def diversity_metrics(rows: Sequence[Tensor], weights: Floats) -> dict[str, float]:
-    """Gradient diversity and its largest surrogate. rows: w_i grad f_i(x), N times [d]; weights: w_i [N].
+    """Gradient diversity and its largest surrogate. rows: w_i grad f_i(x) [d] of each of N clients; weights: w_i [N].
 
     global/diversity            D(x) = sqrt(sum_i w_i |grad f_i|^2) / |sum_i w_i grad f_i| (eq. 3)
-    global/surrogate_diversity  the same over |sum_i l_i grad f_i| (eq. 6), largest at the min-norm weights l (eq. 8)
+    global/surrogate_diversity  D's numerator over |sum_i l_i grad f_i| (eq. 6), with min-norm weights l (eq. 8)
     global/surrogate_chi2       sum_i (l_i / w_i)^2 (Theorem 4.1)
 
-    A quotient by 0 is left out. Clients of weight 0 do not count.
+    A metric whose denominator is 0, up to rounding, is left out. Clients of weight 0 are ignored.
     """
     counted = weights > 0
     w = torch.from_numpy(weights[counted])

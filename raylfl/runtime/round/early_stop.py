@@ -13,7 +13,7 @@ LATE = ("train", "update", "algo", "inconsistency")  # metric groups that a roun
 
 
 class EarlyStop:
-    """The stopping rule; `reason`: why the run ends after the newest round, None while it continues."""
+    """The stopping rule of `stop`; reason: why the run ends after the newest round, None while it continues."""
 
     def __init__(self, config: StopConfig):
         self.config = config
@@ -23,7 +23,10 @@ class EarlyStop:
         self._sign = 1.0 if better else -1.0
 
     def see(self, metrics: dict[str, Any]) -> None:
-        """Updates the rule with the metrics of a round. Raises BadConfig if the first round lacks the metric."""
+        """Updates the rule with the metrics of a round.
+
+        Raises BadConfig if round 0 lacks the metric and the metric is not of a group in `LATE`.
+        """
         metric, r = self.config.metric, int(metrics["round"])
         if metric is None:
             return

@@ -1,10 +1,11 @@
 """The rounds of a method without a server: the states of nodes stay on workers, and only messages travel.
 
-The nodes are divided into blocks, as a function of the config, and each block has a home: a worker, replaced by another
-one only while it is lost. In a round every block carries out the local work of its nodes and passes messages to the
-blocks that need them, by reference; then every block mixes its own rows (`raylfl.runtime.workers.nodes`). The process
-of the round loop knows the graph, and reports and measures of blocks (such as the sum of their rows, for the reported
-mean), but not the rows. If all blocks are in the calling process, one call mixes the messages of all, without copies.
+The config determines how the nodes are divided into blocks. Each block has a home: a worker, replaced by another one
+only while it is lost. In a round, the home of each block carries out the local work of the block's nodes and passes
+messages by reference to the blocks that need them; then it mixes the block's rows (`raylfl.runtime.workers.nodes`). The
+process of the round loop has the graph, and the reports and measures of blocks (such as the sum of their rows, for the
+reported mean), but not the rows. If all blocks are in the calling process, one call mixes the messages of all blocks,
+without copies.
 
 The rows of a block are a value behind a reference, and each call is a function of its arguments. A call whose worker is
 lost is therefore repeated on another worker, and a checkpoint collects the rows of all blocks.
@@ -35,10 +36,17 @@ ALL = -1  # the receiver of messages that are mixed for all blocks at once
 
 
 class Plan:
-    """The rows that each block needs from each other block in a round; nodes are positions in the round's cohort."""
+    """The rows that each block needs from each other block in one round.
+
+    Nodes are numbered by their positions in the round's cohort.
+    """
 
     def __init__(self, r: Round, blocks: Ints, rows: Ints, mixings: Sequence[Mixing], shared_memory: bool):
-        """The plan of round r. blocks, rows: each node's block and its row there [N]; shared_memory: of all blocks."""
+        """The plan of round r.
+
+        blocks, rows: the block of each node, and the node's row in that block [N]. mixings: the round's mixing
+        matrices. shared_memory: whether all blocks are in one process.
+        """
         self.mixings, self.cohort, home, row = mixings, r.cohort, blocks[r.cohort], rows[r.cohort]
         self._parts: dict[int, tuple[Part, ...]] = {}
         self.nodes = {b: np.flatnonzero(home == b) for b in np.unique(home).tolist()}
@@ -57,7 +65,7 @@ class Plan:
             self._choose(home)
 
     def _choose(self, home: Ints) -> None:
-        """Chooses the rows that each block needs from each other block."""
+        """Chooses the rows that each block needs from each other block; home: the block of each node [C]."""
         place = np.zeros(len(home), dtype=np.int64)
         for nodes in self.nodes.values():
             place[nodes] = np.arange(len(nodes))
@@ -69,7 +77,10 @@ class Plan:
                     self.out[c][b] = place[needs[self.into[b][c]]]
 
     def parts(self, b: int) -> tuple[Part, ...]:
-        """The rows of the matrices for block b; columns are its own rows, then the rows of each piece that arrives."""
+        """The parts of the mixing matrices that give the new rows of block b.
+
+        Their columns stand for the block's own rows, then for the rows of each piece that arrives.
+        """
         if b not in self._parts:
             nodes, needs = self.nodes[b], self.needs[b]
             order = np.concatenate([np.flatnonzero(np.isin(needs, nodes)), *self.into[b].values()])
@@ -77,16 +88,22 @@ class Plan:
         return self._parts[b]
 
     def sending(self, b: int, local: Ints | None) -> Sending:
-        """The messages of block b; local: its rows in the local work's result, if that precedes the messages."""
+        """The messages of block b.
+
+        local: the rows of its nodes in the result of the local work; None if messages precede the local work.
+        """
         return Sending(self.rows[b], local, tuple(self.distinct(b).values()))
 
     def distinct(self, b: int) -> dict[bytes, Ints]:
-        """The different sets of rows that other blocks need from block b; blocks that need the same rows share one."""
+        """The different sets of rows that other blocks need from block b, as places in `nodes[b]`.
+
+        Each key is the bytes of its set; blocks that need the same rows share one set.
+        """
         return {places.tobytes(): places for places in self.out[b].values()}
 
 
 class Piece(NamedTuple):
-    """The messages from one block to another; size: their bytes."""
+    """The messages from one block to another, behind a handle; size: their number of bytes."""
 
     handle: Handle
     size: int
@@ -97,7 +114,10 @@ Pieces = dict[tuple[int, int], Piece]  # by sending and receiving block
 
 @dataclass
 class Worked:
-    """The local work of a round: handles of each block's rows and of the messages."""
+    """The results of a round's local work.
+
+    local: for each block, a handle of its rows after the local work. pieces: handles of the messages.
+    """
 
     plan: Plan
     reports: ClientReports
@@ -108,7 +128,10 @@ class Worked:
 
 
 class Homes:
-    """The blocks of a run's nodes, and the calls at their homes."""
+    """The blocks of a run's nodes, and the calls at their homes.
+
+    count: the number of nodes; blocks: the number of blocks; optimum: x* [d] if known, for metrics.
+    """
 
     def __init__(self, algorithm: GraphAlgorithm, backend: Executor, count: int, blocks: int, optimum: Tensor | None):
         self.algorithm, self.backend, self.optimum = algorithm, backend, optimum
@@ -121,7 +144,7 @@ class Homes:
     # -- the state -----------------------------------------------------------------------------------------------
 
     def scattered(self, server: ServerState) -> ServerState:
-        """The server state with the nodes' rows moved to their homes."""
+        """The server state with the nodes' rows moved to their homes; handles of the blocks take their place."""
         rows = {name: value for name, value in server.items() if name.startswith(NODE)}
         handles = [
             self.backend.put({name.removeprefix(NODE): v[torch.from_numpy(nodes)] for name, v in rows.items()})
@@ -138,7 +161,7 @@ class Homes:
     # -- a round -------------------------------------------------------------------------------------------------
 
     def send(self, r: Round, broadcast: State, server: ServerState) -> Deferred[Worked]:
-        """Starts the local work of round r, and the messages before or after it."""
+        """Starts the local work of round r, and the exchange of messages before or after it."""
         plan = self._planned(r)
         if not self.algorithm.exchanges_first:
             return self._work(r, plan, broadcast, server[HOMES])
@@ -152,7 +175,10 @@ class Homes:
         return Deferred(after_mixing)
 
     def step(self, r: Round, server: ServerState, worked: Worked) -> tuple[ServerState, Info, dict[str, float]]:
-        """(the state after the round, info, metrics); r: without failed nodes; `worked`: of the whole cohort."""
+        """Mixes the rows, unless that came first; returns (the state after the round, info, metrics).
+
+        r: the round without the nodes whose local work failed; worked: the local work of the whole cohort.
+        """
         handles, algorithm = list(server[HOMES]), self.algorithm
         whole = worked.plan
         plan, local, pieces = whole, {b: np.arange(len(n)) for b, n in whole.nodes.items()}, worked.pieces
@@ -205,7 +231,11 @@ class Homes:
     def _published(
         self, plan: Plan, handles: Sequence[Handle], worked: dict[int, Handle], local: dict[int, Ints]
     ) -> Pieces:
-        """Requests the messages of this plan from the blocks."""
+        """Requests the messages of this plan from the blocks; returns handles of them.
+
+        handles: the rows of each block before the local work. worked: for each block, the result of its local work, if
+        messages come after it. local: for each block, the rows of its nodes in that result.
+        """
         senders = [b for b in plan.blocks if plan.out[b]]
         calls = []
         for b in senders:
@@ -227,7 +257,11 @@ class Homes:
         pieces: Pieces,
         settled: bool = False,
     ) -> dict[int, tuple[Measure, Handle]]:
-        """The measures and new rows of the working blocks; settled: the local work's results are the new rows."""
+        """The measures and new rows of the working blocks.
+
+        handles, worked, local: as in `_published`. pieces: the messages. settled: whether the results of the local
+        work are the new rows, because messages were mixed before it.
+        """
         mixed = {} if settled else self._exchanged(plan, pieces)
         calls = []
         for b in plan.blocks:
@@ -262,7 +296,11 @@ class Homes:
         return [self._measures[b][1] for b in range(len(handles))]
 
     def _info(self, mixing: Mixing, working: int, measures: Sequence[Measure]) -> Info:
-        """The root mean squares over the nodes of |x_i - mean x| and |y_i - mean y|; the graph's components and gap."""
+        """The algorithm's metrics of a round, from the measures of all blocks; working: the number of working nodes.
+
+        Errors are root mean square distances of the nodes' rows from their mean: of the parameters, and of the tracked
+        variable of gradient tracking. The components and the spectral gap are those of the round's graph.
+        """
         counts = [m.nodes for m in measures]
         info = {"consensus_error": spread(counts, [m.parameters or m.x for m in measures])}
         if self.algorithm.tracked is not None:
@@ -281,9 +319,10 @@ class Homes:
 
 
 def spread(counts: Sequence[int], parts: Sequence[Spread]) -> float:
-    """The root mean square distance of rows from their mean, from the sums and spreads of their parts.
+    """The root mean square distance of rows from their mean, from the sums and spreads of parts of the rows.
 
-    sum_i |x_i - m|^2 = sum_b (sum_(i in b) |x_i - m_b|^2 + n_b |m_b - m|^2), without cancellation.
+    counts: the number of rows n_b of each part b. With the mean m of all rows and the mean m_b of part b,
+    sum_i |x_i - m|^2 = sum_b (sum_(i in b) |x_i - m_b|^2 + n_b |m_b - m|^2), which avoids cancellation.
     """
     mean = tree_sum(torch.stack([part.total for part in parts])) / sum(counts)
     between = [
@@ -298,7 +337,7 @@ def _pieces(b: int, plan: Plan, handles: Sequence[Handle], sizes: Sequence[int])
 
 
 def _ordered(plan: Plan, parts: Sequence[State]) -> State:
-    """The rows of the blocks in the order of the cohort; zeros for a block without rows."""
+    """The rows of the plan's blocks (parts: one per block) in cohort order; zeros for a block without rows."""
     some: State = next((part for part in parts if part), {})
     order = torch.from_numpy(np.argsort(np.concatenate(list(plan.nodes.values())))) if some else None
     sized = list(zip(parts, map(len, plan.nodes.values()), strict=True))

@@ -18,7 +18,7 @@ class Plans(Protocol):
     """The planner, which draws the rounds (`Planner`)."""
 
     def plan(self, r: int, server: ServerState) -> Round:
-        """Round r before its local work."""
+        """Draws round r, before its local work."""
 
     def sampled(self, result: RoundResult, server: ServerState) -> RoundResult:
         """The round result after sampling by update norms; unchanged for methods that do not sample in this way."""
@@ -27,17 +27,17 @@ class Plans(Protocol):
         """Draws round r ahead of time, if possible."""
 
     def row(self, r: Round) -> Row:
-        """The line of participation.jsonl."""
+        """The row of participation.jsonl for round r."""
 
     def graph_line(self, r: Round) -> str | None:
-        """The line of topology.jsonl; None for a method with a server."""
+        """The line of topology.jsonl for round r; None for a method with a server."""
 
 
 class Counts(Protocol):
     """The cost model, which counts the costs of rounds (`CostModel`)."""
 
     def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Sent:
-        """The floats, local steps and gradients of a round."""
+        """The floats, local steps and gradients of a round; second: the second broadcast, or None."""
 
     def seconds(self, result: RoundResult, costs: Costs) -> tuple[float, float]:
         """(virtual seconds of the round, virtual seconds of its computation alone)."""
@@ -49,4 +49,4 @@ class Measures(Protocol):
     def of_round(
         self, result: RoundResult, state: FederationState, before: ServerState, info: Info, last: bool
     ) -> Deferred[Metrics]:
-        """The row of metrics.jsonl."""
+        """The row of metrics.jsonl; arguments as in `Measurements.of_round`."""

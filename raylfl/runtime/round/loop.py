@@ -90,11 +90,11 @@ class Federation:
         )
 
     def round(self, last: bool) -> UnderWay:
-        """One round; returns its metrics and rows. last: the last round of a run is always evaluated.
+        """Carries out the round `state.round`; returns its metrics and records (`Done`).
 
-        The generator yields twice: while the local work and while the evaluation is under way, so that `rounds` can
-        overlap rounds. A round is a transaction: `state` changes, all at once, after all uploads are received and the
-        server step is done; then the round is recorded.
+        last: whether it is the last round of the run, which is evaluated unless `eval.every` is 0. The generator yields
+        twice, once while the local work is under way and once while the evaluation is, so that `rounds` can overlap
+        rounds. `state` does not change before all uploads are received.
         """
         algorithm, state, r = self.algorithm, self.state, self.state.round
 
@@ -158,11 +158,11 @@ class Federation:
         self.state = state if homes is None else replace(state, server=homes.scattered(state.server))
 
     def rounds(self, until: int) -> Iterator[Done]:
-        """Yields metrics and rows of each round from `state.round` on, with `state` as it is after that round.
+        """Yields the metrics and records (`Done`) of each round from `state.round` to `until` - 1.
 
-        Two rounds overlap: the local work of round r + 1 starts before round r is evaluated and yielded, and the cohort
-        of round r + 2 is drawn meanwhile if it does not depend on uploads. If round r + 1 fails to start, round r is
-        yielded first.
+        While a round is yielded, `state` is the state after that round. Two rounds overlap: the local work of round
+        r + 1 starts before round r is evaluated and yielded, and the cohort of round r + 2 is drawn meanwhile if it
+        does not depend on uploads. If round r + 1 fails to start, round r is yielded first.
         """
         stamp = time.perf_counter()
         before: UnderWay | None = None
@@ -205,7 +205,10 @@ class Federation:
             )
 
     def _updated_clients(self, after: ServerState, uploads: State, result: RoundResult) -> State | None:
-        """The received clients' states after the second broadcast; None if there is none."""
+        """The received clients' states after the second broadcast; None if the algorithm has no second broadcast.
+
+        after: the server state after the round.
+        """
         if not overrides(self.algorithm, "update_clients"):
             return None
         states = self.backend.get(result.client_states)
@@ -249,9 +252,9 @@ class Federation:
 
 
 def _mean_moments(rows: Tensor, received: Round, before: Tensor) -> Tensor:
-    """The mean of optimizer states [R, m] with weights w_i, over clients that took a step (in a ring, only the last).
+    """The mean of optimizer states [R, m] with weights w_i, over clients that took a step.
 
-    before: the state [m] that is kept if no client took a step.
+    A single row, as in a ring, is returned as it is. before: the state [m] that is kept if no client took a step.
     """
     if len(rows) == 1:
         return rows[0].clone()
@@ -260,7 +263,7 @@ def _mean_moments(rows: Tensor, received: Round, before: Tensor) -> Tensor:
 
 
 def _finished(round_: UnderWay) -> Done:
-    """Runs a suspended round to its end; returns its metrics and rows."""
+    """Runs a suspended round to its end; returns its metrics and records."""
     try:
         next(round_)
     except StopIteration as ended:

@@ -49,9 +49,10 @@ class Measurements:
     ) -> Deferred[Metrics]:
         """One row of metrics.jsonl.
 
-        state: the state after the round, unchanged until the row is awaited; before: the server state at the draw.
-        Evaluations are submitted at once; the other metrics are computed meanwhile. Metrics of rows that are apart are
-        computed first, so that the workers' memory is free before the next round.
+        state: the state after the round, unchanged until the row is awaited; before: the server state at the draw;
+        info: the algorithm's metrics; last: whether it is the last round of the run. Evaluations are submitted at once;
+        the other metrics are computed when the row is awaited. If uploads are `RowsApart`, the metrics of the updates
+        are computed at once, so that the workers' memory is free before the next round.
         """
         r, config = result.round, self.e.config.eval
         broadcast: State = {"x": state.server["x"]}
@@ -127,7 +128,7 @@ class Measurements:
         return metrics
 
     def _mean_update(self, result: RoundResult) -> torch.Tensor:
-        """sum_R w_i U_i / sum_R w_i [d]."""
+        """The weighted mean of the received updates, sum_R w_i U_i / sum_R w_i [d]."""
         if result.sums is not None:
             return result.sums[MEAN]
         return weighted_sum(result.uploads["update"], normalised(result.round.received_view.weights))
@@ -143,7 +144,7 @@ class Measurements:
         }
 
     def _evaluations(self, broadcast: State, r: int, cohort: Ints) -> Deferred[Metrics]:
-        """The evaluations of a round.
+        """Evaluates the model on the data that `eval` selects; cohort: the received clients.
 
         Data: the test and validation sets; training data of participants, of random clients, and of each client.
         """
@@ -203,14 +204,20 @@ class Measurements:
         return Deferred(found)
 
     def _on_clients(self, name: str, clients: Ints, samples: Callable[[int], Ints]) -> list[Job]:
-        """The evaluation on the data of these clients together; client by client if they are pinned."""
+        """The jobs of an evaluation on the data of these clients: one job, or one per client if clients are pinned.
+
+        samples: gives the sample indices of a client.
+        """
         shards = [samples(int(c)) for c in clients]
         if not self.e.setup.pinned:
             return [(name, "train", np.concatenate(shards), None)]
         return [(name, "train", shard, int(c)) for shard, c in zip(shards, clients, strict=True)]
 
     def _chunks(self, kind: str, ids: Ints, client: int | None = None) -> list[Chunk]:
-        """An evaluation in chunks of one batch each, or in a single chunk; client: the data's only owner, or None."""
+        """The chunks of an evaluation: one per batch, or a single one if one worker must evaluate all of them.
+
+        ids: sample indices; client: the only owner of these samples, or None.
+        """
         size = max(len(ids), 1) if kind in self.backend.whole else self.e.config.eval.batch_size
         return [Chunk(kind, ids[k : k + size], k // size, client) for k in range(0, len(ids), size)]
 
@@ -235,9 +242,10 @@ class Measurements:
         return results.then(lambda found: diversity_metrics([g for _, g in found], weights))
 
     def _average(self, state: FederationState, broadcast: State, due: bool) -> Deferred[Metrics]:
-        """The weighted mean xbar of iterates: average/distance, and average/loss = F(xbar), average/gap = F(xbar) - F*.
+        """Metrics of the weighted mean xbar of iterates: average/distance, average/loss = F(xbar), average/gap.
 
-        loss and gap need eval.global; the gap also needs data whose optimum is known.
+        The gap is F(xbar) - F*. Distance and gap need data whose optimum is known. Loss and gap need eval.global, and a
+        round that is evaluated (`due`).
         """
         if state.average is None:
             return Deferred.of({})
@@ -263,7 +271,8 @@ class Measurements:
     def _inconsistency(self, r: int, server: ServerState) -> dict[str, float]:
         """Metric `inconsistency/chi2` = chi2(w || Omega) of round r, if the expected coefficients are known.
 
-        If the optimum is known for any weights, also `inconsistency/predicted_distance`. server: the state at the draw.
+        Omega: the weights of the objective that the method really minimises. If the optimum is known for any
+        weights, `inconsistency/predicted_distance` is included. server: the server state at the draw.
         """
         e = self.e
         if self.planner.replayed:
@@ -281,7 +290,8 @@ class Measurements:
     def _prediction(self, omega: Floats) -> dict[str, float]:
         """Metric `inconsistency/predicted_distance` = |x_Omega - x*| / |x*| (|x_Omega - x*| if x* = 0).
 
-        It is the limit of `global/distance` for small eta and constant Omega; x_Omega = argmin sum_i Omega_i f_i.
+        Omega: the surrogate weights [N]; x_Omega = argmin sum_i Omega_i f_i; x* = argmin F. The metric is the limit of
+        `global/distance` for small eta and constant Omega.
         """
         known = self.e.optimum
         if known is None or known.of is None or self.optimum is None:
@@ -300,7 +310,10 @@ def _distances(models: torch.Tensor, point: torch.Tensor) -> Floats:
 
 
 def summary(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
-    """Converts logged values to metrics `name/metric`, values of single clients (`client i`) to fairness metrics."""
+    """The metrics of a round from the logged values of each evaluation, by its name.
+
+    Logged values become metrics `name/metric`; those of single clients (`client i`) become fairness metrics.
+    """
     out: dict[str, float] = {}
     per_client = []
     for name, found in measured.items():
@@ -314,7 +327,7 @@ def summary(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
 
 
 def of_single_clients(measured: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """The metrics on the data of each client (`client i`): clients/metric -> client -> value."""
+    """The metrics of evaluations on single clients (`client i`): clients/metric -> client -> value."""
     out: dict[str, dict[str, float]] = {}
     for name, found in measured.items():
         if name.startswith("client "):
@@ -324,7 +337,7 @@ def of_single_clients(measured: Mapping[str, dict[str, float]]) -> dict[str, dic
 
 
 def by_name(names: Sequence[str], results: Sequence[Logged]) -> dict[str, dict[str, float]]:
-    """The logged values of each evaluation, over all of its chunks."""
+    """The values logged in each evaluation, over all of its chunks; names: the evaluation of each result."""
     parts: dict[str, list[Logged]] = {}
     for name, result in zip(names, results, strict=True):
         parts.setdefault(name, []).append(result)
@@ -333,7 +346,10 @@ def by_name(names: Sequence[str], results: Sequence[Logged]) -> dict[str, dict[s
 
 
 def fairness(accuracy: np.ndarray) -> dict[str, float]:
-    """Metrics `clients/accuracy_mean`, `_std` and `_p10` (mean accuracy of the worst tenth, at least one client)."""
+    """Metrics `clients/accuracy_mean`, `_std` and `_p10` (mean accuracy of the worst tenth, at least one client).
+
+    accuracy: one value per client.
+    """
     worst = np.sort(accuracy)[: max(1, len(accuracy) // 10)]
     return {
         "clients/accuracy_mean": float(accuracy.mean()),

@@ -1,4 +1,7 @@
-"""The plan of a round before its local work: cohort, draws, links and local steps, a function of (seed, r)."""
+"""The plan of a round before its local work: cohort, draws, links and local steps.
+
+It is a function of the seed and the round and, if the method chooses clients itself, of the server state.
+"""
 
 from __future__ import annotations
 
@@ -64,13 +67,14 @@ class Planner:
 
     @property
     def independent(self) -> bool:
-        """Whether each client is sampled independently of the others, so that M is random."""
+        """Whether each client is sampled independently of the others, so that the number of draws is random."""
         return isinstance(self.e.participation, (Independent, Full)) and not self._samples()
 
     def marginals(self, c: SystemInfo, server: ServerState) -> Floats | None:
         """Expected draws E[s_i] [N] in a round with system state c; None if unknown.
 
-        They follow from the participation process, or from the method's own p.
+        s_i: the number of times that client i is drawn. The expectation follows from the participation process, or from
+        the method's own sampling probabilities.
         """
         e = self.e
         if e.algorithm.samples_by_norm:
@@ -145,7 +149,10 @@ class Planner:
                 self._ahead = self.plan(r, {})
 
     def round_of(self, r: int, drawn: Draw, p: Floats | None) -> Round:
-        """The round with this cohort: its order (random in a ring), local work, links and eta."""
+        """Round r with this drawn cohort: its order (random in a ring), local work, links and eta.
+
+        p: the method's own sampling probabilities [N]; None if the participation process samples.
+        """
         e = self.e
         cohort, draws = drawn.cohort, drawn.draws
         if not self.replayed:
@@ -180,13 +187,16 @@ class Planner:
         )
 
     def row(self, r: Round) -> Row:
-        """The row of participation.jsonl; includes p if the method samples itself, and q if links change."""
+        """The row of participation.jsonl for round r.
+
+        It includes sampling probabilities p if the method samples itself, and failure probabilities q if links change.
+        """
         dynamic = getattr(self.e.link, "dynamic", False)
         q = self._failure(r.index, self.everyone) if dynamic else None
         return make_row(r.index, r.cohort, r.draws, r.received, r.steps, r.probabilities, q)
 
     def graph_line(self, r: Round) -> str | None:
-        """The line of topology.jsonl; None for a method with a server."""
+        """The line of topology.jsonl for round r; None for a method with a server."""
         algorithm, edges, r = self.e.algorithm, r.edges, r.received_view  # a node that failed exchanged nothing
         if edges is None or not isinstance(algorithm, GraphAlgorithm):
             return None
@@ -194,7 +204,7 @@ class Planner:
         return self._graphs.line(r.index, edges, r.cohort, dict(zip(names, algorithm.mixings(r), strict=True)))
 
     def _inclusion(self, r: int) -> Floats | None:
-        """p [N] of a participation process that samples with replacement."""
+        """The probabilities p [N] of a participation process that samples with replacement; None for others."""
         e = self.e
         if not getattr(e.participation, "replace", False):
             return None
@@ -226,7 +236,7 @@ def dropped(r: Round, clients: set[int]) -> Round:
 
 
 def check_sampling(experiment: Experiment) -> None:
-    """Checks that the config gives M if the method samples clients itself; raises BadConfig."""
+    """Raises BadConfig if the method samples clients itself and the config gives no number of draws for it."""
     samples = overrides(experiment.algorithm, "probabilities")
     if samples and not isinstance(experiment.participation, (Sampler, Trace)):
         resolved = experiment.config.resolved

@@ -20,7 +20,7 @@ from raylfl.runtime.workers.task import ClientReports
 class Average:
     """The weighted mean [d] of x_0, ..., x_r with weight rho^-(k+1) of x_k (SFL [2], Theorem 1).
 
-    mass: the sum of the weights relative to that of x_r, sum_k rho^(r-k).
+    x: the mean. mass: the sum of the weights divided by the weight of x_r, sum_k rho^(r-k).
     """
 
     x: Tensor
@@ -45,8 +45,8 @@ class FederationState:
     server: the algorithm's server state; buffers: the module's averaged buffers [b]; moments: the averaged state of the
     local optimizer [m], empty unless it is averaged; clients: handles of the states of clients that have taken part;
     changed: clients whose state is newer than the last checkpoint; seconds: the virtual clock; average: the mean of
-    iterates, if the run measures it; links: floats along each link, None if not counted from
-    the first round on.
+    iterates, if the run measures it; links: floats along each link, None if they were not counted from the first round
+    on.
     """
 
     round: int
@@ -68,9 +68,9 @@ class RoundResult:
     """The result of a round at the server.
 
     round: the round as drawn, with the uploads that were really received; reports: reports of all clients that trained;
-    uploads: rows of the received clients in cohort order (in a ring, of the last one); client_states: their new states;
+    uploads: rows of the received clients in cohort order (in a ring, of the last); client_states: their new states;
     up_floats: floats of one client's upload; events: one line for each dropped upload; worked: handles of the nodes'
-    rows (`raylfl.runtime.round.homes`); metrics: metrics of these rows; sums: weighted sums of uploads that do not
+    rows (`raylfl.runtime.round.homes`); metrics: those of these rows; sums: weighted sums of uploads that do not
     arrive as rows, None if all are rows.
     """
 

@@ -1,7 +1,7 @@
 """Restores a module's Python attributes before each client, so that clients do not affect each other.
 
-Each task sets parameters and buffers. Without this module, counters, lists and states of metric objects would remain in
-the worker, and results would depend on the worker to which a client is sent.
+Each task sets parameters and buffers. If nothing else were restored, counters, lists and states of metric
+objects would remain in the worker, and results would depend on the worker to which a client is sent.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class Attributes:
             metric.reset()
 
     def changed_tensors(self) -> list[str]:
-        """Names of tensors changed in place that are neither parameters nor buffers; `restore` does not undo this."""
+        """Names of tensors changed in place that a task does not set; `restore` does not undo such changes.
+
+        These are frozen parameters, and tensors among the attributes that are neither parameters nor buffers.
+        """
         return [name for name, (tensor, version) in self._versions.items() if tensor._version != version]
 
 

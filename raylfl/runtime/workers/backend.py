@@ -34,8 +34,9 @@ Handle = Any  # a client state or broadcast: the tensors themselves, or a refere
 class HomeCall:
     """A call for a block of nodes at its home: an operation of `raylfl.runtime.workers.nodes` and its arguments.
 
-    handles: handles of the states that are arguments after the job; returns: the number of results, which are a value
-    and handles of states; arriving: (home, bytes) of messages from other blocks.
+    home: the number of the block; job: the operation's first argument; handles: handles of the states that are its
+    other arguments; returns: the number of results, which are a value and handles of states; arriving: (home, bytes) of
+    messages from other blocks.
     """
 
     home: int
@@ -64,7 +65,7 @@ class Executor(ABC):
 
     @abstractmethod
     def initial(self) -> Initial:
-        """The initial module, and the state of its local optimizer."""
+        """The initial parameters and buffers of the module, and the initial state of the local optimizer."""
 
     one_by_one: str | None
     """The reason why workers run clients one by one; None: a micro-cohort runs in one vectorised call."""
@@ -84,7 +85,11 @@ class Executor(ABC):
     def run(
         self, tasks: Sequence[Task], broadcast: State, client_states: Sequence[Sequence[Handle | None]]
     ) -> Deferred[list[TaskResult]]:
-        """Runs the tasks; results in task order. A task that keeps failing has `errors` in its reports and no rows."""
+        """Runs the tasks; returns their results in task order.
+
+        client_states: for each task, handles of its clients' states; None for a client without a state so far. A task
+        that keeps failing has `errors` in its reports and no uploads.
+        """
 
     @abstractmethod
     def run_ring(
@@ -94,13 +99,14 @@ class Executor(ABC):
         client_states: Sequence[Sequence[Handle | None]],
         received: Sequence[bool],
     ) -> Deferred[list[TaskResult]]:
-        """Runs the tasks of a ring, each with one client, from the last received upload; results in task order.
+        """Runs the tasks of a ring, of one client each; returns their results in task order.
 
-        Only the last received upload reaches the server; the others are sent from worker to worker.
+        Each task starts from the last received upload. received: whether each task's upload is received. Only the last
+        received upload reaches the server; the others are sent from worker to worker.
         """
 
     def for_all(self, broadcast: State) -> Handle:
-        """A handle of a broadcast that goes to many calls."""
+        """A handle of a broadcast that is an argument of many calls."""
         return self.put(broadcast)
 
     @abstractmethod
@@ -123,11 +129,11 @@ class Backend(Executor):
 
     @abstractmethod
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> Deferred[list[Logged]]:
-        """Evaluates the broadcast model on each chunk; returns the values that the module logs, in order."""
+        """Evaluates the broadcast model on each chunk; returns the values that the module logs, chunk by chunk."""
 
     @abstractmethod
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> Deferred[list[tuple[float, Tensor]]]:
-        """(loss, gradient [d]) of F restricted to each group of clients, in order."""
+        """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over the clients of each group, in the order of the groups."""
 
     @abstractmethod
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
@@ -138,15 +144,21 @@ class Backend(Executor):
         return {"backend": type(self).__name__, "workers": self.workers}
 
     def put_states(self, states: Mapping[int, State], rounds: int) -> dict[int, Handle]:
-        """Handles of the states of these clients after so many rounds."""
+        """Handles of these client states, which are the states after `rounds` rounds."""
         return {client: self.put(state) for client, state in states.items()}
 
     def load_states(self, path: Path, clients: set[int], rounds: int) -> dict[int, Handle] | None:
-        """Handles of the states of these clients in a file of a checkpoint; None: workers do not read it."""
+        """Handles of the states of these clients in a file of a checkpoint, which are the states after `rounds` rounds.
+
+        None: workers do not read the file, and the caller must.
+        """
         return None
 
     def write_states(self, handles: Sequence[Handle], folder: Path) -> dict[str, str] | None:
-        """The sha256 of each file that workers wrote into a checkpoint's folder; None: workers hold no states."""
+        """Makes workers write client states into a checkpoint's folder; returns the sha256 of each file.
+
+        None: workers hold no states, and the caller must write them.
+        """
         return None
 
     @abstractmethod
@@ -270,7 +282,7 @@ class LocalBackend(InProcess, Backend):
 
 
 def patience(timeout: float | None, items: int) -> float | None:
-    """The time limit in seconds of a call that measures `items` chunks of samples or groups of clients."""
+    """The time limit in seconds of a call that measures `items` batches or groups of clients; timeout: of one item."""
     return None if timeout is None else timeout * max(items, 1)
 
 

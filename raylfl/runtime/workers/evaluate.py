@@ -83,7 +83,7 @@ class Evaluator:
 
     @torch.no_grad()
     def measure(self, kind: str, batches: Iterable[Batch], first: int = 0) -> Logged:
-        """The values logged over these batches, the first of which is number `first` of the evaluation.
+        """The values logged over these batches, the first of which has number `first` in the evaluation.
 
         `loss` is always included: the logged loss, or else the loss that the step returns, or else the training loss.
         """

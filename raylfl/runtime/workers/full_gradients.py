@@ -19,7 +19,10 @@ class FullGradients:
     """Computes (sum w_i f_i(x), sum w_i grad f_i(x)) over clients, in evaluation mode."""
 
     def __init__(self, loop: LoopOracle, source: BatchSource, shards: Shards, recorder: Recorder, batch_size: int):
-        """Gradients by `loop` on `source`, training data as evaluations read them, `batch_size` samples at a time."""
+        """Full gradients that `loop` computes with `batch_size` samples at a time.
+
+        source: the training data as evaluations read them; recorder: drops the values that the module logs.
+        """
         self.loop, self.source, self.shards = loop, source, shards
         self.recorder, self.batch_size = recorder, batch_size
 

@@ -74,8 +74,9 @@ class GradientHooks:
     ) -> None:
         """Replaces `LightningModule.clip_gradients`, which asks the Trainer for its value and its precision plug-in.
 
-        gradient_clip_val: None: `local.clip_norm`; if both are None, nothing is clipped. gradient_clip_algorithm: norm
-        (default) or value. Raises BadConfig for a value other than that of `local.clip_norm`.
+        If gradient_clip_val is None, `local.clip_norm` takes its place; if both are None, nothing is clipped.
+        gradient_clip_algorithm: norm (default) or value. If `local.clip_norm` is set, any other clipping raises
+        BadConfig.
         """
         from lightning.pytorch.plugins.precision import Precision
         from lightning.pytorch.utilities import GradClipAlgorithmType

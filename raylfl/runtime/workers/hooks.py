@@ -13,7 +13,7 @@ Verdict = Literal["called", "refused", "ignored"]
 
 @dataclass(frozen=True)
 class Hook:
-    """The verdict on an overridden hook; note: the time at which it is called, or the alternative to it."""
+    """The verdict on an overridden hook; note: when it is called, its alternative, or why it is ignored."""
 
     verdict: Verdict
     note: str

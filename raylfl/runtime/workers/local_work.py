@@ -19,7 +19,11 @@ from raylfl.runtime.workers.task import Task
 
 @dataclass(frozen=True)
 class TaskWork:
-    """The arguments of `run_local` other than the states."""
+    """The oracle, mini-batches and local work of a task, as arguments of `run_local`.
+
+    batches: gives the mini-batches of local step t for these rows, which are positions of clients in the task. full:
+    the whole shard of each client, for methods that need full gradients.
+    """
 
     oracle: Oracle
     batches: Callable[[int, Sequence[int]], Sequence[Batch]]
@@ -44,7 +48,8 @@ def cohort_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSour
 def merged_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSource, full: FullGradients) -> TaskWork:
     """The work of a single client that owns the data of all N clients: K steps on F = sum_i w_i f_i.
 
-    Exact for full batches; mini-batches draw each sample of client i with probability w_i / n_i.
+    Full batches give the exact gradient of F. Mini-batches draw each of the n_i samples of client i with probability
+    w_i / n_i.
     """
     seed, weights, shards = setup.seed, setup.population.weights, setup.shards
     batch_size, whole = task.batch_sizes[0], len(shards.indices)

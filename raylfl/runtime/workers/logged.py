@@ -40,7 +40,7 @@ def canonical(name: str) -> str:
 
 @dataclass
 class Series:
-    """The values logged under one name, one per batch, with their numbers of samples."""
+    """The values logged under one name, one per batch; weights: numbers of samples; reduce: a key of `REDUCTIONS`."""
 
     reduce: str
     values: list[float] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Logged:
 
     @staticmethod
     def joined(parts: Sequence[Logged]) -> Logged:
-        """The parts of one evaluation joined in their order."""
+        """The values of all parts of one evaluation, in the order of the parts."""
         whole = Logged()
         for part in parts:
             for name, series in part.series.items():
@@ -128,7 +128,7 @@ def metrics_of(module: nn.Module) -> list[Any]:
 
 
 def merged(metrics: Sequence[Any]) -> Any:
-    """The first of several metrics of one kind, with the merged states of all.
+    """The first of several metric objects of one kind, changed to hold the merged states of all.
 
     States are reduced as torchmetrics reduces them over processes. Nested metrics (wrappers, sums of metrics) are
     merged one by one.
@@ -197,7 +197,10 @@ class EvaluationLog:
 
 
 def reduction(name: str, options: Mapping[str, Any]) -> str:
-    """The name of the `reduce_fx` of `LightningModule.log`. Raises BadConfig for one that Lightning does not accept."""
+    """The key of `REDUCTIONS` for the option `reduce_fx` of `LightningModule.log`; name: the logged name.
+
+    Raises BadConfig for a reduction that Lightning does not accept.
+    """
     given = options.get("reduce_fx", "mean")
     found = given if isinstance(given, str) else getattr(given, "__name__", str(given))
     found = {"amax": "max", "amin": "min", "avg": "mean"}.get(found, found)

@@ -22,7 +22,10 @@ from raylfl.runtime.workers.task import Chunk
 
 
 class Measures:
-    """Evaluations at the parameters and buffers of a broadcast; the module is left in evaluation mode."""
+    """Evaluations and full gradients at the parameters and buffers of a broadcast.
+
+    The module is left in evaluation mode.
+    """
 
     def __init__(
         self,
@@ -32,7 +35,7 @@ class Measures:
         sources: Mapping[str, BatchSource | None],
         full: FullGradients,
     ):
-        """Measurements on `sources`, the data by kind of evaluation (None: no data of that kind)."""
+        """Measurements on `sources`: the data by their kind, test, val or train (None: no data of that kind)."""
         self.setup, self.evaluator, self.attributes, self.sources, self.full = (
             setup,
             evaluator,

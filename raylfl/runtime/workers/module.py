@@ -27,7 +27,7 @@ from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides, refuse
 
 
 def make_module(model: ModelConfig, seed: int) -> Any:
-    """The LightningModule of `model`; initial weights: drawn by the seed alone, or an instance's own."""
+    """The LightningModule of `model`; its initial weights are drawn by the seed alone, or those of a given instance."""
     from lightning.pytorch import LightningModule
 
     with torch_defaults():  # undoes torch settings that the module's file makes on import
@@ -87,12 +87,13 @@ def layout_for(
     """The memory layout of images and convolution weights under `runtime.layout`.
 
     contiguous: [n, c, h, w], torch's default; channels_last: [n, h, w, c]; batch_last: [c, h, w, n], for steps
-    that can be translated. auto: for float32 on a CPU, batch_last for convolutions of few channels and channels_last
-    otherwise; contiguous in all other cases. It is a rule and never a timing, because the last bits differ. The layout
-    is always contiguous if the module's own optimizer moves the weights or its hooks see them.
+    that can be translated (`raylfl.core.innermost`). auto: for float32 on a CPU, batch_last for convolutions of few
+    channels and channels_last otherwise; contiguous in all other cases. The choice never depends on a timing, because
+    the layouts differ in the last bits of their results. The layout is always contiguous for a module without 2-D
+    convolutions, or whose own optimizer changes the weights or whose hooks see them.
 
     innermost: returns the translation of the module's step, or None; called only if needed. Raises BadConfig for
-    batch_last if there is none.
+    batch_last if there is no translation.
     """
     setting, quick = setup.runtime.layout, device.type == "cpu" and setup.dtype == "float32"
     moved_elsewhere = setup.optimizer == "module" or any(overrides(module, name) for name in LOCAL_WORK)
@@ -128,7 +129,7 @@ def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractCont
 
 @lru_cache
 def _fabric(accelerator: str, precision: str) -> Any:
-    """Lightning Fabric for one device, made once: it searches all installed packages for plug-ins."""
+    """Lightning Fabric for one device, made once because it searches all installed packages for plug-ins."""
     from lightning.fabric import Fabric
 
     return Fabric(accelerator=accelerator, devices=1, precision=precision)  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
 """Operations of a worker on a block of nodes, in a round of a method without a server.
 
-A block is a fixed set of a few nodes, whose states are one `State` with rows [n, ...]. The operations depend on their
-arguments only, so that a call can be repeated on any worker:
+A block is a fixed set of a few nodes, whose states are one `State` with rows [n, ...]. A piece is the messages of one
+block to another block, or to several blocks that need the same messages. The operations depend on their arguments only,
+so that a call can be repeated on any worker:
 
     work      the local work of the nodes, and the messages that other blocks need
     publish   only the messages
@@ -35,8 +36,9 @@ Run = Callable[[Task, State, Sequence[State]], TaskResult]  # (task, broadcast, 
 class Sending:
     """The messages that a block sends.
 
-    rows: its working nodes, as rows of the block. needed: positions in `rows`, for each piece that is sent. local:
-    rows of these nodes in the result of the local work; None if messages are sent before the local work.
+    rows: the block's working nodes, as rows of the block. needed: for each piece, the positions in `rows` of the nodes
+    whose messages it has. local: rows of the working nodes in the result of the local work; None if messages are sent
+    before the local work.
     """
 
     rows: Ints
@@ -46,7 +48,7 @@ class Sending:
 
 @dataclass(frozen=True)
 class NodeWork:
-    """The local work of a block: tasks of its nodes, their rows in the block, and the messages to send afterwards."""
+    """The local work of a block; sending: the tasks' nodes as rows of the block, and the messages sent afterwards."""
 
     tasks: tuple[Task, ...]
     sending: Sending
@@ -54,11 +56,12 @@ class NodeWork:
 
 @dataclass(frozen=True)
 class Mix:
-    """The mixing of a block's rows. rows: nodes with new rows; local: their rows in the local work's result, or None.
+    """The mixing of a block's rows.
 
-    parts: the rows of the round's matrices for these nodes; columns are their own rows, then the rows of each piece
-    that arrives. Empty if the results of the local work are the new rows; None if the only piece holds the mixed
-    messages. optimum: x* [d].
+    rows: the nodes that get new rows, as rows of the block. local: rows of these nodes in the result of the local work;
+    None if there is no such result. parts: the parts of the round's mixing matrices for these nodes, whose columns
+    stand for the nodes' own rows, then the rows of each piece that arrives. parts is empty if the results of the local
+    work are the new rows, and None if the only piece holds the mixed messages. optimum: x* [d] if known.
     """
 
     rows: Ints
@@ -69,7 +72,7 @@ class Mix:
 
 @dataclass(frozen=True)
 class Exchange:
-    """The mixing of all messages of a round; parts: the matrices, whose columns are the rows of all blocks' pieces."""
+    """The mixing of all messages of a round; parts: the mixing matrices, one column per row of all pieces."""
 
     parts: tuple[Part, ...]
 
@@ -87,7 +90,11 @@ class Spread(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """Measures of a block's rows: x; parameters, if they are not x; the tracked variable; the largest |x_i - x*|."""
+    """Measures of a block's rows.
+
+    nodes: number of nodes; x: of the rows x; parameters: of the nodes' models, None if these are x; tracked: of the
+    variable of gradient tracking; worst: the largest |x_i - x*| of the nodes' models, if x* is known.
+    """
 
     nodes: int
     x: Spread
@@ -111,14 +118,14 @@ class WorkReport(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """The parts of a worker that the operations in this file use."""
+    """The parts of a worker that the operations in this file use; run: carries out a task."""
 
     algorithm: GraphAlgorithm
     run: Run
 
 
 def work(site: Site, job: NodeWork, broadcast: State, block: State) -> tuple[Any, ...]:
-    """(WorkReport, rows of the nodes after the local work, *messages)."""
+    """Carries out local work; returns (`WorkReport`, rows of the nodes after the local work, *pieces)."""
     outcomes, at = [], 0
     for task in job.tasks:
         mine = job.sending.rows[at : at + len(task.clients)]
@@ -134,7 +141,10 @@ def work(site: Site, job: NodeWork, broadcast: State, block: State) -> tuple[Any
 
 
 def publish(site: Site, job: Sending, block: State, local: State) -> tuple[Any, ...]:
-    """(the bytes of each piece, *the pieces: messages that other blocks need)."""
+    """Makes the messages that other blocks need; returns (the bytes of each piece, *pieces).
+
+    block: the rows of the block; local: the result of the local work.
+    """
     if not job.needed:
         return ((),)
     with one_thread():
@@ -144,7 +154,10 @@ def publish(site: Site, job: Sending, block: State, local: State) -> tuple[Any, 
 
 
 def mix(site: Site, job: Mix, block: State, local: State, *pieces: State) -> tuple[Measure, State]:
-    """(measures, the block's new rows)."""
+    """Mixes a block's rows; returns (measures, the new rows).
+
+    block: the rows before the round; local: the result of the local work; pieces: the pieces that arrive.
+    """
     if len(job.rows):
         with one_thread():
             new = _mixed(site.algorithm, job, block, local, pieces)
@@ -156,7 +169,7 @@ def mix(site: Site, job: Mix, block: State, local: State, *pieces: State) -> tup
 
 
 def exchange(site: Site, job: Exchange, *pieces: State) -> tuple[Any, ...]:
-    """(None, *the mixed messages of each block)."""
+    """Mixes the messages of all blocks, one piece each; returns (None, *the mixed messages of each block)."""
     sizes, mixed = [len(next(iter(piece.values()))) for piece in pieces], list[State]({} for _ in pieces)
     with one_thread():
         for name in pieces[0]:
@@ -169,7 +182,7 @@ def exchange(site: Site, job: Exchange, *pieces: State) -> tuple[Any, ...]:
 
 
 def measure(algorithm: GraphAlgorithm, block: State, optimum: Tensor | None) -> Measure:
-    """The measures of a block's rows."""
+    """The measures of a block's rows; optimum: x* [d] if known."""
     parameters = algorithm.parameters(block)
     own = parameters is not block["x"]
     tracked = None if algorithm.tracked is None else Spread.of(block[algorithm.tracked])
@@ -201,7 +214,11 @@ def _mixed(algorithm: GraphAlgorithm, job: Mix, block: State, local: State, piec
 
 
 def _rows(at: Ints, local: Ints | None, block: State, worked: State) -> tuple[State, State]:
-    """The rows of these nodes of a block after the local work, and their rows before it."""
+    """(the rows of some nodes of a block after the local work, their rows before it).
+
+    at: these nodes, as rows of the block. local: their rows in the result `worked` of the local work; None: that result
+    is not used.
+    """
     before = {name: _taken(rows, at) for name, rows in block.items()}
     return {**before, **({} if local is None else {k: _taken(v, local) for k, v in worked.items()})}, before
 
@@ -215,7 +232,7 @@ def _all(at: Ints, count: int) -> bool:
 
 
 def _joined(parts: Sequence[tuple[State, int]]) -> State:
-    """The rows of several tasks joined; a failed task has zeros; empty if all tasks failed."""
+    """The joined rows of several tasks (uploads, number of clients); zeros for a failed task; empty if all failed."""
     if len(parts) == 1:
         return dict(parts[0][0])
     some: State = next((uploads for uploads, _ in parts if uploads), {})

@@ -17,7 +17,10 @@ from raylfl.errors import BadConfig
 
 @dataclass(frozen=True)
 class Moment:
-    """One entry of an optimizer's state, such as `exp_avg` of the first parameter; number: it is not a tensor."""
+    """The form of one entry of an optimizer's state, such as `exp_avg` of the first parameter.
+
+    parameter: its position; number: whether the entry is a number and not a tensor.
+    """
 
     parameter: int
     name: str
@@ -27,7 +30,7 @@ class Moment:
     number: bool
 
     def of(self, value: Tensor) -> Any:
-        """The entry, restored from its part of a client's row."""
+        """The entry, restored from its numbers in a client's row of optimizer state."""
         rounded = value if self.dtype.is_floating_point else value.round()
         return rounded.item() if self.number else rounded.reshape(self.shape).to(self.device, self.dtype, copy=True)
 
@@ -36,13 +39,17 @@ class ModuleOptimizer(LocalOptimizer):
     """The optimizer from `configure_optimizers`, which takes v [1, d] in place of the gradient.
 
     Schedulers step as in Lightning: with `interval: step` after each local step, otherwise after each pass over the
-    client's data; each by its `frequency`. A client's state is the row (number of its steps, all moments); if it
-    is continued in a later round, schedulers first advance by that number of steps. Raises BadConfig for optimizers
-    that local steps cannot use.
+    client's data, but only every `frequency`-th time. A client's state is the row (number of its steps, all moments);
+    if it is continued in a later round, schedulers first advance by that number of steps. Raises BadConfig for
+    optimizers that local steps cannot use.
     """
 
     def __init__(self, flat: FlatModule, steps_per_epoch: int, moments: list[Moment] | None = None):
-        """A new optimizer; moments: the form of its state, from `moments_of`; None: the state is not kept."""
+        """A new optimizer from the module.
+
+        steps_per_epoch: local steps in one pass over the client's data. moments: the form of the optimizer's state,
+        from `moments_of`; None: the state is not kept.
+        """
         self.flat, self.moments = flat, moments
         self.optimizer, schedulers = _configured(flat.module)
         self.schedulers = [
@@ -95,9 +102,10 @@ def width_of(moments: list[Moment] | None) -> int:
 
 
 def moments_of(flat: FlatModule) -> list[Moment]:
-    """The form of the state of the module's optimizer, from a step with gradients of 0, which is undone.
+    """The form of the state of the module's optimizer, found by a step with gradients of 0, which is undone.
 
-    Raises BadConfig for an optimizer whose state is not one of moments, or that the run's dtype cannot hold.
+    Raises BadConfig for an optimizer that keeps anything else than moments, or moments that the run's dtype cannot
+    hold.
     """
     optimizer, schedulers = _configured(flat.module)
     before, options = flat.params.clone(), _options(optimizer)
@@ -120,7 +128,7 @@ def moments_of(flat: FlatModule) -> list[Moment]:
 
 
 def _moments(optimizer: torch.optim.Optimizer) -> list[tuple[Moment, Any]]:
-    """(form, value) of every entry of the state, parameter by parameter."""
+    """(form, value) of every entry of the optimizer's state, parameter by parameter."""
     return [
         (_form(k, name, value), value)
         for k, p in enumerate(_parameters(optimizer))
@@ -141,7 +149,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The options of all groups, as texts."""
+    """The options of all parameter groups by name, as texts."""
     return {
         f"{name} (group {k})" if k else name: repr(value)
         for k, group in enumerate(optimizer.param_groups)

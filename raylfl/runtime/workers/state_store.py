@@ -31,7 +31,10 @@ NOTHING = 0  # the version of an empty slot, because unwritten parts of a file r
 
 
 class HeldState(NamedTuple):
-    """The handle of a state at its client's home: the client, and the number of rounds after which it is the state."""
+    """The handle of a client state that is kept at the client's home.
+
+    rounds: the number of rounds of the run after which it is the client's state.
+    """
 
     client: int
     rounds: int
@@ -42,7 +45,7 @@ class StatesLost(RaylflError):
 
 
 class StateStore:
-    """The states of the clients of a home, in files of a folder."""
+    """The states of the clients of one home, in files of a folder."""
 
     def __init__(self, folder: Path, fresh: State):
         """A store in this folder.
@@ -76,7 +79,10 @@ class StateStore:
         raise StatesLost(f"the state of client {held.client} after round {held.rounds - 1} was lost with its node")
 
     def write(self, held: HeldState, state: State, started: int | None = None) -> None:
-        """Stores a state; started: the version from which its local work started, which is kept (None: initial)."""
+        """Stores a new state of a client.
+
+        started: the version from which the local work started, whose slot is kept; None: the initial state.
+        """
         rows = {name: value.contiguous().cpu().numpy() for name, value in state.items()}
         forms = {name: (values.shape, values.dtype) for name, values in rows.items()}
         if forms != {name: field[:2] for name, field in self.fields.items()}:

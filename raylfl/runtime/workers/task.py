@@ -51,7 +51,7 @@ class Task:
 
     @property
     def load(self) -> int:
-        """The number of sample gradients; workers get about equal loads."""
+        """The number of sample gradients of the task; workers get tasks of about equal load."""
         return int(np.dot(self.steps, self.batch_sizes))
 
 
@@ -79,7 +79,7 @@ class Rows(Sequence[State]):
 
 
 def order_of(clients: Sequence[int], among: Ints) -> Ints | None:
-    """The permutation that puts these clients in the order in which `among` lists them; None if they are in it.
+    """The permutation that puts these clients in the order in which `among` lists them; None if they have that order.
 
     >>> order_of([5, 2, 9], np.array([9, 5, 7, 2])).tolist()
     [2, 0, 1]
@@ -118,7 +118,7 @@ class ClientReports:
 
     @staticmethod
     def of(clients: Sequence[int], **columns: Any) -> ClientReports:
-        """One report for each of these clients; missing columns are 0."""
+        """One report for each of these clients; columns: columns of `REPORT` by name, 0 if missing."""
         rows = np.zeros(len(clients), REPORT)
         rows["client"] = clients
         for name, values in columns.items():
@@ -173,7 +173,7 @@ class ClientReports:
         return np.array([known[client] for client in clients.tolist()])
 
     def logs(self, clients: Ints) -> dict[str, Floats]:
-        """The values that the training steps of these clients logged, as means over the steps."""
+        """The values that training steps logged, reduced over the steps of each of these clients, in report order."""
         return {name: values[self._of(clients)] for name, values in self.logged.items()}
 
     def _of(self, clients: Ints) -> slice | np.ndarray:
@@ -187,7 +187,7 @@ class ClientReports:
 class PartialSums:
     """The uploads of some tasks, added up as far as the round's `SumPlan` allows.
 
-    roots: partial sums of each term; widths: floats of one client's upload, by name.
+    roots: partial sums of each term of the plan; widths: floats of each of one client's uploads, by name.
     """
 
     roots: list[Roots]
@@ -196,9 +196,10 @@ class PartialSums:
 
 @dataclass
 class TaskResult:
-    """The result of a task; rows of uploads and client states align with its clients. Empty if the task failed.
+    """The result of a task; rows of uploads and client states align with its clients.
 
-    partial: uploads that were added up instead, possibly with uploads of other tasks.
+    Both are empty if the whole task failed. partial: uploads that were added up instead of being returned as rows,
+    possibly with uploads of other tasks.
     """
 
     task: Task
@@ -213,7 +214,10 @@ class TaskResult:
 
 
 def add_up(results: Sequence[TaskResult]) -> None:
-    """Replaces uploads by partial sums according to the round's plan; failed tasks are left out."""
+    """Replaces the uploads of tasks by partial sums, as the round's plan says; failed tasks are left out.
+
+    The first result gets the partial sums of all.
+    """
     done = [result for result in results if not result.failed and result.task.sums is not None]
     if not done or (plan := done[0].task.sums) is None:
         return
@@ -225,5 +229,5 @@ def add_up(results: Sequence[TaskResult]) -> None:
 
 
 def widths(uploads: State) -> dict[str, int]:
-    """The floats of one client's upload, by name."""
+    """The number of floats in each of one client's uploads, by name."""
     return {name: rows[0].numel() for name, rows in uploads.items()}

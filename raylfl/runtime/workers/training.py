@@ -57,7 +57,7 @@ class TrainingLog:
         self.step.options[name] = options
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Stores the values of the current step for the clients in these rows."""
+        """Stores the values of the current step; rows: positions of the clients that took it."""
         if values := self.step.take():
             self._steps.append((list(rows), values))
 
@@ -135,7 +135,7 @@ class Training:
         return "the model's training_step logs a metric object" if self._objects else None
 
     def logged_in(self, batch: Batch) -> str | None:
-        """A `reason` with the names that a trial step logs; None if it logs nothing or fails."""
+        """The names that a trial step on this batch logs, in the form of `reason`; None if it logs nothing or fails."""
         with self.observed(SGD(), 1, 1, 1) as observer:
             try:
                 self.flat.module.training_step(batch.content, 0)  # type: ignore[operator]
@@ -147,7 +147,10 @@ class Training:
 
     @property
     def reason(self) -> str | None:
-        """The reason why local steps must call training_step itself (`training_step ...`); None if there is none."""
+        """The reason why local steps must call training_step itself; None if there is none.
+
+        It continues a sentence that begins with `training_step`.
+        """
         if self.hooks:
             return f"has {next(iter(self.hooks))} beside it"
         return "uses batch_idx" if self._uses_index else None
@@ -208,7 +211,7 @@ class LocalObserver(Observer):
 
 
 def uses_index(module: Any) -> bool:
-    """Whether `training_step` uses its batch_idx; True if its source code is not available."""
+    """Whether `training_step` uses its batch_idx; True if its Python code is not available."""
     code = getattr(getattr(type(module), "training_step", None), "__code__", None)
     if code is None:
         return True

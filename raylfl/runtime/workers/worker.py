@@ -108,7 +108,10 @@ class Worker:
         return Initial(x, buffers, x.new_zeros(self.local_optimizer().width(flat.width) if lasting else 0))
 
     def _innermost(self, steps: InnermostSteps) -> Innermost | None:
-        """The translation of the module's step, found on two samples; None if it has none or logs values."""
+        """The translation of the module's step (`raylfl.core.innermost`), found on two samples.
+
+        None if the step cannot be translated or logs values.
+        """
         module, dtype = steps.module, next(steps.module.parameters()).dtype
         log, attributes = TrainingLog(StepLog(), 1), Attributes(module)
         try:
@@ -129,7 +132,7 @@ class Worker:
         return oracle
 
     def _training_step_only(self) -> str | None:
-        """The reason why all steps must call `training_step`: hooks, or values logged in a trial on one sample."""
+        """The reason why all steps must call `training_step`: hooks, batch_idx, or values logged in a trial step."""
         if self.training.ours:
             return self.training.reason
         with private_randomness(keyed_int(self.setup.seed, "check")), self.loop.autocast():
@@ -158,7 +161,7 @@ class Worker:
         return reason or self._large_samples() or self._vmap_refusal()
 
     def _large_samples(self) -> str | None:
-        """The reason why a step on large samples is not vectorised under `auto`; None if it may be."""
+        """The reason why steps are not vectorised under `auto`, because samples are large; None if they may be."""
         if self.setup.runtime.vectorize != "auto" or self.device.type != "cpu":
             return None
         indices = self.setup.trial
@@ -205,7 +208,8 @@ class Worker:
     ) -> tuple[ClientReports, State, list[State]]:
         """(reports, uploads with rows [C, ...], one new state per client); exceptions become errors in the reports.
 
-        If a micro-cohort fails, its halves are tried: a failure then concerns a single client, and memory may suffice.
+        If a micro-cohort fails, its halves are tried, down to single clients: a failure then concerns a single client,
+        and memory may suffice.
         The global generators are left seeded; a caller in the same process must restore them.
         """
         if len(task.clients) <= self.most_clients:
@@ -226,7 +230,7 @@ class Worker:
     def _in_halves(
         self, task: Task, broadcast: State, client_states: Sequence[State | None]
     ) -> tuple[ClientReports, State, list[State]]:
-        """The results of two smaller micro-cohorts, one after the other; failed clients have rows of zeros."""
+        """The result of `run` for two halves of the task, one after the other; failed clients have rows of zeros."""
         middle, reports, ups, new = len(task.clients) // 2, [], [], []
         for part in (slice(0, middle), slice(middle, None)):
             half = replace(
@@ -331,7 +335,7 @@ class Worker:
         return {name: torch.cat([(state or fresh)[name] for state in client_states]).to(self.device) for name in names}
 
     def _finite_rows(self, result: LocalResult, squares: Floats | None) -> np.ndarray:
-        """The mask of clients whose whole result is finite, bool [C]; squares: |U_i|^2, finite only for finite U_i."""
+        """The mask of clients with finite losses and uploads, bool [C]; squares: |U_i|^2, not finite if U_i is not."""
         good: np.ndarray = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
         for name, rows in result.uploads.items():
             if name == "update" and squares is not None and np.isfinite(squares).all():
@@ -374,7 +378,10 @@ class Worker:
         )
 
     def local_optimizer(self, steps_per_epoch: int = 1) -> LocalOptimizer:
-        """The local optimizer; if `local.optimizer` is `module`, a new one from the module."""
+        """The local optimizer of a client; if `local.optimizer` is `module`, a new one from the module.
+
+        steps_per_epoch: local steps in one pass over the client's data.
+        """
         if self.setup.optimizer != "module" or self.algorithm.own_step:
             return self.setup.inner
         return ModuleOptimizer(self.flat, steps_per_epoch, self.moments)
