@@ -142,15 +142,19 @@ class Network(PaperResult):
         return setting("", bases, cache.pick(smoke, {}) | dict(options))
 
     def findings(
-        self, groups: Mapping[str, Group], heading: str, claims: Sequence[Claim | None], lines: Mapping[str, str]
+        self, groups: Mapping[str, Group], system: str, claims: Sequence[Claim | None], lines: Mapping[str, str]
     ) -> Findings:
-        """The findings: a table of final accuracies, a figure over all rounds, and the claims that could be judged."""
+        """The findings: a table of final accuracies, a figure over all rounds, and the claims that could be judged.
+
+        system: the clients of a round, a comma, and their data.
+        """
         from raylfl.reproduce import draw
 
         rows = [{"method": name, "accuracy": accuracy(group)} for name, group in groups.items()]
         columns = [Column("method", "method"), Column("accuracy", "accuracy", _percent, "max", True)]
-        table = Table("accuracy", f"{heading}; mean of the last {LAST} rounds ± std over seeds.", columns, rows)
-        plots = [draw.Plot(heading, groups, ACCURACY, band="std")]
+        caption = f"{system}; mean of the last {LAST} rounds ± std over seeds; diverged: at least one seed."
+        table = Table("accuracy", caption, columns, rows)
+        plots = [draw.Plot(system.rpartition(", ")[2], groups, ACCURACY, limits=(0.0, 100.0))]
         judged = [claim for claim in claims if claim is not None]
         return Findings([table], judged, {"accuracy": draw.curves(plots, draw.styles(lines))})
 
