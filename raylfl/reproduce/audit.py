@@ -38,7 +38,6 @@ CONTROLS: dict[str, dict[str, Any]] = {
 LINES = {PLAIN: "scaffold", MOMENTUM: "fedavgm", LONG: "fedacs", MODEL: "focus", BOTH: "fedaware"}
 LINES |= {AVERAGE: "fedavg", AVERAGE_MOMENTUM: "mifa", PROX: "fedprox"}
 EARLY, LATE = 100, 300  # rounds
-LAST = 50  # rounds in the mean of the last rounds
 SEEDS = (0, 1, 2)
 
 
@@ -152,7 +151,7 @@ class Network(PaperResult):
 
         rows = [{"method": name, "accuracy": accuracy(group)} for name, group in groups.items()]
         columns = [Column("method", "method"), Column("accuracy", "accuracy", _percent, "max", True)]
-        caption = f"{system}; mean of the last {LAST} rounds ± std over seeds; diverged: at least one seed."
+        caption = f"{system}; last tenth of the rounds, mean ± std over seeds; diverged: at least one seed."
         table = Table("accuracy", caption, columns, rows)
         plots = [draw.Plot(system.rpartition(", ")[2], groups, ACCURACY, limits=(0.0, 100.0))]
         judged = [claim for claim in claims if claim is not None]
@@ -227,8 +226,8 @@ def distance(group: Group, rounds: int) -> float:
 
 
 def accuracy(group: Group) -> Stat:
-    """The accuracy over seeds and the last rounds."""
-    return last_k(group, ACCURACY, LAST)
+    """The mean accuracy over seeds and the last tenth of the rounds."""
+    return last_k(group, ACCURACY, max(1, group.runs[0].config["rounds"] // 10))
 
 
 def _gap(text: str, groups: Mapping[str, Group], line: str, other: str, low: float, high: float) -> Claim | None:
