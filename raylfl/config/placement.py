@@ -9,10 +9,10 @@ from raylfl.errors import BadConfig
 def is_pinned(runtime: RuntimeConfig, by_index: bool, apart: bool, impossible: str | None) -> bool:
     """Whether each client has a home worker. Raises BadConfig if the chosen placement is impossible.
 
-    `placement: auto` pins clients whose samples are read by index. These run one by one under any placement, so that
-    pinning changes no bits.
-    by_index: whether samples are read by index from files. apart: whether they are on certain nodes only. impossible:
-    the reason why the method cannot have pinned clients; None if it can.
+    `placement: auto` pins clients whose samples are read by index. Such clients are trained one by one under any
+    placement, so that a run has the same bits with and without pinning. by_index: whether samples are read by index
+    from files. apart: whether the clients' samples are on certain nodes only. impossible: the reason why the method
+    cannot have pinned clients; None if it can.
     """
     chosen = runtime.placement
     if chosen == "pinned":

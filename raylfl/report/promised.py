@@ -56,7 +56,10 @@ def _curve(rounds: Floats, line: Promised) -> Curve:
 
 
 def promises_of(groups: Sequence[Group], measured: Sequence[str]) -> Promises:
-    """The bounds of each setting, computed from the config of its first run; measured: metrics of the report."""
+    """The bounds of each setting, computed from the config of its first run.
+
+    measured: the report's metrics; bounds on other metrics are left out.
+    """
     lines: dict[Group, list[tuple[str, Promised]]] = {}
     refused = []
     for group, name in zip(groups, labels([g.setting for g in groups]), strict=True):

@@ -170,7 +170,10 @@ class RunCache:
 
 
 class Estimated(RunCache):
-    """A cache that makes no runs: as soon as runs are missing, it keeps them in `waiting` and raises Enough."""
+    """A cache for estimates: it lists missing runs and makes none.
+
+    A call that needs missing runs stores their jobs in `waiting` and raises Enough.
+    """
 
     waiting: Sequence[Job] = ()
 

@@ -56,7 +56,11 @@ def verdict(row: Row, ref: Reference | None) -> str:
 
 
 def cells_table(name: str, rows: Sequence[Row], refs: Mapping[str, Reference]) -> Table:
-    """The table of all cells and learning rates on the search seed: ours, the authors' log, difference, verdicts."""
+    """A table with one row per cell and learning rate, for the runs on the search seed.
+
+    Columns: our accuracy, the accuracy in the authors' log, their difference, and the verdicts. refs: the authors' logs
+    by the key of a cell.
+    """
     lines = []
     for row in (row for row in rows if row.seed == SEARCH_SEED):
         ref, cell = refs.get(key(row.cell)), row.cell

@@ -1,4 +1,8 @@
-"""SFL [2] (Li & Lyu, NeurIPS 2023), figures 12 to 15: training, training-R and test curves at the best rates."""
+"""SFL [2] (Li & Lyu, NeurIPS 2023), figures 12 to 15: training, training-R and test curves at the best rates.
+
+Training: on data of the participating clients. Training-R: on data of random clients, as many as take part in a
+round.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,6 @@ from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.sfl import Table3, Table11, best_rates
 from raylfl.reproduce.sfl_cells import ACCURACY, GRID, SEEDS, Cell, cells
 
-# "training": the data of the participating clients; "training-R": of random clients, as many as take part in a round
 METRICS = ("participants/loss", "participants/accuracy", "random/loss", "random/accuracy", ACCURACY)
 EXTRA = {"eval.participants": True, "eval.random_clients": 10}
 

@@ -71,7 +71,7 @@ class SettingAsha(FIFOScheduler):
         self._parked.pop(trial.trial_id, None)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """The next trial to run: a paused seed of a setting that continues, or else a new trial.
+        """The next trial to run: a paused seed of a setting that continues, else a new trial, else None.
 
         Also stops the paused seeds of settings that do not continue.
         """

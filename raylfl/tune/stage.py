@@ -51,7 +51,7 @@ class StageRun:
         """Prepares stage number `index` of a sweep.
 
         trial: the resource bundles of one trial, for the server and each worker. mirror: copies the sweep's files to
-        its URL; trials copy their own.
+        its URL; each trial copies its own files itself.
         """
         self.sweep, self.index, self.folder, self.journal, self.say = sweep, index, folder, journal, say
         self.bundles, self.mirror = list(trial), mirror

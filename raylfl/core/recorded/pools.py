@@ -59,7 +59,7 @@ def pools_first(
 
 
 def _pair(at: _Places, calls: Sequence[Call], users: Mapping[int, Sequence[int]]) -> bool:
-    """Whether the calls at these positions are a ReLU, a max-pool and their backward passes, and serve nothing else.
+    """Whether these calls are a ReLU, a max-pool and their backward passes, whose inner values no other call uses.
 
     users: for each value, the positions of the calls that use it.
     """

@@ -20,4 +20,4 @@ class Perfect(Link):
         return np.zeros(len(clients))
 
     def check(self, world: RunContext) -> None:
-        """Accepts everything: there is no option."""
+        """Checks nothing: perfect links have no options."""

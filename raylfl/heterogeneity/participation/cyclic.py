@@ -2,7 +2,7 @@
 
 Cho et al. 2023; Li & Lyu (SFL), NeurIPS 2023, App. B. The N clients form Kbar groups. An epoch of Kbar rounds visits
 every group once, in a random order; each round samples n clients of its group without replacement. Kbar = N, n = 1 is
-one client after the other (SFL); Kbar = 1 is uniform sampling (PFL).
+one client after the other (sequential FL); Kbar = 1 is uniform sampling (parallel FL).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class Full(Availability):
     """Full participation: every client takes part in every round."""
 
     def check(self, world: RunContext) -> None:
-        """Accepts everything: there is no option."""
+        """Checks nothing: full participation has no options."""
 
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         return np.ones(world.count, dtype=bool)

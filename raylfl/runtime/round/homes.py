@@ -257,10 +257,10 @@ class Homes:
         pieces: Pieces,
         settled: bool = False,
     ) -> dict[int, tuple[Measure, Handle]]:
-        """The measures and new rows of the working blocks.
+        """Mixes the rows of the working blocks; returns each block's measure and a handle of its new rows.
 
-        handles, worked, local: as in `_published`. pieces: the messages. settled: whether the results of the local
-        work are the new rows, because messages were mixed before it.
+        handles, worked, local: as in `_published`. pieces: the messages. settled: whether messages were mixed before
+        the local work, whose results are then the new rows.
         """
         mixed = {} if settled else self._exchanged(plan, pieces)
         calls = []
