@@ -113,21 +113,20 @@ class Network(PaperResult):
     """An audit with LeNet-5 on MNIST (at scale `smoke`: digits, 50 clients), under NIID-Bench's partitions.
 
     A line of the table is one method or variant. Lines and seeds can be run and published one by one; a claim is judged
-    once all its lines have runs. smoke_seeds: the seeds at the scale `smoke`.
+    once all its lines have runs. An audit without scales always has the sizes of the scale `smoke`, and all seeds.
     """
 
     scales: ClassVar[tuple[str, ...]] = SCALES
     choices = ("method", "seed")
-    smoke_seeds: ClassVar[tuple[int, ...]] = SEEDS[:1]
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
         """The line of the table to which a run belongs, from the name of its folder."""
         return {"method": name.rpartition("-s")[0]}
 
     def groups(self, cache: RunCache, settings: Sequence[Setting]) -> dict[str, Group]:
-        """Line -> its runs, for each line that `--only` selects; three seeds at the scale `paper`."""
+        """Line -> its runs, for each line that `--only` selects; one seed if `smoke` is one scale of two."""
         chosen = [s for s in settings if cache.only.keeps(method=s.label)]
-        found = cache.groups(chosen, cache.pick(self.smoke_seeds, SEEDS))
+        found = cache.groups(chosen, cache.pick(SEEDS[:1], SEEDS) if self.scales else SEEDS)
         return {group.label: group for group in found}
 
     def base(self, cache: RunCache, options: Mapping[str, Any]) -> Setting:
@@ -141,19 +140,24 @@ class Network(PaperResult):
         return setting("", bases, cache.pick(smoke, {}) | dict(options))
 
     def findings(
-        self, groups: Mapping[str, Group], system: str, claims: Sequence[Claim | None], lines: Mapping[str, str]
+        self,
+        groups: Mapping[str, Group],
+        clients: str,
+        data: str,
+        claims: Sequence[Claim | None],
+        lines: Mapping[str, str],
     ) -> Findings:
         """The findings: a table of final accuracies, a figure over all rounds, and the claims that could be judged.
 
-        system: the clients of a round, a comma, and their data.
+        clients, data: words for the clients of a round and for their data. lines: the look of each line.
         """
         from raylfl.reproduce import draw
 
         rows = [{"method": name, "accuracy": accuracy(group)} for name, group in groups.items()]
         columns = [Column("method", "method"), Column("accuracy", "accuracy", _percent, "max", True)]
-        caption = f"{system}; last tenth of the rounds, mean ± std over seeds; diverged: at least one seed."
+        caption = f"{clients}, {data}; last tenth of the rounds, mean ± std over seeds; diverged: at least one seed."
         table = Table("accuracy", caption, columns, rows)
-        plots = [draw.Plot(system.rpartition(", ")[2], groups, ACCURACY, limits=(0.0, 100.0))]
+        plots = [draw.Plot(data, groups, ACCURACY, limits=(0.0, 100.0))]
         judged = [claim for claim in claims if claim is not None]
         return Findings([table], judged, {"accuracy": draw.curves(plots, draw.styles(lines))})
 
@@ -171,14 +175,14 @@ class ScaffoldNetwork(Network):
             _gap("variates that start as the model cost less than 2 points", groups, MODEL, PLAIN, -0.02, 1),
             _gap("momentum does FedAvg no harm", groups, AVERAGE_MOMENTUM, AVERAGE, -0.02, 1),
         ]
-        return self.findings(groups, "10 % of the clients a round, Dirichlet(0.5)", claims, LINES)
+        return self.findings(groups, "10 % of the clients a round", "Dirichlet(0.5)", claims, LINES)
 
 
 @EXPERIMENTS.register("audit/scaffold-digits", paper="SCAFFOLD in public code, LeNet-5 on digits")
 class ScaffoldDigits(ScaffoldNetwork):
     """Test accuracy of SCAFFOLD on the bundled digits with 5 of 50 clients: as published, and with two departures."""
 
-    scales, smoke_seeds = (), SEEDS
+    scales = ()
 
 
 @EXPERIMENTS.register("audit/fednova-network", paper="FedNova under quantity skew, on LeNet-5")
@@ -209,14 +213,14 @@ class FedNovaNetwork(Network):
             ),
         ]
         looks = dict(zip(lines, ("fednova", "focus", "fedavg"), strict=True))
-        return self.findings(groups, "all of ten clients a round, sizes from Dirichlet(0.5)", claims, looks)
+        return self.findings(groups, "all of ten clients a round", "sizes from Dirichlet(0.5)", claims, looks)
 
 
 @EXPERIMENTS.register("audit/fednova-digits", paper="FedNova under quantity skew, LeNet-5 on digits")
 class FedNovaDigits(FedNovaNetwork):
     """Test accuracy of FedNova on the bundled digits, ten clients of unequal sizes, with and without N sum p_i^2."""
 
-    scales, smoke_seeds = (), SEEDS
+    scales = ()
 
 
 def distance(group: Group, rounds: int) -> float:
