@@ -19,7 +19,7 @@ from raylfl.startup import collector, process
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command in these arguments (None: those of the process) and returns its exit code.
+    """Runs the command in these arguments (None: the arguments of the process) and returns its exit code.
 
     Errors are printed as one or two lines on stderr; with `--debug`, as a traceback.
     """

@@ -33,7 +33,7 @@ DEFAULT_CLIENTS = 10  # N if neither the config nor the partition gives it
 def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | None:
     """The optimum from `data.optimum(weights)`, or from `data.optimum()` if it takes no weights; None without one.
 
-    weights: of the clients [N]. natural: whether the partition is `natural`, that is the clients are those of the data;
+    weights: of the clients [N]. natural: whether the partition is `natural`, that is the data define the clients;
     otherwise an optimum that depends on weights is not used.
     """
     optimum = getattr(data, "optimum", None)

@@ -102,7 +102,7 @@ def _left(thread: ThreadPoolExecutor, rounds: Rounds, run: ExitStack) -> None:
 def stream(source: Source, overrides: Sequence[str] = (), **objects: Unpack[Objects]) -> Stream:
     """Starts a run and returns its rounds as an iterator (`Stream`).
 
-    The arguments are those of `run`, without watch and callbacks.
+    Arguments: as of `run`, without watch and callbacks.
     """
     experiment = checked(load_config(source, overrides, given(objects)))
     run = ExitStack()

@@ -246,7 +246,7 @@ def enters(entered: frozenset[str], key: str) -> bool:
 def order_for(mutant: Mutant, tests: Tests, finders: Counter[str], longest: float) -> list[str]:
     """The tests that enter the block (if none does: the function, or else anything in the file), in the order of trial.
 
-    Errors outside of functions are also tried by tests that enter none, and by those of the pages, which hold defaults.
+    Errors outside of functions are also tried by tests that enter none, and by tests of the pages, which hold defaults.
 
     First come quick tests, unit tests, and tests in a file of its name; among these, tests that found other errors of
     the file and tests that enter few blocks. Of other tests, one of each parametrisation and file comes before a second

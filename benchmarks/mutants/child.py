@@ -94,7 +94,7 @@ class Timed:
         items[:] = [item for name, alike in functions.items() for item in some_of(name, alike)]
 
     def pytest_runtestloop(self, session: Any) -> None:
-        """Records the blocks entered while these files are imported and collected, without those of other files."""
+        """Records the blocks entered while these files are imported and collected, without blocks of other files."""
         before = kept_calls(self.place, IMPORTS) or {}
         entered = before.get(AT_IMPORT, (0.0, frozenset[str]()))[1]
         keep_calls(self.place, IMPORTS, {AT_IMPORT: (0.0, entered | self.entered)})

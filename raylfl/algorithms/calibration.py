@@ -8,7 +8,7 @@ T = sum w (1-q) |a|_1 (eq. (111)). The step lengths with which the other methods
     fednova (sent), fedau, optimal_sampling       eta_1                           (116)
 
 eta_1: the step length of FedAvg; w: importance weights; p: sampling probabilities; q_i: failure probability of client
-i's link; |a_i|_1: its local work, K_i for plain SGD. q and K are those of the round. Like p, w is normalised over the
+i's link; |a_i|_1: its local work, K_i for plain SGD. q and K are the round's. Like p, w is normalised over the
 available clients. Clients with q_i = 1 (never received) or |a_i|_1 = 0 (no local step) are excluded; they add 0 to T.
 """
 

@@ -40,7 +40,7 @@ QUOTES, QUOTED = "quote arguments with blanks, brackets or braces", "'local.step
 
 
 def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
-    """The layers of a config file: first those of its bases, then its own.
+    """The layers of a config file: first the layers of its bases, then its own.
 
     chain: the files whose `base` led here, to detect a cycle.
     """

@@ -38,7 +38,7 @@ class CohortBuffers:
     def of(self, count: int, rows: Rows) -> list[Tensor]:
         """The buffers of the clients in these rows, [len(rows), *shape] each.
 
-        If buffers of fewer than `count` clients are held, those of `count` clients are first set to copies of the
+        If buffers of fewer than `count` clients are held, the buffers of `count` clients are first set to copies of the
         module's own.
         """
         if len(self.like) and (not self.held or len(self.held[0]) < count):

@@ -70,7 +70,7 @@ class Objectives:
         return QuadraticProblem(symmetric, -np.stack(offsets), np.array(values), self.weights)
 
     def softmax(self) -> SoftmaxProblem | None:
-        """The problem as softmax regression; None if values or gradients differ from those of softmax regression.
+        """The problem as softmax regression; None if values or gradients differ from softmax regression's.
 
         They are compared at two points for the first and the last client.
         """

@@ -203,7 +203,7 @@ def counted(count: int, what: str) -> str:
 def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
     """Writes the trials of stage `index` to the journal: first all settings, later those close to the best.
 
-    With Optuna, a new sweep has no settings yet; those of a resumed sweep are completed.
+    With Optuna, a new sweep has no settings yet; the settings of a resumed sweep are completed.
     """
     if index == 0:
         if spec.options.search == "random":

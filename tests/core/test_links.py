@@ -12,7 +12,7 @@ from raylfl.core.links import HEAD, Links
 
 @pytest.mark.parametrize("seed", range(3))
 def test_totals_are_those_of_counting_by_hand(seed):
-    """The rounds use known links, new links or none; some links are those of a server."""
+    """The rounds use known links, new links or none; some links lead to a server."""
     rng = np.random.default_rng(seed)
     links, messages, floats = Links(), Counter(), Counter()
     for _ in range(20):

@@ -124,7 +124,7 @@ def test_every_kind_of_local_work_works_on_a_device(process, runs, case):
 
 
 def beyond(many, few):
-    """Waits of many steps that few steps do not have, except those of comparing replays with autograd."""
+    """Waits of many steps that few steps do not have, except waits for comparing replays with autograd."""
     return {wait: n for wait, n in (Counter(many) - Counter(few)).items() if "in same_bits" not in wait}
 
 

@@ -88,7 +88,7 @@ def check_resources(runtime: RuntimeConfig, clients: int) -> None:
 
 
 def resources_here() -> dict[str, float]:
-    """Resources for workers: the cluster's or, in a placement group, the group's minus those of the calling process."""
+    """Resources for workers: the cluster's or, in a placement group, the group's without the calling process's own."""
     import ray
 
     group = ray.util.get_current_placement_group()

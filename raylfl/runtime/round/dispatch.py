@@ -170,7 +170,7 @@ class Dispatch:
 def sum_plan(algorithm: Algorithm, broadcast: State, server: ServerState, r: Round) -> SumPlan:
     """The sums over uploads that the server needs in a round.
 
-    They are those of the algorithm, the mean update for metrics, and the means of buffers and of optimizer states.
+    They are the algorithm's sums, the mean update for metrics, and the means of buffers and of optimizer states.
     """
     assert isinstance(algorithm, Summing)
     received, count = r.received_view, int(r.received.sum())

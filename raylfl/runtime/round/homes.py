@@ -299,7 +299,7 @@ class Homes:
         """The algorithm's metrics of a round, from the measures of all blocks; working: the number of working nodes.
 
         Errors are root mean square distances of the nodes' rows from their mean: of the parameters, and of the tracked
-        variable of gradient tracking. The components and the spectral gap are those of the round's graph.
+        variable of gradient tracking. The components and the spectral gap belong to the round's graph.
         """
         counts = [m.nodes for m in measures]
         info = {"consensus_error": spread(counts, [m.parameters or m.x for m in measures])}

@@ -312,7 +312,7 @@ def _distances(models: torch.Tensor, point: torch.Tensor) -> Floats:
 def summary(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
     """The metrics of a round from the logged values of each evaluation, by its name.
 
-    Logged values become metrics `name/metric`; those of single clients (`client i`) become fairness metrics.
+    Logged values become metrics `name/metric`; logged values of single clients (`client i`) become fairness metrics.
     """
     out: dict[str, float] = {}
     per_client = []

@@ -70,7 +70,7 @@ class RoundResult:
     round: the round as drawn, with the uploads that were really received; reports: reports of all clients that trained;
     uploads: rows of the received clients in cohort order (in a ring, of the last); client_states: their new states;
     up_floats: floats of one client's upload; events: one line for each dropped upload; worked: handles of the nodes'
-    rows (`raylfl.runtime.round.homes`); metrics: those of these rows; sums: weighted sums of uploads that do not
+    rows (`raylfl.runtime.round.homes`); metrics: computed from these rows; sums: weighted sums of uploads that do not
     arrive as rows, None if all are rows.
     """
 

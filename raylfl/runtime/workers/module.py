@@ -27,7 +27,7 @@ from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides, refuse
 
 
 def make_module(model: ModelConfig, seed: int) -> Any:
-    """The LightningModule of `model`; its initial weights are drawn by the seed alone, or those of a given instance."""
+    """The LightningModule of `model`; its initial weights are drawn by the seed alone, or a given instance's own."""
     from lightning.pytorch import LightningModule
 
     with torch_defaults():  # undoes torch settings that the module's file makes on import
