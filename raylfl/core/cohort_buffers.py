@@ -35,14 +35,13 @@ class CohortBuffers:
         """The buffers as rows [C, b]; integers become floats."""
         return torch.cat([b.reshape(len(b), -1).to(self.dtype) for b in self.held], dim=1)
 
-    def of(self, count: int, rows: Rows) -> list[Tensor]:
-        """The buffers of the clients in these rows, [len(rows), *shape] each.
-
-        If buffers of fewer than `count` clients are held, the buffers of `count` clients are first set to copies of the
-        module's own.
-        """
+    def fill(self, count: int) -> None:
+        """Sets the buffers of `count` clients to copies of the module's own if buffers of fewer clients are held."""
         if len(self.like) and (not self.held or len(self.held[0]) < count):
             self.held = [b.detach().expand(count, *b.shape).clone() for b in self.like]
+
+    def of(self, rows: Rows) -> list[Tensor]:
+        """The buffers of the clients in these rows, [len(rows), *shape] each."""
         return [b[rows] for b in self.held]
 
     def keep(self, rows: Rows, after: Sequence[Tensor]) -> None:

@@ -179,6 +179,7 @@ class VectorizedOracle(Oracle):
         The generators are seeded once per call, with the seed of its first client.
         """
         sizes = sizes_of(batches)
+        self.buffers.fill(len(batches))
         if len(set(sizes)) == 1:
             return self._together(x, batches, partial(seeds, 0), slice(len(batches)))
         if (content := self._filled_up(batches, sizes)) is not None and (dense := self._dense(content, sizes)):
@@ -208,7 +209,7 @@ class VectorizedOracle(Oracle):
         content = stacked(batches)
         if dense := self._dense(content):
             return self._through(dense, x, content)
-        buffers = self.buffers.of(len(batches), rows)
+        buffers = self.buffers.of(rows)
         given = (x.detach(), buffers, content)
         self.rows.sink = None if self.log.sink is None else self._replayed
         program = self.steps.program(given)

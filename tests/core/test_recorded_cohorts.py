@@ -91,6 +91,17 @@ def test_replays_of_a_cohort_have_the_bits_of_vmap(kind, monkeypatch):
     assert ("dropout_mask" in found.program.listing) == (kind is not Normed)
 
 
+def test_clients_of_unequal_batches_begin_with_the_buffers_of_the_module():
+    module, flat, (given, written), x = oracles(Normed, torch.float64, 3, "auto", "auto")
+    module.train()
+    written.write_buffers(flat.read_buffers().expand(3, -1))
+    batches = drawn(module, torch.float64, [6, 4, 6])
+    (losses, g), (expected, gradients) = (o.gradients(x, batches, lambda c: c) for o in (given, written))
+    assert torch.equal(losses, expected)
+    assert torch.equal(g, gradients)
+    assert torch.equal(given.read_buffers(), written.read_buffers())
+
+
 def test_each_client_has_the_buffers_that_it_would_have_alone():
     """Unequal batches and steps: rows are grouped by size, and later steps have a prefix of the clients."""
     module, flat, (together,), x = oracles(Normed, torch.float64, 4, "auto")
