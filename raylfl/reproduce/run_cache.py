@@ -34,6 +34,7 @@ from raylfl.report.labels import canonical, flatten
 from raylfl.report.runs import Group, RunRecord, load_run
 from raylfl.reproduce.choice import Choice
 from raylfl.reproduce.setting import Setting
+from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.mirror import copy_again, exists, refresh
 from raylfl.startup import process
 
@@ -280,9 +281,9 @@ def make_run(job: Job, watch: Any = None) -> None:
         else:
             api.run(config, (), watch)
     except NonFinite as error:
-        (path / ORIGIN).write_text(json.dumps(environment(), indent=2) + "\n")
-        (path / DIVERGED).write_text(f"{error}\n")
         (path / "metrics.jsonl").touch()  # does not exist if the run diverged in round 0
+        atomic_write(path / ORIGIN, json.dumps(environment(), indent=2) + "\n")
+        atomic_write(path / DIVERGED, f"{error}\n")  # last, as it marks the run as complete
         copy_again(path)
 
 

@@ -85,7 +85,9 @@ class Loggers:
             action(self._open[name])
         except Exception as error:
             del self._open[name]
-            self.say(f"logger {name} failed and is closed ({type(error).__name__}: {error}); metrics.jsonl continues")
+            self.say(
+                f"logger {name} failed and gets no further rows ({type(error).__name__}: {error}); metrics.jsonl continues"
+            )
 
 
 def opened(logger: ComponentConfig, config: Config, run_dir: RunDirectory, say: Say) -> Logger:
