@@ -85,9 +85,8 @@ class Loggers:
             action(self._open[name])
         except Exception as error:
             del self._open[name]
-            self.say(
-                f"logger {name} failed and gets no further rows ({type(error).__name__}: {error}); metrics.jsonl continues"
-            )
+            reason = f"{type(error).__name__}: {error}"
+            self.say(f"logger {name} failed and gets no further rows ({reason}); metrics.jsonl continues")
 
 
 def opened(logger: ComponentConfig, config: Config, run_dir: RunDirectory, say: Say) -> Logger:
