@@ -47,8 +47,9 @@ class Run:
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """A table of metrics: one row per round (the index), one column per metric, nan where a round has no value."""
-        numbers = [{k: v for k, v in row.items() if isinstance(v, (int, float))} for row in self.rows]
-        return _frame(numbers, None, "Run.metrics").set_index("round")
+        from raylfl.runtime.records.lines import numbers_of
+
+        return _frame([numbers_of(row) for row in self.rows], None, "Run.metrics").set_index("round")
 
     @cached_property
     def clients(self) -> pd.DataFrame:

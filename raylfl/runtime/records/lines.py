@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,11 @@ def last_row(path: Path) -> dict[str, Any] | None:
     """The row of the last whole line of a file; None if there is none or it is damaged."""
     lines = path.read_bytes().rsplit(b"\n", 2) if path.is_file() else []
     return _object(lines[-2]) if len(lines) > 1 else None
+
+
+def numbers_of(row: Mapping[str, Any]) -> dict[str, int | float]:
+    """The numbers of a row of metrics, without its other values, such as lists of events."""
+    return {name: value for name, value in row.items() if isinstance(value, (int, float))}
 
 
 def parse_rows(data: bytes) -> Rows:

@@ -17,6 +17,7 @@ from raylfl.config.load import Config
 from raylfl.errors import BadValue
 from raylfl.extras import LOGGER_MODULES, require
 from raylfl.registries import LOGGERS
+from raylfl.runtime.records.lines import numbers_of
 from raylfl.runtime.records.run_dir import RunDirectory
 
 Say = Callable[[str], None]
@@ -117,8 +118,8 @@ class LightningLogger:
         self.logger.log_hyperparams(config.resolved)
 
     def log(self, metrics: dict[str, Any]) -> None:
-        numbers = {k: v for k, v in metrics.items() if isinstance(v, (int, float)) and k != "round"}
-        self.logger.log_metrics(numbers, step=metrics["round"])
+        numbers = numbers_of(metrics)
+        self.logger.log_metrics(numbers, step=numbers.pop("round"))
 
     def close(self) -> None:
         self.logger.save()

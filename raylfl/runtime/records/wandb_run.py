@@ -23,6 +23,7 @@ import numpy as np
 
 from raylfl.config.load import Config
 from raylfl.registries import LOGGERS
+from raylfl.runtime.records.lines import numbers_of
 from raylfl.runtime.records.run_dir import RunDirectory
 
 ANSWER_SECONDS = 5.0  # limit for the first answer of wandb's server
@@ -86,8 +87,7 @@ class WandbRun:
 
     def log(self, metrics: dict[str, Any]) -> None:
         """Logs the metrics of one round. Their step is `round`, so a repeated round adds the same points again."""
-        numbers = {k: v for k, v in metrics.items() if isinstance(v, (int, float))}
-        self.run.log(numbers)
+        self.run.log(numbers_of(metrics))
 
     def close(self) -> None:
         """Ends the wandb run and waits at most FINISH_SECONDS until everything is sent.
@@ -174,7 +174,7 @@ def run_id(run_dir: RunDirectory) -> str:
 
 def rounds_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str | int], list[list[Any]]]:
     """(column names, lines) of the table of rounds: TABLE_ROWS rounds at most, always with the first and the last."""
-    names = {k: None for row in rows for k, v in row.items() if isinstance(v, (int, float))}
+    names = {name: None for row in rows for name in numbers_of(row)}
     columns: list[str | int] = ["round", *(name for name in names if name != "round")]
     chosen = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), TABLE_ROWS)).round().astype(int))
     return columns, [[rows[k].get(str(name)) for name in columns] for k in chosen]
