@@ -1,4 +1,4 @@
-"""The step sizes under which a theorem holds."""
+"""The largest step sizes under which theorems hold."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StepBound:
-    """The largest step size under which a theorem holds.
+    """A theorem's upper bound on the local step size eta.
 
-    theorem: paper and number; case: its assumption on F, such as `strongly convex`; largest: the bound on the local
-    step size eta; formula: the condition as text.
+    theorem: paper and number; case: the assumption on F, such as `strongly convex`; largest: the bound; formula: the
+    bound as text.
     """
 
     theorem: str
@@ -19,10 +19,10 @@ class StepBound:
     formula: str
 
     def admits(self, eta: float) -> bool:
-        """Whether this step size is inside the bound."""
+        """Whether the local step size eta satisfies the bound."""
         return eta <= self.largest
 
 
 def over(numerator: float, denominator: float) -> float:
-    """The quotient, inf if the denominator is 0: for limits such as 1/(3L(tau-1)) at tau = 1."""
+    """The quotient, or inf if the denominator is 0, for bounds such as 1/(3L(tau-1)) with tau = 1."""
     return numerator / denominator if denominator else float("inf")

@@ -1,6 +1,7 @@
-"""The constants of an experiment: exact for quadratic f_i, bounds for softmax regression, otherwise estimates.
+"""The constants of a problem: exact for quadratic f_i, bounds for softmax regression, otherwise estimates.
 
-Estimates are made at the initial model x0. x*: the minimiser of F. The papers [1] to [4]: see `raylfl.theory`.
+Estimates are measured at the initial model x0. x*: the minimiser of F = sum_i w_i f_i, f_i the objective of client i.
+[1] to [4]: the papers listed in `raylfl.theory`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ EVERYWHERE = "bound, for all x"
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant of the problem; symbol: as in the papers; how: EXACT, or for which x it is a bound or an estimate."""
+    """A constant of the problem, such as the smoothness L; symbol: as in the papers.
+
+    how: whether the value is exact, a bound or an estimate, and for which x.
+    """
 
     symbol: str
     value: float
@@ -35,27 +39,29 @@ class Constant:
 
 
 class Constants(list[Constant]):
-    """The constants of an experiment, in display order.
+    """The constants of a problem, in display order.
 
-    start: the initial model x0. clients: symbol -> values of all clients [N], such as L_i, where known.
+    start: the initial model x0 [d]. clients: symbol -> values of all clients [N], for those constants of single clients
+    (such as L_i) that are known.
     """
 
     start: Floats
     clients: dict[str, Floats]
 
     def value(self, symbol: str) -> float:
-        """The constant of this symbol; nan if unknown."""
+        """The value of the constant with this symbol; nan if unknown."""
         return next((c.value for c in self if c.symbol == symbol), float("nan"))
 
     def exact(self, symbol: str) -> bool:
-        """Whether this constant is known exactly or as a bound, not estimated."""
+        """Whether the value is exact or a proven bound; False for estimates and unknown constants."""
         return any(c.symbol == symbol and ESTIMATE not in c.how for c in self)
 
 
 def constants_of(objectives: Objectives, facts: Facts, problem: QuadraticProblem | None) -> Constants:
-    """All constants of an experiment.
+    """Compute all constants of an experiment's problem.
 
-    facts: the quantities of its run; problem: its objectives f_i as quadratics, None if they are not quadratic.
+    objectives: the clients' objectives f_i; facts: the quantities of the run; problem: the f_i as quadratics, None if
+    they are not quadratic.
     """
     known = objectives.softmax() if problem is None else None
     found = Constants(_all(objectives, facts, problem, known))
@@ -83,7 +89,10 @@ def _all(
 
 
 def of_softmax(problem: SoftmaxProblem, start: Floats, facts: Facts) -> Iterator[Constant]:
-    """The constants of softmax regression: bounds for all x, and quantities at x* where x* is known."""
+    """The constants of softmax regression: mostly bounds for all x, and exact quantities at x* if x* is known.
+
+    start: the initial model x0 [d].
+    """
     smoothness, decay, weights = problem.smoothness, problem.decay, problem.weights
     yield Constant("L", float(smoothness.max()), "smoothness, largest of all f_i", EVERYWHERE)
     yield Constant("L_i min", float(smoothness.min()), "smoothness, smallest of all f_i", EVERYWHERE)
@@ -122,7 +131,7 @@ def of_softmax(problem: SoftmaxProblem, start: Floats, facts: Facts) -> Iterator
 
 
 def _noise(objectives: Objectives, facts: Facts, x: Floats, clients: list[int]) -> float:
-    """The standard deviation of a mini-batch gradient at x, the largest of these clients; 0 for full batches."""
+    """The largest standard deviation, over the given clients, of a mini-batch gradient at x; 0 for full batches."""
     sizes = objectives.sizes
     variances = [
         objectives.sample_variance(i, x) / facts.batch_sizes[i] for i in clients if facts.batch_sizes[i] < sizes[i]
@@ -131,7 +140,10 @@ def _noise(objectives: Objectives, facts: Facts, x: Floats, clients: list[int]) 
 
 
 def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Facts) -> Iterator[Constant]:
-    """The exact constants of a quadratic problem."""
+    """The constants of a quadratic problem: exact values, or bounds within |x - x*| <= |x0 - x*|.
+
+    sigma, the noise of mini-batch gradients, is measured at x* on at most MOST_CLIENTS clients.
+    """
     x0, x = objectives.start, problem.optimum
     radius = float(np.linalg.norm(x0 - x))
     smooth, convex = problem.smoothness, problem.convexity
@@ -161,7 +173,7 @@ def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Fa
 
 
 def estimates(objectives: Objectives, facts: Facts) -> Iterator[Constant]:
-    """Estimates at x0 for any model: curvature by Lanczos, dispersion of gradients, gradient noise."""
+    """Estimates at x0 for any model: smoothness by Lanczos, dissimilarity of the clients' gradients, gradient noise."""
     x, count = objectives.start, objectives.count
     some = sorted(keyed(objectives.seed, "theory/clients").permutation(count)[:MOST_CLIENTS].tolist())
     gradients = objectives.gradients(x)

@@ -1,4 +1,7 @@
-"""FedAWARE's theorem [4] applied to an experiment: a bound on the lengths of the server's steps."""
+"""FedAWARE's Theorem 4.1 ([4]) applied to an experiment: a bound on the lengths of the server's steps.
+
+The theorem is used as corrected in `raylfl.theory.fedaware_rate`.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from raylfl.theory.statements import Line, Promise
 
 
 def momentum_factor(experiment: Experiment, facts: Facts) -> float | None:
-    """The constant beta = (1 - alpha) p of [4] Theorem 4.1; None where the theorem does not apply.
+    """The constant beta = (1 - alpha) p of FedAWARE's Theorem 4.1; None if the theorem does not apply.
 
     alpha: the weight of the old momentum; p: the probability that a client takes part. The theorem needs Alg. 1
-    (normalize=false) with alpha < 1, the same p for all clients, no lost uploads, at least one local step of each
-    client, the same numbers of local steps in every round, and all clients in round 0.
+    (normalize=false) with alpha < 1, the same p for all clients and no lost uploads. Every client must take at least
+    one local step, the same number in every round, and all clients must take part in round 0.
     """
     algorithm, p = experiment.algorithm, facts.takes_part
     if not isinstance(algorithm, FedAWARE) or algorithm.normalize or algorithm.alpha == 1 or p is None:
@@ -32,7 +35,7 @@ def momentum_factor(experiment: Experiment, facts: Facts) -> float | None:
 
 
 def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> Iterator[StepBound]:
-    """The local step sizes that [4] Theorem 4.1 (corrected) admits, if it applies."""
+    """The bound of FedAWARE's Theorem 4.1 (corrected) on the local step size, if the theorem applies."""
     beta = momentum_factor(experiment, facts)
     if beta is not None and isinstance(experiment.algorithm, FedAWARE):
         weights, steps = experiment.world.population.weights, facts.steps.astype(np.float64)
@@ -42,10 +45,10 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
 def promises(
     experiment: Experiment, facts: Facts, constants: Constants, inside: set[tuple[str, str]]
 ) -> Iterator[Promise]:
-    """The bound of [4] Theorem 4.1 (corrected) on the mean of |d|^2, as long as |grad f_i| <= G.
+    """The bound of FedAWARE's Theorem 4.1 (corrected) on the mean of |d|^2 over the rounds.
 
-    d: the min-norm point of the momenta, the direction of a server step. inside: (theorem, case) of the step bounds
-    that the run satisfies.
+    d: the min-norm point of the clients' momenta, the direction of a server step. The bound holds as long as every
+    |grad f_i| is at most the constant G. inside: (theorem, case) of each step-size bound that the run satisfies.
     """
     beta, theorem = momentum_factor(experiment, facts), "[4] Thm 4.1, corrected"
     known = all(constants.exact(name) for name in ("A", "G", "sigma"))

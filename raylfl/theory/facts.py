@@ -1,4 +1,7 @@
-"""The quantities of a run that appear in theorems, and the assumptions that the run violates."""
+"""The quantities of a run that appear in theorems, and messages about assumptions that the run violates.
+
+[1] to [4]: the papers listed in `raylfl.theory`.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,11 @@ LARGEST = 10**6  # largest product of rounds and clients with which the system o
 
 @dataclass(frozen=True)
 class Rounds:
-    """The system of every round, [rounds, N] each.
+    """The expected server weights and the local work of all clients in every round, [rounds, N] each.
 
-    shares: expected coefficients E[c_i 1{i in R}] of the updates. a_norm: the local work |a_i|_1, K_i for plain SGD.
+    shares: E[c_i 1{i in R}] for the server step x - sum_i c_i U_i, where U_i is the update of client i and R the set of
+    received clients. a_norm: |a_i|_1, the sum of the weights of the gradients in U_i / eta; the number of local steps
+    K_i for plain SGD with learning rate eta.
     """
 
     shares: Floats
@@ -35,11 +40,17 @@ class Rounds:
 class Facts:
     """The quantities of a run that appear in theorems.
 
-    system, steps, batch_sizes: of round 0. takes_part: the probability that a client's upload is received [N].
-    coefficients: the expectation E[c_i 1{i in R}] [N] of each client's coefficient c_i in the server step, up to a
-    common factor; R: the received clients. Both are None if unknown. cohort: the number of sampled clients.
-    over_rounds: the system of every round, for methods whose server step is x - sum c_i U_i with sum c_i <= 1, constant
-    surrogate weights, and known expected c_i; otherwise None.
+    system, steps, batch_sizes: the system state, local steps and batch sizes [N] of round 0. cohort: the number of
+    sampled clients.
+
+    takes_part: the probability that a client's upload is received [N]. For draws with replacement it is the expected
+    number of draws, at most 1, times the probability that the upload is not lost. None if unknown.
+
+    coefficients: E[c_i 1{i in R}] [N] up to a common factor, for the server step x - sum_i c_i U_i with client i's
+    update U_i and the received clients R. None if unknown.
+
+    over_rounds: these expectations and the local work of every round. None unless they are known, sum_i c_i <= 1 and
+    the surrogate weights of [3] are the same in every round.
     """
 
     system: SystemInfo
@@ -62,13 +73,13 @@ class Facts:
 
     @property
     def even(self) -> bool:
-        """Whether equally weighted clients are sampled with equal probabilities and lose no upload, as in [2]."""
+        """Whether clients have equal weights and sampling probabilities and no upload is lost, as [2] (SFL) assumes."""
         alike = self.takes_part is not None and np.ptp(self.takes_part) == 0
         return bool(alike and not self.system.failure.any() and np.ptp(self.system.population.weights) == 0)
 
 
 def facts_of(experiment: Experiment) -> Facts:
-    """The quantities of a run that appear in theorems, as of round 0 before its cohort is drawn."""
+    """The quantities of a run that appear in theorems, computed before the cohort of round 0 is drawn."""
     planner = Planner(experiment)
     server = experiment.algorithm.init_server(torch.zeros(1), experiment.world.population)
     system = planner.system(0)
@@ -86,7 +97,10 @@ def facts_of(experiment: Experiment) -> Facts:
 
 
 def _over_rounds(experiment: Experiment, planner: Planner, server: ServerState) -> Rounds | None:
-    """The system of every round, for FedAvg and FedACS; see `Facts`."""
+    """The expected server weights and local work of every round, for FedAvg and FedACS.
+
+    None if one of the conditions of `Facts.over_rounds` fails.
+    """
     algorithm, count = experiment.algorithm, experiment.world.rounds
     if not isinstance(algorithm, (FedAvg, FedACS)) or algorithm.gamma != 1 or algorithm.calibrate:
         return None
@@ -107,9 +121,9 @@ def _over_rounds(experiment: Experiment, planner: Planner, server: ServerState) 
 
 
 def _shares(algorithm: FedAvg | FedACS, planner: Planner, system: SystemInfo, server: ServerState) -> Floats | None:
-    """Expected coefficients E[c_i 1{i in R}] [N] of a round.
+    """Expected coefficients E[c_i 1{i in R}] [N] of a round's server step x - sum_i c_i U_i; R: the received clients.
 
-    None if they are unknown, the size of the cohort is random, or the sum of c_i may exceed 1.
+    None if they are unknown or all 0, if the number of draws is random, or if sum_i c_i may exceed 1.
     """
     marginals = planner.marginals(system, server)
     if marginals is None or (planner.independent and (marginals % 1).any()):  # the size of the cohort is random
@@ -124,7 +138,7 @@ def _shares(algorithm: FedAvg | FedACS, planner: Planner, system: SystemInfo, se
 
 
 def broken_assumptions(experiment: Experiment, facts: Facts) -> Iterator[str]:
-    """Messages about the properties of this run that the theorems exclude."""
+    """Messages about properties of this run that violate assumptions of the theorems."""
     yield from plain_sgd(experiment)
     if experiment.config.local.dynamic or getattr(experiment.link, "dynamic", False):
         yield "the system changes over the rounds: round 0 is used"
@@ -141,7 +155,7 @@ def broken_assumptions(experiment: Experiment, facts: Facts) -> Iterator[str]:
 
 
 def plain_sgd(experiment: Experiment) -> Iterator[str]:
-    """Messages about the options of this run with which its local step is not plain SGD with one step size."""
+    """Messages about options of this run that make its local step differ from plain SGD with a constant step size."""
     rule = experiment.rule
     if rule.momentum:
         yield "local.momentum: the theorems are about plain SGD"

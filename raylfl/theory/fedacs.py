@@ -1,10 +1,14 @@
-"""Objective inconsistency of FedAvg and related methods: Weng, Ren, Xiao & Skoglund 2025 ([3]).
+"""Objective inconsistency of FedAvg and related methods: the theorems of FedACS (Weng, Ren, Xiao & Skoglund 2025, [3]).
 
-Omega [N]: surrogate weights (eq. 6; `raylfl.diagnostics.surrogate`); w [N]: weights of the true objective;
-q [N]: loss probabilities; a_norm [N]: |a_i|_1, the local work of client i, its number of local steps for plain SGD;
-chi2 = sum_i (w_i - Omega_i)^2 / Omega_i; F~ = sum_i Omega_i f_i; x~: its minimiser; L: smoothness of every f_i;
-beta, kappa: constants of Assumption 3 for the weights Omega; sigma: standard deviation of a stochastic gradient;
-eta: local step size; A = max_i |a_i|_1.
+Weights      w [N]: of the true objective F = sum_i w_i f_i; Omega [N]: surrogate weights, of the objective
+             F~ = sum_i Omega_i f_i that a method minimises instead (eq. 6); x~: the minimiser of F~
+Divergence   chi2 = sum_i (w_i - Omega_i)^2 / Omega_i
+System       p_i, q_i: probabilities that client i is drawn and that its upload is lost; K: draws per round
+Local work   a_norm [N]: |a_i|_1, for plain SGD the number of local steps of client i; A = max_i |a_i|_1
+Constants    L: smoothness of every f_i; beta, kappa: of Assumption 3 for Omega; sigma: standard deviation of a
+             stochastic gradient; eta: local step size
+
+The surrogate weights are computed by `raylfl.diagnostics.surrogate`.
 """
 
 from __future__ import annotations
@@ -18,18 +22,18 @@ from raylfl.theory.quadratic import QuadraticProblem
 
 
 def gradient_bound(chi2: float, kappa: float) -> float:
-    """The bound chi2 kappa^2 on the limit of |grad F|^2 (Theorem 2, eq. 11), without gradient noise.
+    """The bound chi2 kappa^2 on the limit of |grad F|^2 without gradient noise (FedACS, Theorem 2, eq. 11).
 
-    kappa: the constant of Assumption 3 for the surrogate weights, sum_i Omega_i |grad f_i|^2 <= beta^2 |grad F~|^2 +
-    kappa^2.
+    chi2: sum_i (w_i - Omega_i)^2 / Omega_i, with weights w_i in F and surrogate weights Omega_i. kappa: the constant of
+    Assumption 3, sum_i Omega_i |grad f_i|^2 <= beta^2 |grad F~|^2 + kappa^2, with F~ = sum_i Omega_i f_i.
     """
     return chi2 * kappa**2
 
 
 def descent_error(u: Floats | float) -> Floats:
-    """The function c(u) = (1 + 2u) u^2 / (1 - 2u^2) + u of eq. 73e; inf from u = 1/sqrt 2 on.
+    """The function c(u) = (1 + 2u) u^2 / (1 - 2u^2) + u of FedACS, eq. 73e; inf for u >= 1/sqrt 2.
 
-    u = eta L A.
+    u = eta L A, with the local step size eta, the smoothness L and the largest local work A.
     """
     left = np.maximum(1 - 2 * np.square(u), 0)
     first: Floats = np.divide((1 + 2 * u) * np.square(u), left, out=np.full(np.shape(u), np.inf), where=left > 0)
@@ -37,10 +41,13 @@ def descent_error(u: Floats | float) -> Floats:
 
 
 def surrogate_step(L: float, A: float, beta: float, theorem: str = "[3] Thm 1") -> StepBound:
-    """The step sizes of Theorem 1: beta^2 c(eta L A) <= 1/4 with c of `descent_error`.
+    """The bound beta^2 c(eta L A) <= 1/4 on the local step size eta of FedACS, Theorem 1; c: `descent_error`.
 
-    The theorem says "sufficiently small", and App. F.2 asks for c <= 1/4. Its step from eq. 73d to 73e turns -1/2 into
-    -beta^2/2, which is a bound for beta = 1 only; with -1/2 kept, the factor beta^2 >= 1 remains.
+    L: smoothness; A: the largest local work |a_i|_1 of a client; beta: the constant of Assumption 3 for the surrogate
+    weights; theorem: the name in the result.
+
+    Theorem 1 asks for a "sufficiently small" eta, and its proof (App. F.2) for c <= 1/4. The proof's step from eq. 73d
+    to 73e turns -1/2 into -beta^2/2, which is valid for beta = 1 only. With -1/2 kept, the factor beta^2 >= 1 remains.
     """
     u = float(brentq(lambda u: beta**2 * float(descent_error(u)) - 0.25, 0.0, 0.5))
     return StepBound(theorem, "non-convex", over(u, L * A), "beta^2 c(eta L A) <= 1/4, c(u) = (1+2u)u^2/(1-2u^2)+u")
@@ -49,14 +56,17 @@ def surrogate_step(L: float, A: float, beta: float, theorem: str = "[3] Thm 1") 
 def surrogate_bound(
     eta: float, shares: Floats, a_norm: Floats, R: int, *, L: float, gap: float, kappa: float, sigma: float
 ) -> float:
-    """The bound on the mean of E|grad F~|^2 over R rounds (Theorem 1, eq. 10), for eta of `surrogate_step`.
+    """The bound on the mean of E|grad F~|^2 over R rounds (FedACS, Theorem 1, eq. 10), for eta within `surrogate_step`.
 
-    4 (F~(x_0) - F~*) / (eta_eff tau_eff R) + 4 c(eta L A) kappa^2 + 2 eta L A^2 sigma^2 / tau_eff
+    4 gap / (eta_eff tau_eff R) + 4 c(eta L A) kappa^2 + 2 eta L A^2 sigma^2 / tau_eff, with c of `descent_error`,
+    eta_eff = eta sum_i s_i and tau_eff = sum_i s_i |a_i|_1 / sum_i s_i.
 
-    shares: s_i = p_i (1 - q_i) [N] of K draws with replacement, or E[c_i 1{i in R}] of another rule with
-    sum_R c_i <= 1, as the proof needs no more; eta_eff = eta sum_i s_i; tau_eff = sum_i s_i |a_i|_1 / sum_i s_i;
-    gap: F~(x_0) - F~*; kappa: of Assumption 3 for the surrogate weights. The second term is what eq. 73e
-    leaves; eq. 10 prints eta_eff tau_eff kappa^2 / beta^2, which has another unit and is exceeded by runs with large L.
+    F~: the surrogate objective. shares: s_i = p_i (1 - q_i) [N], with probabilities p_i of a draw and q_i of a lost
+    upload; for another rule E[c_i 1{i in R}] with sum_i c_i <= 1. a_norm: |a_i|_1 [N], their largest is A. gap: F~(x_0)
+    - min F~. kappa: of Assumption 3 for the surrogate weights. sigma: standard deviation of a stochastic gradient.
+
+    The second term is taken from eq. 73e. Eq. 10 prints eta_eff tau_eff kappa^2 / beta^2 instead, which has another
+    unit, and runs with large L exceed it.
     """
     return consistent_bound(
         eta, np.tile(shares, (R, 1)), np.tile(a_norm, (R, 1)), L=L, gap=gap, kappa=kappa, sigma=sigma
@@ -66,12 +76,15 @@ def surrogate_bound(
 def consistent_bound(
     eta: float, shares: Floats, a_norm: Floats, *, L: float, gap: float, kappa: float, sigma: float
 ) -> float:
-    """The bound on the mean of E|grad F|^2 over the rounds of FedACS in a system that changes (Theorem 3).
+    """The bound on the mean of E|grad F|^2 over R rounds for FedACS in a system that changes (Theorem 3, corrected).
 
-    shares, a_norm: of each round [R, N], such that the surrogate weights equal the weights in F; otherwise as in
-    `surrogate_bound`, with s_r = eta_eff tau_eff and e_r the other terms of round r: (4 gap + sum_r s_r e_r) /
-    (R min_r s_r). The paper averages eq. 107 over rounds, which does not telescope where s_r differ; weighted by s_r it
-    does.
+    (4 gap + sum_r m_r e_r) / (R min_r m_r), with m_r = eta_eff tau_eff of round r, and e_r the second and third term of
+    `surrogate_bound` in round r.
+
+    shares, a_norm: as in `surrogate_bound`, for every round [R, N]. In every round the surrogate weights must equal the
+    weights in F. The other arguments are those of `surrogate_bound`.
+
+    The paper averages eq. 107 over rounds, but this sum does not telescope if the m_r differ. Weighted by m_r it does.
     """
     A, moved = a_norm.max(axis=1), (shares * a_norm).sum(axis=1)
     noise = 2 * eta * L * A**2 * sigma**2 * shares.sum(axis=1) / moved
@@ -80,20 +93,27 @@ def consistent_bound(
 
 
 def true_gradient_bound(surrogate_gradient: float, chi2: float, beta: float, kappa: float) -> float:
-    """The bound (beta sqrt(chi2) + 1) |grad F~(x)| + kappa sqrt(chi2) on |grad F(x)| (Lemma 2, eq. 9)."""
+    """The bound (beta sqrt(chi2) + 1) |grad F~(x)| + kappa sqrt(chi2) on |grad F(x)| (FedACS, Lemma 2, eq. 9).
+
+    surrogate_gradient: |grad F~(x)|; chi2: divergence of the weights from the surrogate weights; beta, kappa: of
+    Assumption 3.
+    """
     return float((beta * np.sqrt(chi2) + 1) * surrogate_gradient + kappa * np.sqrt(chi2))
 
 
 def distance_bound(gradient: float, L: float) -> float:
-    """The lower bound |grad F(x~)| / L on the distance of the surrogate's minimiser x~ from x* (Corollary 2.1)."""
+    """The lower bound |grad F(x~)| / L on |x~ - x*|, with the surrogate's minimiser x~ (FedACS, Corollary 2.1).
+
+    gradient: |grad F(x~)|; L: smoothness of F; x*: the minimiser of F.
+    """
     return gradient / L
 
 
 def consistency(q: Floats, a_norm: Floats) -> float:
-    """The deviation of a system from the condition |a_i|_1 = (1-q_1)/(1-q_i) |a_1|_1 of Corollary 2.2.
+    """The deviation of a system from the condition under which FedAvg is unbiased (FedACS, Corollary 2.2).
 
-    It is the largest relative deviation of (1-q_i)|a_i|_1 from its mean over clients. At 0 FedAvg is unbiased although
-    clients differ.
+    The condition is that (1 - q_i) |a_i|_1 is the same for all clients. The result is the largest relative deviation of
+    this product from its mean over the clients. q: probabilities of a lost upload [N]; a_norm: local work |a_i|_1 [N].
 
     >>> consistency(np.array([0.0, 0.5]), np.array([4.0, 8.0]))
     0.0
@@ -103,11 +123,12 @@ def consistency(q: Floats, a_norm: Floats) -> float:
 
 
 def local_map(problem: QuadraticProblem, steps: Ints, eta: float, prox: float = 0.0) -> Floats:
-    """The matrices K_i [N, d, d]: T_i local steps from x move client i by K_i (b_i - H_i x) (App. C, eq. 33).
+    """The matrices K_i [N, d, d]: T_i local steps from x change client i's model by K_i (b_i - H_i x) (FedACS, eq. 33).
 
-    steps: T_i [N]; prox: the factor mu of FedProx; H_i, b_i: as in `QuadraticProblem`.
-    K_i = eta sum_{t < T_i} (I - eta (H_i + prox I))^t, which for invertible H_i + prox I is the paper's
-    (I - (I - eta prox I - eta H_i)^{T_i}) (H_i + prox I)^-1.
+    K_i = eta sum_{t < T_i} (I - eta (H_i + prox I))^t. If H_i + prox I is invertible, it equals the paper's (I - (I -
+    eta prox I - eta H_i)^{T_i}) (H_i + prox I)^-1.
+
+    steps: T_i [N]; eta: local step size; prox: the factor mu of FedProx; H_i, b_i: as in `QuadraticProblem`.
     """
     eye = np.eye(problem.dim)
     maps = np.zeros_like(problem.hessians)
@@ -122,11 +143,11 @@ def local_map(problem: QuadraticProblem, steps: Ints, eta: float, prox: float = 
 def mean_step(
     problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0
 ) -> tuple[Floats, Floats]:
-    """The mean round of FedAvg on quadratics: (M, v) with E[x_{r+1}] = (I - M) E[x_r] + v (App. C, eqs. 33-35).
+    """The expected round of FedAvg on quadratics, as (M, v) in E[x_{r+1}] = (I - M) E[x_r] + v (FedACS, eqs. 33-35).
 
-    M = sum_i s_i K_i H_i [d, d], v = sum_i s_i K_i b_i [d]. shares: s_i = E[c_i 1{i in R}] [N], the expected
-    coefficient of client i's update: p_i (1 - q_i) times the server's scale; steps: T_i [N]; prox: the factor mu of
-    FedProx; K_i: of `local_map`.
+    M = sum_i s_i K_i H_i [d, d] and v = sum_i s_i K_i b_i [d], with K_i from `local_map`. shares: s_i [N], the expected
+    coefficient E[c_i 1{i in R}] of client i's update in the server step; R: the received clients. steps: the number of
+    local steps of each client [N]; eta: local step size; prox: the factor mu of FedProx.
     """
     maps = local_map(problem, steps, eta, prox)
     matrix = np.einsum("i,ijk,ikl->jl", shares, maps, problem.hessians)
@@ -134,19 +155,19 @@ def mean_step(
 
 
 def limit(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0) -> Floats:
-    """The limit M^-1 v of E[x_r] at a finite step size on quadratics, [d] (App. C, eq. 39).
+    """The limit M^-1 v [d] of FedAvg's E[x_r] on quadratics at a finite step size eta (FedACS, eq. 39).
 
-    Arguments: as of `mean_step`; a common factor of the shares cancels. Eq. 36 prints the inverse of I - M;
-    the fixed point of eq. 35 has the inverse of M.
+    M, v and the arguments are those of `mean_step`; a common factor of all shares does not change the limit. Eq. 36
+    prints the inverse of I - M, but the fixed point of eq. 35 has the inverse of M.
     """
     matrix, vector = mean_step(problem, shares, steps, eta, prox)
     return np.asarray(np.linalg.solve(matrix, vector), dtype=np.float64)
 
 
 def contraction(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float, prox: float = 0.0) -> float:
-    """The contraction factor of E[x_r] towards `limit` per round: the spectral radius of I - M.
+    """The factor per round by which FedAvg's E[x_r] approaches `limit` on quadratics: the spectral radius of I - M.
 
-    Arguments: as of `mean_step`.
+    M and the arguments are those of `mean_step`.
     """
     matrix, _ = mean_step(problem, shares, steps, eta, prox)
     return float(np.abs(np.linalg.eigvals(np.eye(problem.dim) - matrix)).max())

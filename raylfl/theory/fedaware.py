@@ -1,8 +1,9 @@
-"""Gradient diversity: Zeng, Xu, Pan, Wang & Tang 2024 ([4]).
+"""Gradient diversity and its bounds in the FedAWARE paper (Zeng, Xu, Pan, Wang & Tang 2024, [4]).
 
-gradients: grad f_i(x) of all clients, [N, d]; weights: lambda [N], sum 1; surrogate: lambda~ [N], sum 1.
-gradient: |grad f(x)|, f = sum_i lambda_i f_i; sigma_g: of Assumption 3.1; sigma_l: standard deviation of a stochastic
-gradient; eta: local step size; K: local steps; x_i: client i's model during its local steps from x.
+f = sum_i lambda_i f_i is the objective and f~ = sum_i lambda~_i f_i the surrogate objective. Arguments: gradients [N,
+d]: grad f_i(x) of all clients; weights: lambda [N], sum 1; surrogate: lambda~ [N], sum 1; gradient: |grad f(x)|;
+sigma_g: of Assumption 3.1; sigma_l: standard deviation of a stochastic gradient; eta: local step size; K: local steps.
+
 FedAWARE's convergence (Lemma 4.1, Theorem 4.1) is in `raylfl.theory.fedaware_rate`.
 """
 
@@ -14,10 +15,10 @@ from raylfl.core.population import Floats
 
 
 def diversity(gradients: Floats, weights: Floats, surrogate: Floats | None = None) -> float:
-    """Gradient diversity D(x) = sqrt(sum_i lambda_i |grad f_i|^2 / |sum_i lambda_i grad f_i|^2) (Def. 3.1, eq. 3).
+    """Gradient diversity sqrt(sum_i lambda_i |grad f_i|^2) / |sum_i lambda_i grad f_i| (FedAWARE, Def. 3.1, eq. 3).
 
-    surrogate: weights lambda~ of the denominator, which gives the surrogate diversity D~ (Def. 3.2, eq. 6). inf if the
-    denominator is 0.
+    gradients: grad f_i [N, d]; weights: lambda [N]; surrogate: weights of the denominator instead of lambda [N], which
+    give the surrogate diversity (Def. 3.2, eq. 6). The result is inf if the denominator is 0.
     """
     mean = (weights if surrogate is None else surrogate) @ gradients
     squares = float(weights @ np.square(gradients).sum(axis=1))
@@ -26,25 +27,35 @@ def diversity(gradients: Floats, weights: Floats, surrogate: Floats | None = Non
 
 
 def global_variance(gradients: Floats, weights: Floats) -> float:
-    """The variance sigma_g^2 = sum_i lambda_i |grad f_i - grad f|^2 of the gradients at x (Assumption 3.1)."""
+    """The variance sigma_g^2 = sum_i lambda_i |grad f_i - grad f|^2 of the gradients at x (FedAWARE, Assumption 3.1).
+
+    gradients: grad f_i [N, d]; weights: lambda [N], sum 1; grad f = sum_i lambda_i grad f_i.
+    """
     return float(weights @ np.square(gradients - weights @ gradients).sum(axis=1))
 
 
 def diversity_bound(sigma_g: float, gradient: float) -> float:
-    """The bound sqrt(1 + sigma_g^2 / |grad f|^2) on D(x) (Corollary 3.1); equality for sigma_g taken at x."""
+    """The bound sqrt(1 + sigma_g^2 / |grad f|^2) on the gradient diversity D(x) (FedAWARE, Corollary 3.1).
+
+    With sigma_g measured at x itself it is an equality. gradient: |grad f(x)|; the bound is inf if it is 0.
+    """
     return float(np.sqrt(1 + sigma_g**2 / gradient**2)) if gradient > 0 else float("inf")
 
 
 def ratio_divergence(surrogate: Floats, weights: Floats) -> tuple[float, float]:
-    """(chi^2, chi) = (sum_i (lambda~_i/lambda_i)^2, sum_i lambda~_i/lambda_i) of Theorems 4.1 and 4.2."""
+    """The sums of squared and of plain ratios lambda~_i / lambda_i (FedAWARE, Theorems 4.1 and 4.2: chi^2 and chi).
+
+    surrogate: lambda~ [N]; weights: lambda [N]. The paper's chi is not the root of its chi^2.
+    """
     ratio = surrogate / weights
     return float(np.square(ratio).sum()), float(ratio.sum())
 
 
 def surrogate_gradient_bound(gradient: float, sigma_g: float, surrogate: Floats, weights: Floats) -> float:
-    """The bound 2 (1 + c) |grad f|^2 + 2 c sigma_g^2 on |grad f~|^2, c = N + chi^2 - 2 chi (Theorem 4.2).
+    """The bound 2 (1 + c) |grad f|^2 + 2 c sigma_g^2 on |grad f~|^2 (FedAWARE, Theorem 4.2).
 
-    c = sum_i (lambda~_i/lambda_i - 1)^2.
+    f~ = sum_i lambda~_i f_i, and c = sum_i (lambda~_i / lambda_i - 1)^2 = N + chi^2 - 2 chi, with chi^2 and chi of
+    `ratio_divergence`. gradient: |grad f|; sigma_g: of `global_variance`; surrogate: lambda~ [N]; weights: lambda [N].
     """
     chi2, chi = ratio_divergence(surrogate, weights)
     c = len(weights) + chi2 - 2 * chi
@@ -52,9 +63,12 @@ def surrogate_gradient_bound(gradient: float, sigma_g: float, surrogate: Floats,
 
 
 def drift_bound(eta: float, K: int, sigma_l: float, sigma_g: float, gradient: float) -> float:
-    """The bound 5 eta (sigma_l^2 + 6 K sigma_g^2 + 6 K |grad f|^2) on sum_i lambda_i E|x_i - x|^2 (Lemma 3.2, eq. 4).
+    """The bound 5 eta (sigma_l^2 + 6 K sigma_g^2 + 6 K |grad f|^2) on the client drift (FedAWARE, Lemma 3.2, eq. 4).
 
-    It needs eta <= 1/K as printed, and eta <= 1/(8 L K) as in Reddi et al. 2021, whose lemma it follows.
+    The drift is sum_i lambda_i E|x_i - x|^2, with x_i client i's model during its K local steps from x. eta: local step
+    size; sigma_l: standard deviation of a stochastic gradient; sigma_g: of `global_variance`; gradient: |grad f(x)|.
+
+    The lemma asks for eta <= 1/K; the lemma of Reddi et al. 2021, on which it is based, for eta <= 1/(8 L K).
     """
     return 5 * eta * (sigma_l**2 + 6 * K * sigma_g**2 + 6 * K * gradient**2)
 
@@ -62,11 +76,14 @@ def drift_bound(eta: float, K: int, sigma_l: float, sigma_g: float, gradient: fl
 def unbalanced_drift_bound(
     eta: float, steps: Floats, weights: Floats, sigma_l: float, sigma_g: float, dissimilarity: Floats, gradient: float
 ) -> float:
-    """The bound of Corollary 3.2 (eq. 5) on the drift for unequal numbers of local steps K_i (`steps`).
+    """The bound on the client drift for unequal numbers of local steps K_i (FedAWARE, Corollary 3.2, eq. 5).
 
-    5 eta (sigma_l^2 + 6 K_min^2 sigma_g^2 + 6 K~ |grad f|^2) + 30 eta sum_i (K_i - K_min) zeta_i with
-    K~ = sum_i lambda_i K_i and K_min = min_i K_i. The last term is Phi_Hetero.
-    dissimilarity: zeta_i = |grad f_i - grad f|^2 [N]; the paper's sum over clients has no weights.
+    5 eta (sigma_l^2 + 6 K_min^2 sigma_g^2 + 6 K~ |grad f|^2) + 30 eta sum_i (K_i - K_min) zeta_i, with K_min = min_i
+    K_i and K~ = sum_i lambda_i K_i. The last term is the paper's Phi_Hetero, which has no weights lambda_i there
+    either.
+
+    steps: K_i [N]; weights: lambda [N]; dissimilarity: zeta_i = |grad f_i - grad f|^2 [N]. Drift and other arguments:
+    as in `drift_bound`.
     """
     least = float(steps.min())
     hetero = 30 * eta * float((steps - least) @ dissimilarity)

@@ -1,22 +1,24 @@
-"""FedAWARE's convergence: Zeng, Xu, Pan, Wang & Tang 2024 ([4]), Lemma 4.1 and Theorem 4.1, as printed and corrected.
+"""FedAWARE's convergence (Zeng, Xu, Pan, Wang & Tang 2024, [4]): Lemma 4.1 and Theorem 4.1, as printed and corrected.
 
-m_i: momenta; g_i: updates of K_i local steps eta_l; d = sum_i lambda~_i m_i, the min-norm point of their hull (eq. 8);
-x <- x - eta d; beta = (1 - alpha) p, p the probability that a client takes part; lambda [N]: weights.
+A server step is x <- x - eta d. Its direction d = sum_i lambda~_i m_i is the min-norm point of the convex hull of the
+clients' momenta m_i (eq. 8). The weights lambda~ also define the surrogate objective f~ = sum_i lambda~_i f_i.
 
-Why not as printed: m_i approximates eta_l K_i grad f_i, where the lemma has grad f_i. Corollary B.1 assumes
-|grad f| <= |grad f~| for lambda~ of least |grad f~|, which holds only if both are equal: Theorem 4.1 says that
-grad f -> 0, and FedAWARE ends where d = 0 (at a Pareto-stationary point), in general with grad f != 0.
+lambda [N]: weights of f = sum_i lambda_i f_i. g_i: client i's update after K_i local steps with step size eta_l. beta =
+(1 - alpha) p, with the weight alpha of the old momentum and the probability p that a client takes part.
 
-What holds instead. For every i, <m_i, d> >= |d|^2 by eq. 8, so that a step decreases each f_i. With
-h_i = eta_l K_i grad f_i(x), K_h = 1 / sum_i (lambda_i/K_i), v_i = K_h lambda_i/K_i, K~ = sum_i lambda_i K_i and
-E = sum_i v_i |m_i - h_i|^2:
+Why not as printed: m_i approximates eta_l K_i grad f_i, but the lemma has grad f_i in its place. Corollary B.1 assumes
+|grad f| <= |grad f~| for the lambda~ that minimises |grad f~|, which is true only if both norms are equal. Theorem 4.1
+says that grad f -> 0, but FedAWARE ends at a Pareto-stationary point, with d = 0 and in general grad f != 0.
+
+What holds instead: <m_i, d> >= |d|^2 for every i by eq. 8, so that a step decreases each f_i. With h_i = eta_l K_i grad
+f_i(x), K_h = 1 / sum_i (lambda_i/K_i), v_i = K_h lambda_i/K_i, K~ = sum_i lambda_i K_i and E = sum_i v_i |m_i - h_i|^2:
 
     f(x - eta d) <= f(x) - eta/(4 eta_l K_h) |d|^2 + eta/(2 eta_l K_h) E                for eta <= 1/(2 L eta_l K_h)
     E[E_t]       <= (1 - beta/2) E_{t-1} + 2/beta (eta eta_l L)^2 K_h K~ |d_{t-1}|^2 + beta R
     (1/T) sum_t E|d_t|^2 <= 8 eta_l K_h (f(x_0) - f*)/(eta T) + 8 R/(beta T) + 8 R      for eta of `direction_step`
 
-The second line is Lemma 4.1, the third Theorem 4.1; R bounds sum_i v_i E|g_i - h_i|^2 (`local_error`). All clients are
-received in round 0, where m_i = g_i (the paper's remark to Lemma B.1).
+The second line is Lemma 4.1, the third Theorem 4.1. L: smoothness of every f_i; R: a bound on sum_i v_i E|g_i - h_i|^2
+(`local_error`). All clients are received in round 0, where m_i = g_i (the paper's remark to Lemma B.1).
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ from raylfl.theory.fedaware import ratio_divergence
 
 
 def momentum_error_as_printed(beta: float, L: float, drift: float) -> float:
-    """The bound beta^2 L^2 drift on sum_i lambda_i E|m_i - grad f_i(x)|^2 (Lemma 4.1), which runs exceed.
+    """The bound beta^2 L^2 drift on sum_i lambda_i E|m_i - grad f_i(x)|^2 (FedAWARE, Lemma 4.1), which runs exceed.
 
-    drift: sum_i lambda_i E|x_{i,K_i} - x|^2.
+    m_i: client i's momentum; beta = (1 - alpha) p, with the weight alpha of the old momentum and the probability p that
+    a client takes part; L: smoothness; drift: sum_i lambda_i E|x_{i,K_i} - x|^2 of the models after the local steps.
     """
     return beta**2 * L**2 * drift
 
@@ -41,10 +44,14 @@ def momentum_error_as_printed(beta: float, L: float, drift: float) -> float:
 def progress_as_printed(
     surrogate: Floats, weights: Floats, *, beta: float, L: float, K: float, G: float, diversity: float
 ) -> float:
-    """rho^t of Theorem 4.1 (eq. 26): 1 - sqrt c - c - 6 K~ beta L G~ chi / D~, c = N + chi^2 - 2 sum lambda~/lambda.
+    """The factor rho of a round in FedAWARE's Theorem 4.1 (eq. 26), which needs rho > 0.
 
-    K: K~; G: G~, the largest sqrt(sum_i lambda_i |grad f_i|^2) of the run; diversity: D~(x_t). Theorem 4.1 needs
-    rho^t > 0.
+    rho = 1 - sqrt c - c - 6 K beta L G chi / D, with c = sum_i (lambda~_i/lambda_i - 1)^2 and chi^2 = sum_i
+    (lambda~_i/lambda_i)^2.
+
+    surrogate: lambda~ [N]; weights: lambda [N]; beta = (1 - alpha) p, as in `momentum_error_as_printed`; L: smoothness;
+    K: the weighted mean of the numbers of local steps; G: the largest sqrt(sum_i lambda_i |grad f_i|^2) of the run;
+    diversity: the surrogate gradient diversity D.
     """
     chi2, total = ratio_divergence(surrogate, weights)
     c = len(weights) + chi2 - 2 * total
@@ -64,10 +71,13 @@ def gradient_as_printed(
     G: float,
     hybrid: Floats,
 ) -> float:
-    """The bound of Theorem 4.1 (eq. 9) on min_t |grad f(x_t)|^2, with eps_opt of eq. 26; runs exceed it.
+    """The bound of FedAWARE's Theorem 4.1 (eq. 9, with eps_opt of eq. 26) on min_t |grad f(x_t)|^2, which runs exceed.
 
-    Of each round [T]: progress rho^t; chi2 = sum_i (lambda~_i/lambda_i)^2; diversity D~(x_t); drift
-    sum_i lambda_i |x_{i,K_i} - x|^2; decrease f(x_t) - f(x_{t+1}); hybrid: sigma^2 + Phi_Hetero of Corollary 3.2.
+    Arrays have one entry per round t [T]. progress: `progress_as_printed`; chi2: sum_i (lambda~_i/lambda_i)^2;
+    diversity: the surrogate gradient diversity; drift: sum_i lambda_i |x_{i,K_i} - x|^2; decrease: f(x_t) - f(x_{t+1});
+    hybrid: sigma^2 + Phi_Hetero of Corollary 3.2.
+
+    eta: the server's learning rate; beta, L, G: as in `progress_as_printed`.
     """
     optimisation = decrease / eta + eta * chi2 * beta**2 * L**3 * drift
     heterogeneity = beta * L * G * np.sqrt(chi2) / diversity * np.sqrt(hybrid)
@@ -80,17 +90,26 @@ def harmonic(weights: Floats, steps: Floats) -> float:
 
 
 def direction_step(L: float, weights: Floats, steps: Floats, eta: float, beta: float) -> StepBound:
-    """The local step sizes eta_l of Theorem 4.1, corrected: 1/(8 L max K_i) and beta/(4 L eta sqrt(K_h K~))."""
+    """FedAWARE's Theorem 4.1, corrected: the bound min{1/(8 L max K_i), beta/(4 L eta sqrt(K_h K~))} on eta_l.
+
+    eta_l, eta: local and server learning rate; L: smoothness; weights: lambda [N]; steps: K_i [N]; K_h, K~: weighted
+    harmonic and arithmetic mean of the K_i; beta = (1 - alpha) p, with the weight alpha of the old momentum and the
+    probability p that a client takes part.
+    """
     lead = harmonic(weights, steps) * float(weights @ steps)
     largest = min(over(1, 8 * L * float(steps.max())), over(beta, 4 * L * eta * sqrt(lead)))
     return StepBound("[4] Thm 4.1, corrected", "non-convex", largest, "min{1/(8LK), beta/(4L eta sqrt(K_h K~))}")
 
 
 def local_error(eta_l: float, steps: Floats, weights: Floats, *, L: float, sigma: float, G: Floats | float) -> float:
-    """The bound R on sum_i v_i E|g_i - eta_l K_i grad f_i(x)|^2, for eta_l <= 1/(8 L K_i).
+    """The bound R on the error sum_i v_i E|g_i - eta_l K_i grad f_i(x)|^2 of the clients' updates g_i.
 
-    10 eta_l^4 L^2 K_i^2 (K_i - 1) (sigma^2 + 6 K_i G_i^2) + 2 eta_l^2 K_i sigma^2 for each client: the drift of Lemma
-    A.1 in K_i - 1 steps, and the noise of K_i; G: bounds G_i on |grad f_i(x)|.
+    R = sum_i v_i (10 eta_l^4 L^2 K_i^2 (K_i - 1) (sigma^2 + 6 K_i G_i^2) + 2 eta_l^2 K_i sigma^2), with weights v_i
+    proportional to lambda_i / K_i, for eta_l <= 1/(8 L K_i). The first term is the drift of FedAWARE's Lemma A.1 in K_i
+    - 1 steps, the second the gradient noise of K_i steps.
+
+    eta_l: local learning rate; steps: K_i [N]; weights: lambda [N]; L: smoothness; sigma: standard deviation of a
+    stochastic gradient; G: bounds G_i on |grad f_i(x)| [N], or one for all clients.
     """
     drift = 10 * eta_l**4 * L**2 * steps**2 * (steps - 1) * (sigma**2 + 6 * steps * np.square(G))
     return float(_shares(weights, steps) @ (drift + 2 * eta_l**2 * steps * sigma**2))
@@ -99,7 +118,12 @@ def local_error(eta_l: float, steps: Floats, weights: Floats, *, L: float, sigma
 def momentum_error(
     before: float, step: float, *, beta: float, L: float, eta_l: float, steps: Floats, weights: Floats, local: float
 ) -> float:
-    """Lemma 4.1, corrected: the bound on E[E_t] from E_{t-1} = before and |x_t - x_{t-1}| = step; local: R."""
+    """FedAWARE's Lemma 4.1, corrected: the bound on the expected momentum error of a round.
+
+    The error is E_t = sum_i v_i |m_i - eta_l K_i grad f_i(x_t)|^2, with momenta m_i and weights v_i proportional to
+    lambda_i / K_i. before: E_{t-1}; step: |x_t - x_{t-1}|; local: `local_error`; the other arguments as in
+    `direction_step`.
+    """
     lead = harmonic(weights, steps) * float(weights @ steps)
     return (1 - beta / 2) * before + 2 / beta * (eta_l * L * step) ** 2 * lead + beta * local
 
@@ -107,10 +131,14 @@ def momentum_error(
 def direction_bound(
     eta_l: float, eta: float, T: float, *, steps: Floats, weights: Floats, beta: float, gap: float, local: float
 ) -> float:
-    """Theorem 4.1, corrected: the bound on the mean of E|d_t|^2 over T rounds; gap: f(x_0) - f*; local: R."""
+    """FedAWARE's Theorem 4.1, corrected: the bound on the mean of E|d_t|^2 over T rounds.
+
+    8 eta_l K_h gap / (eta T) + 8 local / (beta T) + 8 local. d_t: the direction of the server step, the min-norm point
+    of the clients' momenta; gap: f(x_0) - min f; local: `local_error`; the other arguments as in `direction_step`.
+    """
     return 8 * eta_l * harmonic(weights, steps) * gap / (eta * T) + 8 * local / (beta * T) + 8 * local
 
 
 def _shares(weights: Floats, steps: Floats) -> Floats:
-    """The weights v_i = K_h lambda_i / K_i [N], sum 1."""
+    """The weights v_i = K_h lambda_i / K_i [N], sum 1; K_h: `harmonic`."""
     return np.asarray(harmonic(weights, steps) * weights / steps)

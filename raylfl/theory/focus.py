@@ -1,8 +1,9 @@
-"""FOCUS, SG-FOCUS and FedAvg under arbitrary participation: Ying, Li & Yang, NeurIPS 2025 ([1]).
+"""Theorems on FOCUS, SG-FOCUS and FedAvg under arbitrary participation (Ying, Li & Yang, NeurIPS 2025, [1]).
 
-L: smoothness of every f_i. mu: strong convexity of every f_i; beta: PL constant of F = (1/N) sum_i f_i.
-N: clients; tau: local steps per round; q_min: the smallest probability with which a client takes part in a round;
-sigma: standard deviation of a stochastic gradient; eta: step size of clients and server.
+SG-FOCUS is FOCUS with stochastic gradients. L: smoothness of every f_i; mu: strong convexity of every f_i; beta: PL
+constant of F = (1/N) sum_i f_i; N: clients; tau: local steps per round; q_min, in formulas q: the smallest probability
+with which a client takes part in a round; sigma: standard deviation of a stochastic gradient; eta: step size of clients
+and server; kappa = L/mu.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from raylfl.theory.bounds import StepBound, over
 
 
 def strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float) -> StepBound:
-    """The step sizes of Theorem 1 for strongly convex f_i: the printed limits and the further limits of its proof.
+    """The bound on FOCUS's step size in Theorem 1, strongly convex: the printed limits and two more from the proof.
 
-    Printed: 3 mu/(27 N L^2), 1/(3L(tau-1)), q^1.5/(8 L sqrt(N)). The proof needs q^1.5/(8L(tau-1)) (Lemma 4) and
-    2q/(3N(8L^2/mu + mu/2)) (eq. 110) as well; the latter is always smaller than the first printed limit.
+    Printed are 3 mu/(27 N L^2), 1/(3L(tau-1)) and q^1.5/(8 L sqrt N), with q = q_min, the smallest participation
+    probability. The proof also needs q^1.5/(8L(tau-1)) (Lemma 4) and 2q/(3N(8L^2/mu + mu/2)) (eq. 110), which is always
+    smaller than the first printed limit.
     """
     largest = min(
         over(3 * mu, 27 * N * L**2),
@@ -31,9 +33,11 @@ def strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float) ->
 
 
 def pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBound:
-    """The step sizes of Theorem 1 under the PL condition, with the further limits of its proof (eqs. 113, 118).
+    """The bound on FOCUS's step size in Theorem 1 under the PL condition: printed limits and two from the proof.
 
-    Two of the printed limits, 3q/(32N) and q/(16L^2), do not have the units of a step size; they are kept as printed.
+    The limits from the proof are those of eqs. 113 and 118. Two of the printed limits, 3q/(32N) and q/(16L^2), do not
+    have the unit of a step size; they are kept as printed. beta: PL constant of F; q = q_min, the smallest
+    participation probability; tau: local steps.
     """
     largest = min(
         3 * q_min / (32 * N),
@@ -50,7 +54,10 @@ def pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBound:
 
 
 def nonconvex_step(L: float, N: int, tau: int, q_min: float) -> StepBound:
-    """The step sizes of Theorem 1 without convexity."""
+    """The bound on FOCUS's step size in Theorem 1 without convexity.
+
+    q_min: the smallest participation probability; tau: local steps.
+    """
     largest = min(
         over(1, 2 * L * (tau - 1)),
         over(q_min**1.5, 8 * L * sqrt(N)),
@@ -63,7 +70,10 @@ def nonconvex_step(L: float, N: int, tau: int, q_min: float) -> StepBound:
 
 
 def sg_strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float) -> StepBound:
-    """The step sizes of Theorem 4, for SG-FOCUS."""
+    """The bound on SG-FOCUS's step size in Theorem 4 of the FOCUS paper, strongly convex.
+
+    q_min: the smallest participation probability; tau: local steps.
+    """
     largest = min(
         over(2 * q_min, 3 * N * (over(16 * L**2, mu) + mu / 2)),
         over(q_min**1.5, 4 * L * sqrt(6 * N)),
@@ -75,7 +85,10 @@ def sg_strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float)
 
 
 def sg_pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBound:
-    """The step sizes of Theorem 5, for SG-FOCUS under the PL condition."""
+    """The bound on SG-FOCUS's step size in Theorem 5 of the FOCUS paper, under the PL condition.
+
+    beta: PL constant of F; q_min: the smallest participation probability; tau: local steps.
+    """
     largest = min(
         over(q_min, 3 * beta * N * (4 - q_min)),
         over(q_min, 16 * L**2),
@@ -87,7 +100,10 @@ def sg_pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBou
 
 
 def sg_nonconvex_step(L: float, N: int, tau: int, q_min: float) -> StepBound:
-    """The step sizes of Theorem 6, for SG-FOCUS without convexity."""
+    """The bound on SG-FOCUS's step size in Theorem 6 of the FOCUS paper, without convexity.
+
+    q_min: the smallest participation probability; tau: local steps.
+    """
     largest = min(
         over(q_min**1.5, 4 * L * sqrt(6 * N)),
         over(q_min**1.5, 8 * sqrt(2) * L * (tau - 1)),
@@ -99,49 +115,59 @@ def sg_nonconvex_step(L: float, N: int, tau: int, q_min: float) -> StepBound:
 
 
 def contraction(eta: float, mu: float, N: int) -> float:
-    """The factor 1 - eta mu N / 2 per round on |x - x*|^2 of Theorems 1 and 4, strongly convex."""
+    """The factor 1 - eta mu N / 2 of FOCUS on |x - x*|^2 per round, strongly convex (Theorems 1 and 4)."""
     return 1 - eta * mu * N / 2
 
 
 def pl_contraction(eta: float, beta: float, N: int) -> float:
-    """The factor 1 - eta beta N per round on F(x) - F* of Theorems 1 and 5, under the PL condition."""
+    """The factor 1 - eta beta N of FOCUS on F(x) - F* per round, under the PL condition (Theorems 1 and 5)."""
     return 1 - eta * beta * N
 
 
 def nonconvex_bound(eta: float, N: int, rounds: int, gap: float) -> float:
-    """The bound 8 (F(x_1) - F*) / (eta N R) on the mean of |grad F(x_r)|^2 over R rounds (eq. 25)."""
+    """FOCUS's bound 8 gap / (eta N R) on the mean of |grad F(x_r)|^2 over R rounds (Theorem 1, eq. 25).
+
+    gap: F(x_1) - F*.
+    """
     return 8 * gap / (eta * N * rounds)
 
 
 def noise_floor(eta: float, mu: float, N: int, q_min: float, sigma: float) -> float:
-    """The floor 4 (q_min + N^2) / (mu N q_min) eta sigma^2 of SG-FOCUS on |x - x*|^2 (Theorem 4, eq. 26)."""
+    """SG-FOCUS's floor 4 (q + N^2) / (mu N q) eta sigma^2 of |x - x*|^2 (FOCUS, Theorem 4, eq. 26); q = q_min."""
     return 4 * (q_min + N**2) / (mu * N * q_min) * eta * sigma**2
 
 
 def pl_noise_floor(eta: float, L: float, beta: float, tau: int, q_min: float, sigma: float) -> float:
-    """The floor (L/2 + 32 (tau-1)^2 L^2 + 8/q_min) eta/beta sigma^2 of SG-FOCUS on F(x) - F* (Theorem 5, eq. 27)."""
+    """SG-FOCUS's floor of F(x) - F* under the PL condition (FOCUS, Theorem 5, eq. 27).
+
+    (L/2 + 32 (tau-1)^2 L^2 + 8/q) eta/beta sigma^2, with q = q_min.
+    """
     return (L / 2 + 32 * (tau - 1) ** 2 * L**2 + 8 / q_min) * eta / beta * sigma**2
 
 
 def nonconvex_noise_floor(eta: float, L: float, N: int, q_min: float, sigma: float) -> float:
-    """The floor (2LN + 8 N^2 / ((N - 8L^2) q_min)) eta^2 sigma^2 on |grad F|^2 (Theorem 6); inf if N <= 8L^2."""
+    """SG-FOCUS's floor (2LN + 8 N^2 / ((N - 8L^2) q)) eta^2 sigma^2 of |grad F|^2 (FOCUS, Theorem 6); q = q_min.
+
+    The floor is inf if N <= 8L^2.
+    """
     if 8 * L**2 >= N:
         return float("inf")
     return (2 * L * N + 8 * N**2 / ((N - 8 * L**2) * q_min)) * eta**2 * sigma**2
 
 
 def fedavg_step(L: float, tau: int) -> StepBound:
-    """The step sizes of Theorem 3, for FedAvg: min{1/(3L), 1/(4(tau-1)L)}."""
+    """The bound min{1/(3L), 1/(4(tau-1)L)} on FedAvg's step size, strongly convex (FOCUS, Theorem 3)."""
     largest = min(1 / (3 * L), over(1, 4 * (tau - 1) * L))
     return StepBound("[1] Thm 3", "strongly convex", largest, "min{1/(3L), 1/(4(tau-1)L)}")
 
 
 @dataclass(frozen=True)
 class FedAvgLimit:
-    """The three terms of Theorem 3's bound on the limit of E|x - x*|^2 of FedAvg.
+    """The three terms of the bound on the limit of FedAvg's E|x - x*|^2 (FOCUS, Theorem 3).
 
     client_drift = 80 eta^2 kappa^2 L^2 (tau-1)^2 (delta_q^2 + sigma_G^2); biased_sampling = 10 kappa delta_q^2;
-    heterogeneity = 16 eta tau^2 / mu (delta_q^2 + sigma_G^2). kappa = L/mu; delta_q and sigma_G: see `fedavg_limit`.
+    heterogeneity = 16 eta tau^2 / mu (delta_q^2 + sigma_G^2); kappa = L/mu. The symbols are the arguments of
+    `fedavg_limit`.
     """
 
     client_drift: float
@@ -155,10 +181,11 @@ class FedAvgLimit:
 
 
 def fedavg_limit(eta: float, L: float, mu: float, tau: int, sigma_g: float, delta_q: float) -> FedAvgLimit:
-    """The bound of Theorem 3 on FedAvg's limit, in three terms.
+    """The bound on the limit of FedAvg's E|x - x*|^2, in three terms (FOCUS, Theorem 3).
 
-    Corollary 1: delta_q = 0; Corollary 2: also tau = 1; Corollary 3: also sigma_g = 0.
-    sigma_g: bound of |grad f_i - grad F| (Assumption 5); delta_q: bound of |sum_i (q_i - 1/N) grad f_i| (eq. 37).
+    tau: local steps; sigma_g: bound of |grad f_i - grad F| (Assumption 5); delta_q: bound of
+    |sum_i (q_i - 1/N) grad f_i| with client i's expected share q_i in the average (eq. 37). Corollary 1 is the case
+    delta_q = 0, Corollary 2 also has tau = 1, and Corollary 3 also sigma_g = 0.
 
     >>> fedavg_limit(0.01, 1.0, 0.5, 5, sigma_g=0.0, delta_q=0.0).total
     0.0
@@ -172,17 +199,21 @@ def fedavg_limit(eta: float, L: float, mu: float, tau: int, sigma_g: float, delt
 
 
 def consensus_bound(eta: float, tau: int, sigma_g: float, delta_q: float) -> tuple[float, float]:
-    """Bounds on FedAvg's consensus errors sum_i q_i |x_i - xbar|^2 before and after a step (Lemma 2, eqs. 54, 55).
+    """Bounds on FedAvg's consensus error sum_i q_i |x_i - xbar|^2 before and after a local step (FOCUS, Lemma 2).
 
-    8 eta^2 (tau-1)^2 (delta_q^2 + sigma_G^2) and 8 eta^2 tau^2 (delta_q^2 + sigma_G^2), for eta <= 1/(4(tau-1)L).
+    8 eta^2 (tau-1)^2 (delta_q^2 + sigma_G^2) before the step (eq. 54) and 8 eta^2 tau^2 (delta_q^2 + sigma_G^2) after
+    it (eq. 55), for eta <= 1/(4(tau-1)L). xbar = sum_i q_i x_i, with client i's expected share q_i in the average; tau,
+    sigma_g, delta_q: as in `fedavg_limit`.
     """
     both = 8 * eta**2 * (delta_q**2 + sigma_g**2)
     return both * (tau - 1) ** 2, both * tau**2
 
 
 def focus_consensus_bound(before: float, gradient: float, eta: float, N: int, q_min: float) -> float:
-    """FOCUS's consensus error (Lemma 4, eq. 97): the bound on E sum_i |x_{r+1} - x_i|^2, x_i client i's last model.
+    """The bound on FOCUS's consensus error in the next round (Lemma 4, eq. 97).
 
-    (1 - q/3) before + 16 eta^2 N^2 / (3q) |grad F(x_{r+1})|^2; before: the same a round earlier; gradient: |grad F|.
+    (1 - q/3) before + 16 eta^2 N^2 / (3q) |grad F(x_{r+1})|^2 bounds E sum_i |x_{r+1} - x_i|^2, with the server model
+    x_{r+1} and client i's last local model x_i. before: the error one round earlier; gradient: |grad F(x_{r+1})|; q =
+    q_min, the smallest participation probability.
     """
     return (1 - q_min / 3) * before + 16 * eta**2 * N**2 / (3 * q_min) * gradient**2

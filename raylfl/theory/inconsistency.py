@@ -1,4 +1,8 @@
-"""FedACS's theorems [3] applied to an experiment: FedAvg and related methods as descent on a surrogate objective."""
+"""FedACS's theorems [3] applied to an experiment: FedAvg and related methods as descent on a surrogate objective.
+
+The surrogate objective is F~ = sum_i Omega_i f_i, with Omega_i proportional to client i's expected weight in the server
+step times its local work. [1] and [3]: papers listed in `raylfl.theory`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,10 @@ from raylfl.theory.statements import Line, Promise, distances, size_of
 
 
 def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> Iterator[StepBound]:
-    """The step size of [3] Theorem 1, or of Theorem 3 for FedACS, if the surrogate weights are known and constant."""
+    """The bound of FedACS's Theorem 1, or of Theorem 3 if the method is FedACS, on the local step size.
+
+    No bound is given unless the surrogate weights are known and the same in every round.
+    """
     beta = constants.value("beta~")
     if facts.over_rounds is not None and np.isfinite(beta):
         name = "[3] Thm 3" if isinstance(experiment.algorithm, FedACS) else "[3] Thm 1"
@@ -34,10 +41,11 @@ def promises(
     problem: QuadraticProblem | None,
     inside: set[tuple[str, str]],
 ) -> Iterator[Promise]:
-    """Statements about the mean gradient over the rounds, and about the limit of the method.
+    """Statements of [1] and [3] about the mean squared gradient over the rounds and about the limit of the method.
 
-    The limit is that of [1] Theorem 3, and of [3] at this step size eta and as eta -> 0. problem: the f_i as
-    quadratics, None if they are not. inside: (theorem, case) of the step bounds that the run satisfies.
+    The statements are the bounds of [3] Theorems 1 and 3, the bound of [1] Theorem 3 on FedAvg's limit, and the limit
+    of [3] at the run's step size and for a vanishing one. problem: the f_i as quadratics, None if they are not. inside:
+    (theorem, case) of each step-size bound that the run satisfies.
     """
     if facts.coefficients is None or not facts.coefficients.any() or not experiment.algorithm.uploads_update:
         return
@@ -71,10 +79,10 @@ def promises(
 def _of_rounds(
     experiment: Experiment, facts: Facts, constants: Constants, gap: float, same: bool, inside: set[tuple[str, str]]
 ) -> Iterator[Promise]:
-    """The bound of [3] Theorems 1 and 3 on the mean of |grad F~|^2 over the rounds.
+    """The bound of FedACS's Theorem 1 or 3 on the mean of |grad F~|^2 over the rounds; F~: the surrogate objective.
 
-    F~: the surrogate objective. gap: F~(x0) - F~*. same: whether F~ = F; the bound is then drawn as a line. inside:
-    as of `promises`.
+    gap: F~(x0) - min F~. same: whether F~ = F; only then is the bound also a curve for reports. inside: as in
+    `promises`.
     """
     theorem = next((name for name, _ in inside if name in ("[3] Thm 1", "[3] Thm 3")), None)
     system, eta = facts.over_rounds, experiment.rule.lr
@@ -93,7 +101,10 @@ def _of_rounds(
 
 
 def _of_focus(eta: float, facts: Facts, constants: Constants, scale: float) -> Iterator[Promise]:
-    """The bound of [1] Theorem 3 on FedAvg's limit, term by term; scale: |x*|, the unit of relative distances."""
+    """The bound of the FOCUS paper's Theorem 3 on FedAvg's limit, and each of its terms.
+
+    eta: local step size; scale: |x*|, the unit of relative distances.
+    """
     L, mu, spread, bias = (constants.value(name) for name in ("L", "mu", "D_m", "delta_q"))
     limit = focus.fedavg_limit(eta, L, mu, facts.tau, spread, bias)
     lines = distances("bound on the limit", scale, lambda r: sqrt(limit.total))
@@ -108,7 +119,10 @@ def _of_focus(eta: float, facts: Facts, constants: Constants, scale: float) -> I
 def _as_eta_vanishes(
     facts: Facts, constants: Constants, problem: QuadraticProblem, surrogate: QuadraticProblem
 ) -> Iterator[Promise]:
-    """Statements about the limit as eta -> 0: [3] Theorem 2, Corollary 2.1, eq. 4."""
+    """FedACS's statements about the limit for a vanishing step size eta: Theorem 2, Corollary 2.1 and eq. 4.
+
+    surrogate: the f_i under the surrogate weights.
+    """
     weights, scale = problem.weights, size_of(problem.optimum)
     distance = _unless_rounding(chi2(weights, surrogate.weights))
     yield Promise("[3] Thm 2", "chi2(w || Omega)", distance)
@@ -124,5 +138,5 @@ def _as_eta_vanishes(
 
 
 def _unless_rounding(value: float) -> float:
-    """The value, or 0 if it is only rounding, as a line at 1e-15 would stretch a logarithmic axis."""
+    """The value, or 0 below 1e-12, because a line at 1e-15 would stretch a logarithmic axis."""
     return value if value > 1e-12 else 0.0

@@ -1,7 +1,7 @@
-"""The f_i of an experiment as functions of x in float64: values, gradients, curvature, gradient noise.
+"""The objectives f_i of an experiment as functions of x in float64: values, gradients, curvature, gradient noise.
 
 Works for any module through its own training step. Curvature comes from differences of gradients, which are exact for
-quadratics, and estimates otherwise.
+quadratics and estimates otherwise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ LINEAR = 1e-7  # relative deviation up to which gradients count as linear in x
 
 
 class Objectives:
-    """The objectives f_i(x) + weight_decay |x|^2 / 2 of all clients, over their whole shards, in evaluation mode."""
+    """The clients' objectives f_i(x) + weight_decay |x|^2 / 2, each over the client's whole shard, in evaluation mode.
+
+    start: the initial model x0 [d]; weights, sizes: of the clients [N]; decay: the weight decay.
+    """
 
     def __init__(self, experiment: Experiment):
         setup = experiment.setup
@@ -42,24 +45,24 @@ class Objectives:
 
     @property
     def dim(self) -> int:
-        """The dimension d."""
+        """The number of parameters d."""
         return len(self.start)
 
     def of(self, client: int, x: Floats) -> tuple[float, Floats]:
-        """The value and gradient (f_i(x), grad f_i(x) [d]) of a client's objective."""
+        """(value, gradient [d]) of a client's objective at x."""
         broadcast = {"x": torch.from_numpy(np.array(x)), BUFFERS: self._worker.buffers0}
         [(value, gradient)] = self._worker.objective(broadcast, [[client]])
         n = self.count  # the worker applies the weight 1/N
         return n * value + self.decay / 2 * float(x @ x), n * gradient.double().numpy() + self.decay * x
 
     def gradients(self, x: Floats, clients: Sequence[int] | None = None) -> Floats:
-        """The gradients grad f_i(x) [C, d] of these clients, or of all clients."""
+        """The gradients [C, d] of the objectives of these clients at x; of all clients if `clients` is None."""
         return np.stack([self.of(i, x)[1] for i in (range(self.count) if clients is None else clients)])
 
     def quadratic(self) -> QuadraticProblem | None:
-        """The problem as dense matrices; None if d > LARGEST_DENSE or a gradient is not linear in x.
+        """The objectives as a quadratic problem; None if d > LARGEST_DENSE or a gradient is not linear in x.
 
-        Linearity is tested for the first and the last client.
+        Linearity is tested for the first and the last client only.
         """
         if self.dim > LARGEST_DENSE or not all(self._is_linear(i) for i in {0, self.count - 1}):
             return None
@@ -70,9 +73,9 @@ class Objectives:
         return QuadraticProblem(symmetric, -np.stack(offsets), np.array(values), self.weights)
 
     def softmax(self) -> SoftmaxProblem | None:
-        """The problem as softmax regression; None if values or gradients differ from softmax regression's.
+        """The objectives as a softmax regression; None if they are another function.
 
-        They are compared at two points for the first and the last client.
+        Values and gradients are compared at two points, for the first and the last client only.
         """
         inputs = [self._inputs(i) for i in range(self.count)]
         found = [pair for pair in inputs if pair is not None]
@@ -91,7 +94,7 @@ class Objectives:
         return SoftmaxProblem(found, classes, self.decay, self.weights)
 
     def _inputs(self, client: int) -> tuple[Floats, Ints] | None:
-        """(inputs [n, p], labels [n]) of a client's shard; None if a batch is not such a pair of tensors."""
+        """(inputs [n, p], labels [n]) of a client's shard; None if a batch is not a pair of inputs and int64 labels."""
         content = self._worker.measured.batch(self._worker.setup.shards[client]).content
         if not isinstance(content, (tuple, list)) or len(content) != 2:
             return None
@@ -101,9 +104,9 @@ class Objectives:
         return x.reshape(len(x), -1).double().numpy(), y.numpy()
 
     def _is_linear(self, client: int) -> bool:
-        """Whether a client's gradient is linear in x up to a constant, tested with two random directions u, v.
+        """Whether a client's gradient is affine in x, tested for one pair of random directions u, v.
 
-        The test is whether grad f(u + v) - grad f(u) - grad f(v) + grad f(0) is 0 up to rounding.
+        The test is that grad f(u + v) - grad f(u) - grad f(v) + grad f(0) is 0 up to rounding.
         """
         u, v = keyed(self.seed, "theory/linear", client).standard_normal((2, self.dim))
         g = {k: self.of(client, x)[1] for k, x in enumerate((u + v, u, v, np.zeros(self.dim)))}
@@ -111,7 +114,10 @@ class Objectives:
         return float(np.linalg.norm(g[0] - g[1] - g[2] + g[3])) <= LINEAR * scale
 
     def smoothness(self, client: int, x: Floats) -> float:
-        """The largest eigenvalue of the Hessian of f_i at x, by Lanczos on differences of gradients."""
+        """The largest eigenvalue of the Hessian of a client's objective at x, by Lanczos on differences of gradients.
+
+        The relative error is about 1e-2.
+        """
         from scipy.sparse.linalg import LinearOperator, eigsh
 
         step = DIFFERENCE * (1 + float(np.linalg.norm(x)))
@@ -128,7 +134,10 @@ class Objectives:
         return float(eigsh(operator, k=1, which="LA", tol=1e-2, v0=first, return_eigenvectors=False)[0])
 
     def sample_variance(self, client: int, x: Floats) -> float:
-        """The variance E|grad f_i(x; sample) - grad f_i(x)|^2 over the client's samples, at most SAMPLES of them."""
+        """The variance E|grad f_i(x; sample) - grad f_i(x)|^2 over a client's samples.
+
+        Only the first SAMPLES are used if it has more.
+        """
         worker, shard = self._worker, self._worker.setup.shards[client][:SAMPLES]
         at = torch.from_numpy(np.array(x))[None]
         worker.flat.module.eval()

@@ -1,4 +1,7 @@
-"""The theorems that apply to an experiment: admissible step sizes, and the guarantees at its own step size."""
+"""The theorems that apply to an experiment: the step sizes they admit, and their guarantees at its step size.
+
+[1] to [4]: the papers listed in `raylfl.theory`.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,17 @@ from raylfl.theory.statements import Line, Promise, distances, size_of
 
 
 def setting_of(experiment: Experiment, facts: Facts) -> sfl.Setting:
-    """The run in the symbols of the theorems of [2] (SFL)."""
+    """The run's quantities in the symbols of the SFL paper [2], whose theorems are about SFL and FedAvg."""
     sequential = isinstance(experiment.algorithm, SFL)
     return sfl.Setting(sequential, experiment.world.count, facts.cohort, facts.tau, experiment.rule.lr)
 
 
 def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> Iterator[StepBound]:
-    """The step sizes that each theorem about the method admits, in the cases of convexity that apply to the problem."""
+    """The largest step sizes that the theorems about the run's method admit.
+
+    A theorem gives one bound for each of its cases that the problem satisfies (strongly convex, PL, non-convex), the
+    strongest assumption first.
+    """
     algorithm, n, tau = experiment.algorithm, experiment.world.count, facts.tau
     L, mu, beta = constants.value("L"), constants.value("mu"), constants.value("mu_F")
     if isinstance(algorithm, Focus) and facts.takes_part is not None:
@@ -53,7 +60,7 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
 
 
 def left_out(experiment: Experiment, facts: Facts) -> Iterator[str]:
-    """Messages about the theorems on the method that do not apply to this run: what they need."""
+    """Messages about theorems on the run's method that do not apply to this run; each names the assumptions."""
     algorithm = experiment.algorithm
     if isinstance(algorithm, Focus) and facts.takes_part is None:
         yield "[1] needs the probability with which each client takes part, which is unknown here"
@@ -76,9 +83,10 @@ def promises(
     problem: QuadraticProblem | None,
     steps: Sequence[StepBound],
 ) -> Iterator[Promise]:
-    """Rates, floors and limits at the configured step size, for theorems that admit it.
+    """Rates, noise floors, bounds and limits that the theorems give for the run at its step size.
 
-    problem: the f_i as quadratics, None if they are not. steps: the step sizes that theorems admit (`step_bounds`).
+    A theorem whose bound in `steps` is below the run's step size is left out. problem: the f_i as quadratics, None if
+    they are not. steps: the result of `step_bounds`.
     """
     algorithm, mu = experiment.algorithm, constants.value("mu")
     inside = {(s.theorem, s.case) for s in steps if s.admits(experiment.rule.lr)} if constants.exact("L") else set()
@@ -97,9 +105,9 @@ def promises(
 def _of_focus(
     experiment: Experiment, facts: Facts, constants: Constants, scale: float, inside: set[tuple[str, str]]
 ) -> Iterator[Promise]:
-    """Rate and floor of [1] Theorems 1 and 4, strongly convex, and the bound of eq. 25 on the mean of |grad F|^2.
+    """Rate and noise floor of [1] Theorems 1 and 4 (strongly convex), and eq. 25's bound on the mean of |grad F|^2.
 
-    scale: |x*|, the unit of relative distances. inside: (theorem, case) of the step bounds that the run satisfies.
+    scale: |x*|, the unit of relative distances. inside: (theorem, case) of each step-size bound that the run satisfies.
     """
     n, eta, mu, sigma = experiment.world.count, experiment.rule.lr, constants.value("mu"), constants.value("sigma")
     theorem = "[1] Thm 4" if sigma > 0 else "[1] Thm 1"
@@ -123,9 +131,10 @@ def _of_focus(
 
 
 def sfl_bound(setting: sfl.Setting, R: int, constants: Constants, mu: float) -> sfl.Bound | None:
-    """The bound of [2] Theorems 1 and 2 on F(xbar) - F* after R rounds; mu = 0: convex.
+    """The bound of [2] Theorems 1 and 2 on F(xbar) - F* after R rounds, for the weighted mean xbar of the iterates.
 
-    None for strongly convex problems before round 1/(mu effective step), from which on the theorem holds.
+    mu: the strong convexity of the f_i; 0 gives the bound for convex functions. None if 0 < mu and R < 1/(mu e), with
+    the effective step size e: the strongly convex bound is not valid yet.
     """
     L, D, sigma, zeta_star = (constants.value(name) for name in ("L", "D", "sigma", "zeta*"))
     if mu == 0:
@@ -136,9 +145,10 @@ def sfl_bound(setting: sfl.Setting, R: int, constants: Constants, mu: float) -> 
 
 
 def _of_sfl(setting: sfl.Setting, R: int, constants: Constants, theorem: str, scale: float) -> Iterator[Promise]:
-    """The bound of [2] Theorems 1 and 2 on F(xbar) - F*, term by term, and the weights of xbar.
+    """The bound of [2] Theorems 1 and 2 on F(xbar) - F*, each of its terms, and the factor between the weights of xbar.
 
-    With too few rounds for the strongly convex bound, the convex one is used, on the plain mean of the iterates.
+    xbar: the weighted mean of the iterates x_0 to x_R. If R is too small for the strongly convex bound, the bound for
+    convex functions is given, with equal weights. scale: |x*|, the unit of relative distances.
     """
     convexity = constants.value("mu")
     mu = convexity if convexity * setting.effective * R >= 1 else 0.0

@@ -1,4 +1,7 @@
-"""Quadratic problems f_i(x) = x^T H_i x / 2 - b_i^T x + c_i in float64, and the constants of the papers for them."""
+"""Quadratic problems f_i(x) = x^T H_i x / 2 - b_i^T x + c_i in float64, and the constants that theorems need.
+
+H: the Hessian of F = sum_i w_i f_i; x*: the minimiser of F. [1] FOCUS, [2] SFL, [3] FedACS: see `raylfl.theory`.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from raylfl.core.population import Floats
 
 @dataclass(frozen=True)
 class QuadraticProblem:
-    """The problem F = sum_i w_i f_i with quadratic f_i.
+    """The problem F = sum_i w_i f_i with f_i(x) = x^T H_i x / 2 - b_i^T x + c_i.
 
-    hessians: H [N, d, d], symmetric; linear: b [N, d]; constant: c [N]; weights: w [N], sum 1.
+    hessians: H_i [N, d, d], symmetric; linear: b_i [N, d]; constant: c_i [N]; weights: w_i [N], sum 1.
     """
 
     hessians: Floats
@@ -29,7 +32,7 @@ class QuadraticProblem:
 
     @property
     def dim(self) -> int:
-        """The dimension d."""
+        """The number of parameters d."""
         return int(self.linear.shape[1])
 
     def gradients(self, x: Floats) -> Floats:
@@ -42,12 +45,12 @@ class QuadraticProblem:
         return float(self.weights @ values)
 
     def weighted(self, weights: Floats) -> QuadraticProblem:
-        """The same f_i under other weights, such as the surrogate objective's Omega."""
+        """The problem with the same f_i and other weights [N], such as the surrogate objective's."""
         return QuadraticProblem(self.hessians, self.linear, self.constant, weights)
 
     @cached_property
     def hessian(self) -> Floats:
-        """The Hessian of F, sum_i w_i H_i [d, d]."""
+        """The Hessian H = sum_i w_i H_i of F, [d, d]."""
         return np.asarray(np.einsum("i,ijk->jk", self.weights, self.hessians))
 
     @cached_property
@@ -63,26 +66,30 @@ class QuadraticProblem:
 
     @cached_property
     def convexity(self) -> Floats:
-        """The convexity mu_i of f_i, [N]: the smallest eigenvalue of H_i; negative if f_i is not convex."""
+        """The smallest eigenvalue mu_i of H_i, [N]: the strong convexity of f_i; negative if f_i is not convex."""
         return np.asarray(np.linalg.eigvalsh(self.hessians).min(axis=1))
 
     @property
     def global_convexity(self) -> float:
-        """The strong convexity mu of F, also its PL constant (beta in [1]): the smallest eigenvalue of its Hessian."""
+        """The smallest eigenvalue of the Hessian of F: its strong convexity mu and its PL constant (beta in FOCUS)."""
         return float(np.linalg.eigvalsh(self.hessian)[0])
 
     @property
     def zeta_star(self) -> float:
-        """The heterogeneity zeta_* at x* ([2], Assumption 3b): zeta_*^2 = sum_i w_i |grad f_i(x*)|^2."""
+        """The heterogeneity sqrt(sum_i w_i |grad f_i(x*)|^2) at the minimiser x* of F (SFL, Assumption 3b)."""
         return float(np.sqrt(self.weights @ np.square(self.gradients(self.optimum)).sum(axis=1)))
 
     def dissimilarity(self, beta2: float | None = None) -> tuple[float, float]:
-        """The dissimilarity constants (beta, zeta) of [2], Assumption 3a.
+        """Constants (beta, zeta) with sum_i w_i |grad f_i - grad F|^2 <= beta^2 |grad F|^2 + zeta^2 for all x.
 
-        sum_i w_i |grad f_i - grad F|^2 <= beta^2 |grad F|^2 + zeta^2 for all x. With G_i = H_i - H, g_i = grad f_i(x*),
-        A = sum w_i G_i^2 and h = sum w_i G_i g_i, the least zeta^2 for a beta^2 with P = beta^2 H^2 - A > 0 is
-        h^T P^-1 h + sum w_i |g_i|^2. beta2: beta^2; default: twice its least possible value. [3] Assumption 3 holds
-        with beta~^2 = beta^2 + 1 and kappa = zeta. Both are inf if H is singular and the H_i differ.
+        This is Assumption 3a of SFL. Assumption 3 of FedACS then holds with sqrt(beta^2 + 1) for its beta, and kappa =
+        zeta.
+
+        beta2: the value of beta^2; None: twice its least possible value. zeta is the least possible for this beta, inf
+        if there is none. Both are inf if the Hessian H of F is singular and the H_i differ.
+
+        With G_i = H_i - H, g_i = grad f_i(x*), A = sum_i w_i G_i^2, h = sum_i w_i G_i g_i and a positive definite P =
+        beta^2 H^2 - A, the least zeta^2 is h^T P^-1 h + sum_i w_i |g_i|^2.
         """
         away = self.hessians - self.hessian
         at_optimum = self.gradients(self.optimum)
@@ -103,22 +110,25 @@ class QuadraticProblem:
         return float(np.sqrt(beta2)), float(np.sqrt(h @ np.linalg.solve(p, h) + base))
 
     def deviation(self, radius: float) -> Floats:
-        """The bounds D_i = |H_i - H| radius + |grad f_i(x*)| of |grad f_i - grad F| within |x - x*| <= radius, [N].
+        """The bounds |H_i - H| radius + |grad f_i(x*)| of |grad f_i - grad F| for |x - x*| <= radius, [N].
 
-        [3], Assumption 4. Their maximum is sigma_G of [1], Assumption 5. They are independent of the radius if all H_i
-        are equal.
+        H: the Hessian of F; x*: its minimiser. They are the D_i of FedACS, Assumption 4; the largest is sigma_G of
+        FOCUS, Assumption 5. If all H_i are equal, they do not depend on the radius.
         """
         spread = np.linalg.norm(self.hessians - self.hessian, ord=2, axis=(1, 2))
         return np.asarray(spread * radius + np.linalg.norm(self.gradients(self.optimum), axis=1))
 
     def gradient_bound(self, radius: float) -> float:
-        """The bound G = max_i |H_i| radius + |grad f_i(x*)| of |grad f_i|, |x - x*| <= radius ([3], Assumption 7)."""
+        """The bound max_i (|H_i| radius + |grad f_i(x*)|) of all |grad f_i| for |x - x*| <= radius.
+
+        It is G of FedACS, Assumption 7. x*: the minimiser of F.
+        """
         return float((self.smoothness * radius + np.linalg.norm(self.gradients(self.optimum), axis=1)).max())
 
     def sampling_bias(self, shares: Floats, radius: float) -> float:
-        """The bound delta_q of |sum_i (s_i - w_i) grad f_i(x)| within |x - x*| <= radius ([1], eq. 37).
+        """The bound of |sum_i (s_i - w_i) grad f_i(x)| for |x - x*| <= radius (delta_q of FOCUS, eq. 37).
 
-        shares: expected shares of the clients in the average, [N], sum 1.
+        shares: s_i [N], sum 1, the expected share of client i in the averaged update.
         """
         away = shares - self.weights
         matrix = np.einsum("i,ijk->jk", away, self.hessians)

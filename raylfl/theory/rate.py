@@ -1,4 +1,4 @@
-"""`local.lr: {theory: focus}`: the largest step size that a theorem admits, computed when a run starts."""
+"""The local step size of `local.lr: {theory: focus}`: the largest that a theorem admits, computed when a run starts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from raylfl.parts import Experiment
 
 
 def assembled(config: Config) -> Experiment:
-    """Assembles a config like `assemble`; a `local.lr` that names a paper is replaced by the step size of its theorem.
+    """Assemble an experiment like `assemble`, with a `local.lr` that names a paper replaced by a number.
 
-    The config then holds this number, and its theorem in local.lr_from. Raises BadConfig if no theorem of the paper
-    applies to the method or its constants cannot be computed.
+    The number is the largest step size that the paper's theorem admits. It is stored in the config, in place, as
+    `local.lr`, with the theorem in `local.lr_from`. Raises BadConfig if no theorem of the paper applies to the method
+    or its constants cannot be computed.
     """
     wanted = config.local.lr_by_theory
     if wanted is None:
@@ -28,7 +29,10 @@ def assembled(config: Config) -> Experiment:
 
 
 def theory_rate(experiment: Experiment, paper: str) -> tuple[float, str]:
-    """(the largest step size that the paper's theorem admits for this run, the name and case of the theorem)."""
+    """(the largest step size that a theorem of the paper admits for this run, the theorem and its case).
+
+    paper: `focus`, `sfl`, `fedacs` or `fedaware`. Raises BadConfig as `assembled` does.
+    """
     from raylfl.theory.constants import constants_of
     from raylfl.theory.facts import broken_assumptions, facts_of, plain_sgd
     from raylfl.theory.objectives import Objectives

@@ -1,10 +1,12 @@
-"""Sequential and parallel federated learning (SFL, PFL): Li & Lyu, NeurIPS 2023 ([2]), Theorems 1 and 2.
+"""Theorems on sequential (SFL) and parallel (PFL, FedAvg) federated learning (Li & Lyu, NeurIPS 2023, [2]).
 
-L: smoothness of every F_m; mu: strong convexity; sigma: standard deviation of a stochastic gradient;
-zeta_star^2 = (1/M) sum_m |grad F_m(x*)|^2 (Assumption 3b); beta, zeta of Assumption 3a;
-M: clients; S: clients sampled per round without replacement; K: local steps; R: rounds.
-The effective step size is S K eta for SFL and K eta for PFL. D = |x_0 - x*|; A = F(x_0) - F*.
-The bounds of convex problems are on F(xbar) - F*, xbar the weighted mean of x_0, ..., x_R (`average_weights`).
+M: clients; S: clients sampled per round without replacement; K: local steps; R: rounds; eta: local step size. F_m: the
+objective of client m; F: their mean; x*: its minimiser; D = |x_0 - x*|; A = F(x_0) - F*. L: smoothness of every F_m;
+mu: strong convexity; sigma: standard deviation of a stochastic gradient; beta, zeta: of Assumption 3a; zeta_star^2 =
+(1/M) sum_m |grad F_m(x*)|^2 (Assumption 3b).
+
+The effective step size is S K eta for SFL and K eta for PFL. For convex problems the theorems bound F(xbar) - F*, where
+xbar is the weighted mean of x_0, ..., x_R (`average_weights`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ from raylfl.theory.bounds import StepBound, over
 
 @dataclass(frozen=True)
 class Setting:
-    """The quantities of a run in the theorems; sequential: SFL, else PFL."""
+    """The quantities of a run that appear in the SFL paper's theorems.
+
+    sequential: SFL if true, otherwise PFL, parallel federated learning as in FedAvg; M: clients; S: clients sampled per
+    round; K: local steps; eta: local step size.
+    """
 
     sequential: bool
     M: int
@@ -30,20 +36,20 @@ class Setting:
 
     @property
     def effective(self) -> float:
-        """The effective step size: S K eta (SFL) or K eta (PFL)."""
+        """The effective step size: S K eta for SFL, K eta for PFL."""
         return self.K * self.eta * (self.S if self.sequential else 1)
 
     @property
     def partial(self) -> float:
-        """The factor (M-S)/(S(M-1)) of partial participation; 0 if every client is sampled."""
+        """The factor (M-S)/(S(M-1)) of partial participation in the bounds; 0 if every client is sampled or M = 1."""
         return (self.M - self.S) / (self.S * (self.M - 1)) if self.M > 1 else 0.0
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The terms whose sum is a bound: optimisation, gradient noise, partial participation, and client drift.
+    """A bound as the sum of its terms: optimisation, gradient noise, partial participation, and client drift.
 
-    drift_noise, drift_heterogeneity: the parts of the drift that come from gradient noise and from heterogeneity.
+    drift_noise, drift_heterogeneity: the terms of client drift that come from gradient noise and from heterogeneity.
     """
 
     optimisation: float
@@ -63,13 +69,19 @@ def _theorem(setting: Setting) -> str:
 
 
 def convex_step(setting: Setting, L: float, case: str = "convex") -> StepBound:
-    """The step sizes of Theorems 1 and 2 for convex problems: an effective step size of at most 1/(6L)."""
+    """The bound on the local step size for convex problems (SFL, Theorems 1 and 2): an effective step size of 1/(6L).
+
+    case: the name of the case in the result.
+    """
     steps = setting.K * (setting.S if setting.sequential else 1)
     return StepBound(_theorem(setting), case, over(1, 6 * L * steps), "1/(6LSK)" if setting.sequential else "1/(6LK)")
 
 
 def nonconvex_step(setting: Setting, L: float, beta: float) -> StepBound:
-    """The step sizes without convexity: an effective step size of at most 1/(6L(beta+1))."""
+    """The bound on the local step size without convexity (SFL, Theorems 1 and 2): an effective one of 1/(6L(beta+1)).
+
+    beta: the factor of |grad F| in Assumption 3a.
+    """
     steps = setting.K * (setting.S if setting.sequential else 1)
     text = "1/(6LSK(beta+1))" if setting.sequential else "1/(6LK(beta+1))"
     return StepBound(_theorem(setting), "non-convex", over(1, 6 * L * steps * (beta + 1)), text)
@@ -87,20 +99,31 @@ def _convex_errors(setting: Setting, L: float, sigma: float, zeta_star: float) -
 def strongly_convex_bound(
     setting: Setting, R: int, *, L: float, mu: float, D: float, sigma: float, zeta_star: float
 ) -> Bound:
-    """The bound on E[F(xbar) - F*] after R rounds, strongly convex: eqs. (4), (42) for SFL, (56), (71) for PFL."""
+    """The bound on E[F(xbar) - F*] after R rounds for strongly convex functions (SFL, Theorems 1 and 2).
+
+    Eqs. (4), (42) for SFL, (56), (71) for PFL. xbar: the mean of the iterates with `average_weights`; mu: strong
+    convexity; D = |x_0 - x*|; sigma: standard deviation of a stochastic gradient; zeta_star: heterogeneity at x*
+    (Assumption 3b).
+    """
     optimisation = 4.5 * mu * D**2 * exp(-mu * setting.effective * R / 2)
     return Bound(optimisation, *_convex_errors(setting, L, sigma, zeta_star))
 
 
 def convex_bound(setting: Setting, R: int, *, L: float, D: float, sigma: float, zeta_star: float) -> Bound:
-    """The bound on E[F(xbar) - F*] after R rounds, convex: eqs. (5), (46) for SFL, (57), (73) for PFL."""
+    """The bound on E[F(xbar) - F*] after R rounds for convex functions (SFL, Theorems 1 and 2).
+
+    Eqs. (5), (46) for SFL, (57), (73) for PFL. xbar: the plain mean of the iterates; the other symbols as in
+    `strongly_convex_bound`.
+    """
     return Bound(over(3 * D**2, setting.effective * R), *_convex_errors(setting, L, sigma, zeta_star))
 
 
 def nonconvex_bound(setting: Setting, R: int, *, L: float, A: float, sigma: float, zeta: float) -> Bound:
-    """The bound on min_r E|grad F(x_r)|^2 after R rounds: eqs. (6), (54) for SFL, (58), (80) for PFL.
+    """The bound on min_r E|grad F(x_r)|^2 after R rounds without convexity (SFL, Theorems 1 and 2).
 
-    For S < M the paper proves it with eqs. (48), (52), which have no term of partial participation.
+    Eqs. (6), (54) for SFL, (58), (80) for PFL. For S < M the paper proves it with eqs. (48), (52), which have no term
+    of partial participation. A = F(x_0) - F*; sigma: standard deviation of a stochastic gradient; zeta: of Assumption
+    3a.
     """
     e, s, k = setting.effective, setting.S, setting.K
     if setting.sequential:
@@ -111,9 +134,10 @@ def nonconvex_bound(setting: Setting, R: int, *, L: float, A: float, sigma: floa
 
 
 def average_weights(setting: Setting, R: int, mu: float) -> Floats:
-    """The weights of x_0, ..., x_R in xbar, [R+1], sum 1 (Theorem 1); uniform for mu = 0.
+    """The weights of x_0, ..., x_R in the mean iterate xbar of the bounds, [R+1], sum 1 (SFL, Theorem 1).
 
-    The weight of x_r is proportional to (1 - mu e / 2)^-(r+1), e the effective step size.
+    The weight of x_r is proportional to (1 - mu e / 2)^-(r+1), with the strong convexity mu and the effective step size
+    e; for mu = 0 all weights are equal.
     """
     logs = -np.arange(1, R + 2) * np.log1p(-mu * setting.effective / 2)
     w: Floats = np.exp(logs - logs.max())
@@ -123,7 +147,10 @@ def average_weights(setting: Setting, R: int, mu: float) -> Floats:
 def rounds_to(
     setting: Setting, target: float, *, L: float, mu: float, D: float, sigma: float, zeta_star: float
 ) -> float:
-    """The rounds until the strongly convex bound is below `target`; inf if its error terms never are."""
+    """The number of rounds until `strongly_convex_bound` is below `target`; inf if its error terms never are.
+
+    The result is a real number. The other arguments are those of `strongly_convex_bound`.
+    """
     errors = sum(_convex_errors(setting, L, sigma, zeta_star))
     if errors >= target:
         return float("inf")
@@ -133,9 +160,10 @@ def rounds_to(
 def tuned_rate(
     method: str, R: int, *, M: int, S: int, K: int, L: float, mu: float, D: float, sigma: float, zeta_star: float
 ) -> float:
-    """The rate of Table 1 and eqs. (10), (11): strongly convex, best step size, without constants and logarithms.
+    """The rate at the best step size for strongly convex functions, without constants and logarithms (SFL, Table 1).
 
-    method: `sfl`, `pfl`, or `minibatch` (SGD with a mini-batch of all S K gradients).
+    Eqs. (10), (11). method: `sfl`, `pfl`, or `minibatch` for SGD with the mini-batch of all S K gradients of a round.
+    The other symbols as in `strongly_convex_bound`.
     """
     optimisation = mu * D**2 * exp(-mu * R / L)
     noise = sigma**2 / (mu * S * K * R)
@@ -148,10 +176,11 @@ def tuned_rate(
 
 
 def cyclic_rate(method: str, R: int, *, M: int, K: int, L: float, mu: float, sigma: float, zeta: float) -> float:
-    """The rate of cyclic participation that App. B derives from Cho et al. 2023, Theorem 2, if all clients take part.
+    """The rate of cyclic participation that the SFL paper derives in App. B, if all M clients take part.
 
-    Constants, logarithms and the optimisation term are left out. method: `sfl` (M groups of one client) or `pfl` (one
-    group of all). SFL's rate is never the smaller one, unlike in `tuned_rate`.
+    It follows from Cho et al. 2023, Theorem 2, without constants, logarithms and the optimisation term. method: `sfl`
+    for M groups of one client, `pfl` for one group of all clients. Unlike in `tuned_rate`, SFL's rate is never the
+    smaller one.
     """
     both = L**2 * zeta**2 / (mu**3 * M**2 * R**2)
     if method == "pfl":
@@ -162,16 +191,18 @@ def cyclic_rate(method: str, R: int, *, M: int, K: int, L: float, mu: float, sig
 def random_reshuffling_rate(R: int, *, M: int, L: float, mu: float, D: float, zeta_star: float) -> float:
     """The rate of SGD with random reshuffling on E|x_R - x*|^2, without constants (Mishchenko et al. 2020, Cor. 1).
 
-    SFL with K = 1 and sigma = 0 is this method; SFL's bound lacks the factor M in the exponent (sec. 3.2).
+    SFL with one local step and full gradients is this method. SFL's own bound lacks the factor M in the exponent (SFL,
+    sec. 3.2). M: clients, here the samples; D = |x_0 - x*|; zeta_star: heterogeneity at x*.
     """
     return L * zeta_star**2 / (mu**3 * M * R**2) + D**2 * exp(-mu * M * R / L)
 
 
 def drift_bound(setting: Setting, *, L: float, sigma: float, zeta_star: float, gap: float) -> float:
-    """The bound on the client drift of a round (Lemmas 6 and 12), for eta of `convex_step`; gap: F(x_r) - F*.
+    """The bound on the client drift of round r (SFL, Lemmas 6 and 12), for a step size eta within `convex_step`.
 
-    SFL: E_r = sum_m sum_{k < K} E|x_{m,k} - x_r|^2 (eq. 33); PFL: the mean over the S clients (eq. 68). x_r: the
-    model at the beginning of the round.
+    With the model x_r at the beginning of the round and client m's model x_{m,k} after k of its K steps, the drift is
+    sum_m sum_{k < K} E|x_{m,k} - x_r|^2 for SFL (eq. 33), and its mean over the S clients for PFL (eq. 68). gap: F(x_r)
+    - F*; zeta_star: heterogeneity at x*.
     """
     S, K, eta = setting.S, setting.K, setting.eta
     if setting.sequential:

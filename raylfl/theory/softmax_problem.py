@@ -1,9 +1,9 @@
-"""Softmax (logistic) regression as a problem of N clients: its minimiser, and bounds that hold for all x.
+"""Softmax (logistic) regression as a problem of N clients: its minimiser, and bounds that are valid for all x.
 
-The gradient of a sample's loss is the Kronecker product (p - e_y) (x) a, with p the predicted probabilities, e_y the
-label as a unit vector, and a the input with a 1 appended; |p - e_y|^2 <= 2. The norm of the data's part of grad f_i is
-therefore at most B_i = sqrt(2) mean_j |a_j|, for all x. The decay's part is the same for all clients, so that the B_i
-alone bound differences of gradients.
+The gradient of a sample's loss is the Kronecker product of p - e_y and a, with the predicted probabilities p, the label
+e_y as a unit vector, and the input a with a 1 appended; |p - e_y|^2 <= 2. The norm of grad f_i without the weight decay
+is therefore at most B_i = sqrt(2) mean_j |a_j|, for all x. The gradient of the weight decay is the same for all
+clients, so that the B_i alone bound differences of gradients.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LARGEST = 2 * 10**7  # numbers (inputs times classes) up to which the minimiser 
 class SoftmaxProblem:
     """The problem F = sum_i w_i f_i of softmax regression.
 
-    shards: (inputs [n_i, p], labels [n_i]) of each client; classes: their number; decay: the weight decay; weights:
-    w [N].
+    shards: (inputs [n_i, p], labels [n_i]) of each client; classes: the number of labels; decay: the weight decay;
+    weights: w_i [N].
     """
 
     shards: Sequence[tuple[Floats, Ints]]
@@ -35,37 +35,43 @@ class SoftmaxProblem:
 
     @cached_property
     def smoothness(self) -> Floats:
-        """The smoothness L_i of every f_i, for all x [N]."""
+        """The smoothness L_i of every f_i, valid for all x, [N]."""
         return np.array([softmax.smoothness(rows, self.decay) for rows, _ in self.shards])
 
     @cached_property
     def slopes(self) -> Floats:
-        """Bounds B_i of the norm of the data's part of grad f_i, for all x [N]."""
+        """Bounds B_i on the norm of grad f_i without its weight decay, valid for all x, [N]."""
         means = [float(np.linalg.norm(softmax.extended(rows), axis=1).mean()) for rows, _ in self.shards]
         return np.array([np.sqrt(2) * mean for mean in means])
 
     @cached_property
     def noise(self) -> Floats:
-        """Bounds 2 mean_j |a_j|^2 of the variance of a sample's gradient, [N]."""
+        """Bounds 2 mean_j |a_j|^2 on the variance of a sample's gradient, [N]; a_j: inputs with a 1 appended."""
         return 2 * np.array([np.square(softmax.extended(rows)).sum(axis=1).mean() for rows, _ in self.shards])
 
     def deviation(self) -> Floats:
-        """Bounds of |grad f_i - grad F| [N], for all x."""
+        """Bounds on |grad f_i - grad F|, valid for all x, [N]."""
         others = float(self.weights @ self.slopes) - self.weights * self.slopes
         return np.asarray((1 - self.weights) * self.slopes + others)
 
     def dissimilarity(self, weights: Floats) -> float:
-        """The bound sqrt(sum_i w_i B_i^2) of sqrt(sum_i w_i |grad f_i - grad F|^2), for all x (zeta at beta = 0)."""
+        """The bound sqrt(sum_i w_i B_i^2) on sqrt(sum_i w_i |grad f_i - grad F|^2), valid for all x.
+
+        B_i: `slopes`; weights: w_i [N], sum 1; F = sum_i w_i f_i with these weights.
+        """
         return float(np.sqrt(weights @ np.square(self.slopes)))
 
     def values(self, x: Floats) -> tuple[Floats, Floats]:
-        """(f_i(x) [N], grad f_i(x) [N, d])."""
+        """(f_i(x) [N], grad f_i(x) [N, d]) of all clients."""
         found = [softmax.value_and_gradient(x, *shard, self.classes, self.decay) for shard in self.shards]
         return np.array([value for value, _ in found]), np.stack([gradient for _, gradient in found])
 
     @cached_property
     def optimum(self) -> Floats | None:
-        """The minimiser x* [d]; None for large problems, and without decay, as there may be no minimiser."""
+        """The minimiser x* [d] of F, by L-BFGS.
+
+        None if there is no weight decay, as there may be no minimiser, or if inputs times classes exceed LARGEST.
+        """
         numbers = sum(rows.size for rows, _ in self.shards) * self.classes
         if self.decay <= 0 or numbers > LARGEST:
             return None

@@ -1,4 +1,4 @@
-"""Statements of theorems about a run: numbers, and curves over rounds for reports."""
+"""Classes for the statements of theorems about a run: numbers, and curves over rounds for reports."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from raylfl.core.population import Floats
 
 @dataclass(frozen=True)
 class Line:
-    """A bound or limit as a curve over rounds; metric: the metric in metrics.jsonl that it is about; what: its label.
+    """A theorem's bound or limit as a curve over rounds, which a report draws beside the curve of a metric.
 
-    of: maps numbers of finished rounds [P] to values [P], or to one value for all.
+    metric: the metric's name in metrics.jsonl; what: the label of the curve. of: maps numbers of finished rounds [P] to
+    values of the curve [P], or to one value for all rounds.
     """
 
     metric: str
@@ -24,9 +25,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Promise:
-    """The statement of a theorem about this run: the quantity `what` and its value.
+    """A number that a theorem guarantees for a run, such as a rate, a bound or a limit.
 
-    lines: the statement as curves, if it is about a metric.
+    theorem: paper and number; what: the meaning of `value`; lines: the same statement as curves over rounds, if it is
+    about a metric.
     """
 
     theorem: str
@@ -36,7 +38,10 @@ class Promise:
 
 
 def distances(what: str, scale: float, of: Callable[[Floats], Floats | float]) -> tuple[Line, ...]:
-    """The lines of a statement about |x - x*|: absolute, and relative to |x*| = scale; of: as in `Line`."""
+    """A bound on the distance |x - x*| from the minimiser as two curves: relative and absolute distance.
+
+    what: the label; scale: |x*|, the unit of the relative distance; of: the bound on |x - x*|, as in `Line`.
+    """
     return (
         Line("global/distance", what, lambda r: of(r) / scale),
         Line("global/distance_abs", what, of),
@@ -44,5 +49,5 @@ def distances(what: str, scale: float, of: Callable[[Floats], Floats | float]) -
 
 
 def size_of(optimum: Floats) -> float:
-    """The norm |x*|, the unit of relative distances; 1 for x* = 0."""
+    """The norm |x*| of the minimiser (`optimum`), the unit of relative distances; 1 for x* = 0."""
     return float(np.linalg.norm(optimum)) or 1.0

@@ -1,4 +1,4 @@
-"""Theory of an experiment: its constants, the step sizes that theorems admit, and the rates they give."""
+"""The content of `raylfl theory`: constants, step sizes that theorems admit, and the guarantees of the theorems."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from raylfl.theory.statements import Promise
 
 @dataclass(frozen=True)
 class Theory:
-    """The theory of an experiment; eta: the configured step size; notes: assumptions that the run violates."""
+    """The constants, step-size bounds and guarantees of theorems for an experiment.
+
+    eta: the configured local step size; notes: violated assumptions, and theorems that do not apply.
+    """
 
     eta: float
     constants: Constants
@@ -25,11 +28,11 @@ class Theory:
     notes: list[str]
 
     def value(self, symbol: str) -> float:
-        """The constant of this symbol; nan if unknown."""
+        """The value of the constant with this symbol; nan if unknown."""
         return self.constants.value(symbol)
 
     def as_dict(self) -> dict[str, Any]:
-        """The theory as plain values, for JSON."""
+        """All fields as plain values, for JSON."""
         return {
             "eta": self.eta,
             "constants": [vars(c) for c in self.constants],
@@ -41,7 +44,7 @@ class Theory:
 
 
 def theory_of(experiment: Experiment) -> Theory:
-    """The theory of an experiment; its constants are exact, bounds or estimates (`raylfl.theory.constants`)."""
+    """Compute constants, step-size bounds and guarantees of theorems for an experiment."""
     objectives, facts = Objectives(experiment), facts_of(experiment)
     problem = objectives.quadratic()
     constants = constants_of(objectives, facts, problem)
