@@ -1,8 +1,8 @@
 """Tools to test an algorithm without Ray, files or config.
 
-`simulate` runs any algorithm on any gradient function over recorded rounds, which `recorded_round` makes.
-`check_contract` runs the checks that every algorithm must pass, on shipped classes and your own.
-`pytest --raylfl-contract mine.FedCM` runs them as tests, with the checks on whole runs (`raylfl.testing.runs`).
+`simulate` runs an algorithm on any gradient function, over rounds that `recorded_round` describes. `check_contract`
+runs the checks that every algorithm must pass, shipped or your own. `pytest --raylfl-contract mine.FedCM` runs these
+checks on the class `mine.FedCM` as tests, together with checks on whole runs (`raylfl.testing.runs`).
 """
 
 from raylfl.testing.bench import ContractBroken

@@ -1,4 +1,4 @@
-"""The test bench of the contract checks: a small problem, rounds that fit an algorithm's traits, comparisons."""
+"""The problem, the rounds and the comparisons that the contract checks of `raylfl.testing.contract` share."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ POPULATION = Population.of(np.array([5, 8, 3, 9, 4, 7]), "data_size")
 
 
 class ContractBroken(AssertionError):
-    """An algorithm violates the contract; the message names the check and the place."""
+    """A failed check of an algorithm; the message says which method, state or round is wrong."""
 
 
 def must(condition: bool, otherwise: str) -> None:
-    """Raises ContractBroken(otherwise) unless the condition holds."""
+    """Raise ContractBroken with the message `otherwise` unless the condition holds."""
     if not condition:
         raise ContractBroken(otherwise)
 
 
 def gradient(client: int, x: Tensor, r: int, t: int) -> Tensor:
-    """The gradient [d] of sum_k a_k (x_k - b_k)^2 / 2, with a and b that depend on the client, plus noise.
+    """The gradient [d] of a client's separable quadratic at x, plus deterministic noise.
 
-    The noise depends on client, round r and local step t, and is the same in every call.
+    The objective is sum_k a_k (x_k - b_k)^2 / 2 with a and b of the client. The noise is a fixed function of client,
+    round r and local step t.
     """
     k = torch.arange(1, D + 1, dtype=x.dtype)
     noise = 0.1 * torch.sin(k * (client + 2) + 3 * r + 5 * t)
@@ -43,8 +44,8 @@ def gradient(client: int, x: Tensor, r: int, t: int) -> Tensor:
 def rounds_for(algorithm: Algorithm) -> list[Round]:
     """Four rounds: partial participation, a lost upload, no upload received, and full participation.
 
-    The numbers of local steps K_i differ. An algorithm that assumes full participation gets four full rounds, one that
-    assumes equal steps gets K_i = 2.
+    The numbers of local steps K_i differ. An algorithm that assumes full participation gets four rounds with all
+    clients and no lost upload; one that assumes equal steps gets K_i = 2.
     """
     cohorts = [[4, 1, 3], [0, 1, 5], [2, 3], [3, 5, 2, 0, 4, 1]]
     draws = [[1, 2, 1], [1, 1, 1], [1, 1], [1] * N]
@@ -68,12 +69,12 @@ def rounds_for(algorithm: Algorithm) -> list[Round]:
 
 
 def simulation(algorithm: Algorithm, dtype: torch.dtype = torch.float64) -> Simulation:
-    """A simulation before its first round."""
+    """A simulation of the algorithm on `gradient`, before its first round; dtype: of all vectors."""
     return Simulation(algorithm, gradient, torch.linspace(-1, 1, D, dtype=dtype), POPULATION)
 
 
 def after_all(algorithm: Algorithm, dtype: torch.dtype = torch.float64) -> Simulation:
-    """A simulation after the rounds of `rounds_for`."""
+    """A simulation of the algorithm after all rounds of `rounds_for`."""
     run = simulation(algorithm, dtype)
     for r in rounds_for(algorithm):
         run.run_round(r)
@@ -81,19 +82,25 @@ def after_all(algorithm: Algorithm, dtype: torch.dtype = torch.float64) -> Simul
 
 
 def vectors(server: ServerState) -> State:
-    """The server state, by name, without entries whose last dimension is not d; tables as matrices [n, d]."""
+    """The entries of the server state whose last dimension is d, by name; tables as matrices [n, d]."""
     values = {k: v.matrix if isinstance(v, Table) else v for k, v in server.items()}
     return {k: v for k, v in values.items() if v.ndim and v.shape[-1] == D}
 
 
 def all_but_counters(server: ServerState) -> State:
-    """The server state without entries that may count rounds: scalars, and one number per client."""
+    """A copy of the server state without scalars and entries of shape [N], which may count rounds.
+
+    Tables are returned as matrices [n, d].
+    """
     values = {k: v.matrix if isinstance(v, Table) else v for k, v in server.items()}
     return {k: v.clone() for k, v in values.items() if v.shape not in ((), (N,))}
 
 
 def reloaded(state: Any) -> Any:
-    """The state saved and loaded as in a checkpoint. Raises ContractBroken for other values than Tensor and Table."""
+    """The state after saving and loading it as in a checkpoint.
+
+    state: a Tensor, a Table, or nested dicts of these; any other value raises ContractBroken.
+    """
     if isinstance(state, dict):
         return {k: reloaded(v) for k, v in state.items()}
     must(
@@ -110,7 +117,7 @@ def reloaded(state: Any) -> Any:
 def same(a: Any, b: Any) -> bool:
     """Whether two states, rounds or plain values are equal.
 
-    Tensors must have the same dtype, shape and values; nan equals nan, and 0 equals -0.
+    Tensors must agree in dtype, shape and values; nan equals nan, and 0 equals -0.
     """
     if isinstance(a, Table) and isinstance(b, Table):
         return a.clients == b.clients and same(a.matrix, b.matrix)
@@ -128,10 +135,11 @@ def same(a: Any, b: Any) -> bool:
 
 
 class Watched:
-    """A wrapper that checks each call of an algorithm's methods; raises ContractBroken.
+    """A wrapper of an algorithm that raises ContractBroken if a method changes an argument in place.
 
-    No argument may be changed in place, except Tables in `server_step`, and in `direction` the gradients and those rows
-    of the carry that are neither broadcast nor client state. No row of the carry may share its memory with x.
+    Some changes are allowed: Tables in `server_step`, and in `direction` the gradients and the rows of the carry (the
+    values kept between local steps) that are neither broadcast nor client state. No row of the carry may share its
+    memory with x.
     """
 
     def __init__(self, algorithm: Algorithm):
@@ -170,7 +178,7 @@ class Watched:
         return result
 
     def _fixed(self, name: str, arg: Any) -> Any:
-        """The part of an argument of this method that may not be changed."""
+        """The content of an argument that the named method may not change."""
         if name == "server_step" and isinstance(arg, dict):
             return {k: v for k, v in arg.items() if not isinstance(v, Table)}
         if name == "direction" and isinstance(arg, dict):
@@ -179,5 +187,5 @@ class Watched:
 
 
 def memory(rows: Tensor) -> int:
-    """The address of a tensor's memory."""
+    """The address of the tensor's storage."""
     return rows.untyped_storage().data_ptr()

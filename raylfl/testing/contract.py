@@ -1,8 +1,9 @@
-"""The contract of an algorithm as executable checks, for shipped algorithms and your own.
+"""Checks that every algorithm must pass, shipped or your own.
 
-Each check runs the algorithm on a small separable problem over a few rounds with lost uploads, unequal numbers of
-local steps K_i, repeated draws, and a round without a received upload. Cases that the algorithm's traits exclude are
-skipped.
+Each check runs the algorithm on a small separable problem over a few rounds with lost uploads, unequal numbers of local
+steps K_i, repeated draws of a client, and a round in which no upload is received. An algorithm that assumes full
+participation or equal steps is not given rounds that violate the assumption. Each check raises ContractBroken if the
+algorithm fails.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from raylfl.testing.bench import (
 
 
 def check_contract(algorithm: Algorithm) -> None:
-    """Runs all `CHECKS` on the algorithm. Raises ContractBroken that names every failed check."""
+    """Run all `CHECKS` on the algorithm; raises one ContractBroken that names every failed check."""
     problems = []
     for name, check in CHECKS.items():
         try:
@@ -51,7 +52,10 @@ def check_contract(algorithm: Algorithm) -> None:
 
 
 def documented(algorithm: Algorithm) -> None:
-    """The algorithm is a dataclass; the docstring of its module or class has lines State, Sent and Assumes."""
+    """Check that the algorithm is a dataclass whose documentation has the lines State, Sent and Assumes.
+
+    The docstring of its module or of one of its classes must have lines that begin with these words.
+    """
     must(is_dataclass(algorithm), "an algorithm is a dataclass whose fields are its options")
     texts = [cls.__doc__ or "" for cls in type(algorithm).__mro__ if issubclass(cls, Algorithm)]
     texts += [sys.modules[type(algorithm).__module__].__doc__ or ""]
@@ -62,7 +66,7 @@ def documented(algorithm: Algorithm) -> None:
 
 
 def keeps_nothing_on_itself(algorithm: Algorithm) -> None:
-    """A run leaves the algorithm's fields unchanged, and they can be pickled."""
+    """Check that a run leaves the algorithm's fields unchanged, and that they can be pickled."""
     before = pickle.dumps(vars(algorithm))
     after_all(algorithm)
     must(
@@ -71,7 +75,10 @@ def keeps_nothing_on_itself(algorithm: Algorithm) -> None:
 
 
 def survives_a_checkpoint(algorithm: Algorithm) -> None:
-    """A run saved and loaded after any round, with a new copy of the algorithm, continues with the same bits."""
+    """Check that a run continues with the same bits if its states are saved and loaded after every round.
+
+    After each load a new copy of the algorithm is used.
+    """
     rounds = rounds_for(algorithm)
     straight, stopped = simulation(algorithm), simulation(algorithm)
     for r in rounds:
@@ -85,7 +92,7 @@ def survives_a_checkpoint(algorithm: Algorithm) -> None:
 
 
 def an_empty_round_moves_no_vector(algorithm: Algorithm) -> None:
-    """A round without a received upload changes neither the server's vectors and tables nor any client state."""
+    """Check that a round without a received upload changes no vector or table of the server and no client state."""
     run = after_all(algorithm)
     before, clients = all_but_counters(run.server), copy.deepcopy(run.clients)
     r = rounds_for(algorithm)[-1]
@@ -97,14 +104,14 @@ def an_empty_round_moves_no_vector(algorithm: Algorithm) -> None:
 
 
 def leaves_its_inputs_alone(algorithm: Algorithm) -> None:
-    """No method changes an argument in place, except where `Watched` allows it."""
+    """Check that no method changes an argument in place, with the exceptions listed in `Watched`."""
     after_all(cast(Algorithm, Watched(algorithm)))
 
 
 def rows_do_not_depend_on_neighbours(algorithm: Algorithm) -> None:
-    """A client's upload and new state are the same in any cohort.
+    """Check that a client's upload and new state do not depend on the other clients of the cohort.
 
-    Methods in which a client starts from the results of other clients are not checked.
+    Not checked for methods in which a client starts from results of other clients.
     """
     run, r = after_all(algorithm), rounds_for(algorithm)[0]
     if algorithm.topology.sequential or (isinstance(algorithm, GraphAlgorithm) and algorithm.exchanges_first):
@@ -120,7 +127,10 @@ def rows_do_not_depend_on_neighbours(algorithm: Algorithm) -> None:
 
 
 def a_lost_upload_leaves_no_trace(algorithm: Algorithm) -> None:
-    """A lost upload changes neither the client's state nor its row in a server Table."""
+    """Check that a lost upload changes neither the client's state nor its row in a `Table` of the server.
+
+    Not checked for methods that assume full participation or train all data as one client.
+    """
     if algorithm.assumes_full or simulation(algorithm).merged:
         return
     run, r = simulation(algorithm), rounds_for(algorithm)[0]
@@ -136,7 +146,7 @@ def a_lost_upload_leaves_no_trace(algorithm: Algorithm) -> None:
 
 
 def its_sums_have_the_bits_of_its_rows(algorithm: Algorithm) -> None:
-    """Rounds in which workers add up the uploads have the results of rounds in which the server gets each upload."""
+    """Check that a round has the same bits if workers add up the uploads and if the server receives each upload."""
     sums, rows = simulation(algorithm), simulation(algorithm)
     rows.federation.dispatch.rows = "for comparison"
     for r in rounds_for(algorithm):
@@ -145,7 +155,10 @@ def its_sums_have_the_bits_of_its_rows(algorithm: Algorithm) -> None:
 
 
 def keeps_the_dtype(algorithm: Algorithm) -> None:
-    """All vectors of width d (server, clients, broadcasts, uploads) have the dtype of the run and are finite."""
+    """Check that the vectors of a float32 and of a float64 run have this dtype and are finite.
+
+    Server and client states, broadcasts and uploads are checked, and that server["x"] has the shape [d].
+    """
     for dtype in (torch.float32, torch.float64):
         run = after_all(algorithm, dtype)
         uploads, client_state = run.uploads(rounds_for(algorithm)[0])
@@ -164,10 +177,10 @@ def keeps_the_dtype(algorithm: Algorithm) -> None:
 
 
 def sends_whole_vectors(algorithm: Algorithm) -> None:
-    """Broadcasts have a multiple of d numbers; uploads have one row per client, with a multiple of d numbers.
+    """Check the sizes of all states: broadcasts and each client's upload have a multiple of d numbers.
 
-    In a ring, uploads have a single row. Client states keep the names and shapes of `init_clients`, and the names in
-    `server_known` are those of uploads.
+    Uploads must have one row per client, or a single row in a ring. Client states must keep the names and shapes of
+    `init_clients`. The names in `server_known` must be names of uploads.
     """
     run, r = after_all(algorithm), rounds_for(algorithm)[0]
     uploads, client_state = run.uploads(r)
@@ -194,7 +207,7 @@ def sends_whole_vectors(algorithm: Algorithm) -> None:
 
 
 def its_traits_are_true(algorithm: Algorithm) -> None:
-    """The traits uploads_update and keeps_memory are as declared; assumptions and topology cannot be checked."""
+    """Check the declared traits uploads_update and keeps_memory against a run; other traits are not checked."""
 
     def finish(x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         uploads, new = algorithm.finish(x, carry, client_state, work)
@@ -211,7 +224,10 @@ def its_traits_are_true(algorithm: Algorithm) -> None:
 
 
 def a_client_without_data_does_no_harm(algorithm: Algorithm) -> None:
-    """A client without a local step (K_i = 0) uploads the update 0, keeps its state, and causes no nan."""
+    """Check that a client without a local step (K_i = 0) uploads the update 0 and keeps its state.
+
+    All states must stay finite. Not checked for methods that assume equal steps or train all data as one client.
+    """
     if algorithm.assumes_equal_steps or simulation(algorithm).merged:
         return
     run, r = after_all(algorithm), rounds_for(algorithm)[-1]
@@ -229,7 +245,10 @@ def a_client_without_data_does_no_harm(algorithm: Algorithm) -> None:
 
 
 def its_probabilities_are_probabilities(algorithm: Algorithm) -> None:
-    """Sampling probabilities p [N] sum to 1 over the available clients; expected coefficients [N] are >= 0."""
+    """Check that sampling probabilities [N] sum to 1 over available clients and are 0 for others.
+
+    Also checks that `expected_coefficients` [N] are not negative.
+    """
     run, c = after_all(algorithm), rounds_for(algorithm)[0].system
     assert c is not None
     c = replace(c, available=np.arange(N) != 1)

@@ -1,8 +1,8 @@
-"""The contract of an algorithm in whole runs: equal bits on any worker, after any kill, and from a saved config.
+"""Checks on whole runs of an algorithm: equal bits on any worker, after any kill, and from a saved config.
 
-Each check takes the settings of the algorithm, as on a command line (`["algorithm.class_path=mine.FedCM"]`), and an
-empty folder. Runs are small and in this process. Each round samples three of six clients if they are available, so that
-some rounds are empty; some uploads are lost, and the numbers of local steps K_i differ.
+Each check takes the algorithm's settings as on a command line (`["algorithm.class_path=mine.FedCM"]`) and an empty
+folder. Its runs are small and need no other process. A round samples at most three of the available ones of six
+clients, so that some rounds are empty. Some uploads are lost, and the numbers of local steps K_i differ.
 """
 
 from __future__ import annotations
@@ -56,11 +56,14 @@ Rows = Callable[[Experiment, RunDirectory, bool, Fault | None], Generator[Any, N
 
 
 class Killed(BaseException):
-    """The exception that ends a run in place of SIGKILL; as a BaseException it passes `except Exception`."""
+    """The exception that ends a run in place of SIGKILL; no `except Exception` catches it."""
 
 
 def strike(phase: str, r: int, with_: BaseException | None = None) -> Fault:
-    """A function for `fault` that raises `Killed` (or `with_`) when round r reaches this phase."""
+    """A fault function that raises `Killed`, or the given exception, when round r reaches the phase.
+
+    phase: one of `PHASES`; the result is the argument `fault` of `carry_out`.
+    """
 
     def fault(at: str, now: int) -> None:
         if (at, now) == (phase, r):
@@ -70,7 +73,7 @@ def strike(phase: str, r: int, with_: BaseException | None = None) -> Fault:
 
 
 def killed(call: Callable[[], object]) -> None:
-    """Calls a function that must end in `Killed`."""
+    """Call a function that must end with the exception `Killed`; raises AssertionError if it returns."""
     try:
         call()
     except Killed:
@@ -87,9 +90,10 @@ def carry_out(
     fault: Fault | None = None,
     rows: Rows = inprocess.rows,
 ) -> None:
-    """Runs or resumes `config` in `folder`, in this process.
+    """Run a config, or resume its run, with the given folder as run directory and in this process.
 
-    fault: called at each phase of a round; may raise. rows: the function that carries out the rounds.
+    config: a config's content or file; overrides: settings as on a command line; resume: continue the folder's run.
+    fault: called with each phase and round number; may raise. rows: the function that carries out the rounds.
     """
     experiment = assemble(load_config(config, overrides or ()))
     check(experiment)
@@ -106,9 +110,9 @@ def carry_out(
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """The parts of a finished run that must be the same in equal runs: records, and parameters as bytes.
+    """The content of a finished run's folder that must be the same in equal runs: records, and parameters as bytes.
 
-    Metrics that depend on where the run was carried out are left out.
+    Metrics of time and traffic are left out, since they depend on the machine.
     """
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     final = torch.load(folder / "final.pt", weights_only=True)
@@ -122,9 +126,9 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 class Crowd(LocalBackend):
-    """A backend that gives each task to a random one of several workers, in random order.
+    """A backend that gives each task to a random one of seven workers, in random order.
 
-    Results are in the order of the tasks, as in any backend.
+    The results are in the order of the tasks, as in any backend.
     """
 
     crowd = 7
@@ -179,7 +183,10 @@ class Crowd(LocalBackend):
 
 
 def configured(settings: Sequence[str]) -> Config:
-    """The config of the checks' runs with these settings; raises BadConfig for invalid settings."""
+    """The config of the checks' runs with these settings; raises BadConfig for invalid settings.
+
+    An algorithm that assumes full participation or equal steps gets a config that satisfies the assumption.
+    """
     config = load_config(SMALL, settings)
     if config.algorithm.assumes_full:
         config = load_config(SMALL, [*settings, "participation=full", "link=perfect"])
@@ -189,7 +196,7 @@ def configured(settings: Sequence[str]) -> Config:
 
 
 def has_the_same_bits_on_any_worker(settings: Sequence[str], folder: Path) -> None:
-    """A run whose tasks go to random workers in random order has the bits of a run on one worker."""
+    """Check that a run on one worker and a run with random workers and task order have the same bits."""
     config = configured(settings).resolved
     carry_out(config, folder / "one")
     carry_out(config, folder / "crowd", rows=partial(inprocess.rows, make=Crowd))
@@ -197,7 +204,7 @@ def has_the_same_bits_on_any_worker(settings: Sequence[str], folder: Path) -> No
 
 
 def resumes_after_a_kill_in_every_phase(settings: Sequence[str], folder: Path) -> None:
-    """A run that is killed in every phase and resumed each time has the bits of an undisturbed run."""
+    """Check that a run killed once in every phase and resumed each time has the bits of an undisturbed run."""
     config = configured(settings).resolved
     carry_out(config, folder / "clean", ["checkpoint.every=0"])
     for r, phase in enumerate(PHASES, 1):
@@ -208,14 +215,14 @@ def resumes_after_a_kill_in_every_phase(settings: Sequence[str], folder: Path) -
 
 
 def its_saved_config_repeats_the_run(settings: Sequence[str], folder: Path) -> None:
-    """A run of the `config.yaml` in a run directory has the bits of that run."""
+    """Check that a run of the `config.yaml` in a run directory has the bits of the original run."""
     carry_out(configured(settings).resolved, folder / "first")
     carry_out(folder / "first" / "config.yaml", folder / "again")
     _same_runs(folder / "first", folder / "again", "a run of its own config.yaml differs")
 
 
 def refuses_what_is_no_option(settings: Sequence[str], folder: Path) -> None:
-    """Unknown options and values of the wrong type raise BadConfig."""
+    """Check that unknown options and values of the wrong type raise BadConfig."""
     algorithm = type(configured(settings).algorithm)
     for option in ("no_such_option", *(key for key in keys_of(algorithm) if key not in NAMING)):
         try:

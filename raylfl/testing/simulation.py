@@ -1,4 +1,7 @@
-"""Simulation of recorded rounds: any algorithm on any gradient function."""
+"""Simulation of an algorithm on a gradient function, over recorded rounds.
+
+A recorded round is a `Round` whose cohort, lost uploads and numbers of local steps are given in advance.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ Gradient = Callable[[int, Tensor, int, int], Tensor]
 
 
 class FunctionOracle(Oracle):
-    """A gradient oracle that calls a gradient function; its losses are 0."""
+    """A gradient oracle that calls a gradient function; all losses are 0.
+
+    The content of a batch is (client, round, step). width: the number of parameters d.
+    """
 
     def __init__(self, gradient: Gradient, width: int, dtype: torch.dtype = torch.float64):
         super().__init__()
@@ -54,7 +60,7 @@ class FunctionOracle(Oracle):
 
 
 class FunctionBackend(InProcess):
-    """A backend whose local work uses a gradient function, with one call of the solver for a whole cohort."""
+    """A backend that carries out local work with a gradient function, for a whole cohort in one solver call."""
 
     one_by_one = None
 
@@ -94,7 +100,7 @@ class FunctionBackend(InProcess):
 
 
 class RecordedRounds:
-    """A planner that returns recorded rounds."""
+    """A planner whose next round is a recorded one, `next`."""
 
     next: Round
 
@@ -115,7 +121,7 @@ class RecordedRounds:
 
 
 class Uncounted:
-    """Costs of a simulation, which are always 0."""
+    """The communication costs and simulated times of a simulation, which are all 0."""
 
     def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Sent:
         return Sent(Costs(), np.zeros((0, 2), dtype=np.int64), np.zeros(0))
@@ -125,7 +131,7 @@ class Uncounted:
 
 
 class Unmeasured:
-    """Metrics of a simulation, which has none."""
+    """The metrics of a simulation's rounds: none."""
 
     def of_round(
         self, result: RoundResult, state: FederationState, before: ServerState, info: Info, last: bool
@@ -134,10 +140,11 @@ class Unmeasured:
 
 
 class Simulation:
-    """A run of one algorithm on a gradient function: the round loop of `raylfl.runtime.round` on recorded rounds.
+    """A run of an algorithm on a gradient function, with the round loop of `raylfl.runtime.round`.
 
-    x0: the initial model [d]; rule: the options of the local solver. A method with topology `Alone` trains on
-    F = sum_i w_i f_i, as one client.
+    gradient: (client, x [d], round, local step) -> gradient [d]; step -1 asks for the full-batch gradient. x0: the
+    initial model [d]; rule: options of the local solver, by default plain SGD. A centralised method (topology `Alone`)
+    trains on F = sum_i w_i f_i as a single client; `merged` is then true.
     """
 
     def __init__(
@@ -184,11 +191,11 @@ class Simulation:
 
     @property
     def clients(self) -> dict[int, State]:
-        """The client states by client, of clients that have taken part in a method with client state."""
+        """The client states by client number, for clients that have taken part; empty if the method has none."""
         return self.federation.state.clients
 
     def restart(self, algorithm: Algorithm, server: ServerState, clients: dict[int, State]) -> None:
-        """Replaces the algorithm and the states, so that the next round continues from them."""
+        """Replace the algorithm and its states, from which the next round then continues."""
         for part in (self.federation, self.federation.dispatch, self.backend):
             part.algorithm = algorithm
         state, homes = self.federation.state, self.federation.dispatch.homes
@@ -197,20 +204,24 @@ class Simulation:
         self.federation.resume(replace(state, server=server, clients=dict(clients)))
 
     def client_state(self, clients: Sequence[int]) -> State:
-        """The client states of these clients, by name, as rows [C, d]."""
+        """The states of the given clients, by name, as rows [C, ...]; initial states before a first round."""
         fresh = self.algorithm.init_clients(self.x0, 1)
         states = [self.clients.get(int(i), fresh) for i in clients]
         return {name: torch.cat([s[name] for s in states]) for name in fresh}
 
     def run_round(self, r: Round) -> ServerState:
-        """Runs one round, which updates `server` and `clients`, and returns the new server state."""
+        """Run one round, which changes `server` and `clients`; returns the new server state."""
         self.planner.next, self.federation.state.round = self._prepared(r), r.index
         for _ in self.federation.round(last=False):
             pass
         return self.server
 
     def uploads(self, r: Round) -> tuple[State, State]:
-        """(uploads, new client states) of the received clients of round r, rows in cohort order; nothing is stored."""
+        """(uploads, new client states) of the received clients of round r, with rows in cohort order.
+
+        The simulation itself stays unchanged. A graph method that keeps node states at workers returns no client
+        states.
+        """
         broadcast, dispatch = self.algorithm.broadcast(self.server), self.federation.dispatch
         rows = Dispatch(self.algorithm, self.backend, dispatch.runtime, dispatch.homes, "they are returned")
         result = rows.send(self._prepared(r), broadcast, self.federation.state).result()
@@ -220,7 +231,7 @@ class Simulation:
         return result.uploads, {name: torch.cat([s[name] for s in result.client_states]) for name in names}
 
     def _prepared(self, r: Round) -> Round:
-        """The round with the method's steps; with topology `Alone`, the round of a single client."""
+        """The round with the local steps that the method allows, and with a single client for a centralised method."""
         steps = np.minimum(r.steps, 1) if self.algorithm.one_step else r.steps
         if self.merged:
             one = recorded_round(r.index, [0], self.backend.population, lr=r.lr, received=r.received.any())
@@ -236,9 +247,10 @@ def simulate(
     population: Population,
     rule: LocalRule | None = None,
 ) -> Iterator[tuple[ServerState, dict[int, State]]]:
-    """(server state, client states) after each of the recorded rounds, as copies that later rounds do not change.
+    """Yield (server state, client states) after each of the recorded rounds, as copies.
 
-    gradient(client, x [d], round, step) -> [d]; x0: the initial model [d]; rule: options of the local solver.
+    gradient: (client, x [d], round, local step) -> gradient [d]; step -1 asks for the full-batch gradient. x0: the
+    initial model [d]; rule: options of the local solver, by default plain SGD.
     """
     run = Simulation(algorithm, gradient, x0, population, rule)
     for r in rounds:
@@ -261,12 +273,14 @@ def recorded_round(
     proximal: float = 0.0,
     edges: Edges | None = None,
 ) -> Round:
-    """A round with these sampled clients; every array may be one value for all.
+    """A round with the sampled clients `cohort`; every array argument may be one value for all clients.
 
-    Aligned with the cohort: draws, how often each client was drawn; received, whether its upload arrived. Of all N
+    In the order of the cohort: draws, how often each client is drawn; received, whether its upload arrives. For all N
     clients: steps, the numbers of local steps K_i; failure, the probabilities that an upload is lost; inclusion, the
-    probabilities of a draw (None: 1/N). rule, proximal: the local solver's options and mu, which determine the norms
-    |a_i|_1 of the round. edges: the graph of a method without a server.
+    probabilities of a draw (None: 1/N).
+
+    rule, proximal: options of the local solver and the factor mu of FedProx, from which the norms |a_i|_1 of the
+    accumulation vectors are computed. edges: the graph of a method without a server.
     """
     ids, n = np.asarray(cohort, dtype=np.int64), population.count
     everyone = np.broadcast_to(np.asarray(steps, dtype=np.int64), n)
