@@ -1,6 +1,7 @@
-"""An audit of public results that contradict each other: SCAFFOLD with few clients a round, FedNova with unequal sizes.
+"""An audit of contradictory public results: SCAFFOLD with few clients per round, FedNova with unequal data sizes.
 
-Each departure of public code from the paper that may explain them is an option, run beside the published method.
+Public code departs from the papers in ways that may explain the contradictions. Each departure is an option here, and
+is run beside the published method.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ SEEDS = (0, 1, 2)
 
 
 def scaffold_lines(base: Setting, rate: float) -> list[Setting]:
-    """The settings of SCAFFOLD: as published, with each departure, at ten times the learning rate; and the controls.
+    """The settings of SCAFFOLD as published, with departures of public code, and at ten times the rate; and controls.
 
-    rate: the learning rate of all settings but that one.
+    rate: the local learning rate of all settings except the tenfold one.
     """
     lines = {**DEPARTURES, LONG: {"local.lr": TENFOLD * rate}, **CONTROLS}
     return [base.with_(name, {"algorithm.name": "scaffold", "local.lr": rate, **own}) for name, own in lines.items()]
@@ -73,9 +74,9 @@ class ScaffoldAudit(PaperResult):
 
     @staticmethod
     def claims(at: Mapping[str, Mapping[int, float]]) -> list[Claim]:
-        """The claims about why public tables show 10.0 %, judged by the distances after EARLY and LATE rounds.
+        """The claims about why public tables show 10.0 % for SCAFFOLD, judged after EARLY and LATE rounds.
 
-        at: name of a setting -> rounds -> relative distance to the optimum.
+        at: name of a setting -> number of rounds -> relative distance to the optimum.
         """
 
         def told(*names: str, after: int = LATE) -> str:
@@ -112,27 +113,30 @@ class ScaffoldAudit(PaperResult):
 class Network(PaperResult):
     """An audit with LeNet-5 on MNIST (at scale `smoke`: digits, 50 clients), under NIID-Bench's partitions.
 
-    A line of the table is one method or variant. Lines and seeds can be run and published one by one; a claim is judged
-    once all its lines have runs. An audit without scales always has the sizes of the scale `smoke`, and all seeds.
+    A row of the table is one method or variant. Rows and seeds can be run and published one by one; a claim is judged
+    if all its rows have runs. A subclass without scales always has the sizes of the scale `smoke`, and all seeds.
     """
 
     scales: ClassVar[tuple[str, ...]] = SCALES
     choices = ("method", "seed")
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-        """The line of the table to which a run belongs, from the name of its folder."""
+        """The row of the table to which a run belongs, from the name of its folder."""
         return {"method": name.rpartition("-s")[0]}
 
     def groups(self, cache: RunCache, settings: Sequence[Setting]) -> dict[str, Group]:
-        """Line -> its runs, for each line that `--only` selects; one seed if `smoke` is one scale of two."""
+        """Method or variant -> its runs, for the settings that `--only` selects.
+
+        One seed is run at scale `smoke`, and all seeds otherwise. An audit without scales always has all seeds.
+        """
         chosen = [s for s in settings if cache.only.keeps(method=s.label)]
         found = cache.groups(chosen, cache.pick(SEEDS[:1], SEEDS) if self.scales else SEEDS)
         return {group.label: group for group in found}
 
     def base(self, cache: RunCache, options: Mapping[str, Any]) -> Setting:
-        """The setting that all lines share, with these options.
+        """The setting that all rows of the table share, with these options.
 
-        At scale `smoke`, 40 epochs on the small set of digits have as many local steps as ten epochs on MNIST.
+        At scale `smoke`, 40 epochs on the small set of digits have about as many local steps as ten epochs on MNIST.
         """
         smoke: dict[str, Any] = {"partition.min_size": 2, "participation.size": 5, "data.init_args.upscale": 28}
         smoke |= {"local.batch_size": 16, "local.epochs": 40}
@@ -149,7 +153,8 @@ class Network(PaperResult):
     ) -> Findings:
         """The findings: a table of final accuracies, a figure over all rounds, and the claims that could be judged.
 
-        clients, data: words for the clients of a round and for their data. lines: the look of each line.
+        clients, data: words for the clients of a round and for their data. claims: None for a claim without runs.
+        lines: name of a curve -> the method whose style it has.
         """
         from raylfl.reproduce import draw
 
@@ -224,20 +229,20 @@ class FedNovaDigits(FedNovaNetwork):
 
 
 def distance(group: Group, rounds: int) -> float:
-    """The geometric mean over seeds of the relative distance after this many rounds."""
+    """The relative distance to the optimum after this many rounds, as the geometric mean over seeds."""
     values = [run.column(DISTANCE)[:rounds][-1] for run in group.runs]
     return float(np.exp(np.log(values).mean()))
 
 
 def accuracy(group: Group) -> Stat:
-    """The mean accuracy over seeds and the last tenth of the rounds."""
+    """The test accuracy over the last tenth of the rounds, as mean and std over rounds and seeds."""
     return last_k(group, ACCURACY, max(1, group.runs[0].config["rounds"] // 10))
 
 
 def _gap(text: str, groups: Mapping[str, Group], line: str, other: str, low: float, high: float) -> Claim | None:
-    """The claim low < a - b < high about the final accuracies a of `line` and b of `other`; None if one is missing.
+    """The claim low < a - b < high about the final accuracies a of `line` and b of `other`; None without runs of both.
 
-    The accuracy of a line with a diverged run counts as 0.
+    The accuracy of a setting with a diverged run counts as 0.
     """
     if line not in groups or other not in groups:
         return None

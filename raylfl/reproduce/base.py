@@ -1,4 +1,4 @@
-"""The contract of reproductions: a paper's figure or table has a name, runs, and claims to check.
+"""The interface of an experiment: the reproduction of one figure or table of a paper.
 
 A `PaperResult` gets the runs of its settings from the `RunCache` and returns `Findings`: tables with our numbers beside
 the published ones, a verdict on each of the paper's claims, and figures. Each module of this package registers the
@@ -33,9 +33,10 @@ SCALES = ("smoke", "paper")
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper: its text, whether it holds (None: not decided here), and the numbers behind the verdict.
+    """A claim of the paper and the verdict on it.
 
-    remark: an explanation of a claim that does not hold.
+    holds: None if the runs do not decide it; evidence: the numbers behind the verdict; remark: an explanation of a
+    claim that does not hold.
     """
 
     text: str
@@ -46,7 +47,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Findings:
-    """The outcome of a reproduction: tables, claims, figures and notes.
+    """The outcome of an experiment: tables, claims, figures and notes.
 
     figures: file name without ending -> figure. notes: remarks for the reader.
     """
@@ -58,10 +59,11 @@ class Findings:
 
 
 class PaperResult(ABC):
-    """A figure or table of a paper; the first line of a subclass's docstring describes it.
+    """An experiment: a figure or table of a paper; the first line of a subclass's docstring is its summary.
 
-    scales: the scales at which it can be run; none if it is small and always run as a whole. choices: the keys
-    by which `--only` selects its cells. shares: the name of the folder of its runs, if other experiments share them.
+    scales: the scales at which it can be run, `smoke` and `paper`; empty if it is small and has one size only. choices:
+    the keys by which `--only` selects cells of the table. shares: the name of the folder of its runs, if other
+    experiments use the same runs.
     """
 
     scales: ClassVar[tuple[str, ...]] = ()
@@ -70,34 +72,37 @@ class PaperResult(ABC):
 
     @abstractmethod
     def run(self, cache: RunCache) -> Findings:
-        """Makes the runs and compares them. Raises BadConfig (DataMissing) before the first run starts."""
+        """Make the missing runs and compare all runs with the paper.
+
+        Raises BadConfig, or DataMissing if data are missing, before the first run starts.
+        """
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-        """The keys that identify a run in the ledger, from its config and the name of its folder.
+        """The keys and values that identify a run's cell in the ledger, the file of published runs.
 
-        None if the run belongs to no cell of this experiment's table.
+        config: the run's config; name: the name of its folder. None if the run belongs to no cell of this experiment.
         """
         return {"run": name.rpartition("-s")[0] or name}
 
     def measures(self, run: RunRecord) -> dict[str, float | None]:
-        """Numbers that a run's row in the ledger keeps besides its curve.
+        """Numbers that a run's row in the ledger (the file of published runs) has besides its curve.
 
-        They are computed from all rounds; the thinned curve in the row does not determine them.
+        They are computed from all rounds; the row has only some points of the curve, which do not determine them.
         """
         return {}
 
     @property
     def stands_alone(self) -> bool:
-        """Whether each cell can be published on its own."""
+        """Whether single runs can be published, which needs an implementation of `from_ledger`."""
         return type(self).from_ledger is not PaperResult.from_ledger
 
     def from_ledger(self, folder: Path) -> Findings:
-        """The findings, computed from the published runs in the ledger of this folder."""
+        """The findings from the published runs in the ledger of this folder."""
         raise NotImplementedError
 
 
 def find(name: str) -> PaperResult:
-    """The experiment of this name. Raises BadConfig, with the nearest known name, if there is none."""
+    """The experiment of this name; raises BadConfig, with the nearest known name, if there is none."""
     names = EXPERIMENTS.names()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
@@ -109,11 +114,14 @@ def find(name: str) -> PaperResult:
 
 
 def published(text: str) -> Stat:
-    """A published number such as `78.43±2.46` (in per cent, the std may be missing) as a statistic of fractions."""
+    """A published number in per cent, such as `78.43±2.46` or `78.43`, as a statistic of fractions.
+
+    Its std is nan if none is published.
+    """
     mean, _, std = text.partition("±")
     return Stat(float(mean) / 100, float(std) / 100 if std else math.nan, 1, 1)
 
 
 def cost_or_dash(value: float) -> str:
-    """A cost as text; `–` if it is not finite, because the goal was never reached."""
+    """A cost (such as rounds) until a goal as text; `–` if it is not finite because the goal was never reached."""
     return count_text(value) if math.isfinite(value) else "–"

@@ -1,4 +1,4 @@
-"""The selection of an experiment's cells: `--only task=mnist-*` `--only steps=5,20`."""
+"""The selection of an experiment's cells on the command line: `--only task=mnist-* --only steps=5,20`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from raylfl.errors import BadConfig
 
 @dataclass(frozen=True)
 class Choice:
-    """A selection of cells: a cell is selected if the value of each key with patterns matches one of its patterns.
+    """A selection of cells: for every key with patterns, the cell's value must match one of them.
 
-    Patterns have the wildcards of file names (`mnist-*`), and match values as `plain` writes them. seen: key -> value
-    -> whether it matched, for all values asked about so far.
+    patterns: key -> patterns with the wildcards of file names (`mnist-*`), which are compared with the text of `plain`.
+    seen: key -> value -> whether it matches, for all values that `keeps` was called with.
     """
 
     patterns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     seen: dict[str, dict[str, bool]] = field(default_factory=dict, compare=False)
 
     def keeps(self, **cell: Any) -> bool:
-        """Whether a cell with these keys and values is selected; notes the values in `seen`."""
+        """Whether the cell with these keys and values is selected; stores the values in `seen`."""
         for key in cell.keys() & self.patterns.keys():
             value = plain(cell[key])
             kept = any(fnmatch.fnmatchcase(value, pattern) for pattern in self.patterns[key])
@@ -31,14 +31,17 @@ class Choice:
         return all(self.seen[key][plain(value)] for key, value in cell.items() if key in self.patterns)
 
     def refuse_nothing(self) -> None:
-        """Raises BadConfig if, for some key with patterns, no value asked about so far matches."""
+        """Raise BadConfig if, for some key with patterns, none of the values in `seen` matches."""
         for key, values in self.seen.items():
             if not any(values.values()):
                 raise BadConfig(f"--only {key}={','.join(self.patterns[key])}: no cell; there are {', '.join(values)}")
 
 
 def choice(words: Sequence[str], keys: Sequence[str], name: str) -> Choice:
-    """The selection from words `key=value,value`. Raises BadConfig for a key that the experiment does not have."""
+    """The selection that the words `key=value,value` describe.
+
+    keys: the keys of the experiment; name: its name. Raises BadConfig for any other key.
+    """
     patterns: dict[str, list[str]] = {}
     for word in words:
         key, equals, values = word.partition("=")

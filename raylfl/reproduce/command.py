@@ -1,4 +1,7 @@
-"""`raylfl reproduce`: runs experiments by name and writes their findings to the terminal and to files."""
+"""The command `raylfl reproduce`: runs experiments by name, and prints and writes their findings.
+
+An experiment here is the reproduction of one figure or table of a paper.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,11 @@ def reproduce(
     processes: int | None = None,
     estimate: bool = False,
 ) -> None:
-    """Carries out the experiments one by one and writes runs and findings to runs/reproduce/NAME[/SCALE].
+    """Carry out the experiments one by one; runs and findings are written to runs/reproduce/NAME[/SCALE].
 
-    overrides: `key=value` for all runs. only: `key=value,value`, the cells to run. processes: runs at the same time;
-    None: one per CPU. estimate: only estimate the duration of the runs. Raises BadConfig for an unknown name before
-    anything is run.
+    scale: `smoke` (small, in minutes) or `paper`. overrides: `key=value` for the config of every run. only:
+    `key=value,value`, the cells to run. processes: the number of runs at the same time; None: one per CPU. estimate:
+    only estimate how long the runs take. Raises BadConfig for an unknown name before anything is run.
     """
     from raylfl.reproduce.run_cache import RunCache
 
@@ -65,7 +68,7 @@ def reproduce(
 
 
 def place(name: str, experiment: PaperResult, scale: str) -> Path:
-    """The folder of an experiment's results, or of the runs that several experiments share."""
+    """The folder of an experiment's results; name: of the experiment, or of runs that several experiments share."""
     folder = LoggingConfig().folder / "reproduce" / name
     return folder / scale if experiment.scales else folder
 
@@ -86,7 +89,7 @@ def _estimate(experiment: PaperResult, *options: Any) -> None:
 
 
 def show(findings: Findings, notes: Sequence[str]) -> None:
-    """Prints tables, then a verdict on each claim."""
+    """Print the tables, a verdict on each claim, and the notes."""
     out = console(width=None if sys.stdout.isatty() else WIDTH)
     for table in findings.tables:
         out.print(to_rich(table))
@@ -110,7 +113,10 @@ def _verdicts(claims: Sequence[Claim]) -> RichTable:
 
 
 def write(folder: Path, findings: Findings, notes: Sequence[str], dpi: int = 200) -> list[Path]:
-    """Writes figures (PNG), tables (Markdown, CSV) and verdicts.json; returns the paths of figures and verdicts."""
+    """Write figures (PNG), tables (Markdown, CSV) and verdicts.json; returns the paths of figures and verdicts.
+
+    dpi: resolution of the figures.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for table in findings.tables:
         _write_table(folder, table)
@@ -130,7 +136,7 @@ def _write_table(folder: Path, table: Table) -> None:
 
 
 def list_experiments() -> None:
-    """Prints the names of all experiments, their content and their scales."""
+    """Print the names of all experiments with their summaries, papers and scales."""
     table = RichTable(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()

@@ -1,4 +1,4 @@
-"""The figures of reproductions: panels of curves, with the same line style for a method in every panel."""
+"""The figures of experiments: panels of curves, with the same line style for a method in every panel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ HOLLOW: dict[str, Any] = {"dashes": (3, 2), "markerfacecolor": "white", "markere
 
 @dataclass(frozen=True)
 class Plot:
-    """One panel of a figure: its lines by name, its metric, and its x axis (a key of `derived.AXES`)."""
+    """One panel of a figure: curves of a metric.
+
+    lines: name of a curve -> its runs; axis: the x axis, a key of `derived.AXES`; band: the range drawn around a curve,
+    `minmax` or `std` over seeds; window: rounds of the moving average. limits: lower and upper limit of y, None: from
+    the data; smaller values are drawn at the lower limit. right: upper limit of x. start: the metric's value before
+    round 0, if known. factors: name of a curve -> factor of its costs on the x axis.
+    """
 
     heading: str
     lines: Mapping[str, Group]
@@ -32,17 +38,17 @@ class Plot:
     axis: str = "rounds"
     band: str = "minmax"
     window: int = 1
-    limits: tuple[float | None, float | None] = (
-        None,
-        None,
-    )  # (lower, upper) limit of y; None: from the data; smaller values are drawn at the lower limit
-    right: float | None = None  # upper limit of x
-    start: float | None = None  # value of the metric before round 0, if known
-    factors: Mapping[str, float] = field(default_factory=dict)  # line -> factor of its costs
+    limits: tuple[float | None, float | None] = (None, None)
+    right: float | None = None
+    start: float | None = None
+    factors: Mapping[str, float] = field(default_factory=dict)
 
 
 def curves(plots: Sequence[Plot], styles: Mapping[str, Line], size: tuple[float, float] = PANEL) -> Figure:
-    """A figure of the panels under one legend; styles: name of a line -> its style, in the order of the legend."""
+    """A figure of the panels under one legend; styles: name of a curve -> its style, in the order of the legend.
+
+    size: width and height of a panel in inches.
+    """
     panels = [Panel(plot.heading, _drawer(plot, styles), size, plot.heading) for plot in plots]
     shown = {name for plot in plots for name in plot.lines}
     legend = [(name, line) for name, line in styles.items() if name in shown]
@@ -51,7 +57,10 @@ def curves(plots: Sequence[Plot], styles: Mapping[str, Line], size: tuple[float,
 
 
 def styles(methods: Mapping[str, str]) -> dict[str, Line]:
-    """The styles of lines by name, from their methods; a method has the same colour in every report."""
+    """The line styles of curves by name; a method has the same colour in every report.
+
+    methods: name of a curve -> its method.
+    """
     looks = method_styles(list(methods.values()))
     return {name: looks[method] for name, method in methods.items()}
 
@@ -72,9 +81,9 @@ def _drawer(plot: Plot, looks: Mapping[str, Line]) -> Callable[[Axes], None]:
 
 
 def _counted(item: Curve, factor: float, bottom: float | None, start: float | None) -> Curve:
-    """The curve with its costs multiplied by `factor` and its values at least `bottom`.
+    """The curve with its costs (x) multiplied by `factor` and its values (y) at least `bottom`.
 
-    start: the value of a point at cost 0 that is put in front; None: no such point.
+    start: the value of an additional first point at cost 0; None: no such point.
     """
     first = [] if start is None else [start]
     floor = -np.inf if bottom is None else bottom
@@ -91,7 +100,8 @@ def sweeps(
 ) -> Figure:
     """A figure of a metric over a tuned option: our results filled and solid, published ones hollow and dashed.
 
-    panels: heading -> method -> (ours, published), both value -> statistic; published may be empty.
+    panels: heading -> method -> (ours, published), both option's value -> statistic; published may be empty. looks: the
+    style of each method; label: of the x axis.
     """
 
     def drawer(lines: Mapping[str, tuple[Mapping[float, Stat], Mapping[float, Stat]]]) -> Callable[[Axes], None]:
@@ -115,9 +125,9 @@ def sweeps(
 def beside(
     panels: Mapping[str, Mapping[str, Mapping[str, tuple[Stat, Stat]]]], looks: Mapping[str, Line], metric: str
 ) -> Figure:
-    """A figure of mean and std for each cell and method: our results (filled) beside the published ones (hollow).
+    """A figure of mean and std by cell and method: our results filled, published ones hollow.
 
-    panels: heading -> cell -> method -> (ours, published). looks: the style of each method.
+    panels: heading -> cell of a table -> method -> (ours, published). looks: the style of each method.
     """
 
     def drawer(cells: Mapping[str, Mapping[str, tuple[Stat, Stat]]]) -> Callable[[Axes], None]:
@@ -148,7 +158,7 @@ def _point(ax: Axes, x: float, stat: Stat, line: Line, metric: str, hollow: bool
 
 
 def _with_published(panels: Sequence[Panel], looks: Mapping[str, Line]) -> Figure:
-    """The panels under one legend, which also explains filled and hollow markers."""
+    """The panels under one legend, which also explains filled and hollow markers; looks: the style of each method."""
     kinds = [
         Line2D([], [], color=MUTED, marker="o", label="ours"),
         Line2D([], [], color=MUTED, marker="o", label="published", **HOLLOW),

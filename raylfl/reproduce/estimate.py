@@ -1,4 +1,4 @@
-"""`raylfl reproduce --estimate`: the expected duration of the runs, from short runs of each kind."""
+"""The expected duration of an experiment's runs (`raylfl reproduce --estimate`), from short runs of each kind."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ SHORT = 10.0  # seconds after which a short run ends, but not before its second 
 
 
 def estimate(configs: Sequence[dict[str, Any]], processes: int) -> Iterator[str]:
-    """Yields one line per kind of run (data, model, method, clients) as soon as it is measured, then one for all runs.
+    """Yield a line with the expected hours for each kind of run, as soon as it is measured, then a line for all runs.
 
-    For each kind, the run with the fewest local steps or epochs is measured for a few rounds. The time of the other
-    runs is assumed to be proportional to their local steps or epochs. This is slightly too much, as evaluations do not
-    take longer with more steps. Runs with different numbers of steps per client are of one kind only if these numbers
-    are the same.
+    Runs are of one kind if they have the same data, model, method, clients and participation. For each kind, the run
+    with the fewest local steps or epochs is measured for a few rounds. The time of the other runs is assumed to be
+    proportional to their local steps or epochs. This is slightly too long, as an evaluation does not take longer with
+    more steps. Runs whose clients differ in their numbers of steps belong to one kind only if these numbers have the
+    same specification.
+
+    processes: the number of runs at the same time.
     """
     kinds: dict[str, list[dict[str, Any]]] = {}
     for config in configs:
@@ -44,7 +47,7 @@ def estimate(configs: Sequence[dict[str, Any]], processes: int) -> Iterator[str]
 
 
 class _Clock(Callback):
-    """Records the seconds of each round; ends the run after two rounds and `SHORT` seconds."""
+    """A callback that records the seconds of each round and ends the run after two rounds and `SHORT` seconds."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -61,22 +64,22 @@ def _kind(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _local_work(config: dict[str, Any]) -> tuple[str, Any]:
-    """The unit and the amount of local work; the amount is a number, or the specification of a value per client."""
+    """(`steps` or `epochs`, the amount of local work), where the amount is a number or a specification by client."""
     unit = "epochs" if config["local"]["epochs"] is not None else "steps"
     return unit, config["local"][unit]
 
 
 def _work(config: dict[str, Any]) -> float:
-    """The number of local steps or epochs; 1 if the amount is specified per client."""
+    """The number of local steps or epochs; 1 if it is specified by client."""
     amount = _local_work(config)[1]
     return float(amount) if isinstance(amount, (int, float)) else 1.0
 
 
 def _per_round(config: dict[str, Any]) -> float:
-    """Seconds per round, measured by a short run in a temporary folder that evaluates every second round.
+    """Seconds per round, measured by a short run in a temporary folder.
 
-    The time of an evaluation is the difference between rounds with and without one; it is spread over `eval.every`
-    rounds.
+    The short run evaluates every second round. The time of an evaluation is the difference between rounds with and
+    without one; it is divided by `eval.every` of the config.
     """
     short, clock = copy.deepcopy(config), _Clock()
     every = max(int(config["eval"]["every"]), 1)

@@ -1,4 +1,4 @@
-"""FedACS [3] (Weng, Ren, Xiao & Skoglund 2025): its quadratics, figures 4 and 7."""
+"""FedACS [3] (Weng, Ren, Xiao & Skoglund 2025): experiments on quadratics, figures 4 and 7."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ from raylfl.reproduce.setting import setting
 
 
 class Quadratics(PaperResult):
-    """Runs of several methods on the quadratics of fig. 4, in several systems of heterogeneity."""
+    """A figure of several methods on the quadratics of fig. 4, in several systems of heterogeneity.
 
-    panels: ClassVar[Mapping[str, list[str]]]  # heading -> presets
-    methods: ClassVar[Mapping[str, dict[str, Any]]]  # name -> options
-    looks: ClassVar[Mapping[str, str]]  # name -> method that gives the line style
+    panels: heading of a system -> names of its configs. methods: name -> options. looks: name -> method whose line
+    style it has. tail: the number of last rounds that are averaged. options: for all methods. stem: file name of the
+    figure.
+    """
+
+    panels: ClassVar[Mapping[str, list[str]]]
+    methods: ClassVar[Mapping[str, dict[str, Any]]]
+    looks: ClassVar[Mapping[str, str]]
     rounds: ClassVar[int]
     tail: ClassVar[int]
     options: ClassVar[dict[str, Any]] = {}
@@ -51,7 +56,7 @@ class Quadratics(PaperResult):
 
     @abstractmethod
     def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
-        """The claims of the paper, judged by the limits; limits: system -> method -> limit."""
+        """The claims of the paper, judged by measured limits; limits: system -> method -> limit."""
 
     def _table(self, limits: Mapping[str, Mapping[str, Limit]]) -> Table:
         rows = [
@@ -172,9 +177,9 @@ class Fig7(Quadratics):
 
 
 def _as_predicted(limits: Mapping[str, Mapping[str, Limit]], tolerance: float) -> Claim:
-    """The claim that every method ends where eqs. (4)-(6) of [3] predict, which the paper does not state.
+    """The claim, not in the paper, that every method ends where eqs. (4)-(6) of FedACS predict.
 
-    tolerance: the largest accepted distance from the prediction.
+    limits: system -> method -> limit; tolerance: the largest accepted distance from the prediction.
     """
     off = {
         f"{panel.split(':')[0]}, {name}": limit.surprise

@@ -1,4 +1,4 @@
-"""The limit of a method on the quadratics of FedACS [3], measured and predicted."""
+"""The limit of a method on the quadratics of FedACS [3] (Weng, Ren, Xiao & Skoglund 2025), measured and predicted."""
 
 from __future__ import annotations
 
@@ -14,41 +14,45 @@ DISTANCE = "global/distance_abs"
 
 @dataclass(frozen=True)
 class Limit:
-    """The limit of a method on the quadratics of fig. 4, from one run; tail: the number of last rounds averaged."""
+    """The limit of a method on the quadratics of FedACS, fig. 4, measured in one run and predicted.
+
+    The objectives are f_m(x) = |x - E_m|^2 / 2. tail: the number of last rounds that are averaged.
+    """
 
     run: RunRecord
     tail: int
 
     @cached_property
     def optimum(self) -> Floats:
-        """The optimum x* = mean of the E_m, [d]."""
+        """The optimum x* [d], the mean of the clients' minimisers E_m."""
         from raylfl.reproduce.probes.quadratics import TracedQuadratics
 
         return TracedQuadratics(**self.run.config["data"]["init_args"]).optimum().numpy()
 
     @cached_property
     def mean(self) -> Floats:
-        """The mean of x_r over the rounds of the tail, [d]."""
+        """The mean of the server model x_r over the last rounds, [d]."""
         columns = [self.run.column(f"test/x{j}") for j in range(len(self.optimum))]
         mean: Floats = np.stack(columns)[:, -self.tail :].mean(axis=1)
         return mean
 
     @property
     def bias(self) -> float:
-        """The bias |mean - x*|, where `mean` is over the tail."""
+        """The bias: the distance of `mean` from the optimum."""
         return float(np.linalg.norm(self.mean - self.optimum))
 
     @property
     def distance(self) -> float:
-        """The mean of |x_r - x*| over the rounds of the tail; it contains the bias and the noise of single rounds."""
+        """The mean of |x_r - x*| over the last rounds, which contains the bias and the noise of single rounds."""
         return float(self.run.column(DISTANCE)[-self.tail :].mean())
 
     @cached_property
     def predicted(self) -> Floats | None:
-        """The minimiser [d] of the surrogate sum_i Omega_i f_i, [3] eqs. (4)-(6); None if Omega is not known.
+        """The minimiser [d] of the surrogate objective sum_i Omega_i f_i; None if Omega is unknown.
 
-        If the system changes, Omega is the mean over the rounds of the tail. The prediction is exact for
-        eta -> 0; at eta > 0 a client moves by 1 - (1-eta)^K instead of eta K.
+        It is the limit that FedACS, eqs. (4)-(6), predicts. If the system changes, Omega is the mean over the last
+        rounds. The prediction is exact for a step size eta -> 0; at eta > 0 a client moves by the factor 1 - (1-eta)^K
+        towards its minimiser instead of eta K.
         """
         from raylfl.config.load import load_config
         from raylfl.diagnostics.surrogate import fixed_point, surrogate_weights
@@ -71,10 +75,10 @@ class Limit:
 
     @property
     def predicted_bias(self) -> float:
-        """The predicted bias |predicted - x*|; nan if there is no prediction."""
+        """The distance of `predicted` from the optimum; nan if there is no prediction."""
         return float("nan") if self.predicted is None else float(np.linalg.norm(self.predicted - self.optimum))
 
     @property
     def surprise(self) -> float:
-        """The prediction error |mean - predicted|; nan if there is no prediction."""
+        """The distance of `mean` from `predicted`; nan if there is no prediction."""
         return float("nan") if self.predicted is None else float(np.linalg.norm(self.mean - self.predicted))

@@ -36,10 +36,10 @@ Published = Mapping[str, tuple[float, float]]  # method -> rounds, seconds
 
 @dataclass(frozen=True)
 class Task:
-    """A column of a table: data, network, target accuracy, and the published costs to reach it.
+    """A column of a table: data, network, target accuracy, and the published costs to reach the target.
 
-    gains: the lowest and highest published gain of FedACS in accuracy over another method, in points. smoke: the target
-    on the digits.
+    configs, options: the config files and dotted keys of data and network. gains: the lowest and the highest published
+    lead of FedACS in accuracy, in percentage points. smoke: the target at scale `smoke`, on the digits.
     """
 
     heading: str
@@ -52,9 +52,10 @@ class Task:
 
 
 def _costs(text: str) -> dict[str, tuple[float, float]]:
-    """Method -> published (rounds, seconds), from `68 3548.6, 93 5470.4, ...`; `- -`: the target was never reached.
+    """Method -> published (rounds, seconds) to the target, from a text such as `68 3548.6, 93 5470.4, ...`.
 
-    The order is FedACS, FedAvg, c-a-FedAvg, FedVARP, FedNova, OS. FedAU has no published costs: never.
+    The order is FedACS, FedAvg, c-a-FedAvg, FedVARP, FedNova, OS. `- -` means that the target was never reached, as by
+    FedAU, which is not in the text.
     """
     pairs = [[NEVER if x == "-" else float(x) for x in pair.split()] for pair in text.split(",")]
     names = [name for name in METHODS if name != "FedAU"]
@@ -62,7 +63,10 @@ def _costs(text: str) -> dict[str, tuple[float, float]]:
 
 
 class Efficiency(PaperResult):
-    """Rounds and total computation time of seven methods until a test accuracy is first reached."""
+    """A table of the rounds and the computation that seven methods need to reach a test accuracy.
+
+    stem: file name of the table; system: the config of the system of heterogeneity; tasks: the columns.
+    """
 
     scales = SCALES
     stem: ClassVar[str]
@@ -101,7 +105,7 @@ class Efficiency(PaperResult):
         )
 
     def setting(self, cache: RunCache, task: Task) -> Setting:
-        """The setting of FedAvg on this task, at the cache's scale."""
+        """The setting of FedAvg on this task, at the cache's scale; other methods change its options."""
         if cache.scale == "paper":
             return setting("", ["reproduce/fedacs_table1", self.system, *task.configs, "reproduce/paper"], task.options)
         smoke = {"num_clients": 20, "rounds": 80, "local.batch_size": 32, "local.lr": 0.05, "partition.min_size": 2}
@@ -112,7 +116,7 @@ class Efficiency(PaperResult):
     def claims(self, ours: Mapping[str, Mapping[str, Sequence[Stat]]]) -> list[Claim]:
         """The claims of Sec. 6: among all methods but OS, FedACS needs the fewest rounds and the least computation.
 
-        ours: task -> method -> (rounds, computation) to the target.
+        ours: task -> method -> (rounds, computation) to the target. OS: optimal sampling.
         """
         claims = []
         for task in self.tasks:
@@ -129,7 +133,7 @@ class Efficiency(PaperResult):
         return claims
 
     def gains(self, ends: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
-        """The claims of figs. 6, 9, 10: FedACS ends with the highest accuracy; the evidence is its lead in points.
+        """The claims of figs. 6, 9, 10: FedACS has the highest final accuracy; the evidence is its lead in points.
 
         ends: task -> method -> accuracy over the last rounds.
         """
@@ -147,9 +151,10 @@ class Efficiency(PaperResult):
     def rivals(
         self, ours: Mapping[str, Mapping[str, Sequence[Stat]]], ends: Mapping[str, Mapping[str, Stat]]
     ) -> list[Claim]:
-        """The claims of Sec. 6 about rivals: FedAU never reaches the target, c-a-FedAvg varies more than FedAvg.
+        """The claims of Sec. 6 about other methods: FedAU never reaches the target, c-a-FedAvg varies more than FedAvg.
 
-        ours, ends: as in `claims` and `gains`.
+        ours: task -> method -> (rounds, computation) to the target; ends: task -> method -> accuracy over the last
+        rounds.
         """
         reached = {task.heading: _reached(ours[task.heading]["FedAU"][0]) for task in self.tasks}
         told = ", ".join(f"{heading} {_count(value)}" for heading, value in reached.items())
@@ -309,7 +314,7 @@ class Table5(Efficiency):
 
 
 class Epochs(Efficiency):
-    """A table with T_m local epochs instead of local steps, the other reading of App. I.3.1."""
+    """A table with T_m local epochs of client m instead of T_m local steps, the other reading of App. I.3.1."""
 
     def setting(self, cache: RunCache, task: Task) -> Setting:
         made = super().setting(cache, task)  # in a smoke run, an epoch has one or two steps
@@ -319,20 +324,20 @@ class Epochs(Efficiency):
 
 @EXPERIMENTS.register("fedacs/table1-epochs", paper="FedACS [3] table 1, fig. 6")
 class Table1Epochs(Epochs, Table1):
-    """Table 1 with T_m local epochs, as App. I.3.1 says."""
+    """Table 1 with T_m local epochs of client m instead of local steps, as App. I.3.1 says."""
 
     stem, system = "table1_epochs", "preset/fedacs_dynamic_epochs"
 
 
 @EXPERIMENTS.register("fedacs/table4-epochs", paper="FedACS [3] table 4, fig. 9")
 class Table4Epochs(Epochs, Table4):
-    """Table 4 with T_m local epochs, as App. I.3.1 says."""
+    """Table 4 with T_m local epochs of client m instead of local steps, as App. I.3.1 says."""
 
     stem, system = "table4_epochs", "preset/fedacs_static_epochs"
 
 
 @EXPERIMENTS.register("fedacs/table5-epochs", paper="FedACS [3] table 5, fig. 10")
 class Table5Epochs(Epochs, Table5):
-    """Table 5 with T_m local epochs, as App. I.3.1 says."""
+    """Table 5 with T_m local epochs of client m instead of local steps, as App. I.3.1 says."""
 
     stem, system = "table5_epochs", "preset/fedacs_dynamic_epochs"

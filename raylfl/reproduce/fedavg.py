@@ -1,7 +1,8 @@
 """FedAvg (McMahan, Moore, Ramage, Hampson & y Arcas, AISTATS 2017), table 1: rounds to a target accuracy.
 
-The caption says "MNIST 2NN with E = 1"; FedLab's replication has E = 5. Definitions (sec. 3): the learning rate is the
-best of a grid, in each cell; the curve is the best test accuracy so far, with linear interpolation between evaluations.
+The caption says "MNIST 2NN with E = 1" (E: local epochs); FedLab's replication has E = 5. As defined in sec. 3, the
+learning rate is the best of a grid, for each cell, and a curve is the best test accuracy so far, interpolated linearly
+between evaluations.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ NEAR = 1.5  # factor between our rounds and the paper's that counts as agreement
 
 
 def published(numbers: Mapping[str, Sequence[int]], partition: str, fraction: float) -> int:
-    """The published number of rounds of a cell.
+    """The published number of rounds of a cell of table 1.
 
-    numbers: partition -> rounds for each of FRACTIONS. fraction: the fraction of clients.
+    numbers: partition -> rounds for each of FRACTIONS. fraction: C, the fraction of clients in a round.
     """
     return numbers[partition][FRACTIONS.index(fraction)]
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A run of a cell: its learning rate and seed, and the rounds to the target; None if it was not reached."""
+    """A run of a cell: its learning rate, its seed, and the rounds until the target; None if it was not reached."""
 
     lr: float
     seed: int
@@ -60,7 +61,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Place:
-    """A cell of the table (pixels, partition, fraction of clients) with its runs."""
+    """A cell of table 1 with its runs: pixel scaling, partition, fraction of clients."""
 
     pixels: str
     partition: str
@@ -81,7 +82,7 @@ class Place:
 
     @property
     def inside(self) -> bool:
-        """Whether the best learning rate is neither the smallest nor the largest tried."""
+        """Whether the best learning rate is neither the smallest nor the largest one tried."""
         return min(self.search) < self.lr < max(self.search)
 
     @property
@@ -90,13 +91,13 @@ class Place:
 
     @property
     def ours(self) -> Stat:
-        """The rounds to the target at the best learning rate, over seeds."""
+        """The rounds to the target at the best learning rate, over the seeds that reached it."""
         own = [run.rounds for run in self.tried if run.lr == self.lr]
         return Stat.over([rounds for rounds in own if rounds is not None], of=len(own))
 
     @property
     def ratio(self) -> float:
-        """Our rounds to the target over the paper's; nan if no run reached the target."""
+        """Our rounds to the target divided by the paper's; nan if no run reached the target."""
         return self.ours.mean / published(PAPER, self.partition, self.fraction)
 
 
@@ -124,7 +125,7 @@ class Table1(PaperResult):
         return findings([Place(*place, own) for place, own in runs.items()])
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """The scaling of pixels, the partition, the client fraction and the learning rate of a run."""
+        """The pixel scaling, partition, fraction of clients and learning rate of a run."""
         names = {key: name for name, key in PARTITIONS.items()}
         size = config["participation"]["size"]
         fraction = 0.0 if size == 1 else size / config["num_clients"]
@@ -133,7 +134,7 @@ class Table1(PaperResult):
         return {"pixels": pixels, "partition": partition, "fraction": fraction, "lr": config["local"]["lr"]}
 
     def measures(self, run: RunRecord) -> dict[str, float | None]:
-        """The rounds to the run's target; None if it did not reach it."""
+        """The rounds until the run's target accuracy; None if it was not reached."""
         return {ROUNDS: to_target(run, ACCURACY, run.config["stop"]["target"], between=True)}
 
     def from_ledger(self, folder: Path) -> Findings:
@@ -145,10 +146,10 @@ class Table1(PaperResult):
 
 
 def cell(pixels: str, partition: str, fraction: float, lr: float, scale: str) -> Setting:
-    """The setting of a cell with a learning rate; its runs end at the target, or else after twice the paper's rounds.
+    """The setting of a cell of table 1 with this learning rate.
 
-    pixels, partition: names of the cell's pixel scaling and partition; fraction: C, the fraction of clients. At scale
-    `smoke` runs end after 100 rounds at most.
+    pixels, partition: the cell's pixel scaling and partition by name; fraction: C, the fraction of clients in a round.
+    A run ends at the target, or after twice the paper's rounds; at scale `smoke` after 100 rounds at most.
     """
     smoke = scale == "smoke"
     clients = 50 if smoke else 100
@@ -165,7 +166,7 @@ def cell(pixels: str, partition: str, fraction: float, lr: float, scale: str) ->
 
 
 def findings(places: Sequence[Place]) -> Findings:
-    """The findings from the cells that have runs: the table, the claims and the figure."""
+    """The table, the claims and the figure for the cells that have runs."""
     return Findings([table(places)], claims(places), {"table1": figure(places)}, [TUNED])
 
 
@@ -177,7 +178,7 @@ TUNED = (
 
 
 def table(places: Sequence[Place]) -> Table:
-    """The table with one row per cell: ours, the paper's, FedLab's, and the rounds at every learning rate tried."""
+    """The table with one row per cell: our rounds, the paper's, FedLab's, and ours at every learning rate tried."""
     rows = [
         {
             "block": place.heading,
@@ -210,7 +211,11 @@ def table(places: Sequence[Place]) -> Table:
 
 
 def claims(places: Sequence[Place]) -> list[Claim]:
-    """The claims: our rounds are the paper's; C = 0.1 is faster than one client, more so if the data are not IID."""
+    """The claims about rounds to the target, for each partition and pixel scaling.
+
+    Our rounds are the paper's within a factor of NEAR; C = 0.1 needs fewer rounds than one client, and more so on
+    non-IID data; the best learning rate is not at an edge of the grid.
+    """
     out = []
     for heading in dict.fromkeys(place.heading for place in places):
         own = [place for place in places if place.heading == heading]
@@ -242,14 +247,14 @@ def claims(places: Sequence[Place]) -> list[Claim]:
 
 
 def _gain(places: Sequence[Place]) -> float | None:
-    """The rounds with one client divided by those with C = 0.1; None if a cell is missing or missed the target."""
+    """The rounds with one client divided by the rounds with C = 0.1; None if a cell is missing or missed the target."""
     means = {place.fraction: place.ours.mean for place in places if place.ours.count}
     one, ten = (means.get(fraction) for fraction in FRACTIONS[:2])
     return None if one is None or ten is None else one / ten
 
 
 def figure(places: Sequence[Place]) -> Figure:
-    """The figure of rounds to the target over the fraction of clients, ours beside the published numbers."""
+    """The figure of rounds to the target over the fraction of clients, ours with the published numbers."""
     from raylfl.reproduce import draw
 
     panels = {}

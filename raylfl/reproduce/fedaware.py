@@ -1,4 +1,4 @@
-"""FedAWARE [4] (Zeng et al.): table 1, and the settings that its figures share."""
+"""FedAWARE [4] (Zeng, Xu, Pan, Wang & Tang 2024): table 1, and the settings that the paper's figures share."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ SEARCH_SEED = 0
 def world(
     cache: RunCache, label: str, system: str, more: Sequence[str] = (), options: Mapping[str, Any] | None = None
 ) -> Setting:
-    """The setting of FedAvg in one of SYSTEMS, at the cache's scale.
+    """The setting of FedAvg in a system of heterogeneity, at the cache's scale; other methods change its options.
 
-    more: names of configs merged on top; options: dotted keys with other values.
+    system: a key of SYSTEMS; more: names of configs merged on top; options: dotted keys with other values.
     """
     bases = ["reproduce/fedaware_table1", SYSTEMS[system], *more, cache.pick("reproduce/smoke", "reproduce/paper")]
     smoke: dict[str, Any] = {"local.lr": 0.05}  # with 0.01, 100 rounds are too few to learn anything
@@ -66,9 +66,9 @@ def world(
 
 
 def variants(base: Setting, names: Sequence[str], smoke: bool) -> dict[str, list[Setting]]:
-    """Method -> its settings: one for every value of its tuned option, or for the middle value only if `smoke`.
+    """Method -> its settings, one for every value of the option that is tuned.
 
-    base: the setting to which method and option are added.
+    base: the setting to which method and option are added; smoke: use only the middle value of the option's grid.
     """
     out = {}
     for name in names:
@@ -80,9 +80,10 @@ def variants(base: Setting, names: Sequence[str], smoke: bool) -> dict[str, list
 
 
 def tuned(cache: RunCache, systems: Mapping[str, Setting], names: Sequence[str]) -> dict[str, dict[str, Group]]:
-    """System -> method -> the runs of its best variant on all seeds.
+    """System -> method -> the runs of its best setting on all seeds.
 
-    The best variant has the best accuracy on the search seed. systems: name -> base setting; names: the methods.
+    The best setting of `variants` has the highest accuracy on the search seed. systems: name -> base setting; names:
+    the methods.
     """
     tries = {label: variants(base, names, cache.scale == "smoke") for label, base in systems.items()}
     flat = [(label, name, s) for label, own in tries.items() for name, settings in own.items() for s in settings]
@@ -109,7 +110,7 @@ def steady(lines: Mapping[str, Group], last: int) -> Claim:
 
 
 def jitter(group: Group, last: int) -> float:
-    """The std of the changes of accuracy from one evaluation to the next in the last rounds, as a mean over runs."""
+    """The std of the changes of accuracy between evaluations in the last rounds, as a mean over runs."""
     rows = [run.column(ACCURACY)[run.rounds > run.rounds[-1] - last] for run in group.runs]
     return float(np.mean([np.diff(row[np.isfinite(row)]).std() for row in rows]))
 
@@ -153,7 +154,10 @@ class Table1(PaperResult):
 
     @staticmethod
     def claims(ours: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
-        """The claims of Sec. 5: FedAWARE is best in every system; all methods lose from statistical-only to hybrid+."""
+        """The claims of Sec. 5: FedAWARE is best in every system, and every method is worse in system hybrid+.
+
+        Worse means: less accurate than with statistical heterogeneity only. ours: method -> system -> best accuracy.
+        """
         claims = []
         for label in SYSTEMS:
             order = sorted(METHODS, key=lambda name: -ours[name][label].mean)

@@ -1,4 +1,4 @@
-"""FedAWARE [4] (Zeng et al.): figures 3 and 5 to 9, curves of accuracy and gradient diversity."""
+"""FedAWARE [4] (Zeng, Xu, Pan, Wang & Tang 2024), figures 3 and 5 to 9: accuracy and gradient diversity over rounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ DIVERSITY = "update/diversity"
 
 
 class Curves(PaperResult):
-    """A figure with one panel per metric and several lines; looks: line -> the method whose style it has."""
+    """A figure with one panel per metric and one curve per line; stem: its file name.
+
+    looks: name of a line -> the method whose style it has.
+    """
 
     scales = SCALES
     stem: ClassVar[str]
@@ -58,7 +61,7 @@ class Curves(PaperResult):
 
 
 class Lines(Curves):
-    """A figure whose lines are one setting each."""
+    """A figure in which each line is one setting, without tuning."""
 
     @abstractmethod
     def settings(self, cache: RunCache) -> list[Setting]:
@@ -69,9 +72,9 @@ class Lines(Curves):
 
 
 def diverse(lines: Mapping[str, Group], rivals: Sequence[str], last: int) -> Claim:
-    """The claim of Sec. 5 that FedAWARE keeps the highest gradient diversity among these methods.
+    """The claim of Sec. 5 that FedAWARE ends with a higher gradient diversity than the methods `rivals`.
 
-    lines: method -> runs; rivals: the other methods; last: the number of averaged last rounds.
+    lines: method -> runs; last: the number of last rounds that are averaged.
     """
     values = {name: last_k(lines[name], DIVERSITY, last).mean for name in ("FedAWARE", *rivals)}
     order = sorted(values, key=lambda name: -values[name])
@@ -92,7 +95,10 @@ class Fig3(Lines):
         return [base.with_(f"alpha {alpha}", {"partition.alpha": alpha}) for alpha in self.alphas]
 
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
-        """The claim of Sec. 3: less heterogeneity gives better convergence, as the gradient diversity shows."""
+        """The claims of Sec. 3: less heterogeneity gives higher accuracy and gradient diversity and a lower |grad F|.
+
+        lines: Dirichlet alpha -> runs.
+        """
         ends = {name: last_k(group, ACCURACY, cache.pick(20, 50)).mean for name, group in lines.items()}
         told = ", ".join(f"{name} {100 * mean:.1f}" for name, mean in ends.items())
         first, *_, last = ends.values()
@@ -109,13 +115,17 @@ class Fig3(Lines):
 
 
 class Methods(Curves):
-    """A figure of the methods of table 1 in one system, each at its best tuning."""
+    """A figure of the methods of table 1 in one system, each at its best tuning.
+
+    names: the methods; system: a key of `fedaware.SYSTEMS`; more: names of configs merged on top, for other data or
+    another model; options: dotted keys with other values at scale `paper`.
+    """
 
     metrics: ClassVar[Sequence[str]] = ("train/loss", ACCURACY, DIVERSITY)
     names: ClassVar[Sequence[str]] = tuple(METHODS)
     system: ClassVar[str] = "hybrid"
-    more: ClassVar[Sequence[str]] = ()  # configs merged on top: other data, another model
-    options: ClassVar[Mapping[str, Any]] = {}  # changes at the paper's scale
+    more: ClassVar[Sequence[str]] = ()
+    options: ClassVar[Mapping[str, Any]] = {}
 
     looks: ClassVar[Mapping[str, str]] = LOOKS
 
@@ -137,7 +147,7 @@ class Fig5(Methods):
     stem, metrics = "fig5", (DIVERSITY,)
 
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
-        """The claims of `Methods`, and that FedAvgM and FedYogi are accurate with a low diversity."""
+        """The claims of `Methods`, and that FedAvgM and FedYogi are more accurate than FedAvg at a lower diversity."""
         ends = {name: last_k(group, DIVERSITY, cache.pick(20, 50)).mean for name, group in lines.items()}
         tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}
         low = all(ends[name] < ends["FedAvg"] for name in ("FedAvgM", "FedYogi"))
@@ -149,7 +159,10 @@ class Fig5(Methods):
 
 
 class Digits(Methods):
-    """Figures 8 and 9, on pixels in 0..1 as in the paper's code; they also show the loss."""
+    """The form of figures 8 and 9: methods on images of one channel, with pixels in 0..1 as in the paper's code.
+
+    Besides accuracy and gradient diversity they show the training loss.
+    """
 
     options: ClassVar[Mapping[str, Any]] = {"data.init_args.mean": [0.0], "data.init_args.std": [1.0]}
 

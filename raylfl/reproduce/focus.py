@@ -1,4 +1,4 @@
-"""FOCUS [1] (Ying, Li & Yang, NeurIPS 2025): ridge regression and its partition, figures 4 and 8."""
+"""FOCUS [1] (Ying, Li & Yang, NeurIPS 2025): ridge regression (figure 4) and a partition of CIFAR-10 (figure 8)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Fig4(PaperResult):
         return Findings([_table(panels)], self.claims(panels), {"fig4": figure}, [COUNTED_NOTE])
 
     def claims(self, panels: Panels) -> list[Claim]:
-        """The claims of fig. 4: first about FOCUS, last the identities in the caption."""
+        """The claims of fig. 4 and its caption; panels: kind of participation -> method -> runs."""
         within = {panel: rounds for panel, (_, rounds, _) in self.panels.items()}
         spent = {panel: _cost(lines, "FOCUS", EXACT, "rounds") for panel, lines in panels.items()}
         straight = {panel: straightness(_distance(lines["FOCUS"])) for panel, lines in panels.items()}
@@ -143,13 +143,16 @@ def _distance(group: Group) -> Floats:
 
 
 def level(group: Group) -> float:
-    """The level at which a method ends: its median distance to the optimum over the last tenth of the rounds."""
+    """The distance at which a method ends: the median of its relative distance over the last tenth of the rounds."""
     values = _distance(group)
     return float(np.median(values[-max(len(values) // 10, 1) :]))
 
 
 def _cost(lines: Mapping[str, Group], name: str, goal: float, axis: str) -> float:
-    """The cost until a method first comes within `goal` of the optimum, as counted in fig. 4; inf if it never does."""
+    """The rounds or floats until a method first comes within `goal` of the optimum; inf if it never does.
+
+    lines: method -> runs; axis: `rounds` or `floats`. Floats are counted as in fig. 4, with the factors COUNTED.
+    """
     spent = to_target(lines[name].runs[0], DISTANCE, goal, axis)
     if spent is None:
         return float("inf")
@@ -157,9 +160,9 @@ def _cost(lines: Mapping[str, Group], name: str, goal: float, axis: str) -> floa
 
 
 def straightness(distance: Floats) -> float:
-    """The R^2 of a straight line through log |x_r - x*| over rounds, until EXACT is reached.
+    """The R^2 of a straight line through log |x_r - x*| over rounds; 1 for exactly linear convergence.
 
-    It is 1 for exact linear convergence.
+    distance: |x_r - x*| by round; rounds after EXACT is reached are left out.
     """
     until = int(np.argmax(distance <= EXACT)) or len(distance)
     logs = np.log10(distance[:until])
@@ -167,7 +170,7 @@ def straightness(distance: Floats) -> float:
 
 
 def stalled(distance: Floats) -> bool:
-    """Whether a method stalls: it ends closer than its start but not near x*, and hardly moves in the last quarter.
+    """Whether a method stalls: it ends closer than it started but not near x*, and hardly moves in the last quarter.
 
     distance: the relative distance to x* by round, 1 at the start.
     """
@@ -176,7 +179,10 @@ def stalled(distance: Floats) -> bool:
 
 
 def _same(lines: Mapping[str, Group], *names: str) -> Claim:
-    """The claim in the caption of fig. 4 that these methods are identical under full participation."""
+    """The claim in the caption of fig. 4 that the named methods are identical under full participation.
+
+    lines: method -> runs.
+    """
     first = _distance(lines[names[0]])
     apart = max(float(np.abs(_distance(lines[name]) - first).max()) for name in names[1:])
     text = f"under full participation {', '.join(names)} are identical"
@@ -189,7 +195,7 @@ def _said(values: Mapping[str, float], form: str = "{:.2g}") -> str:
 
 @EXPERIMENTS.register("focus/fig8", paper="FOCUS [1] fig. 8")
 class Fig8(PaperResult):
-    """Bubble plot of CIFAR-10's labels over 32 clients, Dirichlet 0.05."""
+    """Bubble plot of CIFAR-10's labels over 32 clients, Dirichlet(0.05)."""
 
     clients, alpha = 32, 0.05
 

@@ -80,9 +80,10 @@ class Fig9(PaperResult):
 
 
 def fastest(panel: str, lines: Mapping[str, Group], last: int) -> Claim:
-    """The claim that FOCUS is the first to reach 90 % of the best final accuracy of the other methods in a panel.
+    """The claim that FOCUS is the first to reach 90 % of the best final accuracy of the other methods.
 
-    lines: method -> runs; last: the number of averaged last rounds.
+    panel: the kind of participation; lines: method -> runs; last: the number of last rounds whose mean is the final
+    accuracy.
     """
     rivals = [last_k(group, "test/accuracy", last).mean for name, group in lines.items() if name != "FOCUS"]
     target = 0.9 * max(rivals)

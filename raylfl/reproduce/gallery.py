@@ -1,4 +1,7 @@
-"""The pages of `docs/results.md`, generated from the ledger: a gallery, and one page per experiment."""
+"""The results pages `docs/results.md` and `docs/results/*.md`, generated from the ledger of published runs.
+
+docs/results.md lists all published experiments; each experiment has a page of its own.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ command that repeats it. [Reproducing the papers](reproduce.md) explains how the
 
 @dataclass(frozen=True)
 class Shelf:
-    """An experiment in the ledger: its rows, verdicts, tables (Markdown) and pictures."""
+    """An experiment with published runs: its ledger's folder and rows, and its verdicts and notes."""
 
     name: str
     folder: Path
@@ -42,7 +45,7 @@ class Shelf:
 
 
 def shelves(results: Path) -> list[Shelf]:
-    """The published experiments, in the order of the list of experiments; results: the folder of all ledgers."""
+    """The experiments with published runs, in the order of their registration; results: the folder of all ledgers."""
     found = []
     for entry in EXPERIMENTS:
         folder = results / entry.name
@@ -53,7 +56,7 @@ def shelves(results: Path) -> list[Shelf]:
 
 
 def pages(results: Path, docs: Path) -> dict[Path, str]:
-    """Path -> text of the gallery and of each experiment's page, from the ledgers below `results`."""
+    """Path -> text of `results.md` and of each experiment's page, from the ledgers below `results`."""
     known = shelves(results)
     out = {docs / "results.md": gallery(known)}
     for shelf in known:
@@ -62,7 +65,10 @@ def pages(results: Path, docs: Path) -> dict[Path, str]:
 
 
 def write_pages(results: Path, docs: Path) -> list[Path]:
-    """Writes the pages whose text has changed; returns their paths."""
+    """Write the pages whose text has changed, and return their paths.
+
+    results: the folder of all ledgers; docs: the folder of the documentation.
+    """
     changed = []
     for path, text in pages(results, docs).items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
@@ -73,7 +79,7 @@ def write_pages(results: Path, docs: Path) -> list[Path]:
 
 
 def gallery(known: Sequence[Shelf]) -> str:
-    """The text of the gallery: a table of experiments, then the claims of each."""
+    """The text of `results.md`: a table of the experiments, then the claims of each."""
     lines = [
         HEAD,
         INTRO,
@@ -94,7 +100,7 @@ def gallery(known: Sequence[Shelf]) -> str:
 
 
 def page(shelf: Shelf) -> str:
-    """The text of an experiment's page: claims, tables, pictures, then every run with the command that repeats it."""
+    """The text of an experiment's page: claims, tables, figures, and all runs with a command that repeats one."""
     lines = [
         HEAD,
         f"# {shelf.name}",

@@ -1,8 +1,8 @@
 """The ledger of results: `results/EXPERIMENT/runs.jsonl`, one row per published run, written by `raylfl publish`.
 
-A row contains everything that tables, curves and checks need: the cell of the table, the config's digest, the
-command that repeats the run, seed, machine, versions, commit, seconds, means over the last rounds, and a thinned curve.
-The raw `metrics.jsonl` files are not published.
+A row contains everything that tables, curves and checks need: the cell of the table, the config's digest, the command
+that repeats the run, seed, machine, versions, commit, seconds, means over the last rounds, and some points of the
+curve. The raw `metrics.jsonl` files are not published.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ DIGITS = 6
 class Row:
     """A published run.
 
-    rounds: its number of rounds, fewer than planned if it reached its target early. last: k -> mean of the metric over
-    the last k rounds; None if the run diverged. curve: pairs (round, value), thinned. measures: further numbers, see
-    `PaperResult.measures`.
+    cell: the keys and values of its cell in the table. digest: of its config. metric: the main metric. rounds: its
+    number of rounds, smaller than planned if it reached its target early. last: k -> mean of the metric over the last k
+    rounds; None if the run diverged. curve: at most POINTS pairs (round, value). command: repeats the run. measures:
+    further numbers, see `PaperResult.measures`.
     """
 
     cell: dict[str, Any]
@@ -56,20 +57,20 @@ class Row:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The key (cell as text, seed), unique within a ledger: a new row replaces the row with the same key."""
+        """(cell as text, seed), unique within a ledger: a new row replaces the old row with the same key."""
         return json.dumps(self.cell, sort_keys=True), self.seed
 
     def window(self, last: int) -> list[float]:
-        """The values of the curve in the last `last` rounds; empty if the run diverged."""
+        """The values of the curve's points in the last `last` rounds; empty if the run diverged."""
         return [] if self.diverged else [value for r, value in self.curve if r >= self.rounds - last]
 
 
 def row(
     run: RunRecord, cell: Mapping[str, Any], command: str, measures: Mapping[str, float | None] | None = None
 ) -> Row:
-    """The row of a run; raises BadConfig if the run is not complete.
+    """The ledger's row of a run; raises BadConfig if the run is not complete.
 
-    cell: the keys of the table's cell; command: the command that repeats the run.
+    cell: the keys and values of the table's cell; command: the command that repeats the run; measures: further numbers.
     """
     refuse_parts(run)
     metric = main_metric([run])
@@ -99,7 +100,10 @@ def row(
 
 
 def refuse_parts(run: RunRecord) -> None:
-    """Checks that a run is finished, readable, complete and of a clean commit; raises BadConfig with every fault."""
+    """Raise BadConfig, with every fault, unless a run is readable, complete and of a commit without local changes.
+
+    A diverged run counts as complete.
+    """
     problems = [f"{run.path.name}: {fault}" for fault in run.faults]
     if not (run.path / DIVERGED).is_file():
         if not run.finished:
@@ -122,13 +126,13 @@ def refuse_parts(run: RunRecord) -> None:
 
 
 def _origin(run: RunRecord) -> Mapping[str, Any]:
-    """Commit, versions and machine of a finished or diverged run; empty if they were not recorded."""
+    """Commit, versions and machine of a finished or diverged run; empty if they are not recorded."""
     path = run.path / ORIGIN
     return run.summary or (json.loads(path.read_text()) if path.is_file() else {})
 
 
 def named_digest(run: RunRecord) -> str | None:
-    """The digest in the name of a run's folder; None if the name has another form."""
+    """The config digest in the name of a run's folder; None if the name has another form."""
     named = re.search(r"-s\d+-([0-9a-f]{8})$", run.path.name)
     return named[1] if named else None
 
@@ -139,7 +143,7 @@ def _mean(run: RunRecord, metric: str, last: int) -> float | None:
 
 
 def thinned(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tuple[int, float]]:
-    """At most `most` of the points, evenly spaced, including the last one."""
+    """At most `most` of the points, evenly spaced, with the first and the last one."""
     if len(points) <= most:
         return list(points)
     places = np.linspace(0, len(points) - 1, most).round().astype(int)
@@ -147,7 +151,7 @@ def thinned(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tup
 
 
 def read(folder: Path) -> list[Row]:
-    """The rows of a ledger; empty if the file does not exist."""
+    """The rows of the ledger in this folder; empty if it has none."""
     path = folder / ROWS
     if not path.is_file():
         return []
@@ -155,7 +159,7 @@ def read(folder: Path) -> list[Row]:
 
 
 def add(folder: Path, rows: Iterable[Row]) -> int:
-    """Writes rows into the ledger of this folder; they replace older rows of the same cell and seed.
+    """Write rows into the ledger of this folder; they replace older rows of the same cell and seed.
 
     Returns the number of new or changed rows.
     """
@@ -168,7 +172,7 @@ def add(folder: Path, rows: Iterable[Row]) -> int:
 
 
 def write_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
-    """Writes one JSON object per line."""
+    """Write one JSON object per line; a file that exists is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(item, ensure_ascii=False) for item in items]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

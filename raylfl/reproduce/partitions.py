@@ -1,4 +1,4 @@
-"""Class counts of partitions, from the known class sizes of a data set, without its files."""
+"""The number of samples of each class at each client of a partition, computed without the files of the data set."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 
 
 def counts_of(partition: Mapping[str, Any], sizes: Sequence[int], clients: int, seed: int = 0) -> Ints:
-    """The samples per client and class [N, K] of a partition.
+    """The number of samples per client and class [N, K] in a partition.
 
-    partition: its options as in a config; sizes: the number of samples of each class in the data set [K].
+    partition: its options as in a config; sizes: the number of samples of each class in the data set [K]; clients: N.
     """
     from raylfl.config.components import build
     from raylfl.heterogeneity.partition.base import PARTITIONS, Samples

@@ -1,7 +1,8 @@
-"""`raylfl publish`: adds finished runs to the ledger, and regenerates from it the tables, verdicts, figures and pages.
+"""The command `raylfl publish`: adds finished runs to the ledger and regenerates all that is computed from it.
 
-Only runs of `raylfl reproduce` at the paper's scale are published (at any scale, for experiments without scales). An
-experiment whose cells can be chosen by `--only` may be published in part; all others must be complete.
+The ledger of an experiment is `results/EXPERIMENT/runs.jsonl`; tables, verdicts, figures and pages are computed from
+it. Only runs of `raylfl reproduce` are published: at scale `paper`, or of an experiment without scales. An experiment
+whose cells can be selected by `--only` may be published in part; all others must be complete.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ DPI = 100  # resolution of pictures in the repository
 def publish(
     targets: Sequence[str], to: str | None = None, results: Path = RESULTS, docs: Path = DOCS, tell: Any = say
 ) -> None:
-    """Adds experiments (by name) or single runs (by directory) to the ledger, and regenerates the pages about it.
+    """Add experiments (by name) or single runs (by directory) to the ledger, and regenerate the pages about them.
 
     to: the experiment to which run directories belong. results, docs: the folders of the ledgers and of the pages.
-    Raises BadConfig for an incomplete run; nothing of its experiment is then written.
+    tell: called with lines of progress. Raises BadConfig for an incomplete run; nothing of its experiment is then
+    written.
     """
     for target in targets:
         path = Path(target)
@@ -58,7 +60,10 @@ def publish(
 
 
 class Found(RunCache):
-    """A cache that makes no runs; it raises BadConfig if a run is missing, unless some may be missing."""
+    """A cache that makes no runs and raises BadConfig if a run is missing.
+
+    With `in_part`, missing runs are left out if at least one run exists.
+    """
 
     in_part = False  # whether some runs may be missing, and are left out
 
@@ -69,7 +74,7 @@ class Found(RunCache):
 
 
 def finished(name: str, experiment: PaperResult) -> list[RunRecord]:
-    """The runs of an experiment that have ended, by finishing or by diverging."""
+    """The runs of an experiment that have finished or diverged."""
     folder = _runs(name, experiment) / "runs"
     paths = find_runs([folder]) if folder.is_dir() else []
     return [load_run(path) for path in paths if is_done(path)]
@@ -104,7 +109,6 @@ def _experiment_of(path: Path, to: str | None) -> tuple[str, PaperResult]:
 
 
 def _command(name: str, experiment: PaperResult, cell: dict[str, Any], run: RunRecord) -> str:
-    """The command that repeats the run."""
     words = ["raylfl reproduce", name, *(["--scale paper"] if experiment.scales else [])]
     values = cell | {"seed": run.config["seed"]}
     words += [f"--only {key}={plain(values[key])}" for key in experiment.choices if key in values]

@@ -1,11 +1,12 @@
-"""The cache of a reproduction's runs: existing runs are reused, others are resumed or run, several at a time.
+"""The runs of an experiment: existing runs are reused, interrupted ones resumed, missing ones made, several at a time.
 
-A run's folder is named after its setting and a digest of its config. A second call therefore repeats nothing, an
-interrupted run is resumed, and a changed setting is a new run. An option that is newer than a run counts as having its
-default: a finished run keeps its name; one that is resumed gets its new name.
+A run's folder is named after its setting and a digest of its config. A second call therefore repeats nothing, and a
+changed setting is a new run. If the config has gained options since a run was made, the run counts as made with their
+defaults: a finished run keeps its name, and an interrupted one gets its new name.
 
-Runs with `runtime.backend: local` are distributed over processes, one per CPU; runs on Ray go one after the other, on
-one connection. On a given cluster of several nodes all runs are spread over the nodes, each with its workers.
+Runs with `runtime.backend: local` are distributed over processes, one per CPU. Runs on Ray are made one after the
+other, on one connection. On an existing cluster of several nodes all runs are distributed over the nodes, each with its
+workers.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ LINE_SECONDS = 2.0  # between progress lines
 
 @dataclass(frozen=True)
 class Job:
-    """A required run: its label, its resolved config and its folder.
+    """A run that an experiment needs: its label, its resolved config and its folder.
 
-    older: another folder in which the run began, if its name changed since. url: the address to which it is copied, if
-    `RAYLFL_RUNS` is a URL.
+    older: the folder in which the run began, if its name has changed since. url: the address to which the run is
+    copied, if `RAYLFL_RUNS` is a URL.
     """
 
     label: str
@@ -64,17 +65,18 @@ class Job:
         return is_done(self.path)
 
     def fetch(self) -> None:
-        """Fetches the records of a run that another machine carried out."""
+        """Copy the records of the run from its URL to its folder, as another machine may have made the run."""
         if self.url is not None:
             refresh(self.path, self.url)
 
 
 class RunCache:
-    """The runs of one experiment: makes those that are missing, and reuses the others.
+    """The runs of one experiment: reuses existing runs and makes the missing ones.
 
-    folder: the folder of the runs (in `runs/`) and the findings. scale: `smoke` or `paper`. overrides: `key=value` for
-    every run, from the command line. processes: largest number of processes at a time; None: one per CPU. only: the
-    selected cells. runs: another folder whose `runs/` is used, if other experiments share the runs.
+    folder: the folder of the findings, and of the runs in its `runs/`. scale: `smoke` or `paper`. overrides:
+    `key=value` for every run, from the command line. processes: the largest number of processes at a time; None: one
+    per CPU. only: the selected cells. runs: a folder whose `runs/` is used instead, if other experiments share the
+    runs.
     """
 
     def __init__(
@@ -93,14 +95,13 @@ class RunCache:
         self.only = only or Choice()
 
     def pick(self, smoke: Any, paper: Any) -> Any:
-        """One of the two values, depending on the scale of this cache."""
+        """The value for the scale of this cache."""
         return smoke if self.scale == "smoke" else paper
 
     def groups(self, settings: Sequence[Setting], seeds: Sequence[int] = (0,)) -> list[Group]:
         """One group per setting, in order, with one run per seed; equal settings share their runs.
 
-        A diverged run has inf as its last values, so that it is worse than any other. Raises BadConfig if `--only`
-        selects nothing.
+        The last values of a diverged run are inf. Raises BadConfig if `--only` selects nothing.
         """
         seeds = [seed for seed in seeds if self.only.keeps(seed=seed)]
         if not settings or not seeds:
@@ -144,7 +145,7 @@ class RunCache:
                 say(f"         {count}/{len(waiting)} done after {now - started:.0f} s: {_outcome(job)}")
 
     def _finished(self, jobs: Sequence[Job]) -> Iterator[Job]:
-        """Carries out the jobs; yields them in the order in which they end."""
+        """Carry out the jobs and yield each when it ends."""
         processes = min(self.processes, len(jobs))
         runtime = load_config(jobs[0].config).runtime
         if runtime.address or os.environ.get("RAY_ADDRESS"):
@@ -171,9 +172,9 @@ class RunCache:
 
 
 class Estimated(RunCache):
-    """A cache for estimates: it lists missing runs and makes none.
+    """A cache for estimates, which makes no runs.
 
-    A call that needs missing runs stores their jobs in `waiting` and raises Enough.
+    If runs are missing, a call stores their jobs in `waiting` and raises Enough.
     """
 
     waiting: Sequence[Job] = ()
@@ -185,23 +186,26 @@ class Estimated(RunCache):
 
 
 class Enough(Exception):
-    """Raised to end an experiment as soon as its next runs are known."""
+    """The exception that ends an experiment as soon as its next missing runs are known."""
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
-    """Eight hex digits: a digest of the keys of the resolved config on which the run's rows depend, except the seed."""
+    """A digest, eight hex digits, of the keys of a resolved config that influence a run's results, except the seed."""
     return hashlib.sha256(canonical(flatten(identity(config, of="digest"))).encode()).hexdigest()[:8]
 
 
 def digests(config: Mapping[str, Any]) -> tuple[str, str]:
-    """The digests of a run's saved config: of all of it, and without the model's arguments that come from the data."""
+    """(digest of a run's saved config, its digest without the model's arguments that are inferred from the data)."""
     model = dict(config["model"])
     model["init_args"] = {key: value for key, value in model.get("init_args", {}).items() if key not in FITTED}
     return config_digest(config), config_digest({**config, "model": model})
 
 
 def _todays(run: Path) -> Sequence[str]:
-    """The digests of a run's config completed with options that are newer; empty if the config cannot be read."""
+    """The `digests` of a run's config after options that are newer than the run are set to their defaults.
+
+    Empty if the config cannot be read.
+    """
     try:
         return digests(load_config(load_run(run).config).resolved)
     except RaylflError:
@@ -209,7 +213,7 @@ def _todays(run: Path) -> Sequence[str]:
 
 
 def machine(scale: str) -> list[str]:
-    """The overrides for this machine: at scale `paper` without a GPU, every run is in one process; otherwise none."""
+    """The overrides for this machine: `paper` runs without a GPU are made in one process each; otherwise none."""
     if scale != "paper":
         return []
     import torch
@@ -223,7 +227,7 @@ def _cpus() -> int:
 
 
 def _check_data(jobs: Sequence[Job]) -> None:
-    """Checks the data of all jobs before the first run; raises DataMissing."""
+    """Check that the data of all jobs can be loaded; raises DataMissing."""
     from raylfl.data_source import load_data
 
     for job in {canonical(job.config["data"]): job for job in jobs}.values():
@@ -234,7 +238,10 @@ def _check_data(jobs: Sequence[Job]) -> None:
 
 
 def _fetched(ended: Iterator[Job]) -> Iterator[Job]:
-    """Fetches each run that ended on some node and yields it. Raises BadConfig if it is still missing here."""
+    """Yield each run that has ended on some node, after its records are copied to this machine.
+
+    Raises BadConfig if the run cannot be found here.
+    """
     for job in ended:
         job.fetch()
         if not job.done:
@@ -259,14 +266,15 @@ def _one_by_one(jobs: Sequence[Job]) -> Iterator[Job]:
 
 
 def is_done(run: Path) -> bool:
-    """Whether the run in this folder is finished or diverged."""
+    """Whether the run in this folder has finished or diverged."""
     return (run / "summary.json").is_file() or (run / DIVERGED).is_file()
 
 
 def make_run(job: Job, watch: Any = None) -> None:
-    """Makes the run, or resumes it; can be called in another process.
+    """Make or resume the run of a job; can be called in another process.
 
-    A run that diverges is marked as diverged in its folder, without an error. watch: a callback for the run's progress.
+    A run that diverges is marked as such in its folder, and no error is raised. watch: a callback for the run's
+    progress.
     """
     from raylfl import api
     from raylfl.runtime.records.summary import environment

@@ -1,4 +1,7 @@
-"""SFL [2] (Li & Lyu, NeurIPS 2023): its image classification, tables 3, 7, 10 and 11, figures 2 and 3."""
+"""SFL [2] (Li & Lyu, NeurIPS 2023): image classification, tables 3 and 11.
+
+PFL is the paper's name for parallel federated learning, that is FedAvg.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,10 @@ from raylfl.reproduce.sfl_numbers import TABLE3, TABLE11
 def best_rates(
     cache: RunCache, grids: Mapping[Cell, Sequence[float]], stages: Sequence[tuple[int, int]]
 ) -> dict[Cell, float]:
-    """The best learning rate of each cell, by the mean over the last rounds on one seed (App. G.3).
+    """The best learning rate of each cell, by the mean accuracy over the last rounds on one seed (SFL, App. G.3).
 
-    grids: the learning rates tried for each cell. stages: (rounds, number of averaged last rounds) of each search.
-    After every stage except the last, all rates within CLOSE of the best continue.
+    grids: the learning rates tried for each cell. stages: (rounds, number of last rounds averaged) of each search.
+    After every stage except the last, all rates within CLOSE of the best remain.
     """
     left = {cell: list(rates) for cell, rates in grids.items()}
     for rounds, last in stages:
@@ -49,7 +52,11 @@ def best_rates(
 
 
 class Accuracies(PaperResult):
-    """PFL against SFL at their best learning rates: means over seeds and the last rounds."""
+    """A table of PFL (parallel: FedAvg) and SFL at their best learning rates: means over seeds and last rounds.
+
+    numbers: task -> method -> published accuracies. stages: (rounds, number of last rounds averaged) of each search;
+    the final runs have the last one. stem: file name of the table.
+    """
 
     scales, choices, shares = SCALES, CHOICES, "sfl/images"
     numbers: ClassVar[dict[str, dict[str, str]]]
@@ -93,7 +100,7 @@ class Accuracies(PaperResult):
         return best_findings(self.stem, folder, self.published(), self.stages[-1][1])
 
     def published(self) -> dict[Cell, Stat]:
-        """Cell -> the paper's accuracy."""
+        """Cell of the table -> the paper's accuracy."""
         out = {}
         numbers = self.numbers | {task: self.numbers[of] for task, of in VARIANTS.items() if of in self.numbers}
         for task, methods in numbers.items():
@@ -104,9 +111,10 @@ class Accuracies(PaperResult):
         return out
 
     def claims(self, ours: Mapping[Cell, Stat], theirs: Mapping[Cell, Stat]) -> list[Claim]:
-        """The claims of Sec. 4.2: SFL is better at C = 1 wherever the paper says so; the better method is the paper's.
+        """The claims of Sec. 4.2 about the better of the two methods, SFL and PFL (parallel: FedAvg).
 
-        ours, theirs: cell -> our and the paper's accuracy.
+        With one class per client SFL is better in every cell in which it is better in the paper. In all cells the
+        better method is the paper's. ours, theirs: cell -> our and the paper's accuracy.
         """
         pairs = [(cell, sfl) for cell in ours if cell.method == "PFL" and (sfl := _other(cell, "SFL")) in ours]
         if not pairs:
@@ -161,7 +169,7 @@ def _accuracy(stat: Stat) -> str:
 
 @EXPERIMENTS.register("sfl/table3", paper="SFL [2] table 3")
 class Table3(Accuracies):
-    """PFL and SFL with VGG-9 and ResNet-18 on CIFAR-10 and CINIC-10."""
+    """PFL (parallel: FedAvg) and SFL with VGG-9 and ResNet-18 on CIFAR-10 and CINIC-10."""
 
     numbers, stages, stem = TABLE3, ((1000, 40), (4000, 100)), "table3"
     smoke_tasks = ("CIFAR-10, VGG-9", "CIFAR-10, ResNet-18")
@@ -169,7 +177,7 @@ class Table3(Accuracies):
 
 @EXPERIMENTS.register("sfl/table11", paper="SFL [2] table 11")
 class Table11(Accuracies):
-    """PFL and SFL with logistic regression, MLP, LeNet-5 and a CNN on MNIST and FashionMNIST."""
+    """PFL (parallel: FedAvg) and SFL with logistic regression, MLP, LeNet-5 and a CNN on MNIST and FashionMNIST."""
 
     numbers, stages, stem = TABLE11, ((1000, 40),), "table11"
     smoke_tasks = ("MNIST, logistic", "MNIST, MLP", "MNIST, LeNet-5")

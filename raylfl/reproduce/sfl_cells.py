@@ -1,4 +1,7 @@
-"""The cells of SFL's tables of image classification ([2], tables 3, 7, 10 and 11): settings, grids, variants."""
+"""The cells of SFL's tables of image classification ([2], tables 3, 7, 10 and 11): settings, grids, variants.
+
+PFL is the paper's name for parallel federated learning, that is FedAvg.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +48,10 @@ SMOKE_MODEL: dict[str, dict[str, Any]] = {  # the paper's networks on 8x8 digits
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a table of SFL.
+    """A cell of SFL's tables of image classification.
 
-    task: data set and model. classes: C, classes per client. steps: K, local steps. method: PFL or SFL. clip: the max
-    norm of gradients, None for no clipping.
+    task: data set and model. classes: C, classes per client. steps: K, local steps. method: SFL or PFL (parallel:
+    FedAvg). clip: the max norm of gradients, None for no clipping.
     """
 
     task: str
@@ -66,7 +69,7 @@ class Cell:
         return only.keeps(task=self.task, classes=self.classes, steps=self.steps, method=self.method)
 
     def setting(self, lr: float, rounds: int, scale: str) -> Setting:
-        """The setting of this cell with a learning rate and a number of rounds; scale: `smoke` or `paper`."""
+        """The setting of this cell with this learning rate and number of rounds; scale: `smoke` or `paper`."""
         bases = [
             "reproduce/sfl_images",
             *TASKS[self.task],
@@ -96,6 +99,6 @@ def cells(tasks: Iterable[str], classes: Sequence[int], steps: Sequence[int]) ->
 
 
 def with_variants(tasks: Iterable[str]) -> list[str]:
-    """The tasks, each followed by its variant if it has one: the same task with the network as the paper prints it."""
+    """The tasks, each followed by its variant if it has one: the same task with the network as printed in the paper."""
     named = {of: variant for variant, of in VARIANTS.items()}
     return [name for task in tasks for name in (task, named.get(task)) if name is not None]

@@ -1,4 +1,4 @@
-"""Figures of our curves over the authors': test accuracy by round from the ledger, one panel per cell."""
+"""Figures of our accuracy curves and the authors' in SFL's tables: one panel per cell, from the ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ PANELS = 12
 
 
 def overlay(rows: Sequence[Row], refs: Mapping[str, Reference]) -> Figure:
-    """A figure of at most twelve cells: our curves solid, the authors' logs dashed, one colour per learning rate."""
+    """A figure of at most PANELS cells: our curves solid, the authors' logs dashed, one colour per learning rate.
+
+    rows: published runs; refs: excerpts of the authors' logs by the `key` of a cell.
+    """
     places = [(place, own) for place, own in by_place(rows, "method").items() if any(key(r.cell) in refs for r in own)]
     chosen = np.linspace(0, len(places) - 1, min(PANELS, len(places))).round().astype(int)
     shown = [places[k] for k in chosen]

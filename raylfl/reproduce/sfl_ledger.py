@@ -1,4 +1,7 @@
-"""SFL's tables 10 and 11 from published runs: every cell beside the authors' log of the same cell, with a verdict."""
+"""SFL's tables 3, 10 and 11 from published runs, compared with the paper and with the authors' logs.
+
+PFL is the paper's name for parallel federated learning, that is FedAvg.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ MARGIN = 0.005  # difference of accuracies that counts as equivalent
 
 
 def cell_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The cell of a table that a run's config belongs to, with its learning rate; None if it belongs to none."""
+    """The table cell to which a run belongs, with its learning rate; None if it belongs to none.
+
+    config: the run's config. The cell has the keys task, classes, steps, method, lr and clip.
+    """
     task = next((task for task in TASKS if _is_task(task, config)), None)
     method = next((name for name, key in METHODS.items() if key == config["algorithm"]["name"]), None)
     if task is None or method is None or config["partition"].get("name") != "exdir":
@@ -44,7 +50,7 @@ def _is_task(task: str, config: Mapping[str, Any]) -> bool:
 def verdict(row: Row, ref: Reference | None) -> str:
     """The verdict on a run: `within`, `above` or `below` the authors' log, `diverged`, or `–` without a log.
 
-    Within: the means over the last 400 rounds differ by at most the standard deviation of the log's rounds.
+    It is `within` if the means over the last 400 rounds differ by at most the standard deviation of the log's rounds.
     """
     if row.diverged:
         return "diverged"
@@ -58,8 +64,8 @@ def verdict(row: Row, ref: Reference | None) -> str:
 def cells_table(name: str, rows: Sequence[Row], refs: Mapping[str, Reference]) -> Table:
     """A table with one row per cell and learning rate, for the runs on the search seed.
 
-    Columns: our accuracy, the accuracy in the authors' log, their difference, and the verdicts. refs: the authors' logs
-    by the key of a cell.
+    The columns are our accuracy, the accuracy in the authors' log, their difference, and the verdicts. refs: excerpts
+    of the authors' logs by the `key` of a cell.
     """
     lines = []
     for row in (row for row in rows if row.seed == SEARCH_SEED):
@@ -105,7 +111,7 @@ CAPTION = (
 def _long(row: Row, ref: Reference | None) -> dict[str, str]:
     """The entries of a table row about the last 400 rounds; none if the run diverged.
 
-    The entries about the authors' log are left out if there is no log.
+    ref: the excerpt of the authors' log; without it the entries about the log are left out.
     """
     values = row.window(LONG)
     if not values:
@@ -123,10 +129,10 @@ def _long(row: Row, ref: Reference | None) -> dict[str, str]:
 
 
 def cell_claims(rows: Sequence[Row], refs: Mapping[str, Reference]) -> list[Claim]:
-    """One claim per task: at least nine of ten of its cells lie within the spread of the authors' log.
+    """One claim per task: at least nine of ten of its cells are within the spread of the authors' log.
 
     A cell with its learning rate counts if it has a log and a run of the search seed. The network as printed in the
-    paper, which differs from that of the authors' code, is a task of its own.
+    paper differs from that of the authors' code and is a task of its own.
     """
     judged = {row.key: (row, verdict(row, refs[key(row.cell)])) for row in rows if key(row.cell) in refs}
     claims = []
@@ -152,10 +158,10 @@ def _within(task: str, claim: str, words: Mapping[str, str]) -> Claim:
 
 
 def method_claims(rows: Sequence[Row]) -> list[Claim]:
-    """One claim per data set, model, C and K: SFL is ahead of PFL, each at its best learning rate.
+    """One claim per task, C and K: SFL is more accurate than PFL (FedAvg), each at its best learning rate.
 
-    The difference is paired by seed and round; the claim is undecided if its interval covers 0. Cells without a
-    complete grid for both methods have no claim.
+    C: classes per client; K: local steps. The difference is paired by seed and round; the claim is undecided if its
+    interval contains 0. Cells without a complete grid for both methods have no claim.
     """
     claims = []
     for (task, classes, steps), own in by_place(rows).items():
@@ -173,10 +179,10 @@ def method_claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def best_rows(rows: Sequence[Row], grid: int = 4) -> list[Row]:
-    """The runs of one cell at its best learning rate, for all seeds; empty if the grid is incomplete.
+    """The runs of one cell at its best learning rate, on all seeds; empty if the grid is incomplete.
 
-    The best learning rate has the highest mean over the last 40 rounds of the search seed. grid: the number of learning
-    rates in a complete grid.
+    The best learning rate has the highest mean over the last 40 rounds of the search seed. Diverged runs are left out.
+    grid: the number of learning rates in a complete grid.
     """
     search = {row.cell["lr"]: row for row in rows if row.seed == SEARCH_SEED}
     if len(search) < grid or all(row.diverged for row in search.values()):
@@ -194,9 +200,10 @@ def rate_findings(name: str, folder: Path) -> Findings:
 
 
 def best_findings(name: str, folder: Path, published: Mapping[Cell, Stat], last: int) -> Findings:
-    """The findings of tables 3 and 11 from the ledger in this folder: cells at their best learning rates, over seeds.
+    """The findings of tables 3 and 11 from the ledger in this folder: every cell at its best learning rate, over seeds.
 
-    Cells with an incomplete grid are left out. last: the number of averaged last rounds.
+    name: of the table; published: cell -> the paper's accuracy; last: the number of last rounds that are averaged.
+    Cells with an incomplete grid are left out.
     """
     rows = read(folder)
     refs = references(folder, rows)

@@ -1,7 +1,7 @@
-"""The authors' own logs of SFL [2]: test accuracy by round, as data in RAYLFL_DATA/published.
+"""The SFL authors' own logs [2]: test accuracy by round, from the folder `published` in RAYLFL_DATA.
 
-`sfl_test_accuracy.csv.gz` has one row per measurement. A cell may have several logs, one after the other; the last
-complete log is used, as in table 10.
+`sfl_test_accuracy.csv.gz` has one row per measurement. If a cell has several logs, one after the other, the last one is
+used, as in table 10.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Series = list[tuple[int, float]]  # (round from 0, accuracy as a fraction)
 
 
 def log_of(cell: Mapping[str, Any], rounds: int) -> Series | None:
-    """The authors' log of a cell with its learning rate and this many rounds; None if there is none.
+    """The authors' log of a cell at its learning rate, with this many rounds; None if there is none.
 
-    Raises DataMissing if the file of logs is missing.
+    cell: the keys task, classes, steps, method, lr and clip. Raises DataMissing if the file of logs is missing.
     """
     path = data_root(None) / FILE
     if not path.is_file():

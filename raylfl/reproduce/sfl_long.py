@@ -1,4 +1,7 @@
-"""SFL [2] (Li & Lyu, NeurIPS 2023), App. G.2 and G.3: VGG-9 on CIFAR-10 in the long run, tables 8, 9, figures 9, 10."""
+"""SFL [2] (Li & Lyu, NeurIPS 2023), App. G.2 and G.3: long runs of VGG-9 on CIFAR-10, tables 8, 9, figures 9, 10.
+
+A short run has 1000 rounds, a long run 4000. PFL is the paper's name for parallel federated learning, that is FedAvg.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ Norms = Mapping[int | None, float]  # max norm -> accuracy
 
 
 def searched(cache: RunCache, cells: Sequence[Cell]) -> dict[Cell, dict[float, Group]]:
-    """Cell -> learning rate -> short run, for every learning rate of the grid, on one seed."""
+    """Cell -> learning rate -> short run, for every learning rate of the grid, on the search seed."""
     rounds, _ = cache.pick(SMOKE[0], SHORT)
     grid = cache.pick({"PFL": (0.1, 0.3), "SFL": (0.03, 0.1)}, GRID)
     keys = [(cell, lr) for cell in cells for lr in grid[cell.method]]
@@ -35,7 +38,7 @@ def searched(cache: RunCache, cells: Sequence[Cell]) -> dict[Cell, dict[float, G
 
 
 def continued(cache: RunCache, rates: Mapping[Cell, Sequence[float]]) -> dict[Cell, dict[float, Group]]:
-    """Cell -> learning rate -> long run, for these learning rates of each cell, on one seed."""
+    """Cell -> learning rate -> long run, for the given learning rates of each cell, on the search seed."""
     rounds, _ = cache.pick(SMOKE[1], LONG)
     keys = [(cell, lr) for cell, own in rates.items() for lr in own]
     groups = iter(cache.groups([cell.setting(lr, rounds, cache.scale) for cell, lr in keys], [SEARCH_SEED]))
@@ -43,7 +46,7 @@ def continued(cache: RunCache, rates: Mapping[Cell, Sequence[float]]) -> dict[Ce
 
 
 def clipping_claims(accuracies: Mapping[Cell, float]) -> list[Claim]:
-    """The claims that observations 1 to 3 of App. G.2 hold.
+    """The claims in observations 1 to 3 of App. G.2 on gradient clipping.
 
     accuracies: the accuracy of each cell (C, K, method, max norm) at its best learning rate.
     """
@@ -172,9 +175,9 @@ class Table9(PaperResult):
 
 
 def candidates(text: str) -> dict[float, float]:
-    """Learning rate -> published accuracy, from `0.03 28.72, 0.1 46.21`.
+    """Learning rate -> published accuracy, from a text such as `0.03 28.72, 0.1 46.21`.
 
-    The accuracy is nan for a single candidate, for which the paper gives no number.
+    The accuracy is nan if there is a single learning rate, for which the paper gives no number.
     """
     pairs = [part.split() for part in text.split(",")]
     return {float(pair[0]): float(pair[1]) / 100 if len(pair) > 1 else float("nan") for pair in pairs}
@@ -194,5 +197,5 @@ def _norm(cell: Cell) -> str:
 
 
 def accuracy(stat: Stat) -> str:
-    """An accuracy in per cent without its std over rounds, which the tables do not have."""
+    """An accuracy in per cent without its std over rounds, which the paper's tables do not have."""
     return stat_text(Stat(stat.mean, float("nan"), stat.count, stat.of), ACCURACY)

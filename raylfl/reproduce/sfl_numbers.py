@@ -1,4 +1,7 @@
-"""Published numbers of SFL [2] (Li & Lyu, NeurIPS 2023): test accuracy in per cent."""
+"""Published numbers of SFL [2] (Li & Lyu, NeurIPS 2023): test accuracy in per cent.
+
+C: classes per client; K: local steps; PFL: the paper's name for parallel federated learning, that is FedAvg.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,10 @@ class ExDir(PaperResult):
         return Findings([self._table(counts)], self.claims(counts), {"exdir": figure})
 
     def claims(self, counts: Mapping[tuple[int, float], Ints]) -> list[Claim]:
-        """The claims in the caption of fig. 7 and in the definition."""
+        """The claims in the caption of fig. 7 and in the definition of ExDir.
+
+        counts: (C, alpha) -> samples per client and class.
+        """
         single = [np.sort(counts[1, alpha].max(axis=1)) for alpha in self.alphas]
         left_over = {key: sum(MNIST) - int(item.sum()) for key, item in counts.items()}
         most = {key: int((item > 0).sum(axis=1).max()) for key, item in counts.items()}
@@ -83,7 +86,7 @@ class ExDir(PaperResult):
 
 
 def unevenness(counts: Ints) -> float:
-    """How unevenly classes are split: std / mean over the clients that own samples of a class, as a mean over classes.
+    """The std divided by the mean of the sample numbers of a class at the clients that own it, as a mean over classes.
 
     counts: the samples per client and class [N, K].
     """

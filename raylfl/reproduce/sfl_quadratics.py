@@ -1,4 +1,7 @@
-"""SFL [2] (Li & Lyu, NeurIPS 2023): its simulations on quadratic functions, figures 1 and 6."""
+"""SFL [2] (Li & Lyu, NeurIPS 2023): simulations on quadratic functions, figures 1 and 6.
+
+PFL is the paper's name for parallel federated learning, that is FedAvg.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +32,19 @@ Pairs = list[list[float]]  # [A, B] of f = A x^2 + B x for each client
 
 
 def pairs(delta: float, zeta: float) -> Pairs:
-    """The two clients of table 6: Hessians 1 +- delta, and gradients +-zeta at the optimum x* = 0."""
+    """The two clients of table 6, with Hessians 1 ± delta and gradients ± zeta at the optimum x* = 0.
+
+    Returns [A, B] of f(x) = A x^2 + B x for each client.
+    """
     return [[(1 + delta) / 2, zeta], [(1 - delta) / 2, -zeta]]
 
 
 @dataclass(frozen=True)
 class Duel:
-    """The runs of PFL and SFL on one pair of clients.
+    """The runs of PFL (parallel: FedAvg) and SFL on one pair of clients.
 
-    rates: method -> learning rate -> runs on the first seed. best: method -> runs at its best learning rate, for SFL on
-    all seeds, for PFL on the first.
+    clients: [A, B] of f(x) = A x^2 + B x for each client. rates: method -> learning rate -> runs on the first seed.
+    best: method -> runs at its best learning rate, for SFL on all seeds, for PFL on the first.
     """
 
     clients: Pairs
@@ -55,7 +61,10 @@ class Duel:
         return max(self.end(name) for name in METHODS) < EXACT
 
     def rounds_to(self, name: str, goal: float) -> float:
-        """The mean number of rounds to |x| <= goal over the seeds; inf if one of them never reaches it."""
+        """The mean number of rounds over seeds until |x| <= goal; inf if a seed never reaches it.
+
+        name: the method, at its best learning rate.
+        """
         spent = [to_target(run, DISTANCE, goal) for run in self.best[name].runs]
         return float("inf") if None in spent else float(np.mean([s for s in spent if s is not None]))
 
@@ -64,9 +73,9 @@ class Duel:
 
 
 def duels(cache: RunCache, groups: Mapping[str, Pairs]) -> dict[str, Duel]:
-    """Makes the runs of each pair of clients: a grid search on the first seed, then SFL's best learning rate on all.
+    """Make the runs of each pair of clients: a grid search on the first seed, then SFL's best learning rate on all.
 
-    groups: name -> pair of clients.
+    groups: name -> pair of clients, as `pairs` returns it.
     """
     base = setting("", ["reproduce/sfl_fig1"])
     grid = {
@@ -96,16 +105,21 @@ def duels(cache: RunCache, groups: Mapping[str, Pairs]) -> dict[str, Duel]:
 
 
 def _rank(group: Group) -> tuple[float, float]:
-    """A sort key, smaller is better: the final distance (all exact results are equal), then the number of rounds."""
+    """A sort key for runs, smaller is better: the final distance, then the number of rounds.
+
+    All distances below EXACT are equal.
+    """
     spent = to_target(group.runs[0], DISTANCE, EXACT)
     return max(last_k(group, DISTANCE, LAST).mean, EXACT), float("inf") if spent is None else spent
 
 
 def local_weights(clients: Pairs, lr: float, steps: int) -> np.ndarray:
-    """The weight Omega_i of each client in PFL's limit at learning rate eta: (1 - (1 - 2 eta A_i)^K) / (2 eta A_i).
+    """The weight Omega_i = (1 - (1 - 2 eta A_i)^K) / (2 eta A_i) of each client in PFL's limit; K for A_i = 0.
 
-    For A_i = 0 it is K. In its K local steps a client moves by eta Omega_i grad f_i(x), so that PFL ends where sum_i
-    Omega_i grad f_i = 0. For eta -> 0 all Omega_i are K, and PFL ends in x*.
+    A client with f_i(x) = A_i x^2 + B_i x moves by eta Omega_i grad f_i(x) in its K local steps. PFL (parallel: FedAvg)
+    therefore ends at sum_i Omega_i grad f_i = 0. For eta -> 0 all Omega_i are K, and PFL ends at x*.
+
+    clients: [A_i, B_i]; lr: eta; steps: K.
     """
     curvature = np.array([2 * lr * a for a, _ in clients])
     moved = 1 - (1 - curvature) ** steps
@@ -115,7 +129,10 @@ def local_weights(clients: Pairs, lr: float, steps: int) -> np.ndarray:
 
 
 def predicted_limit(clients: Pairs, lr: float, steps: int = 10) -> float:
-    """The |x| at which PFL ends: at the minimiser of sum_i Omega_i f_i, with the weights of `local_weights`."""
+    """The |x| at which PFL (parallel: FedAvg) ends, the minimiser of sum_i Omega_i f_i.
+
+    Omega_i: `local_weights`; clients: [A_i, B_i] of f_i(x) = A_i x^2 + B_i x; steps: the number of local steps.
+    """
     from raylfl.data.quadratics import Coefficients
     from raylfl.diagnostics.surrogate import fixed_point
 
@@ -125,7 +142,10 @@ def predicted_limit(clients: Pairs, lr: float, steps: int = 10) -> float:
 
 
 class Simulations(PaperResult):
-    """PFL against SFL on pairs of quadratics, each at its best learning rate."""
+    """A figure of PFL (parallel: FedAvg) and SFL on pairs of quadratics, each at its best learning rate.
+
+    groups: label -> (delta, zeta) of `pairs`; stem: its file name.
+    """
 
     groups: ClassVar[Mapping[str, tuple[float, float]]]  # label -> delta, zeta
     stem: ClassVar[str]
@@ -139,7 +159,7 @@ class Simulations(PaperResult):
         return Findings([self._table(found)], self.claims(found), {self.stem: figure}, [NOTE])
 
     def claims(self, found: Mapping[str, Duel]) -> list[Claim]:
-        """The claims of Sec. 4.1, group by group; found: group -> runs."""
+        """The claims of Sec. 4.1 for each pair of clients; found: label of a pair -> runs."""
         claims = []
         for label, duel in found.items():
             delta, zeta = self.groups[label]
@@ -161,7 +181,10 @@ class Simulations(PaperResult):
 
     @staticmethod
     def _limits(found: Mapping[str, Duel]) -> Claim:
-        """The claim, not in the paper, that PFL ends where `predicted_limit` says, at learning rates from 0.03 on."""
+        """The claim, not in the paper, that PFL (FedAvg) ends at `predicted_limit`, for learning rates from 0.03 on.
+
+        found: label of a pair of clients -> runs.
+        """
         off = [
             abs(group.runs[0].column(DISTANCE)[-1] - predicted_limit(duel.clients, lr)) / max(duel.clients[0][1], 1)
             for duel in found.values()
@@ -198,7 +221,10 @@ NOTE = "PFL has no random part here (both clients, full batches): one seed is ru
 
 
 def _plot(label: str, duel: Duel) -> draw.Plot:
-    """The panel of |x| over rounds; if both methods converge to x*, which takes few rounds, only these are shown."""
+    """The panel of |x| over rounds for one pair of clients.
+
+    If both methods converge to x*, which takes few rounds, only the first six are shown.
+    """
     from raylfl.reproduce import draw
 
     if duel.exact:
@@ -212,7 +238,7 @@ def _spread(stat: Stat) -> str:
 
 @EXPERIMENTS.register("sfl/fig1", paper="SFL [2] fig. 1")
 class Fig1(Simulations):
-    """PFL and SFL on two quadratics, in four groups of growing heterogeneity."""
+    """PFL (parallel: FedAvg) and SFL on two quadratics, in four groups of growing heterogeneity."""
 
     groups: ClassVar = {
         "group 1: ζ 0, δ 0": (0.0, 0.0),
@@ -225,7 +251,7 @@ class Fig1(Simulations):
 
 @EXPERIMENTS.register("sfl/fig6", paper="SFL [2] fig. 6")
 class Fig6(Simulations):
-    """PFL and SFL on two quadratics, nine combinations of gradient and Hessian heterogeneity."""
+    """PFL (parallel: FedAvg) and SFL on two quadratics, nine combinations of gradient and Hessian heterogeneity."""
 
     groups: ClassVar = {
         f"δ {word}, ζ {zeta:g}": (delta, zeta)

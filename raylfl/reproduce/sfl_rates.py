@@ -1,4 +1,7 @@
-"""SFL [2] (Li & Lyu, NeurIPS 2023): learning rates, clipping, local steps; tables 7 and 10, figures 2 and 3."""
+"""SFL [2] (Li & Lyu, NeurIPS 2023): learning rates, clipping, local steps; tables 7 and 10, figures 2 and 3.
+
+PFL is the paper's name for parallel federated learning, that is FedAvg.
+"""
 
 from __future__ import annotations
 
@@ -36,24 +39,30 @@ Sweep = Mapping[float, Stat]  # learning rate (or local steps) -> accuracy
 
 
 def published_sweep(text: str, method: str) -> dict[float, Stat]:
-    """Learning rate -> published accuracy, from the four numbers of a row of table 7 or 10."""
+    """Learning rate -> published accuracy, from the four numbers of a row of table 7 or 10.
+
+    method: `PFL` or `SFL`, whose grid has the learning rates.
+    """
     return {lr: published(value) for lr, value in zip(GRID[method], text.split(), strict=True)}
 
 
 def best(sweep: Sweep) -> float:
-    """The learning rate with the highest accuracy (the first if several are equal), never one that diverged."""
+    """The learning rate with the highest accuracy, the first one if several are equal.
+
+    A learning rate that diverged is never the best if another did not.
+    """
     return max(sweep, key=lambda lr: sweep[lr].mean if np.isfinite(sweep[lr].mean) else -1.0)
 
 
 class Rates(PaperResult):
-    """A table of accuracies at every learning rate of the grid, on one seed."""
+    """A table of accuracies at every learning rate of the grid, on one seed; stem: its file name."""
 
     scales, choices, shares = SCALES, CHOICES, "sfl/images"
     stem: ClassVar[str]
 
     @abstractmethod
     def numbers(self, scale: str) -> dict[Cell, dict[float, Stat]]:
-        """Cell -> learning rate -> published accuracy, for the cells that are run at this scale."""
+        """Cell -> learning rate -> published accuracy, for the cells that are run at this scale, `smoke` or `paper`."""
 
     def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
@@ -71,7 +80,10 @@ class Rates(PaperResult):
     def panels(
         self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep]
     ) -> dict[str, dict[str, tuple[Sweep, Sweep]]]:
-        """The content of the figure's panels: heading -> method -> (ours, published)."""
+        """The content of the figure's panels: heading -> method -> (ours, published).
+
+        ours, theirs: cell -> learning rate -> accuracy.
+        """
         out: dict[str, dict[str, tuple[Sweep, Sweep]]] = {}
         for cell in ours:
             out.setdefault(self.heading(cell), {})[cell.method] = (ours[cell], theirs[cell])
@@ -81,9 +93,10 @@ class Rates(PaperResult):
         return f"{cell.task}, {cell.row}"
 
     def claims(self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep]) -> list[Claim]:
-        """The claims of Sec. 4.2: SFL's best learning rate is not above PFL's; the best rates agree with the paper's.
+        """The claims of Sec. 4.2 about the best learning rates of SFL and PFL (parallel: FedAvg).
 
-        Agree: equal, or next to each other on the grid.
+        SFL's is not above PFL's, and both are equal to the paper's or its neighbours on the grid. ours, theirs: cell ->
+        learning rate -> accuracy.
         """
         both: dict[str, dict[str, float]] = {self.heading(cell): {} for cell in ours}
         for cell, sweep in ours.items():
@@ -104,7 +117,10 @@ class Rates(PaperResult):
         ]
 
     def table(self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep], last: int) -> Table:
-        """The table with one row per cell and one column per learning rate, ours beside the published numbers."""
+        """The table with one row per cell and one column per learning rate, with our and the published numbers.
+
+        ours, theirs: cell -> learning rate -> accuracy; last: the number of last rounds averaged.
+        """
         rates = sorted({lr for sweep in ours.values() for lr in sweep})
         rows = [
             {"block": self.heading(cell), "method": cell.method}
@@ -167,7 +183,10 @@ class Fig2(Table10):
     stem, tasks, smoke_tasks = "fig2", (VGG,), (VGG,)
 
     def claims(self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep]) -> list[Claim]:
-        """The claims of table 10, and observation (ii) of Sec. 4.2: SFL's best rate falls with heterogeneity."""
+        """The claims of `Rates`, and observation (ii) of Sec. 4.2: SFL's best learning rate falls with heterogeneity.
+
+        ours, theirs: cell -> learning rate -> accuracy.
+        """
         rates: dict[int, dict[int, float]] = {}
         for cell, sweep in ours.items():
             if cell.method == "SFL":
@@ -202,7 +221,10 @@ class Table7(Rates):
         return f"{cell.row}, {word}"
 
     def claims(self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep]) -> list[Claim]:
-        """The claims of a grid search, and the observations of App. G.2."""
+        """The claims of `Rates`, and the observations of App. G.2 on gradient clipping.
+
+        ours, theirs: cell -> learning rate -> accuracy.
+        """
         rates: dict[tuple[int, int, str], dict[int | None, float]] = {}
         for cell, sweep in ours.items():
             rates.setdefault((cell.classes, cell.steps, cell.method), {})[cell.clip] = best(sweep)

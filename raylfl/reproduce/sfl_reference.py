@@ -1,4 +1,4 @@
-"""The excerpts of the authors' logs that SFL's ledger keeps, one per cell."""
+"""The excerpts of the authors' logs that SFL's ledgers keep, one per cell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ SHORT, LONG = 40, 400  # the paper averages 40 rounds; 400 rounds have ten times
 class Reference:
     """An excerpt of the authors' log of a cell.
 
-    last: number of last rounds -> [mean, std, number of values, effective number of independent values].
+    last: number of last rounds -> [mean, std, number of values, effective number of independent values] of the
+    accuracy. curve: pairs (round, accuracy).
     """
 
     cell: dict[str, Any]
@@ -32,9 +33,9 @@ class Reference:
 
 
 def references(folder: Path, rows: Iterable[Row]) -> dict[str, Reference]:
-    """Key of a cell -> excerpt of the authors' log, for all cells of the ledger in this folder that have a log.
+    """Key of a cell -> excerpt of the authors' log, for the cells of the ledger in this folder that have a log.
 
-    Logs of cells that are new in `rows` are read and added to the ledger.
+    Logs of cells that are new in `rows` are read and added to the ledger's file of excerpts.
     """
     path = folder / REFERENCE
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []

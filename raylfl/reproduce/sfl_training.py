@@ -1,7 +1,7 @@
 """SFL [2] (Li & Lyu, NeurIPS 2023), figures 12 to 15: training, training-R and test curves at the best rates.
 
-Training: on data of the participating clients. Training-R: on data of random clients, as many as take part in a
-round.
+"Training" is measured on the data of the participating clients; "training-R" on data of random clients, as many as take
+part in a round. PFL is the paper's name for parallel federated learning, that is FedAvg.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ EXTRA = {"eval.participants": True, "eval.random_clients": 10}
 
 
 class TrainingCurves(PaperResult):
-    """Losses and accuracies on the clients' data and on the test set, PFL and SFL at their best learning rates."""
+    """Losses and accuracies on the clients' data and on the test set, PFL and SFL at their best learning rates.
+
+    PFL: parallel federated learning, that is FedAvg. stem: file name of the figures; tasks: names of data and model.
+    stages: (rounds, number of last rounds averaged) of each search; the final runs have the last one. share: the
+    fraction of all measured points in a moving average.
+    """
 
     scales = SCALES
     stem: ClassVar[str]

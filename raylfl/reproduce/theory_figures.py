@@ -1,4 +1,4 @@
-"""Figures of the papers' theory: bounds and predictions beside small quadratic runs, without the platform."""
+"""Figures of the papers' theory: bounds and predictions with small quadratic runs in plain NumPy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Line = tuple[int, str, Any, Any]  # colour, matplotlib's format, x, y
 
 
 def problem_of(clients: int, dim: int, seed: int = 0) -> QuadraticProblem:
-    """A random quadratic problem whose f_i have eigenvalues in [0.2, 1]."""
+    """A random quadratic problem with equally weighted clients, whose Hessians have eigenvalues in [0.2, 1]."""
     from raylfl.theory.quadratic import QuadraticProblem
 
     draw = np.random.default_rng(seed)
@@ -35,16 +35,16 @@ def problem_of(clients: int, dim: int, seed: int = 0) -> QuadraticProblem:
 
 
 def moved(problem: QuadraticProblem, i: int, x: Floats, steps: int, eta: float) -> Floats:
-    """The parameters of client i after its local steps from x with step size eta."""
+    """The parameters of client i after `steps` local steps from x with step size eta."""
     for _ in range(steps):
         x = x - eta * (problem.hessians[i] @ x - problem.linear[i])
     return x
 
 
 class TheoryFigure(PaperResult):
-    """A figure of one panel, computed within seconds.
+    """A figure with one panel that is computed within seconds, without runs of the platform.
 
-    axes: the labels of x and y. log: the axes on a log scale, such as `xy`.
+    stem: its file name; axes: the labels of x and y; log: the axes on a log scale, such as `xy`.
     """
 
     stem: ClassVar[str]
@@ -62,7 +62,7 @@ class TheoryFigure(PaperResult):
 
     @abstractmethod
     def computed(self) -> tuple[dict[str, Line], list[Claim]]:
-        """(label -> line of the figure, claims)."""
+        """(label -> curve of the figure, claims)."""
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
         return None
@@ -85,7 +85,7 @@ class TheoryFigure(PaperResult):
 
 @EXPERIMENTS.register("theory/sfl-bound", paper="SFL [2] Thms 1, 2")
 class SflBound(TheoryFigure):
-    """SFL's and PFL's bounds at the largest step size that both admit, beside their runs."""
+    """SFL's and PFL's (parallel: FedAvg) bounds at the largest step size that both admit, with their runs."""
 
     stem, axes, log = "sfl-bound", ("rounds", "F − F* of the mean iterate"), "y"
     clients, steps, rounds = 8, 5, 400
@@ -111,9 +111,9 @@ class SflBound(TheoryFigure):
         return lines, claims
 
     def path(self, problem: QuadraticProblem, sequential: bool, x: Floats, eta: float) -> Floats:
-        """The parameters x_0, ..., x_R of a run with all clients in every round, [R+1, d].
+        """The parameters x_0, ..., x_R [R+1, d] of a run with all clients in every round.
 
-        sequential: whether it is SFL (clients one after the other) instead of PFL.
+        sequential: clients train one after the other (SFL), otherwise in parallel (PFL); x: x_0; eta: local step size.
         """
         draw, path = np.random.default_rng(1), [x]
         for _ in range(self.rounds):
@@ -128,7 +128,7 @@ class SflBound(TheoryFigure):
 
 @EXPERIMENTS.register("theory/focus-speedup", paper="FOCUS [1] eq. 28, remark")
 class FocusSpeedup(TheoryFigure):
-    """SG-FOCUS's bounds over the number of clients N at a step size of 0.1/N: the linear speed-up of its remark."""
+    """SG-FOCUS's bounds over the number of clients N at a step size of 0.1/N, for the claimed linear speed-up."""
 
     stem, axes = "focus-speedup", ("clients N", "bound, step size 0.1/N")
 
@@ -189,14 +189,15 @@ class FedacsBias(TheoryFigure):
 
     @staticmethod
     def away(problem: QuadraticProblem, x: Floats) -> float:
-        """The distance |x - x*| to the optimum."""
+        """The distance |x - x*| from the optimum."""
         return float(np.linalg.norm(x - problem.optimum))
 
     @staticmethod
     def end(problem: QuadraticProblem, shares: Floats, steps: Ints, eta: float) -> Floats:
-        """The expectation of x_r after many rounds, computed round by round.
+        """The expectation of the server model x_r after many rounds, computed round by round.
 
-        shares: the expected weight of each client's update; steps: the local steps of each client.
+        shares: the expected weight of each client's update in the server step; steps: the local steps of each client;
+        eta: local step size.
         """
         x = np.zeros(problem.dim)
         for _ in range(min(4000, int(30 / eta))):
@@ -209,7 +210,7 @@ class FedacsBias(TheoryFigure):
 
 @EXPERIMENTS.register("theory/fedaware-identity", paper="FedAWARE [4] Cor. 3.1")
 class FedawareIdentity(TheoryFigure):
-    """Gradient diversity along gradient descent: D^2 = 1 + sigma_g^2 / |grad F|^2, and its surrogate's maximum."""
+    """Gradient diversity along gradient descent: D^2 = 1 + sigma_g^2 / |grad F|^2; the largest surrogate diversity."""
 
     stem, axes = "fedaware-identity", ("|∇F(x)|", "gradient diversity")
 

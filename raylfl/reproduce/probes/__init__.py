@@ -1,1 +1,1 @@
-"""Data and models with additional measurements; reproductions select them by class_path."""
+"""Data and models that record additional measurements; experiments select them by class_path."""

@@ -1,6 +1,7 @@
-"""The quadratics of FedACS whose runs record the server's parameters in every evaluation: `test/x0`, `test/x1`, ...
+"""The quadratics of FedACS, with the server's parameters logged in every evaluation as `test/x0`, `test/x1`, ...
 
-The mean of x_r over many rounds estimates a method's limit; the mean of |x_r - x*| also contains the noise of rounds.
+Their mean over many rounds estimates the limit of a method. The mean of |x_r - x*| would also contain the noise of
+single rounds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from raylfl.models.problem import Quadratic
 
 
 class TracedQuadratics(Quadratics):
-    """The data `quadratics` with a test set of one arbitrary sample, without which there would be no evaluation."""
+    """The data `quadratics` with a test set of one arbitrary sample, without which runs are not evaluated."""
 
     def __init__(self, num_clients: int = 30, dim: int = 10, seed: int = 0):
         super().__init__(num_clients, dim, seed)
@@ -21,7 +22,7 @@ class TracedQuadratics(Quadratics):
 
 
 class TracedQuadratic(Quadratic):
-    """The model `quadratic`, whose evaluation logs the parameters by coordinate."""
+    """The model `quadratic`, which logs each of its parameters when it is evaluated."""
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         for j, value in enumerate(self.x.tolist()):
