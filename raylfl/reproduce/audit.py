@@ -53,7 +53,11 @@ def scaffold_lines(base: Setting, rate: float) -> list[Setting]:
 
 @EXPERIMENTS.register("audit/scaffold", paper="SCAFFOLD in public code, on quadratics")
 class ScaffoldAudit(PaperResult):
-    """Distance to the optimum of SCAFFOLD with 2 of 20 clients a round: as published, and with two departures."""
+    """Distance to the optimum of SCAFFOLD with 2 of 20 clients a round: as published, and with two departures.
+
+    The departures are those of public code: momentum in the local steps, and control variates that start as the model.
+    The problem is a random quadratic one.
+    """
 
     def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
@@ -169,7 +173,11 @@ class Network(PaperResult):
 
 @EXPERIMENTS.register("audit/scaffold-network", paper="SCAFFOLD in public code, on LeNet-5")
 class ScaffoldNetwork(Network):
-    """Test accuracy of SCAFFOLD with a tenth of the clients: as published, and with two departures."""
+    """Test accuracy of SCAFFOLD with a tenth of the clients: as published, and with two departures.
+
+    The departures are those of public code: momentum in the local steps, and control variates that start as the model.
+    LeNet-5 on MNIST, 100 clients with label skew.
+    """
 
     def run(self, cache: RunCache) -> Findings:
         groups = self.groups(cache, scaffold_lines(self.base(cache, {}), 0.01))
@@ -185,14 +193,21 @@ class ScaffoldNetwork(Network):
 
 @EXPERIMENTS.register("audit/scaffold-digits", paper="SCAFFOLD in public code, LeNet-5 on digits")
 class ScaffoldDigits(ScaffoldNetwork):
-    """Test accuracy of SCAFFOLD on the bundled digits with 5 of 50 clients: as published, and with two departures."""
+    """Test accuracy of SCAFFOLD on the bundled digits with 5 of 50 clients: as published, and with two departures.
+
+    The same as `ScaffoldNetwork` on smaller data.
+    """
 
     scales = ()
 
 
 @EXPERIMENTS.register("audit/fednova-network", paper="FedNova under quantity skew, on LeNet-5")
 class FedNovaNetwork(Network):
-    """Test accuracy of FedNova with ten clients of very unequal sizes, with and without its factor N sum p_i^2."""
+    """Test accuracy of FedNova with ten clients of very unequal sizes, with and without its factor N sum p_i^2.
+
+    N: number of clients; p_i: client i's share of the samples. FedNova's step has this factor if clients solve their
+    local problems within a round. LeNet-5 on MNIST.
+    """
 
     def run(self, cache: RunCache) -> Findings:
         clients, alpha = 10, 0.5
@@ -223,7 +238,10 @@ class FedNovaNetwork(Network):
 
 @EXPERIMENTS.register("audit/fednova-digits", paper="FedNova under quantity skew, LeNet-5 on digits")
 class FedNovaDigits(FedNovaNetwork):
-    """Test accuracy of FedNova on the bundled digits, ten clients of unequal sizes, with and without N sum p_i^2."""
+    """Test accuracy of FedNova on the bundled digits, ten clients of unequal sizes, with and without N sum p_i^2.
+
+    The same as `FedNovaNetwork` on smaller data.
+    """
 
     scales = ()
 

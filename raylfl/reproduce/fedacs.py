@@ -82,7 +82,10 @@ class Quadratics(PaperResult):
 
 @EXPERIMENTS.register("fedacs/fig4", paper="FedACS [3] fig. 4")
 class Fig4(Quadratics):
-    """Distance to the optimum of FedAvg with four local solvers and of FedACS, in three systems."""
+    """Distance to the optimum of FedAvg with four local solvers and of FedACS, in three systems.
+
+    The systems are equal clients, clients with unequal links and local steps, and such clients redrawn in every round.
+    """
 
     panels: ClassVar = {
         "left: equal clients": ["preset/fedacs_fig4_left"],
@@ -130,7 +133,11 @@ class Fig4(Quadratics):
 
 @EXPERIMENTS.register("fedacs/fig7", paper="FedACS [3] fig. 7")
 class Fig7(Quadratics):
-    """Bias of six methods with equal effective steps, in a static and a dynamic system."""
+    """Bias of six methods with equal effective steps, in a static and a dynamic system.
+
+    Bias: distance of the mean iterate from the optimum. Links and local steps of the clients are unequal; in the
+    dynamic system they change in every round.
+    """
 
     panels: ClassVar = {"static": ["preset/fedacs_static"], "dynamic": ["preset/fedacs_dynamic"]}
     methods: ClassVar = {

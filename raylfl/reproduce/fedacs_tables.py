@@ -200,7 +200,7 @@ UNITS = "our computation time is counted in local steps, the paper's in seconds 
 
 
 def _reached(stat: Stat) -> float:
-    """The mean cost of reaching the target; inf unless every seed reached it."""
+    """The mean cost of reaching the target accuracy over seeds; inf unless every seed reached it."""
     return stat.mean if stat.count == stat.of else NEVER
 
 
@@ -219,7 +219,10 @@ ONE_CLASS: dict[str, Any] = {"partition.classes": 1, "local.batch_size": 512, "l
 
 @EXPERIMENTS.register("fedacs/table1", paper="FedACS [3] table 1, fig. 6")
 class Table1(Efficiency):
-    """Rounds and computation to a target accuracy in the dynamic system."""
+    """Rounds and computation to a target accuracy in the dynamic system.
+
+    There, links and local steps of the clients are unequal and change in every round.
+    """
 
     stem, system = "table1", "preset/fedacs_dynamic"
     tasks = (
@@ -251,7 +254,10 @@ class Table1(Efficiency):
 # The paper's text lacks the dashes of table 4; its ratios (1.06x rounds, 1.34x seconds) identify the numbers of OS.
 @EXPERIMENTS.register("fedacs/table4", paper="FedACS [3] table 4, fig. 9")
 class Table4(Efficiency):
-    """Rounds and computation to a target accuracy in the static system."""
+    """Rounds and computation to a target accuracy in the static system.
+
+    There, links and local steps of the clients are unequal and the same in every round.
+    """
 
     stem, system = "table4", "preset/fedacs_static"
     tasks = (
@@ -282,7 +288,10 @@ class Table4(Efficiency):
 
 @EXPERIMENTS.register("fedacs/table5", paper="FedACS [3] table 5, fig. 10")
 class Table5(Efficiency):
-    """Rounds and computation to a target accuracy on CIFAR-10 at three Dirichlet alphas, dynamic system."""
+    """Rounds and computation to a target accuracy on CIFAR-10 at three Dirichlet alphas, dynamic system.
+
+    In this system, links and local steps of the clients are unequal and change in every round.
+    """
 
     stem, system = "table5", "preset/fedacs_dynamic"
     tasks = (

@@ -117,7 +117,11 @@ def jitter(group: Group, last: int) -> float:
 
 @EXPERIMENTS.register("fedaware/table1", paper="FedAWARE [4] table 1, fig. 4")
 class Table1(PaperResult):
-    """Best test accuracy of eight methods on CIFAR-10 in three systems of heterogeneity."""
+    """Best test accuracy of eight methods on CIFAR-10 in three systems of heterogeneity.
+
+    The systems are label skew alone, label skew with unequal local steps (hybrid), and with local steps that also
+    change in every round (hybrid+).
+    """
 
     scales = SCALES
 

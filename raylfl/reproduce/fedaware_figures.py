@@ -84,7 +84,10 @@ def diverse(lines: Mapping[str, Group], rivals: Sequence[str], last: int) -> Cla
 
 @EXPERIMENTS.register("fedaware/fig3", paper="FedAWARE [4] figs. 2-3")
 class Fig3(Lines):
-    """FedAvg at four Dirichlet alphas: accuracy, gradient diversity, gradient norm of F."""
+    """FedAvg at four Dirichlet alphas: accuracy, gradient diversity, gradient norm of F.
+
+    F: the global objective; alpha: the parameter of the partition, small for a strong label skew.
+    """
 
     stem, metrics = "fig3", (ACCURACY, DIVERSITY, "global/grad_norm")
     alphas: ClassVar = (0.1, 0.3, 0.5, 0.7)
@@ -142,7 +145,10 @@ class Methods(Curves):
 
 @EXPERIMENTS.register("fedaware/fig5", paper="FedAWARE [4] fig. 5")
 class Fig5(Methods):
-    """Gradient diversity over rounds of the methods of table 1, hybrid system."""
+    """Gradient diversity over rounds of the methods of table 1, hybrid system.
+
+    In this system clients have label skew and unequal numbers of local steps.
+    """
 
     stem, metrics = "fig5", (DIVERSITY,)
 
@@ -177,21 +183,24 @@ class Digits(Methods):
 
 @EXPERIMENTS.register("fedaware/fig8", paper="FedAWARE [4] fig. 8")
 class Fig8(Digits):
-    """Loss, accuracy and gradient diversity on MNIST."""
+    """Loss, accuracy and gradient diversity of the methods of table 1 on MNIST."""
 
     stem, more = "fig8", ("data/mnist", "reproduce/fedaware_mlp")
 
 
 @EXPERIMENTS.register("fedaware/fig9", paper="FedAWARE [4] fig. 9")
 class Fig9(Digits):
-    """Loss, accuracy and gradient diversity on FashionMNIST."""
+    """Loss, accuracy and gradient diversity of the methods of table 1 on FashionMNIST."""
 
     stem, more = "fig9", ("data/fashion_mnist", "reproduce/fedaware_mlp")
 
 
 @EXPERIMENTS.register("fedaware/fig6", paper="FedAWARE [4] fig. 6")
 class Fig6(Curves):
-    """FedAWARE against FedMGDA+, at its best of five server learning rates, on CIFAR-10 in the hybrid system."""
+    """FedAWARE against FedMGDA+, at its best of five server learning rates, on CIFAR-10 in the hybrid system.
+
+    In this system clients have label skew and unequal numbers of local steps.
+    """
 
     stem, metrics = "fig6", (ACCURACY, DIVERSITY)
     looks: ClassVar = {"FedAWARE": "fedaware", "FedMGDA+": "fedmgda", "FedAvg": "fedavg"}
@@ -215,7 +224,10 @@ class Fig6(Curves):
 
 @EXPERIMENTS.register("fedaware/fig7", paper="FedAWARE [4] fig. 7")
 class Fig7(Lines):
-    """Sensitivity of FedAWARE to its momentum alpha, hybrid+ system."""
+    """Sensitivity of FedAWARE to its momentum alpha, hybrid+ system.
+
+    In this system clients have label skew and local steps that differ and change in every round.
+    """
 
     stem, metrics = "fig7", (ACCURACY, DIVERSITY)
     alphas: ClassVar = (0.1, 0.3, 0.5, 0.7, 0.9)

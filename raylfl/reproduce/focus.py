@@ -39,7 +39,10 @@ Panels = Mapping[str, Mapping[str, Group]]
 
 @EXPERIMENTS.register("focus/fig4", paper="FOCUS [1] fig. 4")
 class Fig4(PaperResult):
-    """Ridge regression under full, uniform and arbitrary participation: six methods by floats sent."""
+    """Ridge regression under full, uniform and arbitrary participation: six methods by floats sent.
+
+    Each method is drawn by its distance from the optimum over the communicated floats.
+    """
 
     # panel: its preset, the rounds within which FOCUS is exact, the rounds to run (until SCAFFOLD is exact)
     panels: ClassVar = {

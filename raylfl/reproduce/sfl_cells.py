@@ -65,7 +65,7 @@ class Cell:
         return f"C={self.classes}, K={self.steps}"
 
     def chosen(self, only: Choice) -> bool:
-        """Whether `--only` selects this cell."""
+        """Whether `--only` selects this cell; only: the selection from the command line."""
         return only.keeps(task=self.task, classes=self.classes, steps=self.steps, method=self.method)
 
     def setting(self, lr: float, rounds: int, scale: str) -> Setting:

@@ -57,7 +57,7 @@ class Duel:
 
     @property
     def exact(self) -> bool:
-        """Whether both methods converge to x*."""
+        """Whether both methods converge to the optimum x* = 0."""
         return max(self.end(name) for name in METHODS) < EXACT
 
     def rounds_to(self, name: str, goal: float) -> float:

@@ -146,7 +146,10 @@ def _both(pair: tuple[Stat, Stat]) -> str:
 
 @EXPERIMENTS.register("sfl/table10", paper="SFL [2] table 10, fig. 11")
 class Table10(Rates):
-    """Grid search of the learning rates for every data set, model, C and K."""
+    """Grid search of the learning rates for every data set, model, C and K.
+
+    C: classes per client; K: local steps.
+    """
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
         from raylfl.reproduce.sfl_ledger import cell_of
@@ -200,7 +203,10 @@ class Fig2(Table10):
 
 @EXPERIMENTS.register("sfl/table7", paper="SFL [2] table 7")
 class Table7(Rates):
-    """Gradient clipping: VGG-9 on CIFAR-10 with four max norms at every learning rate."""
+    """Gradient clipping: VGG-9 on CIFAR-10 with four max norms at every learning rate.
+
+    PFL (parallel: FedAvg) and SFL have different max norms, which the table pairs.
+    """
 
     stem = "table7"
 
@@ -237,7 +243,10 @@ class Table7(Rates):
 
 @EXPERIMENTS.register("sfl/fig3", paper="SFL [2] fig. 3")
 class Fig3(PaperResult):
-    """Effect of local steps: VGG-9 on CIFAR-10 at the best learning rate of each K."""
+    """Effect of local steps: VGG-9 on CIFAR-10 at the best learning rate of each K.
+
+    K: the number of local steps.
+    """
 
     scales = SCALES
     steps: ClassVar[Sequence[int]] = (1, 2, 5, 10, 20)  # the paper names 1, 5 and 10

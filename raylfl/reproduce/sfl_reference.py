@@ -61,7 +61,7 @@ def _reference(row: Row) -> Reference | None:
 
 
 def key(cell: Mapping[str, Any]) -> str:
-    """A cell as a string, usable as a sort key."""
+    """A cell with its learning rate and max norm as a string, usable as a sort key."""
     return json.dumps([str(cell[name]) for name in ("task", "classes", "steps", "method", "lr", "clip")])
 
 

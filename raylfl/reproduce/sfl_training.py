@@ -76,7 +76,10 @@ class TrainingCurves(PaperResult):
 
 @EXPERIMENTS.register("sfl/fig12", paper="SFL [2] fig. 12")
 class Fig12(TrainingCurves):
-    """Training, training-R and test curves on MNIST."""
+    """Training, training-R and test curves on MNIST.
+
+    Training: on the data of participating clients; training-R: on the data of random clients.
+    """
 
     stem, tasks = "fig12", ("MNIST, logistic", "MNIST, MLP", "MNIST, LeNet-5")
     stages, share = Table11.stages, 0.08
@@ -84,20 +87,29 @@ class Fig12(TrainingCurves):
 
 @EXPERIMENTS.register("sfl/fig13", paper="SFL [2] fig. 13")
 class Fig13(TrainingCurves):
-    """Training, training-R and test curves on FashionMNIST."""
+    """Training, training-R and test curves on FashionMNIST.
+
+    Training: on the data of participating clients; training-R: on the data of random clients.
+    """
 
     stem, tasks, stages, share = "fig13", ("FMNIST, LeNet-5", "FMNIST, CNN"), Table11.stages, 0.08
 
 
 @EXPERIMENTS.register("sfl/fig14", paper="SFL [2] fig. 14")
 class Fig14(TrainingCurves):
-    """Training, training-R and test curves on CIFAR-10."""
+    """Training, training-R and test curves on CIFAR-10.
+
+    Training: on the data of participating clients; training-R: on the data of random clients.
+    """
 
     stem, tasks, stages, share = "fig14", ("CIFAR-10, VGG-9", "CIFAR-10, ResNet-18"), Table3.stages, 0.04
 
 
 @EXPERIMENTS.register("sfl/fig15", paper="SFL [2] fig. 15")
 class Fig15(TrainingCurves):
-    """Training, training-R and test curves on CINIC-10."""
+    """Training, training-R and test curves on CINIC-10.
+
+    Training: on the data of participating clients; training-R: on the data of random clients.
+    """
 
     stem, tasks, stages, share = "fig15", ("CINIC-10, VGG-9", "CINIC-10, ResNet-18"), Table3.stages, 0.04

@@ -85,7 +85,10 @@ def gradient_as_printed(
 
 
 def harmonic(weights: Floats, steps: Floats) -> float:
-    """The weighted harmonic mean K_h = 1 / sum_i (lambda_i / K_i) of the numbers of local steps."""
+    """The weighted harmonic mean K_h = 1 / sum_i (lambda_i / K_i) of the numbers of local steps K_i.
+
+    weights: lambda [N], sum 1; steps: K_i [N].
+    """
     return 1 / float((weights / steps).sum())
 
 

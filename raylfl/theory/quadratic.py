@@ -36,11 +36,11 @@ class QuadraticProblem:
         return int(self.linear.shape[1])
 
     def gradients(self, x: Floats) -> Floats:
-        """The gradients grad f_i(x) = H_i x - b_i, [N, d]."""
+        """The gradients grad f_i(x) = H_i x - b_i of all clients, [N, d]."""
         return np.asarray(self.hessians @ x - self.linear)
 
     def value(self, x: Floats) -> float:
-        """The value F(x)."""
+        """The value F(x) of the global objective."""
         values = 0.5 * np.einsum("j,ijk,k->i", x, self.hessians, x) - self.linear @ x + self.constant
         return float(self.weights @ values)
 
@@ -55,18 +55,21 @@ class QuadraticProblem:
 
     @cached_property
     def optimum(self) -> Floats:
-        """The minimiser x* of F, [d]; the minimiser of least norm if F is not strictly convex."""
+        """The minimiser x* [d] of F; if F has several, the minimiser of least norm."""
         b = self.weights @ self.linear
         return np.asarray(np.linalg.lstsq(self.hessian, b, rcond=None)[0])
 
     @cached_property
     def smoothness(self) -> Floats:
-        """The smoothness L_i of f_i, [N]: the largest absolute eigenvalue of H_i."""
+        """The smoothness L_i of every f_i, the largest absolute eigenvalue of its Hessian, [N]."""
         return np.asarray(np.abs(np.linalg.eigvalsh(self.hessians)).max(axis=1))
 
     @cached_property
     def convexity(self) -> Floats:
-        """The smallest eigenvalue mu_i of H_i, [N]: the strong convexity of f_i; negative if f_i is not convex."""
+        """The strong convexity mu_i of every f_i, the smallest eigenvalue of its Hessian, [N].
+
+        It is negative if f_i is not convex.
+        """
         return np.asarray(np.linalg.eigvalsh(self.hessians).min(axis=1))
 
     @property
