@@ -52,7 +52,10 @@ def published(numbers: Mapping[str, Sequence[int]], partition: str, fraction: fl
 
 @dataclass(frozen=True)
 class Tried:
-    """A run of a cell: its learning rate, its seed, and the rounds until the target; None if it was not reached."""
+    """A run of a cell: its learning rate, its seed, and its rounds to the target.
+
+    rounds: until the target accuracy; None if it was not reached.
+    """
 
     lr: float
     seed: int

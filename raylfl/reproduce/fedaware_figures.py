@@ -72,7 +72,7 @@ class Lines(Curves):
 
 
 def diverse(lines: Mapping[str, Group], rivals: Sequence[str], last: int) -> Claim:
-    """The claim of Sec. 5 that FedAWARE ends with a higher gradient diversity than the methods `rivals`.
+    """The claim of Sec. 5 that FedAWARE has a higher final gradient diversity than the methods `rivals`.
 
     lines: method -> runs; last: the number of last rounds that are averaged.
     """

@@ -62,7 +62,7 @@ def verdict(row: Row, ref: Reference | None) -> str:
 
 
 def cells_table(name: str, rows: Sequence[Row], refs: Mapping[str, Reference]) -> Table:
-    """A table with one row per cell and learning rate, for the runs on the search seed.
+    """A table with one row per cell and learning rate, for the runs on the seed SEARCH_SEED.
 
     The columns are our accuracy, the accuracy in the authors' log, their difference, and the verdicts. refs: excerpts
     of the authors' logs by the `key` of a cell.
@@ -131,8 +131,8 @@ def _long(row: Row, ref: Reference | None) -> dict[str, str]:
 def cell_claims(rows: Sequence[Row], refs: Mapping[str, Reference]) -> list[Claim]:
     """One claim per task: at least nine of ten of its cells are within the spread of the authors' log.
 
-    A cell with its learning rate counts if it has a log and a run of the search seed. The network as printed in the
-    paper differs from that of the authors' code and is a task of its own.
+    A cell with its learning rate counts if it has a log and a run on the seed SEARCH_SEED. The network as printed in
+    the paper differs from that of the authors' code and is a task of its own.
     """
     judged = {row.key: (row, verdict(row, refs[key(row.cell)])) for row in rows if key(row.cell) in refs}
     claims = []
@@ -181,8 +181,8 @@ def method_claims(rows: Sequence[Row]) -> list[Claim]:
 def best_rows(rows: Sequence[Row], grid: int = 4) -> list[Row]:
     """The runs of one cell at its best learning rate, on all seeds; empty if the grid is incomplete.
 
-    The best learning rate has the highest mean over the last 40 rounds of the search seed. Diverged runs are left out.
-    grid: the number of learning rates in a complete grid.
+    The best learning rate has the highest mean over the last 40 rounds on the seed SEARCH_SEED. Diverged runs are left
+    out. grid: the number of learning rates in a complete grid.
     """
     search = {row.cell["lr"]: row for row in rows if row.seed == SEARCH_SEED}
     if len(search) < grid or all(row.diverged for row in search.values()):

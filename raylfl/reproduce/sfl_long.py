@@ -26,7 +26,7 @@ Norms = Mapping[int | None, float]  # max norm -> accuracy
 
 
 def searched(cache: RunCache, cells: Sequence[Cell]) -> dict[Cell, dict[float, Group]]:
-    """Cell -> learning rate -> short run, for every learning rate of the grid, on the search seed."""
+    """Cell -> learning rate -> short run, for every learning rate of the grid, on the seed SEARCH_SEED."""
     rounds, _ = cache.pick(SMOKE[0], SHORT)
     grid = cache.pick({"PFL": (0.1, 0.3), "SFL": (0.03, 0.1)}, GRID)
     keys = [(cell, lr) for cell in cells for lr in grid[cell.method]]
@@ -38,7 +38,7 @@ def searched(cache: RunCache, cells: Sequence[Cell]) -> dict[Cell, dict[float, G
 
 
 def continued(cache: RunCache, rates: Mapping[Cell, Sequence[float]]) -> dict[Cell, dict[float, Group]]:
-    """Cell -> learning rate -> long run, for the given learning rates of each cell, on the search seed."""
+    """Cell -> learning rate -> long run, for the given learning rates of each cell, on the seed SEARCH_SEED."""
     rounds, _ = cache.pick(SMOKE[1], LONG)
     keys = [(cell, lr) for cell, own in rates.items() for lr in own]
     groups = iter(cache.groups([cell.setting(lr, rounds, cache.scale) for cell, lr in keys], [SEARCH_SEED]))

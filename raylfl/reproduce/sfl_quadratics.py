@@ -52,7 +52,10 @@ class Duel:
     best: Mapping[str, Group]
 
     def end(self, name: str) -> float:
-        """The mean |x| of a method at its best learning rate, over the seeds and the last rounds."""
+        """The final distance |x| of a method from x* = 0: the mean over the seeds and the last rounds.
+
+        name: the method, at its best learning rate.
+        """
         return last_k(self.best[name], DISTANCE, LAST).mean
 
     @property

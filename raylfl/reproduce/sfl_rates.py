@@ -205,7 +205,7 @@ class Fig2(Table10):
 class Table7(Rates):
     """Gradient clipping: VGG-9 on CIFAR-10 with four max norms at every learning rate.
 
-    PFL (parallel: FedAvg) and SFL have different max norms, which the table pairs.
+    The table pairs max norms of PFL (parallel: FedAvg) with larger ones of SFL.
     """
 
     stem = "table7"

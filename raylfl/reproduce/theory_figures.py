@@ -62,7 +62,7 @@ class TheoryFigure(PaperResult):
 
     @abstractmethod
     def computed(self) -> tuple[dict[str, Line], list[Claim]]:
-        """(label -> curve of the figure, claims)."""
+        """The curves of the figure by label, and the claims that they decide."""
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
         return None

@@ -89,9 +89,9 @@ def _all(
 
 
 def of_softmax(problem: SoftmaxProblem, start: Floats, facts: Facts) -> Iterator[Constant]:
-    """The constants of softmax regression: mostly bounds for all x, and exact quantities at x* if x* is known.
+    """The constants of softmax regression: mostly bounds for all x, and exact quantities if the minimiser is known.
 
-    start: the initial model x0 [d].
+    start: the initial model [d].
     """
     smoothness, decay, weights = problem.smoothness, problem.decay, problem.weights
     yield Constant("L", float(smoothness.max()), "smoothness, largest of all f_i", EVERYWHERE)
@@ -140,9 +140,10 @@ def _noise(objectives: Objectives, facts: Facts, x: Floats, clients: list[int]) 
 
 
 def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Facts) -> Iterator[Constant]:
-    """The constants of a quadratic problem: exact values, or bounds within |x - x*| <= |x0 - x*|.
+    """The constants of a quadratic problem: exact, or bounds for |x - x*| <= |x0 - x*|.
 
-    sigma, the noise of mini-batch gradients, is measured at x* on at most MOST_CLIENTS clients.
+    x0: the initial model; x*: the minimiser. sigma, the noise of mini-batch gradients, is measured at x* on at most
+    MOST_CLIENTS clients.
     """
     x0, x = objectives.start, problem.optimum
     radius = float(np.linalg.norm(x0 - x))
@@ -173,7 +174,10 @@ def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Fa
 
 
 def estimates(objectives: Objectives, facts: Facts) -> Iterator[Constant]:
-    """Estimates at x0 for any model: smoothness by Lanczos, dissimilarity of the clients' gradients, gradient noise."""
+    """Estimates at the initial model, for any module: smoothness, dissimilarity of gradients, gradient noise.
+
+    Smoothness is estimated by Lanczos on differences of gradients.
+    """
     x, count = objectives.start, objectives.count
     some = sorted(keyed(objectives.seed, "theory/clients").permutation(count)[:MOST_CLIENTS].tolist())
     gradients = objectives.gradients(x)

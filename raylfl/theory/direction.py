@@ -35,7 +35,10 @@ def momentum_factor(experiment: Experiment, facts: Facts) -> float | None:
 
 
 def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> Iterator[StepBound]:
-    """The bound of FedAWARE's Theorem 4.1 (corrected) on the local step size, if the theorem applies."""
+    """The bound of FedAWARE's Theorem 4.1 on the local step size, if the theorem applies.
+
+    The theorem is used as corrected in `raylfl.theory.fedaware_rate`.
+    """
     beta = momentum_factor(experiment, facts)
     if beta is not None and isinstance(experiment.algorithm, FedAWARE):
         weights, steps = experiment.world.population.weights, facts.steps.astype(np.float64)
@@ -45,7 +48,7 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
 def promises(
     experiment: Experiment, facts: Facts, constants: Constants, inside: set[tuple[str, str]]
 ) -> Iterator[Promise]:
-    """The bound of FedAWARE's Theorem 4.1 (corrected) on the mean of |d|^2 over the rounds.
+    """The bound of FedAWARE's Theorem 4.1, as corrected in `fedaware_rate`, on the mean of |d|^2 over the rounds.
 
     d: the min-norm point of the clients' momenta, the direction of a server step. The bound holds as long as every
     |grad f_i| is at most the constant G. inside: (theorem, case) of each step-size bound that the run satisfies.

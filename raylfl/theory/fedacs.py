@@ -33,7 +33,8 @@ def gradient_bound(chi2: float, kappa: float) -> float:
 def descent_error(u: Floats | float) -> Floats:
     """The function c(u) = (1 + 2u) u^2 / (1 - 2u^2) + u of FedACS, eq. 73e; inf for u >= 1/sqrt 2.
 
-    u = eta L A, with the local step size eta, the smoothness L and the largest local work A.
+    u = eta L A, with the local step size eta, the smoothness L and the largest local work A (the number of local steps
+    of a client, for plain SGD).
     """
     left = np.maximum(1 - 2 * np.square(u), 0)
     first: Floats = np.divide((1 + 2 * u) * np.square(u), left, out=np.full(np.shape(u), np.inf), where=left > 0)
@@ -78,11 +79,11 @@ def consistent_bound(
 ) -> float:
     """The bound on the mean of E|grad F|^2 over R rounds for FedACS in a system that changes (Theorem 3, corrected).
 
-    (4 gap + sum_r m_r e_r) / (R min_r m_r), with m_r = eta_eff tau_eff of round r, and e_r the second and third term of
-    `surrogate_bound` in round r.
+    (4 gap + sum_r m_r e_r) / (R min_r m_r), with m_r = eta sum_i s_i |a_i|_1 in round r, and e_r the sum of the second
+    and third term of `surrogate_bound` in round r.
 
-    shares, a_norm: as in `surrogate_bound`, for every round [R, N]. In every round the surrogate weights must equal the
-    weights in F. The other arguments are those of `surrogate_bound`.
+    shares, a_norm: s_i and |a_i|_1 of every round [R, N]. In every round the surrogate weights must equal the weights
+    in F. The other arguments are those of `surrogate_bound`.
 
     The paper averages eq. 107 over rounds, but this sum does not telescope if the m_r differ. Weighted by m_r it does.
     """
@@ -95,16 +96,16 @@ def consistent_bound(
 def true_gradient_bound(surrogate_gradient: float, chi2: float, beta: float, kappa: float) -> float:
     """The bound (beta sqrt(chi2) + 1) |grad F~(x)| + kappa sqrt(chi2) on |grad F(x)| (FedACS, Lemma 2, eq. 9).
 
-    surrogate_gradient: |grad F~(x)|; chi2: divergence of the weights from the surrogate weights; beta, kappa: of
-    Assumption 3.
+    surrogate_gradient: |grad F~(x)|, with the surrogate objective F~; chi2: divergence of the weights in F from those
+    in F~; beta, kappa: constants of Assumption 3 (dissimilarity of the clients' gradients).
     """
     return float((beta * np.sqrt(chi2) + 1) * surrogate_gradient + kappa * np.sqrt(chi2))
 
 
 def distance_bound(gradient: float, L: float) -> float:
-    """The lower bound |grad F(x~)| / L on |x~ - x*|, with the surrogate's minimiser x~ (FedACS, Corollary 2.1).
+    """The lower bound |grad F(x~)| / L on |x~ - x*| (FedACS, Corollary 2.1).
 
-    gradient: |grad F(x~)|; L: smoothness of F; x*: the minimiser of F.
+    x~: the minimiser of the surrogate objective; x*: the minimiser of F; gradient: |grad F(x~)|; L: smoothness of F.
     """
     return gradient / L
 

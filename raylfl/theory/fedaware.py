@@ -37,7 +37,8 @@ def global_variance(gradients: Floats, weights: Floats) -> float:
 def diversity_bound(sigma_g: float, gradient: float) -> float:
     """The bound sqrt(1 + sigma_g^2 / |grad f|^2) on the gradient diversity D(x) (FedAWARE, Corollary 3.1).
 
-    With sigma_g measured at x itself it is an equality. gradient: |grad f(x)|; the bound is inf if it is 0.
+    sigma_g^2: a bound on the variance of the clients' gradients (`global_variance`); the variance at x itself gives an
+    equality. gradient: |grad f(x)|; the bound is inf if it is 0.
     """
     return float(np.sqrt(1 + sigma_g**2 / gradient**2)) if gradient > 0 else float("inf")
 

@@ -143,5 +143,8 @@ def direction_bound(
 
 
 def _shares(weights: Floats, steps: Floats) -> Floats:
-    """The weights v_i = K_h lambda_i / K_i [N], sum 1; K_h: `harmonic`."""
+    """The weights v_i proportional to lambda_i / K_i, [N], sum 1.
+
+    weights: lambda [N]; steps: the numbers of local steps K_i [N].
+    """
     return np.asarray(harmonic(weights, steps) * weights / steps)

@@ -19,7 +19,7 @@ def strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float) ->
 
     Printed are 3 mu/(27 N L^2), 1/(3L(tau-1)) and q^1.5/(8 L sqrt N), with q = q_min, the smallest participation
     probability. The proof also needs q^1.5/(8L(tau-1)) (Lemma 4) and 2q/(3N(8L^2/mu + mu/2)) (eq. 110), which is always
-    smaller than the first printed limit.
+    smaller than the first printed limit. L: smoothness; mu: strong convexity; N: clients; tau: local steps.
     """
     largest = min(
         over(3 * mu, 27 * N * L**2),
@@ -33,11 +33,12 @@ def strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float) ->
 
 
 def pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBound:
-    """The bound on FOCUS's step size in Theorem 1 under the PL condition: printed limits and two from the proof.
+    """The bound on FOCUS's step size in Theorem 1 under the PL condition: printed limits and further ones from the
+    proof.
 
     The limits from the proof are those of eqs. 113 and 118. Two of the printed limits, 3q/(32N) and q/(16L^2), do not
-    have the unit of a step size; they are kept as printed. beta: PL constant of F; q = q_min, the smallest
-    participation probability; tau: local steps.
+    have the unit of a step size; they are kept as printed. L: smoothness; beta: PL constant of F; N: clients; tau:
+    local steps; q = q_min, the smallest participation probability.
     """
     largest = min(
         3 * q_min / (32 * N),
@@ -56,7 +57,7 @@ def pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBound:
 def nonconvex_step(L: float, N: int, tau: int, q_min: float) -> StepBound:
     """The bound on FOCUS's step size in Theorem 1 without convexity.
 
-    q_min: the smallest participation probability; tau: local steps.
+    L: smoothness; N: clients; tau: local steps; q_min: the smallest participation probability.
     """
     largest = min(
         over(1, 2 * L * (tau - 1)),
@@ -72,7 +73,8 @@ def nonconvex_step(L: float, N: int, tau: int, q_min: float) -> StepBound:
 def sg_strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float) -> StepBound:
     """The bound on SG-FOCUS's step size in Theorem 4 of the FOCUS paper, strongly convex.
 
-    q_min: the smallest participation probability; tau: local steps.
+    SG-FOCUS is FOCUS with stochastic gradients. L: smoothness; mu: strong convexity; N: clients; tau: local steps;
+    q_min: the smallest participation probability.
     """
     largest = min(
         over(2 * q_min, 3 * N * (over(16 * L**2, mu) + mu / 2)),
@@ -87,7 +89,8 @@ def sg_strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float)
 def sg_pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBound:
     """The bound on SG-FOCUS's step size in Theorem 5 of the FOCUS paper, under the PL condition.
 
-    beta: PL constant of F; q_min: the smallest participation probability; tau: local steps.
+    SG-FOCUS is FOCUS with stochastic gradients. L: smoothness; beta: PL constant of F; N: clients; tau: local steps;
+    q_min: the smallest participation probability.
     """
     largest = min(
         over(q_min, 3 * beta * N * (4 - q_min)),
@@ -102,7 +105,8 @@ def sg_pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBou
 def sg_nonconvex_step(L: float, N: int, tau: int, q_min: float) -> StepBound:
     """The bound on SG-FOCUS's step size in Theorem 6 of the FOCUS paper, without convexity.
 
-    q_min: the smallest participation probability; tau: local steps.
+    SG-FOCUS is FOCUS with stochastic gradients. L: smoothness; N: clients; tau: local steps; q_min: the smallest
+    participation probability.
     """
     largest = min(
         over(q_min**1.5, 4 * L * sqrt(6 * N)),
@@ -115,40 +119,52 @@ def sg_nonconvex_step(L: float, N: int, tau: int, q_min: float) -> StepBound:
 
 
 def contraction(eta: float, mu: float, N: int) -> float:
-    """The factor 1 - eta mu N / 2 of FOCUS on |x - x*|^2 per round, strongly convex (Theorems 1 and 4)."""
+    """The factor 1 - eta mu N / 2 of FOCUS on |x - x*|^2 per round, strongly convex (Theorems 1 and 4).
+
+    eta: step size; mu: strong convexity of every f_i; N: clients; x*: the minimiser.
+    """
     return 1 - eta * mu * N / 2
 
 
 def pl_contraction(eta: float, beta: float, N: int) -> float:
-    """The factor 1 - eta beta N of FOCUS on F(x) - F* per round, under the PL condition (Theorems 1 and 5)."""
+    """The factor 1 - eta beta N of FOCUS on F(x) - F* per round, under the PL condition (Theorems 1 and 5).
+
+    eta: step size; beta: PL constant of F; N: clients; F*: the minimum of F.
+    """
     return 1 - eta * beta * N
 
 
 def nonconvex_bound(eta: float, N: int, rounds: int, gap: float) -> float:
     """FOCUS's bound 8 gap / (eta N R) on the mean of |grad F(x_r)|^2 over R rounds (Theorem 1, eq. 25).
 
-    gap: F(x_1) - F*.
+    eta: step size; N: clients; rounds: R; gap: F(x_1) - F*, with the minimum F* of F.
     """
     return 8 * gap / (eta * N * rounds)
 
 
 def noise_floor(eta: float, mu: float, N: int, q_min: float, sigma: float) -> float:
-    """SG-FOCUS's floor 4 (q + N^2) / (mu N q) eta sigma^2 of |x - x*|^2 (FOCUS, Theorem 4, eq. 26); q = q_min."""
+    """SG-FOCUS's floor 4 (q + N^2) / (mu N q) eta sigma^2 of |x - x*|^2 (FOCUS, Theorem 4, eq. 26).
+
+    eta: step size; mu: strong convexity of every f_i; N: clients; q = q_min, the smallest participation probability;
+    sigma: standard deviation of a stochastic gradient.
+    """
     return 4 * (q_min + N**2) / (mu * N * q_min) * eta * sigma**2
 
 
 def pl_noise_floor(eta: float, L: float, beta: float, tau: int, q_min: float, sigma: float) -> float:
     """SG-FOCUS's floor of F(x) - F* under the PL condition (FOCUS, Theorem 5, eq. 27).
 
-    (L/2 + 32 (tau-1)^2 L^2 + 8/q) eta/beta sigma^2, with q = q_min.
+    (L/2 + 32 (tau-1)^2 L^2 + 8/q) eta/beta sigma^2, with q = q_min, the smallest participation probability. eta: step
+    size; L: smoothness; beta: PL constant of F; tau: local steps; sigma: standard deviation of a stochastic gradient.
     """
     return (L / 2 + 32 * (tau - 1) ** 2 * L**2 + 8 / q_min) * eta / beta * sigma**2
 
 
 def nonconvex_noise_floor(eta: float, L: float, N: int, q_min: float, sigma: float) -> float:
-    """SG-FOCUS's floor (2LN + 8 N^2 / ((N - 8L^2) q)) eta^2 sigma^2 of |grad F|^2 (FOCUS, Theorem 6); q = q_min.
+    """SG-FOCUS's floor (2LN + 8 N^2 / ((N - 8L^2) q)) eta^2 sigma^2 of |grad F|^2 (FOCUS, Theorem 6).
 
-    The floor is inf if N <= 8L^2.
+    It is inf if N <= 8L^2. eta: step size; L: smoothness; N: clients; q = q_min, the smallest participation
+    probability; sigma: standard deviation of a stochastic gradient.
     """
     if 8 * L**2 >= N:
         return float("inf")
@@ -156,7 +172,10 @@ def nonconvex_noise_floor(eta: float, L: float, N: int, q_min: float, sigma: flo
 
 
 def fedavg_step(L: float, tau: int) -> StepBound:
-    """The bound min{1/(3L), 1/(4(tau-1)L)} on FedAvg's step size, strongly convex (FOCUS, Theorem 3)."""
+    """The bound min{1/(3L), 1/(4(tau-1)L)} on FedAvg's step size, strongly convex (FOCUS, Theorem 3).
+
+    L: smoothness of every f_i; tau: local steps.
+    """
     largest = min(1 / (3 * L), over(1, 4 * (tau - 1) * L))
     return StepBound("[1] Thm 3", "strongly convex", largest, "min{1/(3L), 1/(4(tau-1)L)}")
 

@@ -36,7 +36,7 @@ class Setting:
 
     @property
     def effective(self) -> float:
-        """The effective step size: S K eta for SFL, K eta for PFL."""
+        """The effective step size: S K eta for SFL, K eta for PFL (parallel: FedAvg)."""
         return self.K * self.eta * (self.S if self.sequential else 1)
 
     @property
@@ -69,8 +69,9 @@ def _theorem(setting: Setting) -> str:
 
 
 def convex_step(setting: Setting, L: float, case: str = "convex") -> StepBound:
-    """The bound on the local step size for convex problems (SFL, Theorems 1 and 2): an effective step size of 1/(6L).
+    """The bound on the local step size eta for convex problems (SFL, Theorems 1 and 2).
 
+    The effective step size, S K eta for SFL and K eta for PFL (parallel: FedAvg), is at most 1/(6L). L: smoothness;
     case: the name of the case in the result.
     """
     steps = setting.K * (setting.S if setting.sequential else 1)
@@ -78,9 +79,10 @@ def convex_step(setting: Setting, L: float, case: str = "convex") -> StepBound:
 
 
 def nonconvex_step(setting: Setting, L: float, beta: float) -> StepBound:
-    """The bound on the local step size without convexity (SFL, Theorems 1 and 2): an effective one of 1/(6L(beta+1)).
+    """The bound on the local step size eta without convexity (SFL, Theorems 1 and 2).
 
-    beta: the factor of |grad F| in Assumption 3a.
+    The effective step size, S K eta for SFL and K eta for PFL (parallel: FedAvg), is at most 1/(6L(beta+1)). L:
+    smoothness; beta: the factor of |grad F| in Assumption 3a.
     """
     steps = setting.K * (setting.S if setting.sequential else 1)
     text = "1/(6LSK(beta+1))" if setting.sequential else "1/(6LK(beta+1))"
@@ -101,9 +103,9 @@ def strongly_convex_bound(
 ) -> Bound:
     """The bound on E[F(xbar) - F*] after R rounds for strongly convex functions (SFL, Theorems 1 and 2).
 
-    Eqs. (4), (42) for SFL, (56), (71) for PFL. xbar: the mean of the iterates with `average_weights`; mu: strong
-    convexity; D = |x_0 - x*|; sigma: standard deviation of a stochastic gradient; zeta_star: heterogeneity at x*
-    (Assumption 3b).
+    Eqs. (4), (42) for SFL; eqs. (56), (71) for PFL (parallel: FedAvg). xbar: the mean of the iterates with
+    `average_weights`; L: smoothness; mu: strong convexity; D = |x_0 - x*|; sigma: standard deviation of a stochastic
+    gradient; zeta_star: heterogeneity at x* (Assumption 3b).
     """
     optimisation = 4.5 * mu * D**2 * exp(-mu * setting.effective * R / 2)
     return Bound(optimisation, *_convex_errors(setting, L, sigma, zeta_star))
@@ -112,8 +114,8 @@ def strongly_convex_bound(
 def convex_bound(setting: Setting, R: int, *, L: float, D: float, sigma: float, zeta_star: float) -> Bound:
     """The bound on E[F(xbar) - F*] after R rounds for convex functions (SFL, Theorems 1 and 2).
 
-    Eqs. (5), (46) for SFL, (57), (73) for PFL. xbar: the plain mean of the iterates; the other symbols as in
-    `strongly_convex_bound`.
+    Eqs. (5), (46) for SFL; eqs. (57), (73) for PFL (parallel: FedAvg). xbar: the plain mean of the iterates; the other
+    symbols as in `strongly_convex_bound`.
     """
     return Bound(over(3 * D**2, setting.effective * R), *_convex_errors(setting, L, sigma, zeta_star))
 
@@ -121,9 +123,9 @@ def convex_bound(setting: Setting, R: int, *, L: float, D: float, sigma: float, 
 def nonconvex_bound(setting: Setting, R: int, *, L: float, A: float, sigma: float, zeta: float) -> Bound:
     """The bound on min_r E|grad F(x_r)|^2 after R rounds without convexity (SFL, Theorems 1 and 2).
 
-    Eqs. (6), (54) for SFL, (58), (80) for PFL. For S < M the paper proves it with eqs. (48), (52), which have no term
-    of partial participation. A = F(x_0) - F*; sigma: standard deviation of a stochastic gradient; zeta: of Assumption
-    3a.
+    Eqs. (6), (54) for SFL; eqs. (58), (80) for PFL (parallel: FedAvg). With partial participation the paper proves it
+    by eqs. (48), (52), which have no term of partial participation. L: smoothness; A = F(x_0) - F*; sigma: standard
+    deviation of a stochastic gradient; zeta: of Assumption 3a.
     """
     e, s, k = setting.effective, setting.S, setting.K
     if setting.sequential:
@@ -137,7 +139,7 @@ def average_weights(setting: Setting, R: int, mu: float) -> Floats:
     """The weights of x_0, ..., x_R in the mean iterate xbar of the bounds, [R+1], sum 1 (SFL, Theorem 1).
 
     The weight of x_r is proportional to (1 - mu e / 2)^-(r+1), with the strong convexity mu and the effective step size
-    e; for mu = 0 all weights are equal.
+    e (`Setting.effective`). For mu = 0 all weights are equal.
     """
     logs = -np.arange(1, R + 2) * np.log1p(-mu * setting.effective / 2)
     w: Floats = np.exp(logs - logs.max())
@@ -162,8 +164,9 @@ def tuned_rate(
 ) -> float:
     """The rate at the best step size for strongly convex functions, without constants and logarithms (SFL, Table 1).
 
-    Eqs. (10), (11). method: `sfl`, `pfl`, or `minibatch` for SGD with the mini-batch of all S K gradients of a round.
-    The other symbols as in `strongly_convex_bound`.
+    Eqs. (10), (11). method: `sfl`, `pfl` (parallel: FedAvg), or `minibatch` for SGD with the mini-batch of all S K
+    gradients of a round. M: clients; S: sampled clients; K: local steps; the other symbols as in
+    `strongly_convex_bound`.
     """
     optimisation = mu * D**2 * exp(-mu * R / L)
     noise = sigma**2 / (mu * S * K * R)
@@ -180,7 +183,7 @@ def cyclic_rate(method: str, R: int, *, M: int, K: int, L: float, mu: float, sig
 
     It follows from Cho et al. 2023, Theorem 2, without constants, logarithms and the optimisation term. method: `sfl`
     for M groups of one client, `pfl` for one group of all clients. Unlike in `tuned_rate`, SFL's rate is never the
-    smaller one.
+    smaller one. The other symbols are those of `strongly_convex_bound` and `nonconvex_bound`.
     """
     both = L**2 * zeta**2 / (mu**3 * M**2 * R**2)
     if method == "pfl":
@@ -201,8 +204,9 @@ def drift_bound(setting: Setting, *, L: float, sigma: float, zeta_star: float, g
     """The bound on the client drift of round r (SFL, Lemmas 6 and 12), for a step size eta within `convex_step`.
 
     With the model x_r at the beginning of the round and client m's model x_{m,k} after k of its K steps, the drift is
-    sum_m sum_{k < K} E|x_{m,k} - x_r|^2 for SFL (eq. 33), and its mean over the S clients for PFL (eq. 68). gap: F(x_r)
-    - F*; zeta_star: heterogeneity at x*.
+    sum_m sum_{k < K} E|x_{m,k} - x_r|^2 for SFL (eq. 33). For PFL (parallel: FedAvg) it is the mean over the S clients
+    instead of the sum (eq. 68). L: smoothness; sigma: standard deviation of a stochastic gradient; zeta_star:
+    heterogeneity at x*; gap: F(x_r) - F*.
     """
     S, K, eta = setting.S, setting.K, setting.eta
     if setting.sequential:
