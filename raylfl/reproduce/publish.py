@@ -65,7 +65,7 @@ class Found(RunCache):
     With `in_part`, missing runs are left out if at least one run exists.
     """
 
-    in_part = False  # whether some runs may be missing, and are left out
+    in_part = False
 
     def _carry_out(self, jobs: Any) -> None:
         missing = [job.label for job in jobs.values() if not job.done]

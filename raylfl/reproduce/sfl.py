@@ -60,7 +60,7 @@ class Accuracies(PaperResult):
 
     scales, choices, shares = SCALES, CHOICES, "sfl/images"
     numbers: ClassVar[dict[str, dict[str, str]]]
-    stages: ClassVar[Sequence[tuple[int, int]]]  # (rounds, averaged last rounds) of each search, then of the final runs
+    stages: ClassVar[Sequence[tuple[int, int]]]
     smoke_tasks: ClassVar[Sequence[str]]
     smoke_grid: ClassVar[Mapping[str, Sequence[float]]] = {"PFL": (0.1, 0.3), "SFL": (0.03, 0.1)}
     stem: ClassVar[str]

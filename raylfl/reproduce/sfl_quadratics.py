@@ -150,7 +150,7 @@ class Simulations(PaperResult):
     groups: label -> (delta, zeta) of `pairs`; stem: its file name.
     """
 
-    groups: ClassVar[Mapping[str, tuple[float, float]]]  # label -> delta, zeta
+    groups: ClassVar[Mapping[str, tuple[float, float]]]
     stem: ClassVar[str]
 
     def run(self, cache: RunCache) -> Findings:

@@ -34,8 +34,8 @@ class TrainingCurves(PaperResult):
     scales = SCALES
     stem: ClassVar[str]
     tasks: ClassVar[Sequence[str]]
-    stages: ClassVar[Sequence[tuple[int, int]]]  # (rounds, averaged last rounds) of the search, then of the runs
-    share: ClassVar[float]  # share of all measured points that a moving average covers
+    stages: ClassVar[Sequence[tuple[int, int]]]
+    share: ClassVar[float]
 
     def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
